@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
+/*
+ * abi.h - the only structures that the kernel half (bpf/) and the user-space
+ * half (crates/) share.
+ *
+ * Each verdict is declared once, in GUARD_VERDICTS, with the one line that
+ * explains it. crates/core/build.rs reads that list and makes from it the Rust
+ * enum, the counter names, the metric HELP texts, the status columns and
+ * `weir explain`; the BPF programs make from it enum verdict. The order is
+ * the index into struct guard_counters; append, never reorder.
+ */
+#ifndef WEIR_ABI_H
+#define WEIR_ABI_H
+
+/* Listeners that one network namespace can have under guard. */
+#define WEIR_MAX_LISTENERS 256
+/* Slots of the exact-address table: four per listener, so that a seed with short probes exists. */
+#define WEIR_EXACT_SLOTS 1024
+/* Longest probe in the exact-address table; the rule compiler searches a seed that keeps it. */
+#define WEIR_EXACT_PROBES 4
+/* Interfaces that one listener can name. */
+#define WEIR_MAX_INTERFACES 8
+/* CPUs whose claims are kept apart; CPUs above share by modulo (claims then resolve later, never early). */
+#define WEIR_MAX_CPUS 128
+/* Listening sockets whose admission state is remembered at a time. */
+#define WEIR_MAX_SOCKETS 1024
+
+/*
+ * X(name, kind, text). kind: pass (goes on to the server), refuse (turned
+ * away), answer (weir itself continued the handshake), note (says how, beside
+ * another verdict). In observe mode a refuse or answer verdict counts what
+ * enforcement would have done, and the packet passes.
+ */
+#define GUARD_VERDICTS(X) \
+	X(syn_admitted, pass, "SYN passed to the server: there is room in its listen queue") \
+	X(syn_repeated, pass, "SYN of a handshake that is already under way (a retransmission): passed") \
+	X(syn_unheard, pass, "SYN for a guarded address where no socket listens at the moment: passed, the kernel answers") \
+	X(syn_left, pass, "SYN that found the listen queue full and was left to the kernel, which drops it (establish = default or abort, reject_syn = drop)") \
+	X(syn_dropped_full, refuse, "SYN dropped: every place in the listen queue is taken or reserved") \
+	X(syn_reset_full, refuse, "SYN answered with RST: every place in the listen queue is taken or reserved") \
+	X(syn_dropped_wait, refuse, "SYN dropped: connections have been waiting in the listen queue for longer than target_wait") \
+	X(syn_reset_wait, refuse, "SYN answered with RST: connections have been waiting in the listen queue for longer than target_wait") \
+	X(cookie_sent, answer, "SYN answered with a SYN cookie: no room now, decided again at the final ACK (establish = no-syn-drop)") \
+	X(cookie_sent_flood, answer, "SYN answered with a SYN cookie: half-open connections hold most places, as in a SYN flood (establish = reserv)") \
+	X(cookie_accepted, answer, "final ACK with a valid cookie: the connection was handed to the server") \
+	X(cookie_invalid, pass, "ACK without a connection and without a valid cookie: passed, the kernel resets it") \
+	X(cookie_failed, pass, "final ACK with a valid cookie that the kernel did not take: passed, the kernel resets it") \
+	X(ack_reset_full, refuse, "connection reset at the final ACK of its handshake: the listen queue was full") \
+	X(ack_reset_wait, refuse, "connection reset at the final ACK of its handshake: the listen queue's wait was over target_wait") \
+	X(fin_reset, refuse, "connection reset at the client's FIN: half-closed connections are not served (half_close = reset)") \
+	X(fallback_mptcp, note, "of the refused SYNs, those that no-syn-drop would have answered with a cookie, but cannot on an MPTCP listener") \
+	X(refused_at_xdp, note, "of the refused SYNs, those refused by the XDP front, before the kernel's receive queues")
+
+enum verdict {
+#define X(name, kind, text) VERDICT_##name,
+	GUARD_VERDICTS(X)
+#undef X
+	VERDICT_COUNT,
+};
+
+/* Per CPU and listener; monotonic since the listener was first guarded. */
+struct guard_counters {
+#define X(name, kind, text) __u64 name;
+	GUARD_VERDICTS(X)
+#undef X
+};
+_Static_assert(sizeof(struct guard_counters) == 8 * VERDICT_COUNT, "one u64 per verdict");
+
+enum establish { ESTABLISH_DEFAULT, ESTABLISH_ABORT, ESTABLISH_RESERV, ESTABLISH_NO_SYN_DROP };
+enum reject { REJECT_DROP, REJECT_RST };
+enum admit { ADMIT_QUEUE, ADMIT_WAIT };
+enum half_close { HALF_CLOSE_KEEP, HALF_CLOSE_RESET };
+
+/* What one listener is to do. Written by user space, read-only in BPF. */
+struct listener_policy {
+	__u64 target_wait_ns;	/* admit = wait: 1 ms .. 10 s */
+	__u64 interval_ns;	/* how long the wait must stand over the target before it refuses */
+	__u32 overbook_1024;	/* overbook in 1/1024 of the backlog, 0 .. 16 * 1024 */
+	__u16 counters;		/* index of its counters, 0 .. WEIR_MAX_LISTENERS - 1 */
+	__u8 establish;		/* enum establish */
+	__u8 reject_syn;	/* enum reject */
+	__u8 admit;		/* enum admit */
+	__u8 half_close;	/* enum half_close */
+	__u8 observe;		/* 1: count only */
+	__u8 reason;		/* 1: put a text into the RST */
+	__u8 draining;		/* 1: being taken off: admit all, cookies already sent stay valid */
+	__u8 interfaces;	/* used entries of ifindex; 0: every interface */
+	__u16 pad;
+	__u32 ifindex[WEIR_MAX_INTERFACES];
+};
+_Static_assert(sizeof(struct listener_policy) == 64, "one cache line");
+
+/*
+ * Which listener guards a port: 0 none, else 1 + index into listeners.
+ * One load decides for every packet of every unguarded port.
+ */
+struct port_entry {
+	__u16 any4;		/* listener on 0.0.0.0 (or on all addresses) */
+	__u16 any6;		/* listener on :: (or on all addresses) */
+	__u16 exact;		/* 1: the exact-address table has entries for this port */
+	__u16 pad;
+};
+_Static_assert(sizeof(struct port_entry) == 8, "one load");
+
+/* A listener on one address; IPv4 as ::ffff:a.b.c.d. listener 0: empty slot. */
+struct exact_entry {
+	__u32 addr[4];		/* big endian */
+	__u16 port;		/* big endian */
+	__u16 listener;		/* 1 + index into listeners */
+};
+_Static_assert(sizeof(struct exact_entry) == 20, "packed by its fields");
+
+/* The whole policy of a namespace. Two of them exist; `active` says which one is in force. */
+struct policy {
+	struct port_entry ports[65536];	/* index: destination port as it stands in the packet (big endian) */
+	struct listener_policy listeners[WEIR_MAX_LISTENERS];
+	struct exact_entry exact[WEIR_EXACT_SLOTS];
+	__u32 exact_seed;
+	__u32 generation;	/* number of this policy, counted by user space */
+};
+
+/* One listening socket, as the iterator program reports it. */
+struct listen_record {
+	__u32 addr[4];		/* big endian; IPv4 as ::ffff:a.b.c.d */
+	__u16 port;		/* host order */
+	__u8 family;		/* AF_INET or AF_INET6 */
+	__u8 mptcp;		/* 1: an MPTCP listener */
+	__u8 v6only;		/* 1: IPv6 socket that takes no IPv4 */
+	__u8 end;		/* 1: no record, the listeners are all read */
+	__u16 pad;
+	__u32 queue_length;	/* connections waiting for accept() */
+	__u32 queue_limit;	/* the backlog in force (min of listen() and somaxconn) */
+	__u32 half_open;	/* handshakes under way */
+	__u64 wait_ns;		/* the guard's estimate of the wait in the queue; 0: not known */
+	__u64 socket;		/* identity of the socket, for joining with others */
+};
+_Static_assert(sizeof(struct listen_record) == 56, "no holes");
+
+/* A refusal, sampled for `weir protect --verbose` and the log. */
+struct guard_event {
+	__u64 at_ns;		/* CLOCK_MONOTONIC */
+	__u32 saddr[4];		/* big endian; IPv4 as ::ffff:a.b.c.d */
+	__u32 daddr[4];
+	__u16 sport;		/* host order */
+	__u16 dport;
+	__u16 listener;		/* counters index */
+	__u8 verdict;		/* enum verdict */
+	__u8 observe;
+	__u32 queue_length;
+	__u32 half_open;
+	__u32 queue_limit;
+	__u32 wait_us;
+};
+_Static_assert(sizeof(struct guard_event) == 64, "one cache line");
+
+#endif

@@ -1,0 +1,9 @@
+//! The decisions of weir as pure functions.
+//!
+//! State, packet, time and randomness come in as arguments; nothing here does I/O, reads a clock or
+//! is `unsafe`. The BPF programs in `bpf/` decide the same things in C, and property tests in
+//! `weir-kernel` hold the two equal.
+#![forbid(unsafe_code)]
+
+pub mod listener;
+pub mod verdict;

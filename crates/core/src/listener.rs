@@ -1,0 +1,147 @@
+//! A listener under guard and what it is to do: the words of the config file, of the flags and of
+//! bpf/abi.h, once each.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How connections are established when the listen queue is short of room (SB06, Table III).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Establish {
+    /// As the kernel does it: SYN and final ACK are dropped silently when a queue is full.
+    Default,
+    /// A connection that finds the queue full at its final ACK is reset.
+    Abort,
+    /// A SYN is answered only if a place in the listen queue is reserved for it.
+    Reserv,
+    /// Every SYN is answered, with a cookie where there is no room; decided at the final ACK.
+    NoSynDrop,
+}
+
+/// What a SYN that cannot be served gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum RejectSyn {
+    /// Nothing; the client retransmits after 1 s, 3 s, …
+    Drop,
+    /// A RST; `connect()` fails at once with ECONNREFUSED.
+    Rst,
+}
+
+/// When the listen queue counts as having no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Admit {
+    /// When all its places are taken or reserved (the papers' rule).
+    Queue,
+    /// Also when its standing wait is over `target_wait`; short bursts may fill it.
+    Wait,
+}
+
+/// What a client's FIN without data does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum HalfClose {
+    /// Half-closes the connection, as TCP says.
+    Keep,
+    /// Resets the connection (rst-fin of SB06 Section IV).
+    Reset,
+}
+
+/// Whether verdicts are carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Verdicts are carried out.
+    Enforce,
+    /// Verdicts are counted; no packet is touched.
+    Observe,
+}
+
+/// Where the guard first looks at packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Front {
+    /// At tc ingress, after receive steering (works on every device).
+    Tc,
+    /// Refusals also at XDP in the driver, before receive steering; the rest at tc.
+    Xdp,
+}
+
+/// The addresses and the port that a listener stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ListenAddress {
+    /// One address; `None` is every address, IPv4 and IPv6. `0.0.0.0` is every IPv4 address and
+    /// `::` every IPv6 address and, like a dual-stack socket, every IPv4 address that no other
+    /// listener names.
+    pub ip: Option<IpAddr>,
+    /// TCP port, 1..=65535.
+    pub port: u16,
+}
+
+/// One listener under guard: where it is and its whole policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listener {
+    /// Its name in status and metrics; unique.
+    pub name: String,
+    /// Where it listens.
+    pub address: ListenAddress,
+    /// Interfaces on which it is guarded; empty: all. At most [`MAX_INTERFACES`].
+    pub interfaces: Vec<String>,
+    /// How connections are established.
+    pub establish: Establish,
+    /// What a SYN that cannot be served gets.
+    pub reject_syn: RejectSyn,
+    /// Share of the backlog that `reserv` may promise beyond it, 0.0..=16.0.
+    pub overbook: f64,
+    /// When the queue counts as having no room.
+    pub admit: Admit,
+    /// Wait in the listen queue above which `admit = wait` refuses once it stands. 1 ms..=10 s.
+    pub target_wait: Duration,
+    /// How long the wait must stand over the target before it refuses. 1 ms..=10 s.
+    pub interval: Duration,
+    /// What a client's FIN without data does.
+    pub half_close: HalfClose,
+    /// Put a short text that says why into each RST (RFC 1122, 4.2.2.12).
+    pub reason: bool,
+    /// Whether verdicts are carried out.
+    pub mode: Mode,
+    /// Where packets are first looked at.
+    pub front: Front,
+}
+
+/// Interfaces that one listener can name (WEIR_MAX_INTERFACES).
+pub const MAX_INTERFACES: usize = 8;
+/// Listeners that can be guarded in one network namespace (WEIR_MAX_LISTENERS).
+pub const MAX_LISTENERS: usize = 256;
+/// Default of [`Listener::target_wait`].
+pub const DEFAULT_TARGET_WAIT: Duration = Duration::from_millis(20);
+/// Default of [`Listener::interval`]: CoDel's interval (RFC 8289, Section 4.2).
+pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
+
+impl Listener {
+    /// A listener with the default policy of `weir protect`: reserv, RST, refusal by standing wait.
+    pub fn new(name: impl Into<String>, address: ListenAddress) -> Listener {
+        Listener {
+            name: name.into(),
+            address,
+            interfaces: Vec::new(),
+            establish: Establish::Reserv,
+            reject_syn: RejectSyn::Rst,
+            overbook: 0.0,
+            admit: Admit::Wait,
+            target_wait: DEFAULT_TARGET_WAIT,
+            interval: DEFAULT_INTERVAL,
+            half_close: HalfClose::Keep,
+            reason: false,
+            mode: Mode::Enforce,
+            front: Front::Tc,
+        }
+    }
+}

