@@ -1,0 +1,67 @@
+# weir: `make` lists the targets.
+.DEFAULT_GOAL := help
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+# Options for every cargo call, as --locked in .ci/run.
+CARGO_FLAGS ?=
+# Options for the lab's demo, as DEMO_FLAGS='--out /tmp/demo'.
+DEMO_FLAGS ?=
+
+export CARGO_FLAGS
+# A fresh rustup is not in the PATH of the shell that installed it.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: build ## see a server drown in a flash crowd, then kept at its peak (root; 3 minutes)
+	@scripts/setup test
+	scripts/as-root $(RELEASE)/weir-lab demo $(DEMO_FLAGS)
+
+.PHONY: test
+test: ## every test; those with the kernel run as root, through sudo if need be
+	@scripts/setup build test
+	@scripts/test
+
+.PHONY: build
+build: ## release binaries in target/release
+	@scripts/setup build
+	cargo build $(CARGO_FLAGS) --release --workspace
+
+.PHONY: bench
+bench: ## ns per packet and the other figures of the README (root)
+	@scripts/setup build test
+	@scripts/bench
+
+.PHONY: lint
+lint: ## formatting, lints and warnings of Rust, BPF C and shell
+	@scripts/setup build
+	@scripts/lint
+
+.PHONY: fmt
+fmt: ## format the Rust sources
+	cargo fmt --all
+
+.PHONY: install
+install: ## install what `make build` made, under DESTDIR and PREFIX=/usr/local
+	@scripts/install "$(DESTDIR)" "$(PREFIX)"
+
+.PHONY: uninstall
+uninstall: ## remove what `make install` installed
+	@scripts/install --remove "$(DESTDIR)" "$(PREFIX)"
+
+.PHONY: deb
+deb: build ## Debian package in target/deb
+	@scripts/setup deb
+	@packaging/deb/build
+
+.PHONY: clean
+clean: ## remove everything that was built
+	cargo clean
