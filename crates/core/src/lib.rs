@@ -5,5 +5,8 @@
 //! `weir-kernel` hold the two equal.
 #![forbid(unsafe_code)]
 
+pub mod config;
+pub mod explain;
 pub mod listener;
+pub mod units;
 pub mod verdict;

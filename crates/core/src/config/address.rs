@@ -1,0 +1,155 @@
+//! Addresses of listeners: `0.0.0.0:80`, `[::]:80`, `10.0.0.1:80`, `*:80`.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use super::error::Fault;
+use crate::listener::ListenAddress;
+
+/// The forms, for hints.
+const FORMS: &str =
+    "write \"*:80\" (every address), \"0.0.0.0:80\", \"10.0.0.1:80\" or \"[::]:80\"";
+
+/// Reads the IP part: an address, or `*` for every address of both families.
+///
+/// # Errors
+/// Neither an address nor `*`.
+pub fn parse_ip(text: &str) -> Result<Option<IpAddr>, Fault> {
+    if text == "*" {
+        return Ok(None);
+    }
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|t| t.strip_suffix(']'))
+        .unwrap_or(text);
+    let ip = IpAddr::from_str(bare).map_err(|_| {
+        Fault::new(
+            format!("{text:?} is no IP address"),
+            "host names are not looked up; write the address, or * for every address",
+        )
+    })?;
+    if ip.is_multicast() {
+        return Err(Fault::new(format!("{text} is a multicast address"), FORMS));
+    }
+    Ok(Some(ip.to_canonical()))
+}
+
+/// Reads a port, 1..=65535.
+///
+/// # Errors
+/// Not a number in that range.
+pub fn parse_port(text: &str) -> Result<u16, Fault> {
+    match text.parse() {
+        Ok(port) if port != 0 => Ok(port),
+        _ => Err(Fault::new(
+            format!("{text:?} is no TCP port"),
+            "a port is a number from 1 to 65535",
+        )),
+    }
+}
+
+impl ListenAddress {
+    /// Reads `ADDRESS:PORT`; an IPv6 address stands in brackets, `*` is every address.
+    ///
+    /// # Errors
+    /// What is wrong with which part.
+    pub fn parse(text: &str) -> Result<ListenAddress, Fault> {
+        let (ip, port) = text
+            .rsplit_once(':')
+            .ok_or_else(|| Fault::new(format!("{text:?} has no port"), FORMS))?;
+        if ip.contains(':') && !ip.starts_with('[') {
+            return Err(Fault::new(
+                format!("{text:?} is an IPv6 address without brackets"),
+                format!("write \"[{ip}]:{port}\", or \"[{text}]:PORT\" if the port is missing"),
+            ));
+        }
+        if ip.starts_with('[') && !ip.ends_with(']') {
+            return Err(Fault::new(format!("{text:?} has no port"), FORMS));
+        }
+        Ok(ListenAddress {
+            ip: parse_ip(ip)?,
+            port: parse_port(port)?,
+        })
+    }
+
+    /// Whether a packet could belong to both, with nothing that says to which.
+    pub fn conflicts(&self, other: &ListenAddress) -> bool {
+        let any = |ip: Option<IpAddr>| ip.is_none_or(|ip| ip.is_unspecified());
+        let one_is_all = self.ip.is_none() || other.ip.is_none();
+        self.port == other.port
+            && (self.ip == other.ip || one_is_all && any(self.ip) && any(other.ip))
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ip {
+            None => write!(f, "*:{}", self.port),
+            Some(IpAddr::V4(ip)) => write!(f, "{ip}:{}", self.port),
+            Some(IpAddr::V6(ip)) => write!(f, "[{ip}]:{}", self.port),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_is_read_and_written_back() {
+        for text in [
+            "*:80",
+            "0.0.0.0:80",
+            "10.0.0.1:65535",
+            "[::]:80",
+            "[2001:db8::1]:443",
+        ] {
+            assert_eq!(ListenAddress::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_mapped_address_is_its_ipv4_address() {
+        assert_eq!(
+            ListenAddress::parse("[::ffff:10.0.0.1]:80")
+                .unwrap()
+                .to_string(),
+            "10.0.0.1:80"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, cause) in [
+            ("80", "\"80\" has no port"),
+            ("::1:80", "\"::1:80\" is an IPv6 address without brackets"),
+            ("[::]", "\"[::]\" has no port"),
+            ("localhost:80", "\"localhost\" is no IP address"),
+            ("*:0", "\"0\" is no TCP port"),
+            ("*:65536", "\"65536\" is no TCP port"),
+            ("*:http", "\"http\" is no TCP port"),
+            ("224.0.0.1:80", "224.0.0.1 is a multicast address"),
+        ] {
+            assert_eq!(ListenAddress::parse(text).unwrap_err().cause, cause);
+        }
+    }
+
+    #[test]
+    fn only_addresses_that_nothing_tells_apart_conflict() {
+        let conflict = |a, b| {
+            let (a, b) = (
+                ListenAddress::parse(a).unwrap(),
+                ListenAddress::parse(b).unwrap(),
+            );
+            assert_eq!(a.conflicts(&b), b.conflicts(&a));
+            a.conflicts(&b)
+        };
+        assert!(conflict("*:80", "0.0.0.0:80"));
+        assert!(conflict("*:80", "[::]:80"));
+        assert!(conflict("10.0.0.1:80", "10.0.0.1:80"));
+        assert!(!conflict("0.0.0.0:80", "[::]:80"));
+        assert!(!conflict("*:80", "10.0.0.1:80"));
+        assert!(!conflict("*:80", "*:81"));
+    }
+}

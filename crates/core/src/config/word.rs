@@ -1,0 +1,162 @@
+//! The words of the policy enums: one spelling each in `weir.toml`, in flags and in status.
+
+use crate::listener::{Admit, Establish, Front, HalfClose, Mode, RejectSyn};
+
+/// One word of a setting and its one-line text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WordInfo<T: 'static> {
+    /// The value that the word stands for.
+    pub value: T,
+    /// How it is written.
+    pub word: &'static str,
+    /// What it does, in one line.
+    pub text: &'static str,
+}
+
+/// A setting that is one of a few words.
+pub trait Word: Copy + PartialEq + Sized + Send + Sync + 'static {
+    /// All words, in the order in which help and docs list them.
+    const WORDS: &'static [WordInfo<Self>];
+
+    /// How this value is written.
+    fn word(self) -> &'static str {
+        // Every value has its row: the test `every_value_has_a_word` holds it.
+        Self::WORDS
+            .iter()
+            .find(|row| row.value == self)
+            .map_or("?", |row| row.word)
+    }
+
+    /// The value that is written like this, if any.
+    fn from_word(word: &str) -> Option<Self> {
+        Self::WORDS
+            .iter()
+            .find(|row| row.word == word)
+            .map(|row| row.value)
+    }
+}
+
+/// A row of [`Word::WORDS`].
+const fn row<T>(value: T, word: &'static str, text: &'static str) -> WordInfo<T> {
+    WordInfo { value, word, text }
+}
+
+impl Word for Establish {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            Establish::Default,
+            "default",
+            "as the kernel does it: silent drops when a queue is full",
+        ),
+        row(
+            Establish::Abort,
+            "abort",
+            "reset a connection whose final ACK finds the queue full",
+        ),
+        row(
+            Establish::Reserv,
+            "reserv",
+            "answer a SYN only if a place in the listen queue is reserved",
+        ),
+        row(
+            Establish::NoSynDrop,
+            "no-syn-drop",
+            "answer every SYN, by a cookie where there is no room; decide at the final ACK",
+        ),
+    ];
+}
+
+impl Word for RejectSyn {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            RejectSyn::Drop,
+            "drop",
+            "nothing; the client retransmits after 1 s, 3 s and so on",
+        ),
+        row(
+            RejectSyn::Rst,
+            "rst",
+            "a RST; connect() fails at once with ECONNREFUSED",
+        ),
+    ];
+}
+
+impl Word for Admit {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            Admit::Queue,
+            "queue",
+            "refuse when every place is taken or reserved",
+        ),
+        row(
+            Admit::Wait,
+            "wait",
+            "refuse also when the queue's standing wait is over target_wait",
+        ),
+    ];
+}
+
+impl Word for HalfClose {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            HalfClose::Keep,
+            "keep",
+            "half-close the connection, as TCP says",
+        ),
+        row(HalfClose::Reset, "reset", "reset the connection (rst-fin)"),
+    ];
+}
+
+impl Word for Mode {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(Mode::Enforce, "enforce", "carry verdicts out"),
+        row(
+            Mode::Observe,
+            "observe",
+            "count what would have been done; touch no packet",
+        ),
+    ];
+}
+
+impl Word for Front {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            Front::Tc,
+            "tc",
+            "at tc ingress, after receive steering; works on every device",
+        ),
+        row(
+            Front::Xdp,
+            "xdp",
+            "refusals also at XDP in the driver, before receive steering",
+        ),
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words_are_distinct_and_read_back<T: Word + std::fmt::Debug>(values: &[T]) {
+        assert_eq!(T::WORDS.len(), values.len());
+        for value in values {
+            assert_eq!(T::from_word(value.word()), Some(*value));
+        }
+    }
+
+    #[test]
+    fn every_value_has_a_word() {
+        use Establish::*;
+        words_are_distinct_and_read_back(&[Default, Abort, Reserv, NoSynDrop]);
+        words_are_distinct_and_read_back(&[RejectSyn::Drop, RejectSyn::Rst]);
+        words_are_distinct_and_read_back(&[Admit::Queue, Admit::Wait]);
+        words_are_distinct_and_read_back(&[HalfClose::Keep, HalfClose::Reset]);
+        words_are_distinct_and_read_back(&[Mode::Enforce, Mode::Observe]);
+        words_are_distinct_and_read_back(&[Front::Tc, Front::Xdp]);
+    }
+
+    #[test]
+    fn unknown_words_are_none() {
+        assert_eq!(Establish::from_word("reserve"), None);
+    }
+}

@@ -1,0 +1,240 @@
+//! `weir explain`: what a counter counts and what to do about it, what a config key sets.
+
+use std::fmt::Write as _;
+
+use crate::config::did_you_mean;
+use crate::config::keys::{Key, LISTENER_KEYS};
+use crate::listener::{ListenAddress, Listener};
+use crate::verdict::{Kind, VERDICTS, Verdict, VerdictInfo};
+
+/// A name that `weir explain` knows.
+#[derive(Clone, Copy)]
+pub enum Topic {
+    /// A verdict and its counter.
+    Verdict(&'static VerdictInfo),
+    /// A key of a `[[listener]]` table.
+    Key(&'static Key),
+}
+
+/// A name that stands for nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is neither a counter nor a config key")]
+pub struct Unknown {
+    /// As it was given.
+    pub name: String,
+    /// What was probably meant.
+    pub did_you_mean: Option<&'static str>,
+}
+
+/// Finds a counter or a config key by its name.
+///
+/// # Errors
+/// Neither, with the name that was probably meant.
+pub fn topic(name: &str) -> Result<Topic, Unknown> {
+    let verdict = Verdict::by_name(name).map(|verdict| Topic::Verdict(verdict.info()));
+    verdict
+        .or_else(|| Key::by_name(name).map(Topic::Key))
+        .ok_or_else(|| {
+            let verdicts = VERDICTS.iter().map(|row| row.name);
+            let names: Vec<_> = verdicts
+                .chain(LISTENER_KEYS.iter().map(|key| key.name))
+                .collect();
+            Unknown {
+                name: name.to_owned(),
+                did_you_mean: did_you_mean(name, &names),
+            }
+        })
+}
+
+impl Topic {
+    /// The whole explanation, several lines.
+    pub fn text(&self) -> String {
+        match self {
+            Topic::Verdict(row) => verdict_text(row),
+            Topic::Key(key) => key_text(key),
+        }
+    }
+}
+
+fn verdict_text(row: &VerdictInfo) -> String {
+    let mut text = format!("{} ({})\n  {}\n", row.name, kind_word(row.kind), row.text);
+    let _ = writeln!(text, "  {}", kind_text(row.kind));
+    if let Some(advice) = advice(row.name) {
+        let _ = writeln!(text, "\n  {advice}");
+    }
+    text
+}
+
+fn key_text(key: &Key) -> String {
+    let default = (key.show)(&Listener::new("web", ListenAddress { ip: None, port: 80 }));
+    let default = match key.name {
+        "name" | "address" | "interfaces" => String::new(),
+        _ => format!("\n  default: {default}"),
+    };
+    format!(
+        "{} (key of [[listener]])\n  {}\n  values: {}{default}\n",
+        key.name, key.text, key.values
+    )
+}
+
+/// The word of a kind in lists.
+pub fn kind_word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pass => "pass",
+        Kind::Refuse => "refuse",
+        Kind::Answer => "answer",
+        Kind::Note => "note",
+    }
+}
+
+fn kind_text(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pass => "The packet goes on to the server's stack.",
+        Kind::Refuse => {
+            "The connection is turned away. In observe mode it is only counted, and passes."
+        }
+        Kind::Answer => {
+            "weir itself continues the handshake. In observe mode it is only counted, and passes."
+        }
+        Kind::Note => "Counted beside another verdict; not a verdict of its own.",
+    }
+}
+
+/// What the count means for the operator, and what to do about it.
+fn advice(name: &str) -> Option<&'static str> {
+    ADVICE
+        .iter()
+        .find(|(verdict, _)| *verdict == name)
+        .map(|(_, text)| *text)
+}
+
+/// One row per verdict; the test `every_verdict_has_advice` holds it complete.
+const ADVICE: [(&str, &str); 18] = [
+    (
+        "syn_admitted",
+        "The good case: with reserv, a place is kept for this connection until it is accepted.",
+    ),
+    (
+        "syn_repeated",
+        "Many of these: SYN/ACKs are lost on their way, or clients are slow to answer them.",
+    ),
+    (
+        "syn_unheard",
+        "The server is down, or listens on another address: `ss -ltn` shows the listening sockets.",
+    ),
+    (
+        "syn_left",
+        "The client waits 1 s, 3 s, 7 s. reject_syn = rst tells it at once; reserv keeps the queue exact.",
+    ),
+    (
+        "syn_dropped_full",
+        "The server is slower than its clients. A larger backlog helps against bursts only; reject_syn = rst spares clients the wait.",
+    ),
+    (
+        "syn_reset_full",
+        "The server is slower than its clients, or its backlog is too small for bursts: `weir doctor` names small backlogs.",
+    ),
+    (
+        "syn_dropped_wait",
+        "Overload, not a burst: the wait stood over target_wait for a whole interval. A larger target_wait admits more and serves them later.",
+    ),
+    (
+        "syn_reset_wait",
+        "Overload, not a burst: the wait stood over target_wait for a whole interval. A larger target_wait admits more and serves them later.",
+    ),
+    (
+        "cookie_sent",
+        "Compare with cookie_accepted: the rest gave up, were spoofed, or were refused at their final ACK.",
+    ),
+    (
+        "cookie_sent_flood",
+        "Clients that never finish their handshake, as in a SYN flood. weir goes back to reservations by itself when they are gone.",
+    ),
+    (
+        "cookie_accepted",
+        "The server sees these as ordinary connections, with window scale and SACK as negotiated.",
+    ),
+    (
+        "cookie_invalid",
+        "Stray or forged ACKs, or ACKs to cookies that have expired. The kernel answers with its RST.",
+    ),
+    (
+        "cookie_failed",
+        "The kernel did not take the connection, mostly because the listen queue filled at that moment. Rare counts are harmless.",
+    ),
+    (
+        "ack_reset_full",
+        "The client believed in the connection for one round trip and then saw ECONNRESET; reserv refuses earlier, at the SYN.",
+    ),
+    (
+        "ack_reset_wait",
+        "The client believed in the connection for one round trip and then saw ECONNRESET; reserv refuses earlier, at the SYN.",
+    ),
+    (
+        "fin_reset",
+        "Clients that half-close and read on lose their answer: see `weir explain half_close`.",
+    ),
+    (
+        "fallback_mptcp",
+        "Go's net.Listen uses MPTCP by default; GODEBUG=multipathtcp=0 or SetMultipathTCP(false) allows cookies.",
+    ),
+    (
+        "refused_at_xdp",
+        "The earlier a refusal happens, the less it costs the server: these never reached its core's receive queue.",
+    ),
+];
+
+/// All names with their one-line texts: counters first, then keys.
+pub fn list() -> Vec<(&'static str, &'static str, &'static str)> {
+    let verdicts = VERDICTS
+        .iter()
+        .map(|row| (row.name, kind_word(row.kind), row.text));
+    verdicts
+        .chain(LISTENER_KEYS.iter().map(|key| (key.name, "key", key.text)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verdict_has_advice() {
+        for row in &VERDICTS {
+            assert!(
+                advice(row.name).is_some(),
+                "{} needs a row in ADVICE",
+                row.name
+            );
+        }
+        for (name, _) in ADVICE {
+            assert!(
+                Verdict::by_name(name).is_some(),
+                "{name} is advice on no verdict"
+            );
+        }
+    }
+
+    #[test]
+    fn every_listed_name_is_explained() {
+        for (name, _, text) in list() {
+            assert!(topic(name).ok().unwrap().text().contains(text), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_name_is_both_counter_and_key() {
+        assert!(
+            LISTENER_KEYS
+                .iter()
+                .all(|key| Verdict::by_name(key.name).is_none())
+        );
+    }
+
+    #[test]
+    fn slips_get_a_suggestion() {
+        let unknown = topic("syn_admited").err().unwrap();
+        assert_eq!(unknown.did_you_mean, Some("syn_admitted"));
+        assert_eq!(topic("gold").err().unwrap().did_you_mean, None);
+    }
+}

@@ -1,0 +1,108 @@
+//! Values with their units, as they stand in `weir.toml` and in flags: `"20ms"`, `"1.5s"`.
+
+use std::time::Duration;
+
+/// A unit of time: how it is written and how many nanoseconds it has.
+const TIME_UNITS: [(&str, u64); 4] = [
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("min", 60_000_000_000),
+];
+
+/// Reads a duration: a decimal number and one of `us`, `ms`, `s`, `min`.
+///
+/// # Errors
+/// Says what is missing or wrong; a bare number is refused, since its unit would be a guess.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = (&text[..digits], text[digits..].trim_start());
+    if unit.is_empty() && !number.is_empty() {
+        return Err(format!("{text:?} has no unit"));
+    }
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("{text:?} is no duration"))?;
+    let (_, unit_ns) = TIME_UNITS
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or_else(|| format!("{unit:?} is no unit of time"))?;
+    Duration::try_from_secs_f64(number * *unit_ns as f64 / 1e9)
+        .map_err(|_| format!("{text:?} is too long"))
+}
+
+/// Writes a duration in the largest unit that keeps it short; [`parse_duration`] reads it back
+/// (to the microsecond).
+pub fn format_duration(duration: Duration) -> String {
+    let us = duration.as_micros();
+    if us == 0 {
+        return "0ms".to_owned();
+    }
+    if us < 1_000 {
+        return format!("{us}us");
+    }
+    if us < 1_000_000 {
+        return format!("{}ms", decimal(us, 1_000));
+    }
+    format!("{}s", decimal(us, 1_000_000))
+}
+
+/// `value / scale` without trailing zeros; `scale` is a power of ten.
+fn decimal(value: u128, scale: u128) -> String {
+    let width = scale.ilog10() as usize;
+    let text = format!("{}.{:0width$}", value / scale, value % scale);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn durations_are_read_with_their_unit() {
+        for (text, us) in [
+            ("20ms", 20_000),
+            ("1.5s", 1_500_000),
+            ("250us", 250),
+            ("1 min", 60_000_000),
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_micros(us)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_number_without_a_unit_is_refused() {
+        assert_eq!(parse_duration("20"), Err("\"20\" has no unit".into()));
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_named() {
+        for text in [
+            "",
+            "ms",
+            "20 apples",
+            "-5ms",
+            "1.2.3ms",
+            "1e3ms",
+            "99999999999999999999min",
+        ] {
+            assert!(parse_duration(text).is_err(), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(us in 0u64..100_000_000_000) {
+            let duration = Duration::from_micros(us);
+            prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
+        }
+    }
+}
