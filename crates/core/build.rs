@@ -25,15 +25,30 @@ fn main() {
 /// line that does not continue.
 fn verdict_rows(source: &str) -> Vec<Row> {
     let mut rows = Vec::new();
-    let mut lines = source.lines().skip_while(|l| !l.starts_with("#define GUARD_VERDICTS(X)"));
+    let mut lines = source
+        .lines()
+        .skip_while(|l| !l.starts_with("#define GUARD_VERDICTS(X)"));
     lines.next();
     for line in lines {
-        let Some(body) = line.trim().strip_prefix("X(") else { break };
+        let Some(body) = line.trim().strip_prefix("X(") else {
+            break;
+        };
         let mut parts = body.splitn(3, ',').map(str::trim);
         let (name, kind) = (parts.next().expect("name"), parts.next().expect("kind"));
-        let text = parts.next().expect("text").trim_end_matches('\\').trim_end();
-        let text = text.strip_prefix('"').and_then(|t| t.strip_suffix("\")")).expect("quoted text");
-        rows.push(Row { name: name.into(), kind: kind.into(), text: text.into() });
+        let text = parts
+            .next()
+            .expect("text")
+            .trim_end_matches('\\')
+            .trim_end();
+        let text = text
+            .strip_prefix('"')
+            .and_then(|t| t.strip_suffix("\")"))
+            .expect("quoted text");
+        rows.push(Row {
+            name: name.into(),
+            kind: kind.into(),
+            text: text.into(),
+        });
         if !line.trim_end().ends_with('\\') {
             break;
         }
@@ -42,7 +57,9 @@ fn verdict_rows(source: &str) -> Vec<Row> {
 }
 
 fn variant(name: &str) -> String {
-    name.split('_').map(|w| w[..1].to_uppercase() + &w[1..]).collect()
+    name.split('_')
+        .map(|w| w[..1].to_uppercase() + &w[1..])
+        .collect()
 }
 
 fn rust_source(rows: &[Row]) -> String {

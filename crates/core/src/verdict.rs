@@ -36,7 +36,10 @@ impl Verdict {
 
     /// The verdict with this name, if there is one.
     pub fn by_name(name: &str) -> Option<Verdict> {
-        VERDICTS.iter().find(|row| row.name == name).map(|row| row.verdict)
+        VERDICTS
+            .iter()
+            .find(|row| row.name == name)
+            .map(|row| row.verdict)
     }
 }
 
@@ -52,7 +55,10 @@ impl Counters {
 
     /// Connections turned away: the sum over all verdicts that refuse.
     pub fn refused(&self) -> u64 {
-        self.rows().filter(|(row, _)| row.kind == Kind::Refuse).map(|(_, n)| n).sum()
+        self.rows()
+            .filter(|(row, _)| row.kind == Kind::Refuse)
+            .map(|(_, n)| n)
+            .sum()
     }
 
     /// Every verdict with its count, in the order of bpf/abi.h.
