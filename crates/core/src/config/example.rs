@@ -19,10 +19,10 @@ pub fn example() -> String {
     let listener = Listener::new("web", ListenAddress { ip: None, port: 80 });
     let mut file = format!("{HEAD}\n[[listener]]\n");
     for key in &LISTENER_KEYS {
-        let comment = format!("{}: {}", key.text, key.values);
-        for line in wrap(&comment, WIDTH - 2) {
+        for line in wrap(&format!("{}.", key.text), WIDTH - 2) {
             let _ = writeln!(file, "# {line}");
         }
+        let _ = writeln!(file, "# values: {}", key.values);
         let _ = match key.name {
             "interfaces" => writeln!(file, "# interfaces = [\"eth0\"]\n"),
             name => writeln!(file, "{name} = {}\n", (key.show)(&listener)),

@@ -1,0 +1,254 @@
+//! The command line: this one definition gives parsing, help, man pages and completions.
+//!
+//! Values and texts of the policy flags come from `weir_core::config::keys`, where the config file
+//! has them from too.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use weir_core::config::keys::{
+    Key, Setting, check_overbook, parse_interface, parse_name, parse_wait,
+};
+use weir_core::config::{Fault, Word, parse_ip, parse_port};
+use weir_core::listener::{Admit, Establish, Front, HalfClose, ListenAddress, Listener, RejectSyn};
+
+/// Where the control socket and the lock are, one pair per network namespace.
+pub const RUNTIME_DIR: &str = "/run/weir";
+
+/// Keeps Internet servers fast when more connections arrive than they can serve.
+///
+/// Everything works on the network namespace in which it is started.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, max_term_width = 100, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// Directory of the control socket and the lock.
+    #[arg(long, global = true, hide = true, default_value = RUNTIME_DIR)]
+    pub runtime_dir: PathBuf,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 ok, 1 failed, 2 bad usage or config, 3 not supported here.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Protect the server on one port, in the foreground, until Ctrl-C
+    Protect(Protect),
+    /// Protect the listeners of a config file
+    Run(Run),
+    /// Read the config file of `weir run` again and swap the policy atomically
+    Reload,
+    /// Check a config file and print the values in effect
+    Check(Check),
+    /// Show the listeners under guard: queues, policy, verdicts
+    Status(Status),
+    /// Take all protection off in this network namespace
+    Detach,
+    /// Say what this machine can do, mechanism by mechanism, and why not
+    Doctor(Doctor),
+    /// Explain a counter or a config key; without a name, list them all
+    Explain(Explain),
+    /// Write man pages or completions into a directory
+    #[command(hide = true)]
+    Generate(Generate),
+}
+
+/// `weir protect`.
+#[derive(Debug, Args)]
+pub struct Protect {
+    /// TCP port that the server listens on
+    #[arg(value_parser = parsed(parse_port))]
+    pub port: u16,
+    /// Address that the server listens on; * is every address, IPv4 and IPv6
+    #[arg(long, value_name = "A", default_value = "*", value_parser = parsed(parse_address))]
+    pub address: Address,
+    /// Guard only on this interface (may be repeated) [default: all, also those that appear later]
+    #[arg(long = "interface", value_name = "IF", value_parser = parsed(parse_interface))]
+    pub interfaces: Vec<String>,
+    /// The policy.
+    #[command(flatten)]
+    pub policy: PolicyFlags,
+    /// Count what would have been done and touch nothing
+    #[arg(long)]
+    pub observe: bool,
+    /// The listener's name in status and metrics [default: port-PORT]
+    #[arg(long, value_parser = parsed(parse_name))]
+    pub name: Option<String>,
+    /// Protect also while nothing listens on the port
+    #[arg(long)]
+    pub anyway: bool,
+    /// Print sampled refusals to stderr
+    #[arg(long, short)]
+    pub verbose: bool,
+}
+
+/// The flags that are also config keys; left out, the key's default holds.
+#[derive(Debug, Default, Args)]
+pub struct PolicyFlags {
+    #[arg(long, value_name = "P", help = key_help("establish"), value_parser = words::<Establish>())]
+    pub establish: Option<Establish>,
+    #[arg(long, value_name = "R", help = key_help("reject_syn"), value_parser = words::<RejectSyn>())]
+    pub reject_syn: Option<RejectSyn>,
+    #[arg(long, value_name = "F", help = key_help("overbook"), value_parser = parsed(parse_overbook))]
+    pub overbook: Option<f64>,
+    #[arg(long, value_name = "RULE", help = key_help("admit"), value_parser = words::<Admit>())]
+    pub admit: Option<Admit>,
+    #[arg(long, value_name = "TIME", help = key_help("target_wait"), value_parser = parsed(parse_wait))]
+    pub target_wait: Option<Duration>,
+    #[arg(long, value_name = "TIME", help = key_help("interval"), value_parser = parsed(parse_wait))]
+    pub interval: Option<Duration>,
+    #[arg(long, value_name = "H", help = key_help("half_close"), value_parser = words::<HalfClose>())]
+    pub half_close: Option<HalfClose>,
+    #[arg(long, help = key_help("reason"))]
+    pub reason: bool,
+    #[arg(long, value_name = "WHERE", help = key_help("front"), value_parser = words::<Front>())]
+    pub front: Option<Front>,
+}
+
+/// `weir run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The config file; `weir check --example` prints one to start from
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Print sampled refusals to stderr
+    #[arg(long, short)]
+    pub verbose: bool,
+}
+
+/// `weir check`.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The config file
+    #[arg(required_unless_present = "example")]
+    pub file: Option<PathBuf>,
+    /// Print the values in effect as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print a commented config file to start from
+    #[arg(long, conflicts_with_all = ["file", "json"])]
+    pub example: bool,
+}
+
+/// `weir status`.
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Show also the counters that are zero
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// `weir doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weir explain`.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// A counter (syn_admitted) or a config key (target_wait)
+    pub name: Option<String>,
+}
+
+/// `weir generate`.
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// What to write
+    #[command(subcommand)]
+    pub what: GenerateWhat,
+}
+
+/// What `weir generate` writes.
+#[derive(Debug, Subcommand)]
+pub enum GenerateWhat {
+    /// Man pages, section 8
+    Man {
+        /// Directory, created if it is missing
+        dir: PathBuf,
+    },
+    /// Completions for bash, zsh and fish
+    Completions {
+        /// Directory, created if it is missing
+        dir: PathBuf,
+    },
+}
+
+/// An `--address`: `None` is every address. clap would take an `Option` as "may be left out".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address(pub Option<IpAddr>);
+
+fn parse_address(text: &str) -> Result<Address, Fault> {
+    parse_ip(text).map(Address)
+}
+
+fn parse_overbook(text: &str) -> Result<f64, Fault> {
+    let number = text
+        .parse()
+        .map_err(|_| Fault::new(format!("{text:?} is no number"), "0.0 to 16.0"))?;
+    check_overbook(number)
+}
+
+/// A value parser from a core function; a fault's hint becomes part of clap's message.
+fn parsed<T>(
+    parse: impl Fn(&str) -> Result<T, Fault> + Clone + Send + Sync + 'static,
+) -> impl TypedValueParser<Value = T>
+where
+    T: Clone + Send + Sync + 'static,
+{
+    move |text: &str| parse(text).map_err(|fault| format!("{}; {}", fault.cause, fault.hint))
+}
+
+/// A value parser from a setting's words, with their texts in the long help.
+fn words<T: Word>() -> impl TypedValueParser<Value = T> {
+    let values = T::WORDS
+        .iter()
+        .map(|row| PossibleValue::new(row.word).help(row.text));
+    PossibleValuesParser::new(values)
+        .map(|word| T::from_word(&word).expect("clap has checked the word against the same list"))
+}
+
+fn key_help(name: &str) -> &'static str {
+    Key::by_name(name)
+        .expect("flags are named after config keys")
+        .text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_config_key_has_a_flag_of_its_name() {
+        let command = Cli::command();
+        let protect = command.find_subcommand("protect").unwrap();
+        let flags: Vec<&str> = protect
+            .get_arguments()
+            .filter_map(|arg| arg.get_long())
+            .collect();
+        for key in &weir_core::config::keys::LISTENER_KEYS {
+            let flag = match key.name {
+                "interfaces" => "interface".to_owned(),
+                "mode" => "observe".to_owned(),
+                name => name.replace('_', "-"),
+            };
+            assert!(flags.contains(&flag.as_str()), "--{flag}");
+        }
+    }
+}

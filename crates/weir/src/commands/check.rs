@@ -1,0 +1,79 @@
+//! `weir check`: is the config file good, and which values are in effect?
+
+use std::path::Path;
+
+use serde::Serialize;
+use weir_core::config::keys::{LISTENER_KEYS, Setting};
+use weir_core::config::{Config, example, parse};
+use weir_core::listener::Listener;
+
+use crate::cli::Check;
+use crate::failure::{Code, Failure, Result};
+use crate::output::{print, print_json, warn};
+use crate::table::{Align, table};
+
+/// Runs the command.
+pub fn run(args: &Check) -> Result<()> {
+    let Some(file) = &args.file else {
+        return print(&example());
+    };
+    let config = read(file)?;
+    for warning in &config.warnings {
+        warn(warning);
+    }
+    if args.json {
+        return print_json(&Effective {
+            listeners: config.listeners.iter().map(settings).collect(),
+        });
+    }
+    print(&text(&config))
+}
+
+/// Reads and checks a config file.
+pub fn read(file: &Path) -> Result<Config> {
+    let source = std::fs::read_to_string(file).map_err(|error| {
+        let hint = "`weir check --example` prints a config file to start from";
+        let mut failure = Failure::failed(format!("cannot read {}: {error}", file.display()), hint);
+        failure.code = Code::Usage;
+        failure
+    })?;
+    Ok(parse(&file.display().to_string(), &source)?)
+}
+
+#[derive(Serialize)]
+struct Effective {
+    listeners: Vec<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// Every key of a listener with the value in effect.
+pub fn settings(listener: &Listener) -> serde_json::Map<String, serde_json::Value> {
+    let value = |setting: Setting| {
+        serde_json::to_value(setting).expect("strings, numbers and lists are JSON")
+    };
+    LISTENER_KEYS
+        .iter()
+        .map(|key| (key.name.to_owned(), value((key.show)(listener))))
+        .collect()
+}
+
+/// One table: a row per key, a column per listener.
+fn text(config: &Config) -> String {
+    let plain = |setting: Setting| match setting {
+        Setting::Text(text) => text,
+        Setting::List(names) if names.is_empty() => "all".to_owned(),
+        Setting::List(names) => names.join(","),
+        other => other.to_string(),
+    };
+    let mut head = vec![("key", Align::Left)];
+    let names: Vec<&str> = config.listeners.iter().map(|l| l.name.as_str()).collect();
+    head.extend(names.iter().map(|name| (*name, Align::Left)));
+    let row = |key: &weir_core::config::keys::Key| {
+        let values = config
+            .listeners
+            .iter()
+            .map(|listener| plain((key.show)(listener)));
+        [key.name.to_owned()].into_iter().chain(values).collect()
+    };
+    let keys = LISTENER_KEYS.iter().filter(|key| key.name != "name");
+    table(&head, &keys.map(row).collect::<Vec<_>>())
+}

@@ -1,0 +1,166 @@
+//! Why a command failed: what on which object, the cause, the next action, and the exit code.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use weir_core::config::{Fault, Problems};
+use weir_kernel::Error as KernelError;
+
+/// Exit codes, as docs and scripts know them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Code {
+    /// 1: it was tried and failed.
+    Failed,
+    /// 2: bad usage or config.
+    Usage,
+    /// 3: this kernel or its settings do not allow it.
+    Unsupported,
+}
+
+impl Code {
+    /// The process's exit code.
+    pub fn number(self) -> u8 {
+        match self {
+            Code::Failed => 1,
+            Code::Usage => 2,
+            Code::Unsupported => 3,
+        }
+    }
+}
+
+/// One or more causes with their hints, and the exit code. Also the error answer of the control
+/// socket, so that `weir reload` prints what the daemon found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// How the process exits.
+    pub code: Code,
+    /// Each cause; never empty.
+    pub causes: Vec<Cause>,
+}
+
+/// What failed on which object and why, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// One sentence.
+    pub message: String,
+    /// The next action; empty if there is none.
+    pub hint: String,
+}
+
+/// Result of a command or a part of one.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// Exit code 1.
+    pub fn failed(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(Code::Failed, message, hint)
+    }
+
+    /// Exit code 2.
+    pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(Code::Usage, message, hint)
+    }
+
+    /// Exit code 3.
+    pub fn unsupported(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(Code::Unsupported, message, hint)
+    }
+
+    fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure {
+            code,
+            causes: vec![Cause {
+                message: message.into(),
+                hint: hint.into(),
+            }],
+        }
+    }
+
+    /// A failed system call or file operation; a missing right gets the hint to be root.
+    pub fn io(what: impl fmt::Display, error: std::io::Error) -> Failure {
+        let hint = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => ROOT_HINT,
+            _ => "",
+        };
+        Failure::failed(format!("cannot {what}: {error}"), hint)
+    }
+
+    /// A value that a policy or this namespace does not allow.
+    pub fn fault(code: Code, object: impl fmt::Display, fault: Fault) -> Failure {
+        Failure::new(code, format!("{object}: {}", fault.cause), fault.hint)
+    }
+}
+
+/// What to do when the kernel says EPERM.
+pub const ROOT_HINT: &str = "run it as root (sudo), or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON";
+
+impl From<Problems> for Failure {
+    fn from(problems: Problems) -> Failure {
+        let cause = |p: weir_core::config::Problem| Cause {
+            message: p.to_string(),
+            hint: p.hint,
+        };
+        Failure {
+            code: Code::Usage,
+            causes: problems.0.into_iter().map(cause).collect(),
+        }
+    }
+}
+
+impl From<KernelError> for Failure {
+    fn from(error: KernelError) -> Failure {
+        let message = error.to_string();
+        match error {
+            KernelError::Unsupported { hint, .. } if hint.is_empty() => {
+                Failure::unsupported(message, "`weir doctor` says what this kernel can do")
+            }
+            KernelError::Unsupported { hint, .. } => Failure::unsupported(message, hint),
+            KernelError::Denied { .. } => Failure::failed(message, ROOT_HINT),
+            KernelError::Failed { .. } => Failure::failed(message, ""),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, Cause { message, hint }) in self.causes.iter().enumerate() {
+            let end = if i == 0 { "" } else { "\n" };
+            write!(f, "{end}error: {message}")?;
+            if !hint.is_empty() {
+                write!(f, "\n  hint: {hint}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_errors_have_the_exit_code_of_their_kind() {
+        let unsupported = KernelError::Unsupported {
+            what: "tcx".into(),
+            cause: "kernel 5.4".into(),
+            hint: String::new(),
+        };
+        let failure = Failure::from(unsupported);
+        assert_eq!(failure.code.number(), 3);
+        assert!(failure.to_string().contains("weir doctor"));
+        let denied = KernelError::Denied {
+            what: "load".into(),
+            cause: "EPERM".into(),
+        };
+        assert_eq!(Failure::from(denied).code.number(), 1);
+    }
+
+    #[test]
+    fn every_cause_is_printed_with_its_hint() {
+        let problems = weir_core::config::parse("f", "[x]\n[y]\n").unwrap_err();
+        let text = Failure::from(problems).to_string();
+        assert_eq!(text.matches("error: ").count(), 2);
+        assert_eq!(text.matches("  hint: ").count(), 2);
+    }
+}
