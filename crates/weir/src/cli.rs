@@ -218,10 +218,15 @@ fn words<T: Word>() -> impl TypedValueParser<Value = T> {
         .map(|word| T::from_word(&word).expect("clap has checked the word against the same list"))
 }
 
-fn key_help(name: &str) -> &'static str {
-    Key::by_name(name)
-        .expect("flags are named after config keys")
-        .text
+/// The key's text and its default.
+fn key_help(name: &str) -> String {
+    let key = Key::by_name(name).expect("flags are named after config keys");
+    let default = (key.show)(&Listener::new("", ListenAddress { ip: None, port: 0 }));
+    match default {
+        Setting::Text(word) => format!("{} [default: {word}]", key.text),
+        Setting::Flag(_) => key.text.to_owned(),
+        other => format!("{} [default: {other}]", key.text),
+    }
 }
 
 #[cfg(test)]
