@@ -21,8 +21,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: build ## see a server drown in a flash crowd, then kept at its peak (root; 3 minutes)
-	@scripts/setup test
+demo: ## see a server drown in a flash crowd, then kept at its peak (root; 3 minutes)
+	@scripts/setup build test
+	@$(MAKE) --no-print-directory build
 	scripts/as-root $(RELEASE)/weir-lab demo $(DEMO_FLAGS)
 
 .PHONY: test
@@ -58,8 +59,9 @@ uninstall: ## remove what `make install` installed
 	@scripts/install --remove "$(DESTDIR)" "$(PREFIX)"
 
 .PHONY: deb
-deb: build ## Debian package in target/deb
-	@scripts/setup deb
+deb: ## Debian package in target/deb
+	@scripts/setup build deb
+	@$(MAKE) --no-print-directory build
 	@packaging/deb/build
 
 .PHONY: clean
