@@ -20,10 +20,10 @@
 #define WEIR_EXACT_PROBES 4
 /* Interfaces that one listener can name. */
 #define WEIR_MAX_INTERFACES 8
-/* CPUs whose claims are kept apart; CPUs above share by modulo (claims then resolve later, never early). */
+/* CPUs whose claims are kept apart; CPUs above share by modulo (two CPUs then share a slot). */
 #define WEIR_MAX_CPUS 128
 /* Listening sockets whose admission state is remembered at a time. */
-#define WEIR_MAX_SOCKETS 1024
+#define WEIR_MAX_SOCKETS 512
 
 /*
  * X(name, kind, text). kind: pass (goes on to the server), refuse (turned
@@ -85,7 +85,8 @@ struct listener_policy {
 	__u8 reason;		/* 1: put a text into the RST */
 	__u8 draining;		/* 1: being taken off: admit all, cookies already sent stay valid */
 	__u8 interfaces;	/* used entries of ifindex; 0: every interface */
-	__u16 pad;
+	__u8 front_xdp;		/* 1: the XDP front refuses its SYNs */
+	__u8 pad;
 	__u32 ifindex[WEIR_MAX_INTERFACES];
 };
 _Static_assert(sizeof(struct listener_policy) == 64, "one cache line");
@@ -116,6 +117,10 @@ struct policy {
 	struct listener_policy listeners[WEIR_MAX_LISTENERS];
 	struct exact_entry exact[WEIR_EXACT_SLOTS];
 	__u32 exact_seed;
+	__u8 cookies;		/* 1: BPF SYN cookies work here (kernel 6.9, tcp_syncookies >= 1) */
+	__u8 tcp_wscale;	/* the namespace's tcp_window_scaling, tcp_sack, tcp_timestamps */
+	__u8 tcp_sack;
+	__u8 tcp_tstamp;
 	__u32 generation;	/* number of this policy, counted by user space */
 };
 

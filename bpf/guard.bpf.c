@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * guard.bpf.c - establish and close: who gets a place in the listen queue, and
+ * what the others are told.
+ *
+ * A packet's way (tc ingress, tcx; every step may say "pass"):
+ *   1. parse: only whole, plain TCP (packet.h)
+ *   2. one array load by destination port: not guarded -> pass
+ *   3. SYN            -> on_syn():  admit.h decides from the listener's own counters
+ *      FIN            -> on_fin():  half_close = reset only
+ *      ACK            -> on_ack():  only while cookies or overbooked places are out
+ *      anything else  -> pass; data of established connections ends here
+ *
+ * The XDP front (front = xdp) makes the same decision on SYNs in the driver,
+ * refuses there, and leaves admission to tc.
+ *
+ * State. policies[] and active: written by user space only; two copies, so
+ * that a packet sees the old policy or the new one, whole. queues: one entry a
+ * listening socket, written here (ledger.h says who may). counters: per CPU.
+ * All of it dies with the process that loaded it: nothing is pinned.
+ *
+ * Fail open: a failed lookup, an unknown socket, a full map, a helper's error:
+ * the packet passes.
+ */
+#include "lib/kernel.h"
+#include "abi.h"
+#include "lib/packet.h"
+#include "lib/admit.h"
+#include "lib/cookie.h"
+#include "lib/reply.h"
+#include "lib/ledger.bpf.h"
+#include "lib/state.bpf.h"
+#include "lib/act.bpf.h"
+#include "lib/establish.bpf.h"
+#include "lib/close.bpf.h"
+#include "lib/report.bpf.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+static __always_inline int guard(struct __sk_buff *skb, u32 l3)
+{
+	void *data = skb_start(skb), *data_end = skb_end(skb);
+	const struct listener_policy *l;
+	const struct policy *policy;
+	struct packet p;
+
+	if (packet_parse(data, data_end, CTX_LOAD(skb, len), l3, CTX_LOAD(skb, protocol), &p)) {
+		if (!pull_headers(skb, l3))
+			return PASS;
+		data = skb_start(skb);
+		data_end = skb_end(skb);
+		if (packet_parse(data, data_end, CTX_LOAD(skb, len), l3, CTX_LOAD(skb, protocol), &p))
+			return PASS;
+	}
+	policy = policy_in_force();
+	if (!port_guarded(policy, p.dport))
+		return PASS;
+	if (is_plain_ack(p.flags) && !acks_watched())
+		return PASS;
+	if (CTX_LOAD(skb, vlan_present) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)
+		return PASS;
+	l = listener_of(policy, &p, data, data_end, l3);
+	if (!l || !on_interface(l, CTX_LOAD(skb, ifindex)))
+		return PASS;
+	if (is_syn(p.flags))
+		return on_syn(skb, l, &p, l3);
+	if (p.flags & FLAG_FIN)
+		return on_fin(skb, l, &p, l3);
+	if (is_plain_ack(p.flags))
+		return on_ack(skb, l, &p, l3);
+	return PASS;
+}
+
+SEC("tc")
+int guard_l2(struct __sk_buff *skb)
+{
+	return guard(skb, sizeof(struct ethernet));
+}
+
+/* Devices without a link header: tun, wireguard, ipip, ppp. */
+SEC("tc")
+int guard_l3(struct __sk_buff *skb)
+{
+	return guard(skb, 0);
+}
+
+SEC("xdp")
+int guard_xdp(struct xdp_md *xdp)
+{
+	void *data = xdp_start(xdp), *data_end = xdp_end(xdp);
+	const struct listener_policy *l;
+	const struct ethernet *eth = data;
+	const struct policy *policy;
+	struct packet p;
+
+	if ((void *)(eth + 1) > data_end || eth->dst[0] & 1)
+		return XDP_PASS;
+	if (packet_parse(data, data_end, data_end - data, sizeof(*eth), eth->proto, &p) || !is_syn(p.flags))
+		return XDP_PASS;
+	policy = policy_in_force();
+	if (!port_guarded(policy, p.dport))
+		return XDP_PASS;
+	l = listener_of(policy, &p, data, data_end, sizeof(*eth));
+	if (!l || !l->front_xdp || !on_interface(l, CTX_LOAD(xdp, ingress_ifindex)))
+		return XDP_PASS;
+	return front_syn(xdp, l, &p);
+}

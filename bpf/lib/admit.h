@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
+/*
+ * admit.h - is there room for one more connection, and what follows if not?
+ * Pure: state and time are arguments. weir-core's `admit` and `wait` modules
+ * are the same decisions in Rust; a property test holds them equal.
+ *
+ * Room (SB06, Section III-B1, reserv): every SYN that is answered holds a
+ * place in the listen queue until accept(), an error or a time-out. The
+ * kernel counts waiting connections (length) and half-open ones; SYNs that
+ * were let in but not yet counted are claims (ledger.h).
+ *
+ * Wait (CoDel's idea, RFC 8289, on the listen queue): a burst may fill the
+ * queue; only a queue that stands is refused. The wait is length times the
+ * measured time between accepts. It stands when it was over the target for a
+ * whole interval without draining by a quarter from its highest mark; while
+ * it stands, a SYN is refused whenever the wait is over the target; it ends
+ * when the wait was under the target for an interval.
+ */
+#ifndef WEIR_ADMIT_H
+#define WEIR_ADMIT_H
+
+/* A listening socket's queue as the guard sees it when it decides. */
+struct queue_view {
+	u32 length;	/* connections waiting for accept() */
+	u32 limit;	/* backlog in force */
+	u32 half_open;	/* handshakes that the kernel counts */
+	u32 young;	/* of those, the ones whose SYN/ACK was not retransmitted yet: under about 1 s old */
+	u32 claims;	/* SYNs let in that the kernel does not count yet */
+};
+
+/* How often the estimator looks, and the least and most that one sample spans. */
+#define WAIT_STEP_NS 250000ULL
+#define WAIT_SAMPLE_MIN_NS 2000000ULL
+#define WAIT_SAMPLE_MAX_NS 100000000ULL
+#define WAIT_SAMPLE_ACCEPTS 16
+/* A service time above this is a stopped server; keeps length * service below 2^64. */
+#define WAIT_SERVICE_MAX_NS 10000000000ULL
+
+struct wait_state {
+	u64 looked_ns;		/* last look, 0: never */
+	u64 sample_ns;		/* the running sample began */
+	u64 sample_admitted;	/* `admitted` then */
+	u64 service_ns;		/* time between accepts of a busy server; 0: not known yet */
+	u64 above_ns;		/* since when the wait is over the target; 0: it is not */
+	u64 last_above_ns;	/* when it was last seen over the target */
+	u32 sample_used;	/* length + half_open then */
+	u32 high_mark;		/* longest queue since above_ns */
+	u32 standing;		/* 1: refuse while over the target */
+	u32 busy;		/* 1: no look of the running sample saw an empty queue */
+};
+
+static __always_inline u64 wait_now(const struct wait_state *w, u32 length)
+{
+	return length * w->service_ns;
+}
+
+static __always_inline void wait_restart_sample(struct wait_state *w, u64 now, u64 admitted, u32 used,
+						u32 length)
+{
+	w->sample_ns = now;
+	w->sample_admitted = admitted;
+	w->sample_used = used;
+	w->busy = length > 0;
+}
+
+/*
+ * Connections that left the queue in the running sample: those that came in
+ * and are no longer in it. A half-open connection that expired counts as one
+ * too: rare, and it only shortens the estimate.
+ */
+static __always_inline void wait_measure(struct wait_state *w, u64 now, u64 admitted, u32 used, u32 length)
+{
+	u64 elapsed = now - w->sample_ns, sample;
+	long left = (long)(admitted - w->sample_admitted) - ((long)used - (long)w->sample_used);
+
+	if (!length)
+		w->busy = 0;
+	if (left < 0)
+		left = 0;
+	if (elapsed < WAIT_SAMPLE_MAX_NS && (elapsed < WAIT_SAMPLE_MIN_NS || left < WAIT_SAMPLE_ACCEPTS))
+		return;
+	/* An idle server's accepts follow the arrivals and say nothing about its speed. */
+	if (w->busy) {
+		sample = elapsed / (left ? (u64)left : 1);
+		if (sample > WAIT_SERVICE_MAX_NS)
+			sample = WAIT_SERVICE_MAX_NS;
+		w->service_ns = w->service_ns ? (3 * w->service_ns + sample) / 4 : sample;
+	}
+	wait_restart_sample(w, now, admitted, used, length);
+}
+
+static __always_inline void wait_judge(struct wait_state *w, u64 now, u32 length, u64 target_ns,
+				       u64 interval_ns)
+{
+	if (w->above_ns && now - w->last_above_ns >= interval_ns) {
+		w->standing = 0;
+		w->above_ns = 0;
+	}
+	if (wait_now(w, length) < target_ns) {
+		if (!w->standing)
+			w->above_ns = 0;
+		return;
+	}
+	w->last_above_ns = now;
+	if (!w->above_ns) {
+		w->above_ns = now;
+		w->high_mark = length;
+	} else if (length > w->high_mark) {
+		w->high_mark = length;
+	} else if (!w->standing && length < w->high_mark - w->high_mark / 4) {
+		w->above_ns = now;
+		w->high_mark = length;
+	}
+	if (now - w->above_ns >= interval_ns)
+		w->standing = 1;
+}
+
+/*
+ * One look at the queue. admitted: connections let in since the socket was
+ * first seen. Call with exclusive access to *w, at most every WAIT_STEP_NS.
+ */
+static __always_inline void wait_look(struct wait_state *w, u64 now, const struct queue_view *q,
+				      u64 admitted, u64 target_ns, u64 interval_ns)
+{
+	u32 used = q->length + q->half_open;
+
+	/* After a silence longer than a sample nothing is known about the time between. */
+	if (!w->looked_ns || now - w->looked_ns >= WAIT_SAMPLE_MAX_NS)
+		wait_restart_sample(w, now, admitted, used, q->length);
+	else
+		wait_measure(w, now, admitted, used, q->length);
+	w->looked_ns = now;
+	wait_judge(w, now, q->length, target_ns, interval_ns);
+}
+
+static __always_inline bool wait_refuses(const struct wait_state *w, u32 length, u64 target_ns)
+{
+	return w->standing && wait_now(w, length) >= target_ns;
+}
+
+/* Places that may be promised: the backlog and its overbooking; listen(fd, 0) still holds one. */
+static __always_inline u32 places(const struct listener_policy *l, u32 limit)
+{
+	u64 all = limit + (((u64)limit * l->overbook_1024) >> 10);
+
+	return all ? all : 1;
+}
+
+/*
+ * reserv: a place is free when waiting, half-open and claimed ones together
+ * leave one, and the kernel's SYN queue (at most the backlog) has room.
+ */
+static __always_inline bool place_free(const struct listener_policy *l, const struct queue_view *q)
+{
+	u32 pending = q->half_open + q->claims;
+
+	return q->length + pending < places(l, q->limit) && pending < (q->limit ? q->limit : 1);
+}
+
+/* The kernel's own rule, sk_acceptq_is_full(): default and abort follow it. */
+static __always_inline bool kernel_full(const struct queue_view *q)
+{
+	return q->length > q->limit;
+}
+
+/*
+ * As place_free(), without the half-open connections that let their first
+ * SYN/ACK time out. In a flood of spoofed SYNs those hold every place and
+ * never come; a client that answers is younger.
+ */
+static __always_inline bool place_free_of_young(const struct listener_policy *l, const struct queue_view *q)
+{
+	return q->length + q->young + q->claims < places(l, q->limit);
+}
+
+/*
+ * no-syn-drop reserves places for at most half of the queue, and answers the
+ * others with cookies: their final ACKs find places even when the clients are
+ * so far away that handshakes under way would hold them all.
+ */
+static __always_inline bool half_reserved(const struct listener_policy *l, const struct queue_view *q)
+{
+	u32 half = places(l, q->limit) / 2;
+
+	return q->half_open + q->claims >= (half ? half : 1);
+}
+
+static __always_inline bool reserves(const struct listener_policy *l)
+{
+	return l->establish == ESTABLISH_RESERV || l->establish == ESTABLISH_NO_SYN_DROP;
+}
+
+/*
+ * The verdict on a new SYN. waiting: wait_refuses() said so. cookies: a
+ * cookie can be sent (kernel and listener allow it).
+ */
+static __always_inline enum verdict syn_verdict(const struct listener_policy *l, const struct queue_view *q,
+						bool waiting, bool cookies)
+{
+	bool full = reserves(l) ? !place_free(l, q) : kernel_full(q);
+
+	waiting = waiting && l->admit == ADMIT_WAIT && l->establish != ESTABLISH_DEFAULT;
+	if (l->draining)
+		return VERDICT_syn_admitted;
+	if (l->establish == ESTABLISH_NO_SYN_DROP && cookies && (full || waiting || half_reserved(l, q)))
+		return VERDICT_cookie_sent;
+	if (!full && !waiting)
+		return VERDICT_syn_admitted;
+	if (l->establish == ESTABLISH_RESERV && cookies && !waiting && place_free_of_young(l, q))
+		return VERDICT_cookie_sent_flood;
+	if (l->reject_syn == REJECT_RST)
+		return full ? VERDICT_syn_reset_full : VERDICT_syn_reset_wait;
+	if (full && !reserves(l))
+		return VERDICT_syn_left;
+	return full ? VERDICT_syn_dropped_full : VERDICT_syn_dropped_wait;
+}
+
+/* The verdict on the final ACK of a handshake that a cookie began: room as for a SYN, flood or not. */
+static __always_inline enum verdict cookie_ack_verdict(const struct listener_policy *l,
+						       const struct queue_view *q, bool waiting)
+{
+	if (l->draining)
+		return VERDICT_cookie_accepted;
+	if (!place_free_of_young(l, q))
+		return VERDICT_ack_reset_full;
+	if (waiting && l->admit == ADMIT_WAIT)
+		return VERDICT_ack_reset_wait;
+	return VERDICT_cookie_accepted;
+}
+
+#endif

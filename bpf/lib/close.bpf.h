@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * close.bpf.h - half_close = reset (SB06, Section IV-B1, rst-fin): a client's
+ * FIN without data ends the connection both ways.
+ *
+ * Only in ESTABLISHED and only when nothing before the FIN is missing: a FIN
+ * with data, one out of order, and one that answers the server's own FIN pass.
+ */
+#ifndef WEIR_CLOSE_BPF_H
+#define WEIR_CLOSE_BPF_H
+
+static __always_inline int on_fin(struct __sk_buff *skb, const struct listener_policy *l, const struct packet *p,
+				  u32 l3)
+{
+	struct bpf_sock_tuple t;
+	struct tcp_sock *tp;
+	struct bpf_sock *sk;
+	u32 seq, ack = 0;
+	bool resets;
+
+	if (l->half_close != HALF_CLOSE_RESET || l->draining || p->tcp_len != p->header_len ||
+	    (p->flags & (FLAG_SYN | FLAG_RST | FLAG_ACK)) != FLAG_ACK || !skb_tuple(skb, p, l3, &t))
+		return PASS;
+	sk = flow_lookup(skb, &t, p->v6);
+	if (!sk)
+		return PASS;
+	seq = skb_seq(skb, p, l3, &ack);
+	tp = sk->state == TCP_ESTABLISHED ? bpf_skc_to_tcp_sock(sk) : NULL;
+	resets = tp && tp->rcv_nxt == seq && !tp->is_mptcp;
+	bpf_sk_release(sk);
+	if (!resets || !sound_skb(skb, p, l3))
+		return PASS;
+	count(l, VERDICT_fin_reset);
+	if (l->observe)
+		return PASS;
+	return reset_both(skb, p, l3, seq, ack, reason_fin, l->reason);
+}
+
+#endif

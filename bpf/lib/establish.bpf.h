@@ -1,0 +1,556 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * establish.bpf.h - the handshake: SYN, and the final ACK where it decides.
+ */
+#ifndef WEIR_ESTABLISH_BPF_H
+#define WEIR_ESTABLISH_BPF_H
+
+/* SYNs lost between the XDP front and tc (full receive backlog) stop counting as under way after this. */
+#define FRONT_LOST_NS 10000000ULL
+/* Cookies remembered, so that data right behind a final ACK meets the same verdict. */
+#define SETTLED_SLOTS 4096
+
+extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs,
+				   int attrs__sz) __ksym __weak;
+
+/* By cookie: ISN and cookie of a handshake that was accepted just now, or refused. */
+u64 accepted[SETTLED_SLOTS];
+u64 refused[SETTLED_SLOTS];
+
+static __always_inline u64 inflight_behind_front(struct listen_state *s, u64 now)
+{
+	u64 seen = *(volatile u64 *)&s->front_seen, fronted = *(volatile u64 *)&s->fronted;
+	s64 inflight = fronted - seen;
+
+	if (inflight > 0 && now - s->front_seen_ns < FRONT_LOST_NS)
+		return inflight;
+	if (inflight)
+		__sync_val_compare_and_swap(&s->front_seen, seen, fronted);
+	return 0;
+}
+
+/*
+ * Reads the queue, and sees to it that no claim which the kernel counts by now
+ * stands between the SYN and a place. own: 1 if the caller's claim is in
+ * s->claims already. extra: SYNs under way from the front.
+ */
+static __always_inline void view_queue(void *ctx, struct listen_state *s, const struct tcp_sock *tp,
+				       const struct listener_policy *l, struct queue_view *q, u32 own,
+				       u32 extra, u64 now)
+{
+	u32 claims;
+	u32 i;
+
+	q->claims = *(volatile u32 *)&s->claims - own + extra;
+	queue_read(tp, q);
+	claims = q->claims;
+	if (!claims || !reserves(l) || place_free(l, q))
+		return;
+	q->claims = extra;
+	if (!place_free(l, q)) {
+		q->claims = claims;
+		return;
+	}
+	bpf_for(i, 0, nr_cpus)
+		claim_resolve(ctx, s, i, now);
+	q->claims = *(volatile u32 *)&s->claims - own + extra;
+	queue_read(tp, q);
+}
+
+/* Follows a lookup to the listening socket behind a TIME-WAIT one, which a new SYN may replace. */
+static __always_inline struct bpf_sock *listener_behind(void *ctx, struct bpf_sock *sk, struct bpf_sock_tuple *t,
+							bool v6)
+{
+	struct bpf_sock_tuple any = *t;
+
+	if (!sk || sk->state != TCP_TIME_WAIT)
+		return sk;
+	bpf_sk_release(sk);
+	/* No connection has port 0, so only a listener can match. */
+	if (v6)
+		any.ipv6.sport = 0;
+	else
+		any.ipv4.sport = 0;
+	return flow_lookup(ctx, &any, v6);
+}
+
+struct option_walk {
+	u8 buf[OPTION_BUFFER];
+	u32 len;
+	struct syn_options o;
+};
+
+/* Global, so that the verifier looks at it once and not on every path that leads here. */
+__noinline int walk_options(struct option_walk *w)
+{
+	u32 at = 0, i;
+
+	if (!w)
+		return 0;
+	__builtin_memset(&w->o, 0, sizeof(w->o));
+	w->o.wscale = COOKIE_NO_WSCALE;
+	bpf_for(i, 0, TCP_OPTIONS_MAX) {
+		if (at >= w->len || at >= TCP_OPTIONS_MAX)
+			break;
+		at = option_step(w->buf, at, w->len, &w->o);
+	}
+	return 0;
+}
+
+/* What this namespace's sysctls let the connection use of what the client offered. */
+static __always_inline void agree_options(struct syn_options *o, const struct policy *policy)
+{
+	o->sack &= policy->tcp_sack;
+	o->tstamp &= policy->tcp_tstamp;
+	if (!policy->tcp_wscale)
+		o->wscale = COOKIE_NO_WSCALE;
+}
+
+#define OPTION_PAD 0x01010101 /* four NOPs */
+
+static __always_inline void synack_options(__be32 *to, const struct syn_options *o, u32 mtu, bool v6, u64 now)
+{
+	u32 mss = mtu - (v6 ? 60 : 40);
+
+	if (mss > 0xffff)
+		mss = 0xffff;
+	to[0] = bpf_htonl(0x02040000 | mss);
+	to[1] = o->sack ? bpf_htonl(0x01010402) : OPTION_PAD;
+	to[2] = to[3] = to[4] = OPTION_PAD;
+	if (o->tstamp) {
+		to[1] = o->sack ? bpf_htonl(0x0402080a) : bpf_htonl(0x0101080a);
+		to[2] = bpf_htonl(now / 1000000);
+		to[3] = bpf_htonl(o->tsval);
+	}
+	if (o->wscale != COOKIE_NO_WSCALE)
+		to[4] = bpf_htonl(0x01030300 | COOKIE_RCV_WSCALE);
+}
+
+/* The cookie's SYN/ACK: sequence number and options. w holds the client's options. */
+static __always_inline void cookie_answer(struct answer *a, __be32 *options, struct option_walk *w,
+					  const struct bpf_sock_tuple *t, bool v6, u32 isn, u32 mtu, u64 now)
+{
+	struct siphash_key key = { cookie_key.k0, cookie_key.k1 };
+	struct flow f;
+
+	walk_options(w);
+	agree_options(&w->o, policy_in_force());
+	flow_of(&f, t, v6);
+	a->seq = cookie_make(&f, isn, now, &w->o, &key);
+	a->ack = isn + 1;
+	a->flags = FLAG_SYN | FLAG_ACK;
+	a->header_len = SYNACK_HEADER;
+	synack_options(options, &w->o, mtu, v6, now);
+}
+
+static __always_inline int send_cookie(struct __sk_buff *skb, const struct packet *p, u32 l3,
+				       const struct bpf_sock_tuple *t, u32 isn, u64 now)
+{
+	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
+	u32 len = p->header_len - sizeof(struct tcp);
+	__be32 options[SYNACK_HEADER / 4 - 5];
+	struct option_walk w = {};
+	struct answer a = {};
+
+	if (len && len <= TCP_OPTIONS_MAX && !bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcp), w.buf, len))
+		w.len = len;
+	cookie_answer(&a, options, &w, t, p->v6, isn, k->dev->mtu, now);
+	watch_acks(now);
+	return answer_instead(skb, p, l3, &a, NULL, options);
+}
+
+static __always_inline bool sends_cookie(enum verdict v)
+{
+	return v == VERDICT_cookie_sent || v == VERDICT_cookie_sent_flood;
+}
+
+static __always_inline bool sends_rst(enum verdict v)
+{
+	return v == VERDICT_syn_reset_full || v == VERDICT_syn_reset_wait;
+}
+
+static __always_inline bool lacks_mptcp_cookie(const struct listener_policy *l, bool mptcp, enum verdict v)
+{
+	return mptcp && l->establish == ESTABLISH_NO_SYN_DROP && v != VERDICT_syn_admitted;
+}
+
+/* In observe mode the SYN went to the kernel; whether it was let in there is the kernel's rule. */
+static __always_inline void account_passed(struct listen_state *s, const struct queue_view *q)
+{
+	if (!kernel_full(q))
+		__sync_fetch_and_add(&s->admitted, 1);
+}
+
+static __always_inline u32 tcp_seq(void *data, void *data_end, u32 l3, bool v6, u32 *ack)
+{
+	struct tcp *tcp = data + l3 + (v6 ? sizeof(struct ipv6) : sizeof(struct ipv4));
+
+	if ((void *)(tcp + 1) > data_end)
+		return 0;
+	*ack = bpf_ntohl(tcp->ack);
+	return bpf_ntohl(tcp->seq);
+}
+
+static __always_inline u32 skb_seq(struct __sk_buff *skb, const struct packet *p, u32 l3, u32 *ack)
+{
+	void *data = skb_start(skb), *data_end = skb_end(skb);
+
+	return p->v6 ? tcp_seq(data, data_end, l3, true, ack) : tcp_seq(data, data_end, l3, false, ack);
+}
+
+static __always_inline bool skb_tuple(struct __sk_buff *skb, const struct packet *p, u32 l3,
+				      struct bpf_sock_tuple *t)
+{
+	void *data = skb_start(skb), *data_end = skb_end(skb);
+
+	__builtin_memset(t, 0, sizeof(*t));
+	if (data + l3 + (p->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) > data_end)
+		return false;
+	if (p->v6) {
+		if (data + l3 + sizeof(struct ipv6) > data_end)
+			return false;
+	} else if (data + l3 + sizeof(struct ipv4) > data_end) {
+		return false;
+	}
+	tuple_of(t, p, data + l3);
+	return true;
+}
+
+/* A SYN's RST acknowledges it: seq 0, ack past the SYN and its data (RFC 9293, Section 3.10.7.1). */
+static __always_inline void rst_to_syn(struct answer *a, const struct packet *p, u32 isn,
+				       const struct listener_policy *l)
+{
+	a->seq = 0;
+	a->ack = isn + 1 + p->tcp_len - p->header_len;
+	a->flags = FLAG_RST | FLAG_ACK;
+	a->header_len = sizeof(struct tcp);
+	a->reason_len = l->reason ? REASON_LEN : 0;
+}
+
+static __always_inline int refuse_syn(struct __sk_buff *skb, const struct listener_policy *l,
+				      const struct packet *p, u32 l3, const struct bpf_sock_tuple *t,
+				      enum verdict v, u64 now)
+{
+	struct answer a = {};
+	u32 ack = 0, isn = skb_seq(skb, p, l3, &ack);
+
+	if (sends_cookie(v))
+		return send_cookie(skb, p, l3, t, isn, now);
+	if (!sends_rst(v))
+		return TC_DROP;
+	rst_to_syn(&a, p, isn, l);
+	return answer_instead(skb, p, l3, &a, reason_for(v), NULL);
+}
+
+static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_policy *l, const struct packet *p,
+				  u32 l3)
+{
+	u64 now = bpf_ktime_get_ns();
+	struct bpf_sock_tuple t;
+	struct queue_view q = {};
+	struct listen_state *s;
+	struct tcp_sock *tp;
+	struct bpf_sock *sk;
+	enum verdict v;
+	bool mptcp;
+
+	if (!skb_tuple(skb, p, l3, &t))
+		return PASS;
+	sk = listener_behind(skb, flow_lookup(skb, &t, p->v6), &t, p->v6);
+	if (!sk) {
+		count(l, VERDICT_syn_unheard);
+		return PASS;
+	}
+	tp = sk->state == TCP_LISTEN ? bpf_skc_to_tcp_sock(sk) : NULL;
+	s = tp ? queue_state((u64)tp) : NULL;
+	if (!s) {
+		bpf_sk_release(sk);
+		count(l, VERDICT_syn_repeated);
+		return PASS;
+	}
+	if (l->front_xdp) {
+		__sync_fetch_and_add(&s->front_seen, 1);
+		s->front_seen_ns = now;
+	}
+	mptcp = tp->is_mptcp;
+	claim_begin(s);
+	view_queue(skb, s, tp, l, &q, 1, 0, now);
+	bpf_sk_release(sk);
+	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), !mptcp && policy_in_force()->cookies);
+	if (v == VERDICT_syn_admitted) {
+		claim_commit(s, &t, p->v6, now);
+		if (!reserves(l) || l->overbook_1024)
+			watch_acks(now);
+		count(l, v);
+		return PASS;
+	}
+	claim_cancel(s);
+	if (!sound_skb(skb, p, l3) || !source_answerable(&t, p->v6) ||
+	    !for_this_host(skb, CTX_LOAD(skb, ifindex), &t, p->v6))
+		return PASS;
+	count(l, v);
+	if (lacks_mptcp_cookie(l, mptcp, v))
+		count(l, VERDICT_fallback_mptcp);
+	if (v != VERDICT_syn_left)
+		sample(s, l, v, &t, p->v6, &q, now);
+	if (l->observe || v == VERDICT_syn_left) {
+		account_passed(s, &q);
+		return PASS;
+	}
+	return refuse_syn(skb, l, p, l3, &t, v, now);
+}
+
+static __always_inline void cookie_attrs(struct bpf_tcp_req_attrs *attrs, const struct syn_options *o)
+{
+	attrs->mss = o->mss;
+	attrs->rcv_wscale = COOKIE_RCV_WSCALE;
+	attrs->wscale_ok = o->wscale != COOKIE_NO_WSCALE;
+	attrs->snd_wscale = attrs->wscale_ok ? o->wscale : 0;
+	if (!attrs->wscale_ok)
+		attrs->rcv_wscale = 0;
+	attrs->sack_ok = o->sack;
+	attrs->tstamp_ok = o->tstamp;
+	attrs->rcv_tsval = o->tsval;
+	attrs->rcv_tsecr = o->tsecr;
+}
+
+/* Timestamps of the ACK itself: it carries them exactly when the SYN/ACK did. */
+static __always_inline void ack_timestamps(struct __sk_buff *skb, const struct packet *p, struct syn_options *o)
+{
+	u32 len = p->header_len - sizeof(struct tcp);
+	struct option_walk w = {};
+
+	o->tstamp = 0;
+	if (!len || len > TCP_OPTIONS_MAX || bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcp), w.buf, len))
+		return;
+	w.len = len;
+	walk_options(&w);
+	o->tstamp = w.o.tstamp;
+	o->tsval = w.o.tsval;
+	o->tsecr = w.o.tsecr;
+}
+
+struct cookie_ack {
+	u32 isn;
+	u32 cookie;
+	struct syn_options o;
+};
+
+static __always_inline bool cookie_valid(const struct bpf_sock_tuple *t, bool v6, struct cookie_ack *c, u64 now)
+{
+	struct siphash_key key = { cookie_key.k0, cookie_key.k1 };
+	struct flow f;
+
+	flow_of(&f, t, v6);
+	return cookie_check(&f, c->isn, c->cookie, now, &c->o, &key);
+}
+
+static __always_inline u64 *settled_slot(u64 *table, u32 cookie)
+{
+	return &table[cookie >> 8 & (SETTLED_SLOTS - 1)];
+}
+
+static __always_inline int refuse_ack(struct __sk_buff *skb, const struct listener_policy *l,
+				      const struct packet *p, u32 l3, u32 ack, enum verdict v)
+{
+	struct answer a = { .seq = ack, .flags = FLAG_RST, .header_len = sizeof(struct tcp),
+			    .reason_len = l->reason ? REASON_LEN : 0 };
+
+	return answer_instead(skb, p, l3, &a, reason_for(v), NULL);
+}
+
+/* An ACK for which only the listener was found, while cookies are out. Releases sk. */
+static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct listener_policy *l,
+					 const struct packet *p, u32 l3, struct bpf_sock *sk,
+					 struct bpf_sock_tuple *t, struct listen_state *s, struct tcp_sock *tp,
+					 u64 now)
+{
+	struct bpf_tcp_req_attrs attrs = {};
+	struct cookie_ack c = {};
+	struct queue_view q = {};
+	u64 fingerprint, *slot;
+	enum verdict v;
+	u32 ack = 0;
+	int err;
+
+	c.isn = skb_seq(skb, p, l3, &ack) - 1;
+	c.cookie = ack - 1;
+	fingerprint = (u64)c.isn << 32 | c.cookie;
+	if (!cookie_valid(t, p->v6, &c, now)) {
+		bpf_sk_release(sk);
+		count(l, VERDICT_cookie_invalid);
+		return PASS;
+	}
+	slot = settled_slot(refused, c.cookie);
+	if (*slot == fingerprint) {
+		bpf_sk_release(sk);
+		return refuse_ack(skb, l, p, l3, ack, VERDICT_ack_reset_full);
+	}
+	/* Data in the same batch as its final ACK: the stack makes the connection from the ACK, just before. */
+	if (*settled_slot(accepted, c.cookie) == fingerprint) {
+		*settled_slot(accepted, c.cookie) = 0;
+		bpf_sk_release(sk);
+		return PASS;
+	}
+	claim_begin(s);
+	view_queue(skb, s, tp, l, &q, 1, 0, now);
+	v = cookie_ack_verdict(l, &q, waits_too_long(s, l, &q, now));
+	if (v != VERDICT_cookie_accepted) {
+		bpf_sk_release(sk);
+		claim_cancel(s);
+		count(l, v);
+		sample(s, l, v, t, p->v6, &q, now);
+		*slot = fingerprint;
+		return refuse_ack(skb, l, p, l3, ack, v);
+	}
+	ack_timestamps(skb, p, &c.o);
+	cookie_attrs(&attrs, &c.o);
+	err = bpf_sk_assign_tcp_reqsk(skb, (struct sock *)tp, &attrs, sizeof(attrs));
+	bpf_sk_release(sk);
+	if (err) {
+		claim_cancel(s);
+		count(l, VERDICT_cookie_failed);
+		return PASS;
+	}
+	claim_commit(s, t, p->v6, now);
+	*settled_slot(accepted, c.cookie) = fingerprint;
+	count(l, v);
+	return PASS;
+}
+
+/* The final ACK of a handshake that the kernel holds: abort, and reserv with overbooking. Releases sk. */
+static __always_inline int on_request_ack(struct __sk_buff *skb, const struct listener_policy *l,
+					  const struct packet *p, u32 l3, struct bpf_sock *sk,
+					  struct bpf_sock_tuple *t, u64 now)
+{
+	struct bpf_sock *listener = bpf_get_listener_sock(sk);
+	struct tcp_sock *tp = listener ? bpf_skc_to_tcp_sock(listener) : NULL;
+	struct listen_state *s = tp ? queue_state((u64)tp) : NULL;
+	struct queue_view q = {};
+	u32 ack = 0, seq;
+
+	if (!s || l->establish == ESTABLISH_DEFAULT || l->draining) {
+		bpf_sk_release(sk);
+		return PASS;
+	}
+	queue_read(tp, &q);
+	bpf_sk_release(sk);
+	if (!kernel_full(&q))
+		return PASS;
+	count(l, VERDICT_ack_reset_full);
+	sample(s, l, VERDICT_ack_reset_full, t, p->v6, &q, now);
+	if (l->observe)
+		return PASS;
+	seq = skb_seq(skb, p, l3, &ack);
+	return reset_both(skb, p, l3, seq, ack, reason_full, l->reason);
+}
+
+static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_policy *l, const struct packet *p,
+				  u32 l3)
+{
+	u64 now = bpf_ktime_get_ns();
+	struct bpf_sock_tuple t;
+	struct listen_state *s;
+	struct tcp_sock *tp;
+	struct bpf_sock *sk;
+
+	if (ack_watch_over(now) || !skb_tuple(skb, p, l3, &t))
+		return PASS;
+	sk = flow_lookup(skb, &t, p->v6);
+	if (!sk)
+		return PASS;
+	if (sk->state == TCP_NEW_SYN_RECV)
+		return on_request_ack(skb, l, p, l3, sk, &t, now);
+	tp = sk->state == TCP_LISTEN && reserves(l) && !l->observe ? bpf_skc_to_tcp_sock(sk) : NULL;
+	s = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state((u64)tp) : NULL;
+	if (!s) {
+		bpf_sk_release(sk);
+		return PASS;
+	}
+	return on_cookie_ack(skb, l, p, l3, sk, &t, s, tp, now);
+}
+
+/* The XDP front: refuses what tc would refuse, before receive steering and its queues. */
+static __always_inline int front_refuse(struct xdp_md *xdp, const struct listener_policy *l,
+					const struct packet *p, const struct bpf_sock_tuple *t, enum verdict v,
+					u64 now)
+{
+	void *data = xdp_start(xdp), *data_end = xdp_end(xdp);
+	const u32 l3 = sizeof(struct ethernet);
+	__be32 options[SYNACK_HEADER / 4 - 5] = {};
+	struct option_walk w = {};
+	struct answer a = {};
+	u32 ack, isn, len;
+
+	isn = p->v6 ? tcp_seq(data, data_end, l3, true, &ack) : tcp_seq(data, data_end, l3, false, &ack);
+	if (sends_cookie(v)) {
+		len = p->header_len - sizeof(struct tcp);
+		if (len && len <= TCP_OPTIONS_MAX &&
+		    !bpf_xdp_load_bytes(xdp, p->l4 + sizeof(struct tcp), w.buf, len))
+			w.len = len;
+		/* XDP knows no MTU; 1500 is what it can count on. */
+		cookie_answer(&a, options, &w, t, p->v6, isn, 1500, now);
+		watch_acks(now);
+	} else if (sends_rst(v)) {
+		rst_to_syn(&a, p, isn, l);
+	} else {
+		return XDP_DROP;
+	}
+	if (bpf_xdp_adjust_tail(xdp, (int)answer_len(p, l3, &a) - (int)(xdp_end(xdp) - xdp_start(xdp))))
+		return XDP_PASS;
+	data = xdp_start(xdp);
+	data_end = xdp_end(xdp);
+	if (p->v6 ? answer_write(data, data_end, l3, true, &a, reason_for(v), options) :
+		    answer_write(data, data_end, l3, false, &a, reason_for(v), options))
+		return XDP_PASS;
+	return XDP_TX;
+}
+
+static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_policy *l, const struct packet *p)
+{
+	void *data = xdp_start(xdp), *data_end = xdp_end(xdp);
+	const u32 l3 = sizeof(struct ethernet);
+	u64 now = bpf_ktime_get_ns();
+	struct bpf_sock_tuple t = {};
+	struct queue_view q = {};
+	struct listen_state *s;
+	struct tcp_sock *tp;
+	struct bpf_sock *sk;
+	enum verdict v;
+	bool mptcp;
+
+	if (p->v6) {
+		if (data + l3 + sizeof(struct ipv6) > data_end)
+			return XDP_PASS;
+	} else if (data + l3 + sizeof(struct ipv4) > data_end) {
+		return XDP_PASS;
+	}
+	tuple_of(&t, p, data + l3);
+	sk = listener_behind(xdp, flow_lookup(xdp, &t, p->v6), &t, p->v6);
+	if (!sk)
+		return XDP_PASS;
+	tp = sk->state == TCP_LISTEN ? bpf_skc_to_tcp_sock(sk) : NULL;
+	s = tp ? queue_state((u64)tp) : NULL;
+	if (!s) {
+		bpf_sk_release(sk);
+		return XDP_PASS;
+	}
+	mptcp = tp->is_mptcp;
+	view_queue(xdp, s, tp, l, &q, 0, inflight_behind_front(s, now), now);
+	bpf_sk_release(sk);
+	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), !mptcp && policy_in_force()->cookies);
+	if (v == VERDICT_syn_admitted || v == VERDICT_syn_left || l->observe ||
+	    !sound(p, data, data_end, l3, false, true) || !source_answerable(&t, p->v6) ||
+	    !for_this_host(xdp, CTX_LOAD(xdp, ingress_ifindex), &t, p->v6)) {
+		__sync_fetch_and_add(&s->fronted, 1);
+		return XDP_PASS;
+	}
+	count(l, v);
+	count(l, VERDICT_refused_at_xdp);
+	if (lacks_mptcp_cookie(l, mptcp, v))
+		count(l, VERDICT_fallback_mptcp);
+	sample(s, l, v, &t, p->v6, &q, now);
+	return front_refuse(xdp, l, p, &t, v, now);
+}
+
+#endif

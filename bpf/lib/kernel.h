@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * kernel.h - the few kernel structures that weir reads, by name.
+ *
+ * Only the fields that are read are declared; preserve_access_index lets
+ * libbpf find their real offsets in the running kernel's BTF (CO-RE). So a
+ * build needs no vmlinux.h and no running kernel.
+ */
+#ifndef WEIR_KERNEL_H
+#define WEIR_KERNEL_H
+
+#include <linux/types.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef __s64 s64;
+typedef _Bool bool;
+#define true 1
+#define false 0
+#ifndef NULL
+#define NULL ((void *)0)
+#endif
+
+#define AF_INET 2
+#define AF_INET6 10
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86DD
+#define IPPROTO_TCP 6
+
+/* include/net/tcp_states.h */
+enum { TCP_ESTABLISHED = 1, TCP_SYN_RECV = 3, TCP_TIME_WAIT = 6, TCP_CLOSE = 7, TCP_LISTEN = 10, TCP_NEW_SYN_RECV = 12 };
+
+/* include/linux/skbuff.h: who has summed what */
+enum { CHECKSUM_NONE, CHECKSUM_UNNECESSARY, CHECKSUM_COMPLETE, CHECKSUM_PARTIAL };
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct in6_addr {
+	union {
+		__be32 u6_addr32[4];
+	} in6_u;
+};
+
+struct sock_common {
+	__be32 skc_rcv_saddr;
+	__u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	unsigned char skc_ipv6only : 1;
+	struct in6_addr skc_v6_rcv_saddr;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	u32 sk_ack_backlog;
+	u32 sk_max_ack_backlog;
+};
+
+struct request_sock_queue {
+	atomic_t qlen;
+	atomic_t young;
+};
+
+struct inet_connection_sock {
+	struct request_sock_queue icsk_accept_queue;
+};
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	u32 rcv_nxt;
+	bool is_mptcp;
+};
+
+struct net_device {
+	unsigned int mtu;
+};
+
+struct sk_buff {
+	u8 ip_summed : 2;
+	struct net_device *dev;
+};
+
+struct kernel_stat {
+	unsigned int softirqs[10];
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+};
+
+#pragma clang attribute pop
+
+/* include/net/tcp.h, since 6.9: what a BPF SYN cookie tells the kernel about the client. */
+struct bpf_tcp_req_attrs {
+	u32 rcv_tsval;
+	u32 rcv_tsecr;
+	u16 mss;
+	u8 rcv_wscale;
+	u8 snd_wscale;
+	u8 ecn_ok;
+	u8 wscale_ok;
+	u8 sack_ok;
+	u8 tstamp_ok;
+	u8 usec_ts_ok;
+	u8 reserved[3];
+};
+
+#endif

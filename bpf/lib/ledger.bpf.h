@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * ledger.bpf.h - claims: SYNs that the guard let in and that the kernel does
+ * not count yet.
+ *
+ * tc sees the packets of a receive batch one after the other before the stack
+ * sees the first of them, so what the listener's counters say is old by up to
+ * a batch per CPU. The ledger closes that gap exactly:
+ *
+ *   claims    per listening socket, atomic: an upper bound of the SYNs that
+ *             were let in and are not counted by the kernel.
+ *   claim[i]  per CPU: how many it made, how many are known to be delivered,
+ *             and the last one's flow. A CPU delivers in order, so when the
+ *             last is delivered, all are.
+ *
+ * A CPU's claims are delivered when a lookup finds a request or connection for
+ * the last one, or after CLAIM_EXPIRES_NS (the stack dropped it). All but the
+ * last batch_max of a CPU are delivered in any case: the receive path holds
+ * back no more (net.core.gro_normal_batch). So a SYN that the stack drops, or
+ * whose client resets at once, blocks a few places for a moment, not the door.
+ *
+ * Why it never over-admits: a CPU first adds its claim to `claims`, then reads
+ * the kernel's counters. Any other SYN let in before is either still in
+ * `claims`, or was taken out of it after the kernel had counted it, so it is
+ * in the counters. Counted twice it may be, for a moment; missed, never.
+ *
+ * Delivery is only looked into when claims stand between a SYN and a place:
+ * far from the limit a SYN costs two atomic additions.
+ */
+#ifndef WEIR_LEDGER_BPF_H
+#define WEIR_LEDGER_BPF_H
+
+#define CLAIM_EXPIRES_NS 100000000ULL
+
+/* One per CPU that makes claims; a cache line of its own. `made` is written last. */
+struct claim {
+	struct bpf_sock_tuple flow;	/* of the last one */
+	u32 v6;
+	u64 at_ns;
+	u32 made;
+	u32 resolved;
+};
+
+struct listen_state {
+	u32 claims;		/* atomic */
+	u32 wait_busy;		/* 1: a CPU updates `wait` */
+	u64 admitted;		/* atomic: connections let in, ever */
+	u64 fronted;		/* atomic: SYNs that the XDP front let by, ever */
+	u64 front_seen;		/* atomic: of those, how many reached tc */
+	u64 front_seen_ns;	/* when the last did */
+	u64 event_ns;		/* last sampled event */
+	struct wait_state wait;
+	struct claim claim[WEIR_MAX_CPUS];
+};
+
+/* Packets that the receive path may hold back in one batch: the sysctl's value. Set before load. */
+const volatile u32 batch_max = 8;
+
+static __always_inline u32 claim_slot(u32 cpu)
+{
+	return cpu % WEIR_MAX_CPUS;
+}
+
+/* Looks a flow up in the namespace of the receiving device. Release what it returns. */
+static __always_inline struct bpf_sock *flow_lookup(void *ctx, struct bpf_sock_tuple *t, bool v6)
+{
+	return v6 ? bpf_skc_lookup_tcp(ctx, t, sizeof(t->ipv6), BPF_F_CURRENT_NETNS, 0) :
+		    bpf_skc_lookup_tcp(ctx, t, sizeof(t->ipv4), BPF_F_CURRENT_NETNS, 0);
+}
+
+static __always_inline bool claim_delivered(void *ctx, struct claim *c, u64 now)
+{
+	struct bpf_sock_tuple flow;
+	struct bpf_sock *sk;
+	bool found;
+
+	if (now - c->at_ns >= CLAIM_EXPIRES_NS)
+		return true;
+	flow = c->flow;
+	sk = flow_lookup(ctx, &flow, c->v6);
+	if (!sk)
+		return false;
+	found = sk->state != TCP_LISTEN;
+	bpf_sk_release(sk);
+	return found;
+}
+
+/* Takes the claims from resolved to delivered out of the bound; another CPU may have done so. */
+static __always_inline void claim_settle(struct listen_state *s, struct claim *c, u32 resolved, u32 delivered)
+{
+	if (__sync_val_compare_and_swap(&c->resolved, resolved, delivered) == resolved)
+		__sync_fetch_and_add(&s->claims, resolved - delivered);
+}
+
+static __always_inline void claim_resolve(void *ctx, struct listen_state *s, u32 cpu, u64 now)
+{
+	struct claim *c = &s->claim[claim_slot(cpu)];
+	/* `made` first: the flow read later is then of this claim or of a younger one. */
+	u32 made = *(volatile u32 *)&c->made, resolved = *(volatile u32 *)&c->resolved;
+
+	if (made != resolved && claim_delivered(ctx, c, now))
+		claim_settle(s, c, resolved, made);
+}
+
+/* Puts one claim into the bound, before the kernel's counters are read. Returns the claims of others. */
+static __always_inline u32 claim_begin(struct listen_state *s)
+{
+	return __sync_fetch_and_add(&s->claims, 1);
+}
+
+static __always_inline void claim_cancel(struct listen_state *s)
+{
+	__sync_fetch_and_add(&s->claims, -1);
+}
+
+/* The claim holds: the SYN goes to the stack on this CPU. */
+static __always_inline void claim_commit(struct listen_state *s, const struct bpf_sock_tuple *flow, bool v6,
+					 u64 now)
+{
+	struct claim *c = &s->claim[claim_slot(bpf_get_smp_processor_id())];
+	u32 made, resolved;
+
+	c->flow = *flow;
+	c->v6 = v6;
+	c->at_ns = now;
+	made = __sync_fetch_and_add(&c->made, 1) + 1;
+	__sync_fetch_and_add(&s->admitted, 1);
+	resolved = *(volatile u32 *)&c->resolved;
+	if (made - resolved > batch_max)
+		claim_settle(s, c, resolved, made - batch_max);
+}
+
+#endif

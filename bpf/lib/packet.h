@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
+/*
+ * packet.h - what the guard reads of a packet. Pure: works on bytes between
+ * two pointers, so that the same code runs in tc, in XDP and natively in the
+ * property tests against weir-core's `packet` module.
+ *
+ * Everything that is not a plain, whole TCP header over IPv4 without options
+ * or IPv6 without extension headers is "not ours" and passes: fragments,
+ * VLAN tags, IP options, truncated packets.
+ */
+#ifndef WEIR_PACKET_H
+#define WEIR_PACKET_H
+
+#define FLAG_FIN 0x01
+#define FLAG_SYN 0x02
+#define FLAG_RST 0x04
+#define FLAG_PSH 0x08
+#define FLAG_ACK 0x10
+
+struct ethernet {
+	u8 dst[6];
+	u8 src[6];
+	__be16 proto;
+} __attribute__((packed));
+
+struct ipv4 {
+	u8 version_ihl;
+	u8 tos;
+	__be16 total_len;
+	__be16 id;
+	__be16 frag;
+	u8 ttl;
+	u8 proto;
+	__be16 csum;
+	__be32 saddr;
+	__be32 daddr;
+} __attribute__((packed));
+
+struct ipv6 {
+	__be32 version_class_flow;
+	__be16 payload_len;
+	u8 next;
+	u8 hop_limit;
+	__be32 saddr[4];
+	__be32 daddr[4];
+} __attribute__((packed));
+
+struct tcp {
+	__be16 sport;
+	__be16 dport;
+	__be32 seq;
+	__be32 ack;
+	u8 doff; /* upper four bits: header length in 32-bit words */
+	u8 flags;
+	__be16 window;
+	__be16 csum;
+	__be16 urgent;
+} __attribute__((packed));
+
+/* A plain TCP packet. Ports, seq and ack as they stand in the packet (big endian). */
+struct packet {
+	u32 l3;		/* offset of the IP header */
+	u32 l4;		/* offset of the TCP header */
+	u32 tcp_len;	/* TCP header and payload, from the IP header's length field */
+	__be16 sport;
+	__be16 dport;
+	u8 v6;
+	u8 flags;
+	u8 header_len;	/* TCP header with options, 20..60 */
+};
+
+/*
+ * Reads the packet whose IP header is at data + l3 and whose frame has
+ * frame_len bytes (more than data..data_end when it is not linear). proto:
+ * ethertype, big endian. Returns 0, or -1 for a packet that is not ours.
+ */
+static __always_inline int packet_parse(const void *data, const void *data_end, u32 frame_len,
+					u32 l3, __be16 proto, struct packet *p)
+{
+	const struct tcp *tcp;
+	u32 ip_len;
+
+	p->l3 = l3;
+	if (proto == bpf_htons(ETH_P_IP)) {
+		const struct ipv4 *ip = data + l3;
+
+		tcp = (const void *)(ip + 1);
+		if ((const void *)(tcp + 1) > data_end)
+			return -1;
+		/* More-fragments or an offset: not a whole TCP segment. DF may be set. */
+		if (ip->version_ihl != 0x45 || ip->proto != IPPROTO_TCP ||
+		    (ip->frag & bpf_htons(0x3fff)))
+			return -1;
+		ip_len = bpf_ntohs(ip->total_len);
+		p->v6 = 0;
+		p->l4 = l3 + sizeof(*ip);
+		p->tcp_len = ip_len - sizeof(*ip);
+		if (ip_len < sizeof(*ip) + sizeof(*tcp))
+			return -1;
+	} else if (proto == bpf_htons(ETH_P_IPV6)) {
+		const struct ipv6 *ip = data + l3;
+
+		tcp = (const void *)(ip + 1);
+		if ((const void *)(tcp + 1) > data_end)
+			return -1;
+		if ((ip->version_class_flow & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) ||
+		    ip->next != IPPROTO_TCP)
+			return -1;
+		p->tcp_len = bpf_ntohs(ip->payload_len);
+		ip_len = p->tcp_len + sizeof(*ip);
+		p->v6 = 1;
+		p->l4 = l3 + sizeof(*ip);
+		if (p->tcp_len < sizeof(*tcp))
+			return -1;
+	} else {
+		return -1;
+	}
+	p->header_len = (tcp->doff >> 4) * 4;
+	if (p->header_len < sizeof(*tcp) || p->header_len > p->tcp_len || l3 + ip_len > frame_len)
+		return -1;
+	p->sport = tcp->sport;
+	p->dport = tcp->dport;
+	p->flags = tcp->flags;
+	return 0;
+}
+
+/* Only SYN of the six classic flags that steer a handshake; ECN's CWR and ECE may be set. */
+static __always_inline bool is_syn(u8 flags)
+{
+	return (flags & (FLAG_SYN | FLAG_ACK | FLAG_RST | FLAG_FIN)) == FLAG_SYN;
+}
+
+static __always_inline bool is_plain_ack(u8 flags)
+{
+	return (flags & (FLAG_SYN | FLAG_ACK | FLAG_RST | FLAG_FIN)) == FLAG_ACK;
+}
+
+/*
+ * Whether the IPv4 source can be answered: what ip_route_input_slow() calls a
+ * martian source (0/8, 224/3) is the kernel's to drop.
+ */
+static __always_inline bool source4_answerable(__be32 saddr)
+{
+	u8 first = bpf_ntohl(saddr) >> 24;
+
+	return first != 0 && first < 224;
+}
+
+static __always_inline bool source6_answerable(const __be32 *saddr)
+{
+	if ((saddr[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000))
+		return false;
+	return saddr[0] | saddr[1] | saddr[2] | saddr[3];
+}
+
+/* TCP options that a handshake needs. */
+struct syn_options {
+	u16 mss;	/* 0: not given */
+	u8 wscale;	/* 0..14; 15: not given */
+	u8 sack;	/* 1: SACK permitted */
+	u8 tstamp;	/* 1: timestamps given */
+	u32 tsval;	/* host order */
+	u32 tsecr;
+};
+
+#define TCP_OPTIONS_MAX 40
+#define OPTION_BUFFER 64
+
+/* One step of the option walk: at *at in buf[0..len), returns the next offset or len to end. */
+static __always_inline u32 option_step(const u8 *buf, u32 at, u32 len, struct syn_options *o)
+{
+	u8 kind = buf[at & 63], size;
+
+	if (kind == 0)
+		return len;
+	if (kind == 1)
+		return at + 1;
+	if (at + 2 > len)
+		return len;
+	size = buf[(at + 1) & 63];
+	if (size < 2 || at + size > len)
+		return len;
+	if (kind == 2 && size == 4) {
+		o->mss = buf[(at + 2) & 63] << 8 | buf[(at + 3) & 63];
+	} else if (kind == 3 && size == 3) {
+		u8 shift = buf[(at + 2) & 63];
+
+		o->wscale = shift > 14 ? 14 : shift; /* RFC 7323, Section 2.3 */
+	} else if (kind == 4 && size == 2) {
+		o->sack = 1;
+	} else if (kind == 8 && size == 10) {
+		o->tstamp = 1;
+		o->tsval = (u32)buf[(at + 2) & 63] << 24 | (u32)buf[(at + 3) & 63] << 16 |
+			   (u32)buf[(at + 4) & 63] << 8 | buf[(at + 5) & 63];
+		o->tsecr = (u32)buf[(at + 6) & 63] << 24 | (u32)buf[(at + 7) & 63] << 16 |
+			   (u32)buf[(at + 8) & 63] << 8 | buf[(at + 9) & 63];
+	}
+	return at + size;
+}
+
+#endif

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * state.bpf.h - the guard's maps and how packets find what concerns them.
+ */
+#ifndef WEIR_STATE_BPF_H
+#define WEIR_STATE_BPF_H
+
+#define PACKET_HOST 0
+
+/* Set by user space before load. */
+const volatile struct siphash_key cookie_key = {};
+const volatile u32 nr_cpus = 1;
+
+/* 1.1 MiB, mapped by user space: one copy in force, the other one being written. */
+struct policy policies[2];
+u32 active;
+
+/*
+ * Time until which ACKs are looked at, 0: they are not. Set while cookies or
+ * handshakes without a sure place may be out; the first ACK after it clears it.
+ */
+u64 ack_watch_until_ns;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, WEIR_MAX_LISTENERS);
+	__type(key, u32);
+	__type(value, struct guard_counters);
+} counters SEC(".maps");
+
+/* Key: the listening socket. An entry outlives its socket until it is the least recently used one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, WEIR_MAX_SOCKETS);
+	__type(key, u64);
+	__type(value, struct listen_state);
+} queues SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 * 1024);
+} events SEC(".maps");
+
+static const struct listen_state fresh_state;
+
+/*
+ * One load of a context field. In C, clang may keep a pointer to the field and
+ * load through it twice; the verifier then says "dereference of modified ctx ptr".
+ */
+#define CTX_LOAD(ctx, field)                                                                     \
+	({                                                                                       \
+		u64 __value;                                                                     \
+		asm volatile("%0 = *(u32 *)(%1 + %2)"                                            \
+			     : "=r"(__value)                                                     \
+			     : "r"(ctx), "i"(__builtin_offsetof(typeof(*(ctx)), field)));        \
+		__value;                                                                         \
+	})
+
+static __always_inline void *skb_start(const struct __sk_buff *skb)
+{
+	return (void *)CTX_LOAD(skb, data);
+}
+
+static __always_inline void *skb_end(const struct __sk_buff *skb)
+{
+	return (void *)CTX_LOAD(skb, data_end);
+}
+
+static __always_inline void *xdp_start(const struct xdp_md *xdp)
+{
+	return (void *)CTX_LOAD(xdp, data);
+}
+
+static __always_inline void *xdp_end(const struct xdp_md *xdp)
+{
+	return (void *)CTX_LOAD(xdp, data_end);
+}
+
+static __always_inline const struct policy *policy_in_force(void)
+{
+	return &policies[*(volatile u32 *)&active & 1];
+}
+
+static __always_inline bool port_guarded(const struct policy *policy, __be16 port)
+{
+	const struct port_entry *e = &policy->ports[port];
+
+	return *(const u64 *)e != 0;
+}
+
+static __always_inline const struct listener_policy *listener_number(const struct policy *policy, u32 number)
+{
+	if (!number || number > WEIR_MAX_LISTENERS)
+		return NULL;
+	return &policy->listeners[number - 1];
+}
+
+/* Mixes an address and a port into a slot of the exact table; weir-core's policy::exact_slot is the same. */
+static __always_inline u32 exact_slot(const __be32 *addr, __be16 port, u32 seed)
+{
+	u32 h = seed ^ port;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		h ^= addr[i];
+		h *= 0x9e3779b1; /* 2^32 / golden ratio, odd */
+		h ^= h >> 15;
+	}
+	return h % WEIR_EXACT_SLOTS;
+}
+
+static __always_inline u32 exact_listener(const struct policy *policy, const __be32 *addr, __be16 port)
+{
+	u32 slot = exact_slot(addr, port, policy->exact_seed);
+
+#pragma unroll
+	for (u32 i = 0; i < WEIR_EXACT_PROBES; i++) {
+		const struct exact_entry *e = &policy->exact[(slot + i) % WEIR_EXACT_SLOTS];
+
+		if (e->listener && e->port == port && e->addr[0] == addr[0] && e->addr[1] == addr[1] &&
+		    e->addr[2] == addr[2] && e->addr[3] == addr[3])
+			return e->listener;
+	}
+	return 0;
+}
+
+/* The listener whose address and port the packet is for; an exact address wins. */
+static __always_inline const struct listener_policy *
+listener_of(const struct policy *policy, const struct packet *p, void *data, void *data_end, u32 l3)
+{
+	const struct port_entry *e = &policy->ports[p->dport];
+	u32 number = p->v6 ? e->any6 : e->any4;
+
+	if (e->exact) {
+		__be32 addr[4] = { 0, 0, bpf_htonl(0xffff), 0 };
+		u32 found;
+
+		if (p->v6) {
+			const struct ipv6 *ip = data + l3;
+
+			if ((void *)(ip + 1) > data_end)
+				return NULL;
+			__builtin_memcpy(addr, ip->daddr, 16);
+		} else {
+			const struct ipv4 *ip = data + l3;
+
+			if ((void *)(ip + 1) > data_end)
+				return NULL;
+			addr[3] = ip->daddr;
+		}
+		found = exact_listener(policy, addr, p->dport);
+		if (found)
+			number = found;
+	}
+	return listener_number(policy, number);
+}
+
+static __always_inline bool on_interface(const struct listener_policy *l, u32 ifindex)
+{
+	if (!l->interfaces)
+		return true;
+#pragma unroll
+	for (int i = 0; i < WEIR_MAX_INTERFACES; i++)
+		if (i < l->interfaces && l->ifindex[i] == ifindex)
+			return true;
+	return false;
+}
+
+static __always_inline void count(const struct listener_policy *l, enum verdict v)
+{
+	u32 key = l->counters;
+	u64 *c = bpf_map_lookup_elem(&counters, &key);
+
+	if (c && v < VERDICT_COUNT)
+		c[v]++;
+}
+
+static __always_inline struct listen_state *queue_state(u64 socket)
+{
+	struct listen_state *s = bpf_map_lookup_elem(&queues, &socket);
+
+	if (s)
+		return s;
+	bpf_map_update_elem(&queues, &socket, &fresh_state, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&queues, &socket);
+}
+
+static __always_inline bool acks_watched(void)
+{
+	return *(volatile u64 *)&ack_watch_until_ns;
+}
+
+/* As long as a cookie is good, or the kernel repeats a SYN/ACK (tcp_synack_retries 5: 63 s). */
+#define ACK_WATCH_NS (2ULL << COOKIE_EPOCH_SHIFT)
+#define SECOND_NS 1000000000ULL
+
+/* A handshake goes out that its final ACK will decide. Writes the shared line once a second at most. */
+static __always_inline void watch_acks(u64 now)
+{
+	if (now + ACK_WATCH_NS - *(volatile u64 *)&ack_watch_until_ns > SECOND_NS)
+		*(volatile u64 *)&ack_watch_until_ns = now + ACK_WATCH_NS;
+}
+
+static __always_inline bool ack_watch_over(u64 now)
+{
+	if (now < *(volatile u64 *)&ack_watch_until_ns)
+		return false;
+	*(volatile u64 *)&ack_watch_until_ns = 0;
+	return true;
+}
+
+/* What the kernel says about a listening socket now. Reads after the caller's claim_begin(). */
+static __always_inline void queue_read(const struct tcp_sock *tp, struct queue_view *q)
+{
+	const struct request_sock_queue *r = &tp->inet_conn.icsk_accept_queue;
+	const struct sock *sk = (const void *)tp;
+
+	q->length = *(volatile u32 *)&sk->sk_ack_backlog;
+	q->limit = *(volatile u32 *)&sk->sk_max_ack_backlog;
+	q->half_open = *(volatile int *)&r->qlen.counter;
+	q->young = *(volatile int *)&r->young.counter;
+}
+
+/* Lets one CPU at a time, and at most every WAIT_STEP_NS, look at the queue. Returns whether the wait refuses. */
+static __always_inline bool waits_too_long(struct listen_state *s, const struct listener_policy *l,
+					   const struct queue_view *q, u64 now)
+{
+	if (now - s->wait.looked_ns >= WAIT_STEP_NS && !__sync_val_compare_and_swap(&s->wait_busy, 0, 1)) {
+		wait_look(&s->wait, now, q, s->admitted, l->target_wait_ns, l->interval_ns);
+		*(volatile u32 *)&s->wait_busy = 0;
+	}
+	return wait_refuses(&s->wait, q->length, l->target_wait_ns);
+}
+
+#endif
