@@ -1,5 +1,11 @@
 //! One module per command.
 
 pub mod check;
+pub mod detach;
+pub mod doctor;
 pub mod explain;
 pub mod generate;
+pub mod protect;
+pub mod reload;
+pub mod run;
+pub mod status;

@@ -1,29 +1,66 @@
 //! The weir command: protects listeners of this network namespace, and shows what it does.
 
+mod attachment;
+mod backend;
 mod cli;
 mod commands;
+mod control;
+mod daemon;
+mod describe;
+mod environment;
 mod failure;
+mod links;
 mod output;
+mod report;
+mod session;
+mod sockets;
 mod table;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use cli::{Cli, Command};
+use tracing_subscriber::filter::LevelFilter;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = match &cli.command {
-        Command::Check(args) => commands::check::run(args),
-        Command::Explain(args) => commands::explain::run(args),
-        Command::Generate(args) => commands::generate::run(args),
-        _ => Err(failure::Failure::failed("not built yet", "")),
-    };
-    match result {
+    log_to_stderr(&cli.command);
+    match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("{failure}");
             ExitCode::from(failure.code.number())
         }
     }
+}
+
+fn run(cli: &Cli) -> failure::Result<()> {
+    let dir = &cli.runtime_dir;
+    match &cli.command {
+        Command::Protect(args) => commands::protect::run(dir, args),
+        Command::Run(args) => commands::run::run(dir, args),
+        Command::Reload => commands::reload::run(dir),
+        Command::Check(args) => commands::check::run(args),
+        Command::Status(args) => commands::status::run(dir, args),
+        Command::Detach => commands::detach::run(dir),
+        Command::Doctor(args) => commands::doctor::run(args),
+        Command::Explain(args) => commands::explain::run(args),
+        Command::Generate(args) => commands::generate::run(args),
+    }
+}
+
+/// A service says what it does; a command in the foreground only what is wrong.
+fn log_to_stderr(command: &Command) {
+    let level = match command {
+        Command::Run(_) => LevelFilter::INFO,
+        _ => LevelFilter::WARN,
+    };
+    // The service manager and the user's terminal both know the time already.
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .without_time()
+        .init();
 }

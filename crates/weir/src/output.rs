@@ -36,10 +36,7 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
 
 /// Writes a warning about a config file or flags to stderr.
 pub fn warn(warning: &Warning) {
-    match &warning.place {
-        Some(place) => warn_text(format_args!("{place}: {}", warning.text)),
-        None => warn_text(&warning.text),
-    }
+    warn_text(warning);
 }
 
 /// Writes a warning to stderr.

@@ -1,0 +1,153 @@
+//! What the daemon needs of the kernel half, so that its logic is tested without root.
+
+use weir_core::listener::Listener;
+use weir_core::verdict::Counters;
+use weir_kernel::{Event, Guard, ListenSocket, Result};
+
+/// A loaded guard; see [`weir_kernel::Guard`] for what each function promises.
+pub trait Backend {
+    /// Puts a policy in force, atomically; on failure nothing has changed.
+    fn apply(&mut self, listeners: &[Listener]) -> Result<()>;
+    /// Attaches to one interface; `xdp` adds or takes away the XDP front.
+    fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()>;
+    /// Detaches from one interface.
+    fn detach(&mut self, ifindex: u32);
+    /// Counters of a listener of the policy in force.
+    fn counters(&self, name: &str) -> Result<Counters>;
+    /// All listening TCP sockets of the network namespace.
+    fn listen_sockets(&self) -> Result<Vec<ListenSocket>>;
+    /// Sampled refusals since the last call.
+    fn events(&mut self) -> Result<Vec<Event>>;
+    /// Admits all from now on; cookies that are out stay valid.
+    fn drain(&mut self) -> Result<()>;
+}
+
+impl Backend for Guard {
+    fn apply(&mut self, listeners: &[Listener]) -> Result<()> {
+        Guard::apply(self, listeners)
+    }
+
+    fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()> {
+        Guard::attach(self, ifindex, xdp)
+    }
+
+    fn detach(&mut self, ifindex: u32) {
+        Guard::detach(self, ifindex);
+    }
+
+    fn counters(&self, name: &str) -> Result<Counters> {
+        Guard::counters(self, name)
+    }
+
+    fn listen_sockets(&self) -> Result<Vec<ListenSocket>> {
+        Guard::listen_sockets(self)
+    }
+
+    fn events(&mut self) -> Result<Vec<Event>> {
+        Guard::events(self)
+    }
+
+    fn drain(&mut self) -> Result<()> {
+        Guard::drain(self)
+    }
+}
+
+/// A kernel half that only remembers what it was told.
+#[cfg(test)]
+pub mod fake {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+    use std::net::IpAddr;
+    use std::rc::Rc;
+
+    use weir_kernel::Error;
+
+    use super::*;
+
+    /// What the fake remembers, shared with the test.
+    #[derive(Default)]
+    pub struct State {
+        pub applied: Vec<Listener>,
+        pub applies: usize,
+        pub attached: BTreeMap<u32, bool>,
+        pub counters: BTreeMap<String, Counters>,
+        pub sockets: Vec<ListenSocket>,
+        pub no_xdp: Vec<u32>,
+        pub broken: Vec<u32>,
+        pub refuse_apply: bool,
+        pub drained: bool,
+    }
+
+    #[derive(Clone, Default)]
+    pub struct Fake(pub Rc<RefCell<State>>);
+
+    /// A listening socket with 3 of 511 places taken.
+    pub fn socket(ip: &str, port: u16) -> ListenSocket {
+        ListenSocket {
+            ip: ip.parse::<IpAddr>().unwrap(),
+            port,
+            v6only: false,
+            mptcp: false,
+            queue_length: 3,
+            queue_limit: 511,
+            half_open: 1,
+            wait: None,
+        }
+    }
+
+    impl Backend for Fake {
+        fn apply(&mut self, listeners: &[Listener]) -> Result<()> {
+            let mut state = self.0.borrow_mut();
+            if state.refuse_apply {
+                return Err(Error::Failed {
+                    what: "apply".into(),
+                    cause: "E2BIG".into(),
+                });
+            }
+            state.applied = listeners.to_vec();
+            state.applies += 1;
+            Ok(())
+        }
+
+        fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()> {
+            let mut state = self.0.borrow_mut();
+            if state.broken.contains(&ifindex) || xdp && state.no_xdp.contains(&ifindex) {
+                let what = format!("attach to {ifindex}");
+                return Err(Error::Failed {
+                    what,
+                    cause: "EOPNOTSUPP".into(),
+                });
+            }
+            state.attached.insert(ifindex, xdp);
+            Ok(())
+        }
+
+        fn detach(&mut self, ifindex: u32) {
+            self.0.borrow_mut().attached.remove(&ifindex);
+        }
+
+        fn counters(&self, name: &str) -> Result<Counters> {
+            let state = self.0.borrow();
+            if !state.applied.iter().any(|l| l.name == name) {
+                return Err(Error::Failed {
+                    what: format!("read {name}"),
+                    cause: "none".into(),
+                });
+            }
+            Ok(state.counters.get(name).copied().unwrap_or_default())
+        }
+
+        fn listen_sockets(&self) -> Result<Vec<ListenSocket>> {
+            Ok(self.0.borrow().sockets.clone())
+        }
+
+        fn events(&mut self) -> Result<Vec<Event>> {
+            Ok(Vec::new())
+        }
+
+        fn drain(&mut self) -> Result<()> {
+            self.0.borrow_mut().drained = true;
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! `weir protect`: one port, in the foreground, until Ctrl-C.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use weir_core::config::{Warning, default_name, lint};
+use weir_core::listener::{ListenAddress, Listener, Mode};
+use weir_core::verdict::{Counters, Kind, Verdict};
+use weir_kernel::{Guard, ListenSocket};
+
+use crate::attachment::missing;
+use crate::backend::Backend;
+use crate::cli::{PolicyFlags, Protect};
+use crate::control::{Claim, namespace};
+use crate::daemon::{Daemon, Role, Signals};
+use crate::describe;
+use crate::environment::Environment;
+use crate::failure::{Code, Failure, Result};
+use crate::links::{self, Link, LinkWatch};
+use crate::output::{print, warn, warn_text};
+use crate::report::{ListenerReport, counter_table, counters_by_name};
+use crate::session::Session;
+use crate::sockets::serving;
+use crate::table::indent;
+
+/// Runs the command.
+pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
+    let listener = listener(args)?;
+    for text in lint(&listener, &given(&args.policy)) {
+        warn(&Warning { place: None, text });
+    }
+    let environment = Environment::read();
+    // Refused before anything is loaded: it needs no root to be told.
+    environment.fits(&listener)?;
+    let signals = Signals::take()?;
+    let watch = LinkWatch::new()?;
+    let links = links::list()?;
+    interfaces_exist(&listener, &links)?;
+    let namespace = namespace()?;
+    let claim = Claim::take(runtime_dir, namespace)?;
+    let guard = Guard::load()?;
+    if !args.anyway {
+        something_listens(&listener, &guard.listen_sockets()?)?;
+    }
+    let session = Session::start(guard, environment, vec![listener.clone()], links)?;
+    session.fallbacks()?.iter().for_each(warn_text);
+    print(&on_line(&session, &listener)?)?;
+    let since = Instant::now();
+    let role = Role::Protect;
+    let daemon = Daemon {
+        session,
+        claim,
+        signals,
+        watch,
+        role,
+        namespace,
+        verbose: args.verbose,
+    };
+    let totals = daemon.guard()?;
+    for (listener, counters) in &totals {
+        print(&summary(listener, counters, since.elapsed()))?;
+    }
+    Ok(())
+}
+
+/// The listener that the flags ask for.
+fn listener(args: &Protect) -> Result<Listener> {
+    let address = ListenAddress {
+        ip: args.address.0,
+        port: args.port,
+    };
+    let name = args.name.clone().unwrap_or_else(|| default_name(address));
+    let default = Listener::new(name, address);
+    let policy = &args.policy;
+    if !args.interfaces.is_empty() {
+        weir_core::config::keys::parse_interfaces(&args.interfaces)
+            .map_err(|fault| Failure::fault(Code::Usage, "--interface", fault))?;
+    }
+    Ok(Listener {
+        interfaces: args.interfaces.clone(),
+        establish: policy.establish.unwrap_or(default.establish),
+        reject_syn: policy.reject_syn.unwrap_or(default.reject_syn),
+        overbook: policy.overbook.unwrap_or(default.overbook),
+        admit: policy.admit.unwrap_or(default.admit),
+        target_wait: policy.target_wait.unwrap_or(default.target_wait),
+        interval: policy.interval.unwrap_or(default.interval),
+        half_close: policy.half_close.unwrap_or(default.half_close),
+        reason: policy.reason,
+        mode: if args.observe {
+            Mode::Observe
+        } else {
+            Mode::Enforce
+        },
+        front: policy.front.unwrap_or(default.front),
+        ..default
+    })
+}
+
+/// The config keys that the flags set.
+fn given(flags: &PolicyFlags) -> Vec<&'static str> {
+    let flags = [
+        ("establish", flags.establish.is_some()),
+        ("reject_syn", flags.reject_syn.is_some()),
+        ("overbook", flags.overbook.is_some()),
+        ("admit", flags.admit.is_some()),
+        ("target_wait", flags.target_wait.is_some()),
+        ("interval", flags.interval.is_some()),
+        ("half_close", flags.half_close.is_some()),
+        ("reason", flags.reason),
+        ("front", flags.front.is_some()),
+    ];
+    flags
+        .into_iter()
+        .filter(|(_, given)| *given)
+        .map(|(key, _)| key)
+        .collect()
+}
+
+fn interfaces_exist(listener: &Listener, links: &[Link]) -> Result<()> {
+    let Some(name) = missing(std::slice::from_ref(listener), links)
+        .into_iter()
+        .next()
+    else {
+        return Ok(());
+    };
+    let existing: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
+    let existing = existing.join(", ");
+    Err(Failure::failed(
+        format!("interface {name} does not exist in this network namespace"),
+        format!("there are {existing}; without --interface all of them are guarded"),
+    ))
+}
+
+fn something_listens(listener: &Listener, sockets: &[ListenSocket]) -> Result<()> {
+    if !serving(listener, std::slice::from_ref(listener), sockets).is_empty() {
+        return Ok(());
+    }
+    let ports: BTreeSet<u16> = sockets.iter().map(|socket| socket.port).collect();
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    let there = match ports.is_empty() {
+        true => "no server listens in this network namespace".to_owned(),
+        false => format!("servers listen on ports {}", ports.join(", ")),
+    };
+    Err(Failure::failed(
+        format!("nothing listens on {}", listener.address),
+        format!("{there}; start the server first, or protect it in advance with --anyway"),
+    ))
+}
+
+/// The line that says that protection is on.
+fn on_line<B: Backend>(session: &Session<B>, listener: &Listener) -> Result<String> {
+    let reports = session.listeners()?;
+    let interfaces = session.interfaces();
+    let names = interfaces.iter().map(|interface| interface.name.as_str());
+    Ok(format!(
+        "weir: {} {} ({}) on {}; {}; Ctrl-C takes it off\n",
+        match listener.mode {
+            Mode::Enforce => "protecting",
+            Mode::Observe => "observing",
+        },
+        object(listener),
+        describe::policy(listener),
+        describe::interfaces(names),
+        reports.first().map_or_else(String::new, queue),
+    ))
+}
+
+fn object(listener: &Listener) -> String {
+    match listener.address.ip {
+        None => format!("port {}", listener.address.port),
+        Some(_) => listener.address.to_string(),
+    }
+}
+
+fn queue(report: &ListenerReport) -> String {
+    if !report.listening {
+        return "nothing listens there yet".to_owned();
+    }
+    let sockets = match report.sockets.len() {
+        1 => String::new(),
+        n => format!(" in {n} sockets"),
+    };
+    format!(
+        "listen queue {} of {}{sockets}",
+        report.queue_length, report.queue_limit
+    )
+}
+
+/// What protection did, once it is off.
+fn summary(listener: &Listener, counters: &Counters, time: Duration) -> String {
+    let admitted = counters.get(Verdict::SynAdmitted) + counters.get(Verdict::CookieAccepted);
+    let answers = counters.rows().filter(|(row, _)| row.kind == Kind::Answer);
+    let answered: u64 = answers.map(|(_, n)| n).sum();
+    let (done, would) = match listener.mode {
+        Mode::Enforce => ("protection", ""),
+        Mode::Observe => ("observation", "would have "),
+    };
+    let mut text = format!(
+        "weir: {done} of {} is off after {:.1} s: admitted {admitted}, {would}refused {}, \
+         {would}answered {answered} with a cookie\n",
+        object(listener),
+        time.as_secs_f64(),
+        counters.refused(),
+    );
+    text += &indent(&counter_table(&counters_by_name(counters), false));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::fake::{Fake, socket};
+    use clap::Parser;
+    use weir_core::config::SynCookies;
+
+    fn args(flags: &[&str]) -> Protect {
+        let words = ["weir", "protect"].iter().chain(flags);
+        match crate::cli::Cli::parse_from(words).command {
+            crate::cli::Command::Protect(args) => args,
+            _ => unreachable!("the words say protect"),
+        }
+    }
+
+    fn line(flags: &[&str], sockets: Vec<ListenSocket>) -> String {
+        let listener = listener(&args(flags)).unwrap();
+        let fake = Fake::default();
+        fake.0.borrow_mut().sockets = sockets;
+        let link = |index, name: &str| Link {
+            index,
+            name: name.into(),
+            loopback: name == "lo",
+            port: false,
+        };
+        let links = vec![link(1, "lo"), link(2, "eth0")];
+        let environment = Environment {
+            syn_cookies: SynCookies::WhenNeeded,
+        };
+        let session = Session::start(fake, environment, vec![listener.clone()], links).unwrap();
+        on_line(&session, &listener).unwrap()
+    }
+
+    #[test]
+    fn one_line_says_what_is_protected_how_and_how_to_take_it_off() {
+        assert_eq!(
+            line(&["80"], vec![socket("0.0.0.0", 80)]),
+            "weir: protecting port 80 (reserv rst-syn, admit wait 20ms) on lo, eth0; \
+             listen queue 3 of 511; Ctrl-C takes it off\n"
+        );
+        assert_eq!(
+            line(
+                &[
+                    "80",
+                    "--address",
+                    "10.0.0.1",
+                    "--observe",
+                    "--admit",
+                    "queue"
+                ],
+                vec![]
+            ),
+            "weir: observing 10.0.0.1:80 (reserv rst-syn, admit queue) on lo, eth0; \
+             nothing listens there yet; Ctrl-C takes it off\n"
+        );
+    }
+
+    #[test]
+    fn without_flags_the_policy_is_the_default() {
+        let address = ListenAddress { ip: None, port: 80 };
+        assert_eq!(
+            listener(&args(&["80"])).unwrap(),
+            Listener::new("port-80", address)
+        );
+    }
+
+    #[test]
+    fn a_port_without_a_server_is_refused_and_the_others_are_named() {
+        let web = listener(&args(&["80"])).unwrap();
+        assert!(something_listens(&web, &[socket("0.0.0.0", 80)]).is_ok());
+        let sockets = [
+            socket("0.0.0.0", 443),
+            socket("::", 22),
+            socket("0.0.0.0", 22),
+        ];
+        let failure = something_listens(&web, &sockets).unwrap_err().to_string();
+        assert!(failure.contains("nothing listens on *:80"), "{failure}");
+        assert!(failure.contains("ports 22, 443;"), "{failure}");
+    }
+
+    #[test]
+    fn the_summary_has_every_verdict_that_fell() {
+        let mut counters = Counters::default();
+        counters.0[Verdict::SynAdmitted as usize] = 70;
+        counters.0[Verdict::SynResetFull as usize] = 30;
+        let web = listener(&args(&["80"])).unwrap();
+        let text = summary(&web, &counters, Duration::from_millis(12_340));
+        let first = "weir: protection of port 80 is off after 12.3 s: admitted 70, refused 30, \
+                     answered 0 with a cookie\n";
+        assert!(text.starts_with(first), "{text}");
+        assert_eq!(
+            text.lines().count(),
+            4,
+            "one line, the head and two verdicts: {text}"
+        );
+    }
+}

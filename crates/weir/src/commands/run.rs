@@ -1,0 +1,72 @@
+//! `weir run`: the listeners of a config file, as a service.
+
+use std::path::Path;
+
+use weir_kernel::Guard;
+
+use crate::cli::Run;
+use crate::commands::check;
+use crate::control::{Claim, namespace};
+use crate::daemon::{Daemon, Role, Signals};
+use crate::describe;
+use crate::environment::Environment;
+use crate::failure::{Failure, Result};
+use crate::links::{self, LinkWatch};
+use crate::session::Session;
+
+/// Runs the command.
+pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
+    // Reloads read the same file whatever the working directory is by then.
+    let file = std::path::absolute(&args.config)
+        .map_err(|error| Failure::io(format_args!("find {}", args.config.display()), error))?;
+    let config = check::read(&file)?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let environment = Environment::read();
+    for listener in &config.listeners {
+        environment.fits(listener)?;
+    }
+    let signals = Signals::take()?;
+    let watch = LinkWatch::new()?;
+    let namespace = namespace()?;
+    let claim = Claim::take(runtime_dir, namespace)?;
+    let guard = Guard::load()?;
+    let session = Session::start(guard, environment, config.listeners, links::list()?)?;
+    log_start(&session)?;
+    let role = Role::Run(file);
+    let daemon = Daemon {
+        session,
+        claim,
+        signals,
+        watch,
+        role,
+        namespace,
+        verbose: args.verbose,
+    };
+    for (listener, counters) in daemon.guard()? {
+        let admitted = counters.get(weir_core::verdict::Verdict::SynAdmitted);
+        tracing::info!(
+            "{}: off; admitted {admitted}, refused {}",
+            listener.name,
+            counters.refused()
+        );
+    }
+    Ok(())
+}
+
+fn log_start(session: &Session<Guard>) -> Result<()> {
+    let interfaces = session.interfaces();
+    let names = describe::interfaces(interfaces.iter().map(|interface| interface.name.as_str()));
+    for listener in session.listeners()? {
+        let (name, address, policy) = (&listener.name, &listener.address, &listener.policy);
+        tracing::info!("{name}: {} {address} ({policy}) on {names}", listener.mode);
+        if !listener.listening {
+            tracing::warn!("{name}: nothing listens on {address} yet");
+        }
+    }
+    for fallback in session.fallbacks()? {
+        tracing::warn!("{fallback}");
+    }
+    Ok(())
+}

@@ -1,0 +1,405 @@
+//! How `weir status`, `reload` and `detach` reach the process that guards their network namespace.
+//!
+//! In the runtime directory each namespace has a lock file and a socket, named after its inode
+//! number. The lock makes "one weir per namespace" free of races, and the kernel gives it back when
+//! the process dies; whoever holds it may remove a dead process's socket. A request is one line of
+//! JSON, the answer another. The socket's permissions (0600) let root only in.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::stat::{Mode, umask};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, ROOT_HINT, Result};
+use crate::report::Report;
+
+/// A request is one short line; whoever is slower to send it than this is not served.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest request, in bytes.
+const REQUEST_BYTES: u64 = 4096;
+/// Longer than a detach takes (it drains for some 300 ms) and than a reload of many listeners.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What can be asked of the running process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "command")]
+pub enum Request {
+    /// The report of `weir status`.
+    Status,
+    /// Read the config file again.
+    Reload,
+    /// Take all protection off and exit.
+    Detach,
+}
+
+/// What it answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// To [`Request::Status`].
+    Status(Box<Report>),
+    /// To [`Request::Reload`]: listeners now under guard.
+    Reloaded {
+        /// How many.
+        listeners: usize,
+        /// What is valid in the file and yet hardly what was meant.
+        warnings: Vec<String>,
+    },
+    /// To [`Request::Detach`], once nothing is attached any more.
+    Detached {
+        /// The process, which exits now.
+        pid: u32,
+    },
+    /// Nothing has changed.
+    Error(Failure),
+}
+
+/// Inode number of the network namespace of this process.
+///
+/// # Errors
+/// No /proc.
+pub fn namespace() -> Result<u64> {
+    let path = "/proc/self/ns/net";
+    let meta = std::fs::metadata(path).map_err(|e| Failure::io(format_args!("read {path}"), e))?;
+    Ok(meta.ino())
+}
+
+fn socket_path(dir: &Path, namespace: u64) -> PathBuf {
+    dir.join(format!("net-{namespace}.sock"))
+}
+
+fn lock_path(dir: &Path, namespace: u64) -> PathBuf {
+    dir.join(format!("net-{namespace}.lock"))
+}
+
+/// The right to guard a network namespace, and the socket on which its holder is asked.
+#[derive(Debug)]
+pub struct Claim {
+    listener: UnixListener,
+    socket: PathBuf,
+    lock: Flock<File>,
+    lock_path: PathBuf,
+}
+
+impl Claim {
+    /// Takes the namespace.
+    ///
+    /// # Errors
+    /// Another weir has it, or the runtime directory cannot be written.
+    pub fn take(dir: &Path, namespace: u64) -> Result<Claim> {
+        let shown = dir.display();
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(dir)
+            .map_err(|error| Failure::io(format_args!("create {shown}"), error))?;
+        let lock_path = lock_path(dir, namespace);
+        let lock = take_lock(&lock_path)?;
+        let socket = socket_path(dir, namespace);
+        let listener = bind(&socket)
+            .map_err(|error| Failure::io(format_args!("listen on {}", socket.display()), error))?;
+        Ok(Claim {
+            listener,
+            socket,
+            lock,
+            lock_path,
+        })
+    }
+
+    /// The next client that is waiting, with its request; `None` if none is or it asked nonsense
+    /// (which then has been answered).
+    pub fn next(&self) -> Option<(Request, Client)> {
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            Err(error) => {
+                tracing::warn!("control socket: {error}");
+                return None;
+            }
+        };
+        let client = Client { stream };
+        match client.request() {
+            Ok(request) => {
+                tracing::debug!("{request:?} asked for by uid {}", client.uid());
+                Some((request, client))
+            }
+            Err(error) => {
+                tracing::warn!("control socket: request of uid {}: {error}", client.uid());
+                let hint = "requests are one line, for example {\"command\":\"status\"}";
+                let message = format!("the request cannot be read: {error}");
+                client.answer(&Answer::Error(Failure::usage(message, hint)));
+                None
+            }
+        }
+    }
+}
+
+impl AsFd for Claim {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // Both files go while the lock is held, so neither can be a successor's. One that cannot be
+        // removed does no harm: the next claim takes it over.
+        let _ = self.lock.set_len(0);
+        let _ = std::fs::remove_file(&self.socket);
+        let _ = std::fs::remove_file(&self.lock_path);
+    }
+}
+
+/// Locks the file and writes the process id into it.
+fn take_lock(path: &Path) -> Result<Flock<File>> {
+    let failed = |error: io::Error| Failure::io(format_args!("lock {}", path.display()), error);
+    loop {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((file, Errno::EWOULDBLOCK)) => return Err(taken(file)),
+            Err((_, errno)) => return Err(failed(errno.into())),
+        };
+        // The holder before may have removed the file between our open and our lock; then the lock
+        // is on a file that nobody else will find.
+        let same = |on_disk: std::fs::Metadata| {
+            lock.metadata()
+                .is_ok_and(|ours| ours.ino() == on_disk.ino())
+        };
+        if std::fs::metadata(path).is_ok_and(same) {
+            lock.set_len(0).map_err(failed)?;
+            write!(lock, "{}", std::process::id()).map_err(failed)?;
+            return Ok(lock);
+        }
+    }
+}
+
+fn taken(mut lock: File) -> Failure {
+    let mut pid = String::new();
+    let holder = match lock.read_to_string(&mut pid) {
+        Ok(_) if !pid.is_empty() => format!(" (pid {pid})"),
+        _ => String::new(),
+    };
+    Failure::failed(
+        format!("this network namespace is already guarded by another weir{holder}"),
+        "`weir status` shows what it does, `weir detach` takes it off; \
+         for several ports at once use `weir run --config FILE`",
+    )
+}
+
+/// Listens on a socket that only root can connect to; a socket that is there is a dead process's.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let listener = UnixListener::bind(path);
+    umask(before);
+    let listener = listener?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// A client of the control socket that waits for its answer.
+pub struct Client {
+    stream: UnixStream,
+}
+
+impl Client {
+    fn request(&self) -> io::Result<Request> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+        self.stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
+        let mut line = String::new();
+        BufReader::new((&self.stream).take(REQUEST_BYTES)).read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    /// The client's user, by the kernel.
+    pub fn uid(&self) -> u32 {
+        getsockopt(&self.stream, PeerCredentials).map_or(u32::MAX, |peer| peer.uid())
+    }
+
+    /// Answers; a client that has gone is only logged.
+    pub fn answer(&self, answer: &Answer) {
+        let mut line = serde_json::to_string(answer).expect("answers are JSON");
+        line.push('\n');
+        if let Err(error) = (&self.stream).write_all(line.as_bytes()) {
+            tracing::debug!("control socket: the client has gone: {error}");
+        }
+    }
+}
+
+/// Asks the weir of a namespace; `None` if there is none.
+///
+/// # Errors
+/// No right to ask it, no answer, or its own error.
+pub fn ask(dir: &Path, namespace: u64, request: Request) -> Result<Option<Answer>> {
+    let path = socket_path(dir, namespace);
+    let stream = match UnixStream::connect(&path) {
+        Ok(stream) => stream,
+        Err(error) => {
+            return match error.kind() {
+                // No socket, or one that a killed process has left.
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Ok(None),
+                io::ErrorKind::PermissionDenied => {
+                    let message = format!("no right to ask {}: {error}", path.display());
+                    Err(Failure::failed(message, ROOT_HINT))
+                }
+                _ => Err(Failure::io(
+                    format_args!("connect to {}", path.display()),
+                    error,
+                )),
+            };
+        }
+    };
+    let line = exchange(&stream, request).map_err(|error| {
+        let message = format!("no answer on {}: {error}", path.display());
+        Failure::failed(
+            message,
+            "is the process stopped? its pid is in the .lock file beside it",
+        )
+    })?;
+    let answer = serde_json::from_str(&line).map_err(|error| {
+        let message = format!(
+            "the answer on {} is not understood: {error}",
+            path.display()
+        );
+        Failure::failed(
+            message,
+            "is the running weir of another version? restart it",
+        )
+    })?;
+    match answer {
+        Answer::Error(failure) => Err(failure),
+        answer => Ok(Some(answer)),
+    }
+}
+
+fn exchange(mut stream: &UnixStream, request: Request) -> io::Result<String> {
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    let mut line = serde_json::to_string(&request).expect("requests are JSON");
+    line.push('\n');
+    stream.write_all(line.as_bytes())?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer)?;
+    if answer.is_empty() {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "it closed the connection",
+        ));
+    }
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of its own for each test, removed on drop.
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Dir {
+            let path = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Dir(path)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn serve_one(claim: &Claim, answer: &Answer) -> Request {
+        loop {
+            if let Some((request, client)) = claim.next() {
+                client.answer(answer);
+                return request;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn one_namespace_has_one_claim_and_the_second_hears_whose() {
+        let dir = Dir::new("claim");
+        let first = Claim::take(&dir.0, 1).unwrap();
+        let refused = Claim::take(&dir.0, 1).unwrap_err().to_string();
+        assert!(
+            refused.contains(&format!("(pid {})", std::process::id())),
+            "{refused}"
+        );
+        assert!(Claim::take(&dir.0, 2).is_ok(), "another namespace");
+        drop(first);
+        assert!(Claim::take(&dir.0, 1).is_ok());
+    }
+
+    #[test]
+    fn nothing_stays_behind_and_what_a_killed_process_left_is_taken_over() {
+        let dir = Dir::new("stale");
+        drop(Claim::take(&dir.0, 1).unwrap());
+        assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 0);
+        drop(UnixListener::bind(socket_path(&dir.0, 1)).unwrap());
+        std::fs::write(lock_path(&dir.0, 1), "4194304").unwrap();
+        assert_eq!(ask(&dir.0, 1, Request::Status).unwrap(), None);
+        assert!(Claim::take(&dir.0, 1).is_ok());
+    }
+
+    #[test]
+    fn only_the_owner_can_connect() {
+        let dir = Dir::new("mode");
+        let _claim = Claim::take(&dir.0, 1).unwrap();
+        let mode = std::fs::metadata(socket_path(&dir.0, 1)).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn requests_are_answered_and_errors_arrive_with_their_exit_code() {
+        let dir = Dir::new("ask");
+        let claim = Claim::take(&dir.0, 1).unwrap();
+        let answers = [
+            Answer::Detached { pid: 7 },
+            Answer::Error(Failure::usage("bad file", "mend it")),
+        ];
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| answers.each_ref().map(|answer| serve_one(&claim, answer)));
+            let ok = ask(&dir.0, 1, Request::Detach);
+            assert_eq!(ok, Ok(Some(Answer::Detached { pid: 7 })));
+            let error = ask(&dir.0, 1, Request::Reload);
+            assert_eq!(error, Err(Failure::usage("bad file", "mend it")));
+            assert_eq!(server.join().unwrap(), [Request::Detach, Request::Reload]);
+        });
+    }
+
+    #[test]
+    fn nonsense_is_answered_with_an_error() {
+        let dir = Dir::new("nonsense");
+        let claim = Claim::take(&dir.0, 1).unwrap();
+        let mut stream = UnixStream::connect(socket_path(&dir.0, 1)).unwrap();
+        stream.write_all(b"hello\n").unwrap();
+        assert!(claim.next().is_none());
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        assert!(answer.starts_with("{\"error\":"), "{answer}");
+    }
+}

@@ -1,0 +1,76 @@
+//! Policies and interfaces in a few words, for lines and tables.
+
+use weir_core::config::{Word, policy_words};
+use weir_core::listener::{Admit, HalfClose, Listener};
+use weir_core::units::format_duration;
+
+/// Interfaces that a line names before it only counts the rest.
+const NAMED_INTERFACES: usize = 6;
+
+/// `reserv rst-syn, admit wait 20ms`, and whatever else is not the default.
+pub fn policy(listener: &Listener) -> String {
+    let mut words = policy_words(listener);
+    words += &match listener.admit {
+        Admit::Queue => ", admit queue".to_owned(),
+        Admit::Wait => format!(", admit wait {}", format_duration(listener.target_wait)),
+    };
+    if listener.overbook > 0.0 {
+        words += &format!(", overbook {}", listener.overbook);
+    }
+    if listener.half_close != HalfClose::Keep {
+        words += &format!(", half-close {}", listener.half_close.word());
+    }
+    words
+}
+
+/// `lo, eth0, eth1 and 12 more`.
+pub fn interfaces<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    if names.is_empty() {
+        return "no interface yet".to_owned();
+    }
+    if names.len() <= NAMED_INTERFACES {
+        return names.join(", ");
+    }
+    let rest = names.len() - NAMED_INTERFACES;
+    format!("{} and {rest} more", names[..NAMED_INTERFACES].join(", "))
+}
+
+/// `1 listener`, `3 listeners`.
+pub fn count(n: usize, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::config::parse;
+
+    #[test]
+    fn a_policy_is_the_papers_words_and_what_differs_from_the_default() {
+        let words = |keys: &str| {
+            let file = format!("[[listener]]\naddress = \"*:80\"\n{keys}\n");
+            policy(&parse("f", &file).unwrap().listeners[0])
+        };
+        assert_eq!(words(""), "reserv rst-syn, admit wait 20ms");
+        assert_eq!(
+            words("establish = \"no-syn-drop\""),
+            "no-syn-drop, admit wait 20ms"
+        );
+        assert_eq!(
+            words(
+                "reject_syn = \"drop\"\nadmit = \"queue\"\noverbook = 0.5\nhalf_close = \"reset\""
+            ),
+            "reserv, admit queue, overbook 0.5, half-close reset"
+        );
+    }
+
+    #[test]
+    fn long_lists_of_interfaces_are_counted() {
+        assert_eq!(interfaces(["lo", "eth0"]), "lo, eth0");
+        assert_eq!(interfaces([]), "no interface yet");
+        let many: Vec<String> = (0..9).map(|i| format!("v{i}")).collect();
+        let text = interfaces(many.iter().map(String::as_str));
+        assert_eq!(text, "v0, v1, v2, v3, v4, v5 and 3 more");
+    }
+}

@@ -1,0 +1,192 @@
+//! The interfaces of this network namespace, over rtnetlink: listed, and watched for change.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use crate::failure::{Failure, Result};
+
+/// RTMGRP_LINK of linux/rtnetlink.h: links that appear, change and disappear.
+const LINK_GROUP: u32 = 1;
+/// Dumps that a change of the links may interrupt before it is an error.
+const DUMP_ATTEMPTS: usize = 10;
+
+/// One interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its index, unique while it exists.
+    pub index: u32,
+    /// Its name; may change.
+    pub name: String,
+    /// The loopback interface.
+    pub loopback: bool,
+    /// A port of a bridge, bond, team or the like: its master hands the traffic to the stack.
+    pub port: bool,
+}
+
+/// All interfaces, ordered by index.
+///
+/// # Errors
+/// The kernel does not answer, or in a form that is not known.
+pub fn list() -> Result<Vec<Link>> {
+    for _ in 0..DUMP_ATTEMPTS {
+        let dumped = dump().map_err(|error| Failure::io("list the network interfaces", error))?;
+        if let Some(mut links) = dumped {
+            links.sort_by_key(|link| link.index);
+            return Ok(links);
+        }
+    }
+    let hint = "something adds and removes interfaces all the time; try again";
+    Err(Failure::failed(
+        "cannot list the network interfaces: they keep changing",
+        hint,
+    ))
+}
+
+/// `None` if the links changed during the dump, which then may lack some.
+fn dump() -> io::Result<Option<Vec<Link>>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.send(&dump_request(), 0)?;
+    let (mut links, mut whole) = (Vec::new(), true);
+    loop {
+        let (bytes, _) = socket.recv_from_full()?;
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+            whole &= message.header.flags & NLM_F_DUMP_INTR == 0;
+            // Messages are padded to four bytes (NLMSG_ALIGN).
+            let length = (message.header.length as usize).next_multiple_of(4).max(4);
+            rest = rest.get(length..).unwrap_or_default();
+            match message.payload {
+                NetlinkPayload::Done(_) => return Ok(whole.then_some(links)),
+                NetlinkPayload::Error(error) => return Err(error.to_io()),
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
+                    links.extend(read_link(&link));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn dump_request() -> Vec<u8> {
+    let get = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_DUMP | NLM_F_REQUEST;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(get));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
+}
+
+/// `None` for a link without a name, which the kernel does not send.
+fn read_link(message: &LinkMessage) -> Option<Link> {
+    let (mut name, mut has_master, mut vrf_port) = (None, false, false);
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(text) => name = Some(text.clone()),
+            LinkAttribute::Controller(index) => has_master = *index != 0,
+            LinkAttribute::LinkInfo(infos) => {
+                vrf_port = infos.contains(&LinkInfo::PortKind(InfoPortKind::Vrf));
+            }
+            _ => {}
+        }
+    }
+    Some(Link {
+        index: message.header.index,
+        name: name?,
+        loopback: message.header.flags.contains(LinkFlags::Loopback),
+        // A VRF is routing only: packets are still received on its ports.
+        port: has_master && !vrf_port,
+    })
+}
+
+/// Becomes readable when a link appears, changes or disappears.
+pub struct LinkWatch {
+    socket: Socket,
+}
+
+impl LinkWatch {
+    /// Watches from now on: list the links after this, not before.
+    ///
+    /// # Errors
+    /// No netlink socket.
+    pub fn new() -> Result<LinkWatch> {
+        let open = || -> io::Result<Socket> {
+            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            socket.bind(&SocketAddr::new(0, LINK_GROUP))?;
+            socket.set_non_blocking(true)?;
+            Ok(socket)
+        };
+        let socket = open().map_err(|error| Failure::io("watch the network interfaces", error))?;
+        Ok(LinkWatch { socket })
+    }
+
+    /// Throws away what was notified. A notification only says that something changed (the kernel
+    /// drops some when there are many, with ENOBUFS); [`list`] then says what is there.
+    pub fn clear(&mut self) {
+        let mut buffer = Vec::with_capacity(1 << 16);
+        loop {
+            buffer.clear();
+            match self.socket.recv(&mut buffer, 0) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.raw_os_error() == Some(nix::libc::ENOBUFS) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::warn!("cannot watch the network interfaces: {error}");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl AsFd for LinkWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_listed() {
+        let links = list().unwrap();
+        let lo = links
+            .iter()
+            .find(|link| link.name == "lo")
+            .expect("every namespace has lo");
+        assert!(lo.loopback && !lo.port);
+    }
+
+    #[test]
+    fn only_ports_of_a_vrf_still_receive_for_themselves() {
+        let port = |kind| {
+            let mut message = LinkMessage::default();
+            message.attributes = vec![
+                LinkAttribute::IfName("p0".into()),
+                LinkAttribute::Controller(7),
+                LinkAttribute::LinkInfo(vec![LinkInfo::PortKind(kind)]),
+            ];
+            read_link(&message).unwrap().port
+        };
+        assert!(port(InfoPortKind::Bridge));
+        assert!(port(InfoPortKind::Bond));
+        assert!(port(InfoPortKind::Team));
+        assert!(port(InfoPortKind::Other("openvswitch".into())));
+        assert!(!port(InfoPortKind::Vrf));
+    }
+}

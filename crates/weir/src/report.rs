@@ -1,0 +1,248 @@
+//! What `weir status` shows: made by the running process, sent over the control socket, printed
+//! as it is with `--json` or as tables.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use weir_core::verdict::{Counters, VERDICTS};
+
+use crate::describe;
+use crate::table::{Align, indent, table};
+
+/// Everything about the weir of one network namespace.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// Whether a weir runs in this network namespace; if not, nothing is attached.
+    pub running: bool,
+    /// Its process; absent if none runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
+    /// Where it is attached.
+    pub interfaces: Vec<InterfaceReport>,
+    /// The listeners under guard.
+    pub listeners: Vec<ListenerReport>,
+}
+
+/// The process that guards.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Process {
+    /// Process id, as that process sees it.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// `protect` or `run`.
+    pub command: String,
+    /// The config file of `weir run`.
+    pub config: Option<String>,
+    /// Inode number of the network namespace.
+    pub namespace: u64,
+}
+
+/// An interface with the guard on it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InterfaceReport {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// With the XDP front.
+    pub xdp: bool,
+}
+
+/// One listener.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ListenerReport {
+    /// Its name.
+    pub name: String,
+    /// Its address and port.
+    pub address: String,
+    /// `enforce` or `observe`.
+    pub mode: String,
+    /// The policy asked for, in words.
+    pub policy: String,
+    /// Whether it is guarded at the moment: false while none of its interfaces exists.
+    pub in_force: bool,
+    /// Whether a socket listens there at the moment.
+    pub listening: bool,
+    /// Connections that wait for accept(), over all sockets.
+    pub queue_length: u32,
+    /// Places in the listen queues, over all sockets.
+    pub queue_limit: u32,
+    /// Handshakes under way, over all sockets.
+    pub half_open: u32,
+    /// Estimated wait in the queue, µs: the longest of the sockets; null while not known.
+    pub wait_us: Option<u64>,
+    /// The policy in its place, if the one asked for is not possible.
+    pub fallback: Option<String>,
+    /// Why.
+    pub fallback_because: Option<String>,
+    /// Every verdict counter by its name.
+    pub counters: BTreeMap<String, u64>,
+    /// Classes of clients; this version has none.
+    pub classes: Vec<Value>,
+    /// The listening sockets; several with SO_REUSEPORT or several addresses.
+    pub sockets: Vec<SocketReport>,
+    /// The config keys in effect (interfaces, establish, …).
+    #[serde(flatten)]
+    pub settings: Map<String, Value>,
+}
+
+/// One listening socket.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SocketReport {
+    /// Its local address and port.
+    pub address: String,
+    /// Connections that wait for accept().
+    pub queue_length: u32,
+    /// Its backlog in force.
+    pub queue_limit: u32,
+    /// Handshakes under way.
+    pub half_open: u32,
+    /// Estimated wait, µs; null while not known.
+    pub wait_us: Option<u64>,
+    /// An MPTCP listener.
+    pub mptcp: bool,
+}
+
+/// Counters by name.
+pub fn counters_by_name(counters: &Counters) -> BTreeMap<String, u64> {
+    counters
+        .rows()
+        .map(|(row, n)| (row.name.to_owned(), n))
+        .collect()
+}
+
+impl Report {
+    /// For people. `all` shows zero counters too.
+    pub fn text(&self, all: bool) -> String {
+        let Some(process) = &self.process else {
+            return "no weir is running in this network namespace\n".to_owned();
+        };
+        let names = self
+            .interfaces
+            .iter()
+            .map(|interface| interface.name.as_str());
+        let mut text = format!(
+            "weir {} (pid {}) guards {} on {}\n\n{}",
+            match &process.config {
+                Some(file) => format!("{} --config {file}", process.command),
+                None => process.command.clone(),
+            },
+            process.pid,
+            describe::count(self.listeners.len(), "listener"),
+            describe::interfaces(names),
+            self.listener_table(),
+        );
+        for listener in &self.listeners {
+            text += &listener.details(all);
+        }
+        text
+    }
+
+    fn listener_table(&self) -> String {
+        use Align::{Left, Right};
+        let head = [
+            ("listener", Left),
+            ("address", Left),
+            ("mode", Left),
+            ("queue", Right),
+            ("half-open", Right),
+            ("wait", Right),
+            ("policy", Left),
+        ];
+        let mut rows = Vec::new();
+        for listener in &self.listeners {
+            rows.push(listener.row());
+            if listener.sockets.len() > 1 {
+                rows.extend(listener.sockets.iter().map(SocketReport::row));
+            }
+        }
+        table(&head, &rows)
+    }
+}
+
+fn queue(length: u32, limit: u32) -> String {
+    format!("{length}/{limit}")
+}
+
+fn wait(wait_us: Option<u64>) -> String {
+    wait_us.map_or("-".to_owned(), |us| {
+        weir_core::units::format_duration(std::time::Duration::from_micros(us))
+    })
+}
+
+impl ListenerReport {
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.address.clone(),
+            self.mode.clone(),
+            if self.listening {
+                queue(self.queue_length, self.queue_limit)
+            } else {
+                "-".into()
+            },
+            self.half_open.to_string(),
+            wait(self.wait_us),
+            self.policy.clone(),
+        ]
+    }
+
+    /// Notes and counters, below the table.
+    fn details(&self, all: bool) -> String {
+        let mut lines = Vec::new();
+        if !self.in_force {
+            lines.push("not in force: none of its interfaces exists".to_owned());
+        }
+        if !self.listening {
+            lines.push("nothing listens there at the moment".to_owned());
+        }
+        if let (Some(policy), Some(because)) = (&self.fallback, &self.fallback_because) {
+            lines.push(format!("fallback to {policy}: {because}"));
+        }
+        let counters = counter_table(&self.counters, all);
+        if counters.is_empty() {
+            lines.push("no verdict yet".to_owned());
+        }
+        let mut text = format!("\n{}\n", self.name);
+        text += &indent(&lines.join("\n"));
+        text + &indent(&counters)
+    }
+}
+
+impl SocketReport {
+    fn row(&self) -> Vec<String> {
+        let mptcp = if self.mptcp { "MPTCP" } else { "" };
+        vec![
+            "  socket".to_owned(),
+            self.address.clone(),
+            String::new(),
+            queue(self.queue_length, self.queue_limit),
+            self.half_open.to_string(),
+            wait(self.wait_us),
+            mptcp.to_owned(),
+        ]
+    }
+}
+
+/// `name count text` lines in the order of the verdicts; empty if there is nothing to show.
+pub fn counter_table(counters: &BTreeMap<String, u64>, all: bool) -> String {
+    let rows: Vec<Vec<String>> = VERDICTS
+        .iter()
+        .map(|row| (row, counters.get(row.name).copied().unwrap_or(0)))
+        .filter(|(_, n)| all || *n > 0)
+        .map(|(row, n)| vec![row.name.to_owned(), n.to_string(), row.text.to_owned()])
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(
+        &[
+            ("verdict", Align::Left),
+            ("count", Align::Right),
+            ("text", Align::Left),
+        ],
+        &rows,
+    )
+}

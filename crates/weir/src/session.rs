@@ -1,0 +1,387 @@
+//! The policy in force: fitted to the namespace, applied, and attached where its traffic is.
+//!
+//! A session owns the kernel half. Dropping it takes all protection off.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use weir_core::config::{Fallback, Fitted, fit, mptcp_fallback};
+use weir_core::listener::{Listener, Mode};
+use weir_core::verdict::{Counters, Verdict};
+use weir_kernel::{Event, ListenSocket};
+
+use crate::attachment::{Place, in_force, missing, places};
+use crate::backend::Backend;
+use crate::commands::check::settings;
+use crate::describe;
+use crate::environment::Environment;
+use crate::failure::{Code, Failure, Result};
+use crate::links::Link;
+use crate::report::{InterfaceReport, ListenerReport, SocketReport, counters_by_name};
+use crate::sockets::serving;
+
+/// What guards this network namespace.
+pub struct Session<B> {
+    backend: B,
+    policies: Vec<Policy>,
+    links: Vec<Link>,
+    /// The policy as the kernel half has it, and what its interface names meant then.
+    applied: Applied,
+    attached: BTreeMap<u32, Place>,
+}
+
+/// A listener as it was asked for and as this namespace can have it.
+struct Policy {
+    asked: Listener,
+    fitted: Fitted,
+}
+
+#[derive(PartialEq)]
+struct Applied {
+    listeners: Vec<Listener>,
+    interfaces: Vec<(String, u32)>,
+}
+
+impl<B: Backend> Session<B> {
+    /// Puts the listeners under guard.
+    ///
+    /// # Errors
+    /// A policy that this namespace cannot carry out, or the kernel half's failure; then nothing is
+    /// in force.
+    pub fn start(
+        mut backend: B,
+        environment: Environment,
+        listeners: Vec<Listener>,
+        links: Vec<Link>,
+    ) -> Result<Session<B>> {
+        let policies = fit_all(listeners, environment)?;
+        let applied = Applied::of(&policies, &links);
+        backend.apply(&applied.listeners)?;
+        let attached = BTreeMap::new();
+        let mut session = Session {
+            backend,
+            policies,
+            links,
+            applied,
+            attached,
+        };
+        session.warn_of_missing_interfaces();
+        session.attach_at_start()?;
+        Ok(session)
+    }
+
+    /// Puts another policy in force, atomically for every packet.
+    ///
+    /// # Errors
+    /// As in [`Session::start`]; the policy in force then stays.
+    pub fn swap(&mut self, environment: Environment, listeners: Vec<Listener>) -> Result<()> {
+        let policies = fit_all(listeners, environment)?;
+        let applied = Applied::of(&policies, &self.links);
+        self.backend.apply(&applied.listeners)?;
+        (self.policies, self.applied) = (policies, applied);
+        self.warn_of_missing_interfaces();
+        self.follow_links();
+        Ok(())
+    }
+
+    /// Follows interfaces that have appeared, disappeared, or been renamed or enslaved.
+    pub fn links_changed(&mut self, links: Vec<Link>) {
+        self.links = links;
+        let applied = Applied::of(&self.policies, &self.links);
+        if applied != self.applied {
+            match self.backend.apply(&applied.listeners) {
+                Ok(()) => self.applied = applied,
+                Err(error) => tracing::error!("interfaces changed, but {error}"),
+            }
+        }
+        self.follow_links();
+    }
+
+    fn warn_of_missing_interfaces(&self) {
+        let listeners: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
+        for name in missing(&listeners, &self.links) {
+            tracing::warn!("interface {name} does not exist yet; it is guarded once it appears");
+        }
+    }
+
+    /// Attaches everywhere; an interface that was named must work, and at least one in all.
+    fn attach_at_start(&mut self) -> Result<()> {
+        let places = places(&self.applied.listeners, &self.links);
+        let mut first_failure = None;
+        for (index, place) in &places {
+            if let Err(error) = self.attach(*index, place) {
+                if place.named {
+                    return Err(attach_failure(place, error));
+                }
+                tracing::warn!("interface {} is not guarded: {error}", place.name);
+                first_failure.get_or_insert_with(|| attach_failure(place, error));
+            }
+        }
+        match first_failure {
+            Some(failure) if self.attached.is_empty() => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    /// Attaches where it is needed by now, then detaches where it no longer is.
+    fn follow_links(&mut self) {
+        let places = places(&self.applied.listeners, &self.links);
+        for (index, place) in &places {
+            if self
+                .attached
+                .get(index)
+                .is_some_and(|attached| attached.xdp == place.xdp)
+            {
+                self.attached.insert(*index, place.clone());
+                continue;
+            }
+            match self.attach(*index, place) {
+                Ok(()) => tracing::info!("guarding interface {}", place.name),
+                Err(error) => tracing::warn!("interface {} is not guarded: {error}", place.name),
+            }
+        }
+        let gone: Vec<u32> = self
+            .attached
+            .keys()
+            .filter(|index| !places.contains_key(index))
+            .copied()
+            .collect();
+        for index in gone {
+            self.backend.detach(index);
+            self.attached.remove(&index);
+        }
+    }
+
+    /// Attaches to one interface; without XDP in its driver, at tc only.
+    fn attach(&mut self, index: u32, place: &Place) -> weir_kernel::Result<()> {
+        let mut place = place.clone();
+        if place.xdp
+            && let Err(error) = self.backend.attach(index, true)
+        {
+            tracing::warn!("no XDP front on {}, tc ingress only: {error}", place.name);
+            place.xdp = false;
+        }
+        if !place.xdp {
+            self.backend.attach(index, false)?;
+        }
+        self.attached.insert(index, place);
+        Ok(())
+    }
+
+    /// Every listener's queues and counters now.
+    ///
+    /// # Errors
+    /// The kernel half cannot be read.
+    pub fn listeners(&self) -> Result<Vec<ListenerReport>> {
+        let sockets = self.backend.listen_sockets()?;
+        self.policies
+            .iter()
+            .map(|policy| self.listener(policy, &sockets))
+            .collect()
+    }
+
+    fn listener(&self, policy: &Policy, sockets: &[ListenSocket]) -> Result<ListenerReport> {
+        let asked = &policy.asked;
+        let serving = self.serving(asked, sockets);
+        let (in_force, counters) = self.counters(&asked.name)?;
+        let fallback = policy.fallback(&serving);
+        let mut settings = settings(asked);
+        settings.retain(|key, _| !["name", "address", "mode"].contains(&key.as_str()));
+        let (fallback, fallback_because) = fallback.map(|f| (f.policy, f.because)).unzip();
+        Ok(ListenerReport {
+            name: asked.name.clone(),
+            address: asked.address.to_string(),
+            mode: weir_core::config::Word::word(asked.mode).to_owned(),
+            policy: describe::policy(asked),
+            in_force,
+            listening: !serving.is_empty(),
+            queue_length: serving.iter().map(|s| s.queue_length).sum(),
+            queue_limit: serving.iter().map(|s| s.queue_limit).sum(),
+            half_open: serving.iter().map(|s| s.half_open).sum(),
+            wait_us: serving.iter().filter_map(|s| wait_us(s)).max(),
+            fallback,
+            fallback_because,
+            counters: counters_by_name(&counters),
+            classes: Vec::new(),
+            sockets: serving.iter().map(|socket| socket_report(socket)).collect(),
+            settings,
+        })
+    }
+
+    fn serving<'a>(
+        &self,
+        listener: &Listener,
+        sockets: &'a [ListenSocket],
+    ) -> Vec<&'a ListenSocket> {
+        let all: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
+        serving(listener, &all, sockets)
+    }
+
+    /// Whether the listener is in force, and its counters.
+    fn counters(&self, name: &str) -> Result<(bool, Counters)> {
+        if !self
+            .applied
+            .listeners
+            .iter()
+            .any(|listener| listener.name == name)
+        {
+            return Ok((false, Counters::default()));
+        }
+        Ok((true, self.backend.counters(name)?))
+    }
+
+    /// Name, mode and counters of every listener.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn totals(&self) -> Result<Vec<(&Listener, Counters)>> {
+        let total =
+            |policy: &'_ Policy| -> Result<Counters> { Ok(self.counters(&policy.asked.name)?.1) };
+        self.policies
+            .iter()
+            .map(|policy| Ok((&policy.asked, total(policy)?)))
+            .collect()
+    }
+
+    /// Whether some client may hold a cookie that it has not come back with.
+    pub fn cookies_may_be_out(&self) -> bool {
+        let sent = |counters: &Counters| {
+            counters.get(Verdict::CookieSent) + counters.get(Verdict::CookieSentFlood)
+        };
+        // Counters that cannot be read may be anything.
+        self.totals().map_or(true, |totals| {
+            totals
+                .iter()
+                .any(|(l, counters)| l.mode == Mode::Enforce && sent(counters) > 0)
+        })
+    }
+
+    /// Admits all from now on, while cookies that are out stay valid.
+    pub fn drain(&mut self) {
+        if let Err(error) = self.backend.drain() {
+            tracing::warn!("connections that hold a cookie may be reset: {error}");
+        }
+    }
+
+    /// Sampled refusals since the last call, a line each.
+    pub fn refusals(&mut self) -> Vec<String> {
+        match self.backend.events() {
+            Ok(events) => events.iter().map(refusal_line).collect(),
+            Err(error) => vec![format!("refusals cannot be read: {error}")],
+        }
+    }
+
+    /// Names of the interfaces with the guard on them.
+    pub fn interfaces(&self) -> Vec<InterfaceReport> {
+        let report = |(index, place): (&u32, &Place)| InterfaceReport {
+            name: place.name.clone(),
+            index: *index,
+            xdp: place.xdp,
+        };
+        self.attached.iter().map(report).collect()
+    }
+
+    /// What was asked for and is carried out otherwise, a sentence each.
+    ///
+    /// # Errors
+    /// The sockets cannot be read.
+    pub fn fallbacks(&self) -> Result<Vec<String>> {
+        let reports = self.listeners()?;
+        let told = |r: &ListenerReport| {
+            let (policy, because) = (r.fallback.as_ref()?, r.fallback_because.as_ref()?);
+            Some(format!(
+                "listener {:?} falls back to {policy}: {because}",
+                r.name
+            ))
+        };
+        Ok(reports.iter().filter_map(told).collect())
+    }
+}
+
+impl Policy {
+    /// What is carried out instead of what was asked for, given the sockets that serve it.
+    fn fallback(&self, serving: &[&ListenSocket]) -> Option<Fallback> {
+        let mptcp = serving.iter().any(|socket| socket.mptcp);
+        let by_socket = || mptcp.then(|| mptcp_fallback(&self.asked)).flatten();
+        self.fitted.fallback.clone().or_else(by_socket)
+    }
+}
+
+impl Applied {
+    fn of(policies: &[Policy], links: &[Link]) -> Applied {
+        let fitted: Vec<Listener> = policies.iter().map(|p| p.fitted.listener.clone()).collect();
+        let listeners = in_force(&fitted, links);
+        let named = |link: &&Link| listeners.iter().any(|l| l.interfaces.contains(&link.name));
+        let interfaces = links
+            .iter()
+            .filter(named)
+            .map(|link| (link.name.clone(), link.index))
+            .collect();
+        Applied {
+            listeners,
+            interfaces,
+        }
+    }
+}
+
+fn fit_all(listeners: Vec<Listener>, environment: Environment) -> Result<Vec<Policy>> {
+    let fitted = |asked: Listener| {
+        let fitted = fit(&asked, environment.syn_cookies).map_err(|fault| {
+            Failure::fault(
+                Code::Unsupported,
+                format_args!("listener {:?}", asked.name),
+                fault,
+            )
+        })?;
+        Ok(Policy { asked, fitted })
+    };
+    listeners.into_iter().map(fitted).collect()
+}
+
+fn attach_failure(place: &Place, error: weir_kernel::Error) -> Failure {
+    let mut failure = Failure::from(error);
+    for cause in &mut failure.causes {
+        cause.message = format!("interface {}: {}", place.name, cause.message);
+    }
+    failure
+}
+
+fn wait_us(socket: &ListenSocket) -> Option<u64> {
+    socket
+        .wait
+        .map(|wait| u64::try_from(wait.as_micros()).unwrap_or(u64::MAX))
+}
+
+fn socket_report(socket: &ListenSocket) -> SocketReport {
+    SocketReport {
+        address: SocketAddr::new(socket.ip, socket.port).to_string(),
+        queue_length: socket.queue_length,
+        queue_limit: socket.queue_limit,
+        half_open: socket.half_open,
+        wait_us: wait_us(socket),
+        mptcp: socket.mptcp,
+    }
+}
+
+/// `web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, queue 511/511, half-open 3, wait 12ms`.
+fn refusal_line(event: &Event) -> String {
+    format!(
+        "{}: {} > {} {}{}, queue {}/{}, half-open {}, wait {}",
+        event.listener,
+        event.source,
+        event.destination,
+        event.verdict.info().name,
+        if event.observe {
+            " (observed only)"
+        } else {
+            ""
+        },
+        event.queue_length,
+        event.queue_limit,
+        event.half_open,
+        weir_core::units::format_duration(event.wait),
+    )
+}
+
+#[cfg(test)]
+mod tests;

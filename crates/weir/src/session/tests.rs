@@ -1,0 +1,235 @@
+//! Claims about a session, on a kernel half that only remembers.
+
+use weir_core::config::SynCookies;
+use weir_core::listener::{Establish, Front, ListenAddress};
+
+use super::*;
+use crate::backend::fake::{Fake, socket};
+
+const NORMAL: Environment = Environment {
+    syn_cookies: SynCookies::WhenNeeded,
+};
+
+fn link(index: u32, name: &str) -> Link {
+    Link {
+        index,
+        name: name.into(),
+        loopback: name == "lo",
+        port: false,
+    }
+}
+
+fn machine() -> Vec<Link> {
+    vec![link(1, "lo"), link(2, "eth0")]
+}
+
+fn web() -> Listener {
+    Listener::new("web", ListenAddress { ip: None, port: 80 })
+}
+
+fn on(interface: &str) -> Listener {
+    Listener {
+        interfaces: vec![interface.into()],
+        ..web()
+    }
+}
+
+fn start(fake: &Fake, listeners: Vec<Listener>) -> Session<Fake> {
+    Session::start(fake.clone(), NORMAL, listeners, machine()).unwrap()
+}
+
+fn attached(fake: &Fake) -> Vec<u32> {
+    fake.0.borrow().attached.keys().copied().collect()
+}
+
+#[test]
+fn interfaces_are_followed_as_they_come_and_go() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![web()]);
+    assert_eq!(attached(&fake), [1, 2]);
+    session.links_changed(vec![link(1, "lo"), link(2, "eth0"), link(3, "eth1")]);
+    assert_eq!(attached(&fake), [1, 2, 3]);
+    let enslaved = Link {
+        port: true,
+        ..link(3, "eth1")
+    };
+    session.links_changed(vec![link(1, "lo"), enslaved, link(4, "br0")]);
+    assert_eq!(attached(&fake), [1, 4]);
+}
+
+#[test]
+fn a_listener_waits_for_its_interface() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![on("eth7")]);
+    assert!(fake.0.borrow().applied.is_empty());
+    assert!(attached(&fake).is_empty());
+    assert!(!session.listeners().unwrap()[0].in_force);
+    session.links_changed(vec![link(1, "lo"), link(9, "eth7")]);
+    assert_eq!(fake.0.borrow().applied, [on("eth7")]);
+    assert_eq!(attached(&fake), [9]);
+    assert!(session.listeners().unwrap()[0].in_force);
+}
+
+#[test]
+fn a_named_interface_that_was_made_anew_is_applied_again() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![on("eth0")]);
+    assert_eq!(fake.0.borrow().applies, 1);
+    session.links_changed(machine());
+    assert_eq!(fake.0.borrow().applies, 1, "nothing has changed");
+    session.links_changed(vec![link(1, "lo"), link(5, "eth0")]);
+    assert_eq!(fake.0.borrow().applies, 2);
+    assert_eq!(attached(&fake), [5]);
+}
+
+#[test]
+fn a_failed_swap_leaves_the_running_policy_in_force() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![web()]);
+    fake.0.borrow_mut().refuse_apply = true;
+    assert!(session.swap(NORMAL, vec![on("eth0")]).is_err());
+    fake.0.borrow_mut().refuse_apply = false;
+    let always = Environment {
+        syn_cookies: SynCookies::Always,
+    };
+    assert_eq!(
+        session.swap(always, vec![on("eth0")]).unwrap_err().code,
+        Code::Unsupported
+    );
+    assert_eq!(fake.0.borrow().applied, [web()]);
+    assert_eq!(attached(&fake), [1, 2]);
+    assert_eq!(
+        session.listeners().unwrap()[0].settings["interfaces"],
+        serde_json::json!([])
+    );
+}
+
+#[test]
+fn a_swap_moves_the_guard_to_the_new_interfaces() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![web()]);
+    session.swap(NORMAL, vec![on("eth0")]).unwrap();
+    assert_eq!(attached(&fake), [2]);
+    session
+        .swap(
+            NORMAL,
+            vec![Listener {
+                front: Front::Xdp,
+                ..web()
+            }],
+        )
+        .unwrap();
+    assert_eq!(
+        fake.0.borrow().attached,
+        BTreeMap::from([(1, false), (2, true)])
+    );
+    session.swap(NORMAL, vec![web()]).unwrap();
+    assert_eq!(
+        fake.0.borrow().attached,
+        BTreeMap::from([(1, false), (2, false)])
+    );
+}
+
+#[test]
+fn a_driver_without_xdp_is_guarded_at_tc() {
+    let fake = Fake::default();
+    fake.0.borrow_mut().no_xdp.push(2);
+    let session = start(
+        &fake,
+        vec![Listener {
+            front: Front::Xdp,
+            ..web()
+        }],
+    );
+    let xdp: Vec<bool> = session.interfaces().iter().map(|i| i.xdp).collect();
+    assert_eq!(xdp, [false, false]);
+}
+
+#[test]
+fn a_named_interface_must_work_and_others_may_fail() {
+    let fake = Fake::default();
+    fake.0.borrow_mut().broken.push(2);
+    assert_eq!(start(&fake, vec![web()]).interfaces().len(), 1);
+    let named = Session::start(fake.clone(), NORMAL, vec![on("eth0")], machine());
+    let failure = named.err().expect("eth0 was named");
+    assert!(
+        failure.to_string().starts_with("error: interface eth0: "),
+        "{failure}"
+    );
+    fake.0.borrow_mut().broken.push(1);
+    assert!(Session::start(fake.clone(), NORMAL, vec![web()], machine()).is_err());
+}
+
+#[test]
+fn sockets_of_one_listener_are_summed_and_shown() {
+    let fake = Fake::default();
+    let waiting = |us| ListenSocket {
+        wait: Some(std::time::Duration::from_micros(us)),
+        ..socket("0.0.0.0", 80)
+    };
+    fake.0.borrow_mut().sockets = vec![waiting(500), waiting(1500), socket("0.0.0.0", 81)];
+    let report = start(&fake, vec![web()]).listeners().unwrap().remove(0);
+    assert_eq!(
+        (report.queue_length, report.queue_limit, report.half_open),
+        (6, 1022, 2)
+    );
+    assert_eq!(report.wait_us, Some(1500));
+    assert_eq!(report.sockets.len(), 2);
+}
+
+#[test]
+fn an_mptcp_listener_falls_back_and_status_says_so() {
+    let fake = Fake::default();
+    fake.0.borrow_mut().sockets = vec![ListenSocket {
+        mptcp: true,
+        ..socket("::", 80)
+    }];
+    let cookies = Listener {
+        establish: Establish::NoSynDrop,
+        ..web()
+    };
+    let session = start(&fake, vec![cookies]);
+    assert_eq!(
+        session.listeners().unwrap()[0].fallback.as_deref(),
+        Some("rst-syn")
+    );
+    let reserv = start(&fake, vec![web()]);
+    assert_eq!(reserv.listeners().unwrap()[0].fallback, None);
+}
+
+#[test]
+fn without_syncookies_reserv_is_applied_and_no_syn_drop_still_shown_as_asked() {
+    let fake = Fake::default();
+    let never = Environment {
+        syn_cookies: SynCookies::Never,
+    };
+    let cookies = Listener {
+        establish: Establish::NoSynDrop,
+        ..web()
+    };
+    let session = Session::start(fake.clone(), never, vec![cookies], machine()).unwrap();
+    assert_eq!(fake.0.borrow().applied[0].establish, Establish::Reserv);
+    let report = session.listeners().unwrap().remove(0);
+    assert_eq!(report.settings["establish"], "no-syn-drop");
+    assert_eq!(report.fallback.as_deref(), Some("reserv rst-syn"));
+    assert_eq!(session.fallbacks().unwrap().len(), 1);
+}
+
+#[test]
+fn cookies_are_out_only_after_one_was_sent_in_earnest() {
+    let fake = Fake::default();
+    let session = start(&fake, vec![web()]);
+    assert!(!session.cookies_may_be_out());
+    let mut counters = Counters::default();
+    counters.0[Verdict::CookieSentFlood as usize] = 1;
+    fake.0.borrow_mut().counters.insert("web".into(), counters);
+    assert!(session.cookies_may_be_out());
+    let observed = start(
+        &fake,
+        vec![Listener {
+            mode: Mode::Observe,
+            ..web()
+        }],
+    );
+    assert!(!observed.cookies_may_be_out());
+}
