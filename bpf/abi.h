@@ -136,6 +136,7 @@ struct listen_record {
 	__u32 queue_length;	/* connections waiting for accept() */
 	__u32 queue_limit;	/* the backlog in force (min of listen() and somaxconn) */
 	__u32 half_open;	/* handshakes under way */
+	__u32 pad2;
 	__u64 wait_ns;		/* the guard's estimate of the wait in the queue; 0: not known */
 	__u64 socket;		/* identity of the socket, for joining with others */
 };

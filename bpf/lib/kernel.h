@@ -11,6 +11,13 @@
 
 #include <linux/types.h>
 #include <linux/bpf.h>
+#include <linux/version.h>
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)
+/* The build machine's headers may be older than the kernel that runs the programs. */
+struct bpf_iter_num {
+	__u64 __opaque[1];
+} __attribute__((aligned(8)));
+#endif
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>

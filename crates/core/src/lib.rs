@@ -8,5 +8,6 @@
 pub mod config;
 pub mod explain;
 pub mod listener;
+pub mod policy;
 pub mod units;
 pub mod verdict;

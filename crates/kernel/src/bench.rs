@@ -1,0 +1,1 @@
+//! Test runs of the guard's programs on made-up packets (BPF_PROG_TEST_RUN).

@@ -1,0 +1,451 @@
+//! The guard: loading, putting a policy in force, attaching, counting.
+
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::{read_volatile, write_volatile};
+use std::time::Duration;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags};
+use weir_core::listener::{Front, HalfClose, Listener, MAX_LISTENERS, Mode};
+use weir_core::policy::{Table, table};
+use weir_core::verdict::{Counters, VERDICTS, Verdict};
+
+use crate::attach::{Hook, link, link_header_len};
+use crate::error::{Error, Result, of_errno, of_libbpf};
+use crate::listeners::{self, ListenSocket};
+use crate::probe;
+use crate::skel::{GuardSkel, GuardSkelBuilder, types};
+use crate::sysctl::{self, TcpOptions};
+
+/// A guard that is loaded, and attached where [`Guard::attach`] said. Dropping it (or the death of
+/// the process) detaches everything: no pins, no residue.
+pub struct Guard {
+    // Links before the skeleton: fields drop in this order, and programs leave the hooks first.
+    links: BTreeMap<u32, Attached>,
+    iterator: libbpf_rs::Link,
+    skel: GuardSkel<'static>,
+    slots: BTreeMap<String, u16>,
+    generation: u32,
+}
+
+struct Attached {
+    _tcx: OwnedFd,
+    xdp: Option<OwnedFd>,
+}
+
+/// One sampled refusal. The guard keeps at most 20 a second and listening socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// The listener's name.
+    pub listener: String,
+    /// What was decided.
+    pub verdict: Verdict,
+    /// Client.
+    pub source: SocketAddr,
+    /// Server.
+    pub destination: SocketAddr,
+    /// Connections that waited for accept().
+    pub queue_length: u32,
+    /// Handshakes under way.
+    pub half_open: u32,
+    /// The queue's limit.
+    pub queue_limit: u32,
+    /// Estimated wait in the queue.
+    pub wait: Duration,
+    /// Observed only: the packet passed.
+    pub observe: bool,
+}
+
+/// CPUs whose claims are kept apart (WEIR_MAX_CPUS).
+const MAX_CPUS: usize = 128;
+/// gro_normal_batch where the sysctl cannot be read: the kernel's default.
+const DEFAULT_BATCH: i64 = 8;
+/// include/uapi/linux/membarrier.h
+const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+
+impl Guard {
+    /// Loads the BPF programs. Nothing is attached yet and no listener is guarded.
+    pub fn load() -> Result<Guard> {
+        libbpf_rs::set_print(None);
+        // One object a process, and as long as the process: its memory is not given back.
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = GuardSkelBuilder::default()
+            .open(storage)
+            .map_err(|e| cannot_load(&e))?;
+        let rodata = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .expect("the guard has constants");
+        rodata.nr_cpus = libbpf_rs::num_possible_cpus().unwrap_or(1).min(MAX_CPUS) as u32;
+        rodata.batch_max = sysctl::read("core/gro_normal_batch")
+            .unwrap_or(DEFAULT_BATCH)
+            .max(1) as u32;
+        rodata.cookie_key = types::siphash_key {
+            k0: random()?,
+            k1: random()?,
+        };
+        let skel = open.load().map_err(|e| cannot_load(&e))?;
+        let iterator = skel
+            .progs
+            .list_listeners
+            .attach()
+            .map_err(of_libbpf("attach the iterator over sockets"))?;
+        Ok(Guard {
+            links: BTreeMap::new(),
+            iterator,
+            skel,
+            slots: BTreeMap::new(),
+            generation: 0,
+        })
+    }
+
+    /// Puts a policy in force, atomically for every packet: each packet is judged by the old policy
+    /// or by the new one, whole. Listeners keep their counters by name. Fails without any change.
+    pub fn apply(&mut self, listeners: &[Listener]) -> Result<()> {
+        let table = table(listeners).map_err(|e| Error::Failed {
+            what: "put the policy in force".into(),
+            cause: e.to_string(),
+        })?;
+        let slots = self.assign_slots(listeners)?;
+        let options = TcpOptions::read();
+        let cookies = options.syncookies >= 1 && probe::has_cookie_kfunc();
+        self.generation += 1;
+        let generation = self.generation;
+        self.swap(|policy| {
+            fill(policy, listeners, &table, &slots);
+            policy.cookies = cookies.into();
+            policy.tcp_wscale = options.window_scaling.into();
+            policy.tcp_sack = options.sack.into();
+            policy.tcp_tstamp = options.timestamps.into();
+            policy.generation = generation;
+        })?;
+        self.slots = slots;
+        Ok(())
+    }
+
+    /// Before going: admits every SYN from now on and sends no new cookie, while cookies that are
+    /// already out stay valid. Call, wait for about a round-trip time, then drop the guard.
+    pub fn drain(&mut self) -> Result<()> {
+        self.change_listeners(|l| l.draining = 1)
+    }
+
+    /// Writes the copy of the policy that is not in force, starting from the one that is, and puts
+    /// it in force.
+    fn change_listeners(&mut self, change: impl Fn(&mut types::listener_policy)) -> Result<()> {
+        let bss = self.bss();
+        // SAFETY: `active` is mapped and aligned; only this process writes it.
+        let active = unsafe { read_volatile(&bss.active) } as usize & 1;
+        let current = Box::new(bss.policies[active]);
+        self.swap(|policy| {
+            *policy = *current;
+            policy.listeners.iter_mut().for_each(&change);
+        })
+    }
+
+    fn swap(&mut self, write: impl FnOnce(&mut types::policy)) -> Result<()> {
+        let bss = self.bss();
+        // SAFETY: as above.
+        let next = 1 - (unsafe { read_volatile(&bss.active) } & 1);
+        write(&mut bss.policies[next as usize]);
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        // SAFETY: `active` is mapped and aligned; BPF programs only read it.
+        unsafe { write_volatile(&mut bss.active, next) };
+        wait_for_packets()
+    }
+
+    fn bss(&mut self) -> &mut types::bss {
+        self.skel
+            .maps
+            .bss_data
+            .as_deref_mut()
+            .expect("the guard's globals are mapped")
+    }
+
+    /// Counter slots by name; a listener that stays keeps its slot, a new one starts from zero.
+    fn assign_slots(&self, listeners: &[Listener]) -> Result<BTreeMap<String, u16>> {
+        let mut slots: BTreeMap<String, u16> = listeners
+            .iter()
+            .filter_map(|l| self.slots.get(&l.name).map(|&slot| (l.name.clone(), slot)))
+            .collect();
+        let mut free = (0..MAX_LISTENERS as u16)
+            .filter(|slot| !self.slots.values().any(|used| used == slot))
+            .chain(
+                self.slots
+                    .iter()
+                    .filter(|(n, _)| !slots.contains_key(*n))
+                    .map(|(_, &s)| s),
+            )
+            .collect::<Vec<_>>()
+            .into_iter();
+        for l in listeners
+            .iter()
+            .filter(|l| !self.slots.contains_key(&l.name))
+        {
+            let slot = free.next().expect("as many slots as listeners are allowed");
+            self.zero_counters(slot)?;
+            slots.insert(l.name.clone(), slot);
+        }
+        Ok(slots)
+    }
+
+    fn zero_counters(&self, slot: u16) -> Result<()> {
+        let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1);
+        let zero = vec![vec![0u8; VERDICTS.len() * 8]; cpus];
+        self.skel
+            .maps
+            .counters
+            .update_percpu(&u32::from(slot).to_ne_bytes(), &zero, MapFlags::ANY)
+            .map_err(of_libbpf("reset the counters"))
+    }
+
+    /// Attaches to one interface (tcx ingress; with `xdp` also native XDP). Attaching twice is no
+    /// error, and adds or takes away the XDP front. An interface that has disappeared needs no detach.
+    pub fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()> {
+        let Some(header) = link_header_len(ifindex)? else {
+            return Ok(());
+        };
+        if !self.links.contains_key(&ifindex) {
+            let program = match header {
+                0 => self.skel.progs.guard_l3.as_fd(),
+                _ => self.skel.progs.guard_l2.as_fd(),
+            };
+            let tcx = link(program.as_raw_fd(), ifindex, Hook::Tcx)?;
+            self.links.insert(
+                ifindex,
+                Attached {
+                    _tcx: tcx,
+                    xdp: None,
+                },
+            );
+        }
+        let attached = self.links.get_mut(&ifindex).expect("inserted above");
+        if !xdp {
+            attached.xdp = None;
+        } else if attached.xdp.is_none() && header > 0 {
+            let program = self.skel.progs.guard_xdp.as_fd().as_raw_fd();
+            attached.xdp = Some(link(program, ifindex, Hook::Xdp)?);
+        }
+        Ok(())
+    }
+
+    /// Detaches from one interface; no error if not attached.
+    pub fn detach(&mut self, ifindex: u32) {
+        self.links.remove(&ifindex);
+    }
+
+    /// Counters of the listener with this name, since it was first guarded.
+    pub fn counters(&self, name: &str) -> Result<Counters> {
+        let failed = |cause: String| Error::Failed {
+            what: format!("count for \"{name}\""),
+            cause,
+        };
+        let slot = *self
+            .slots
+            .get(name)
+            .ok_or_else(|| failed("no such listener".into()))?;
+        let per_cpu = self
+            .skel
+            .maps
+            .counters
+            .lookup_percpu(&u32::from(slot).to_ne_bytes(), MapFlags::ANY)
+            .map_err(of_libbpf(format!("count for \"{name}\"")))?
+            .unwrap_or_default();
+        let mut sum = Counters::default();
+        for cpu in per_cpu {
+            for (total, bytes) in sum.0.iter_mut().zip(cpu.chunks_exact(8)) {
+                *total += u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+            }
+        }
+        Ok(sum)
+    }
+
+    /// All listening TCP sockets of this network namespace.
+    pub fn listen_sockets(&self) -> Result<Vec<ListenSocket>> {
+        listeners::read(&self.iterator)
+    }
+
+    /// Sampled refusals since the last call (bounded by the ring's size; older ones are lost).
+    pub fn events(&mut self) -> Result<Vec<Event>> {
+        let names: BTreeMap<u16, String> = self
+            .slots
+            .iter()
+            .map(|(name, &slot)| (slot, name.clone()))
+            .collect();
+        let mut events = Vec::new();
+        self.drain_ring(|bytes| events.extend(parse_event(bytes, &names)))
+            .map_err(of_libbpf("read the sampled events"))?;
+        Ok(events)
+    }
+
+    fn drain_ring(&self, mut each: impl FnMut(&[u8])) -> libbpf_rs::Result<()> {
+        let mut builder = libbpf_rs::RingBufferBuilder::new();
+        builder.add(&self.skel.maps.events, |bytes| {
+            each(bytes);
+            0
+        })?;
+        builder.build()?.consume()
+    }
+
+    /// The loaded programs `guard_l2` and `guard_xdp`, for test runs on made-up packets.
+    pub(crate) fn programs(
+        &self,
+    ) -> (
+        &libbpf_rs::ProgramMut<'static>,
+        &libbpf_rs::ProgramMut<'static>,
+    ) {
+        (&self.skel.progs.guard_l2, &self.skel.progs.guard_xdp)
+    }
+}
+
+fn cannot_load(e: &libbpf_rs::Error) -> Error {
+    if e.kind() == libbpf_rs::ErrorKind::PermissionDenied && !nix::unistd::geteuid().is_root() {
+        return Error::Denied {
+            what: "load BPF programs".into(),
+            cause: "not root".into(),
+        };
+    }
+    let missing = probe::probe()
+        .into_iter()
+        .find(|m| m.needed && m.state.is_err());
+    match missing {
+        Some(m) => Error::Unsupported {
+            what: "the guard".into(),
+            cause: format!("{} ({})", m.state.expect_err("filtered"), m.name),
+            hint: format!(
+                "it needs Linux {}; `weir doctor` tells what this kernel has",
+                m.min_kernel
+            ),
+        },
+        None => Error::Failed {
+            what: "load the guard's BPF programs".into(),
+            cause: format!("{e:#}"),
+        },
+    }
+}
+
+fn random() -> Result<u64> {
+    let mut bytes = [0u8; 8];
+    // SAFETY: getrandom(2) writes at most the given length into the buffer.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got != bytes.len() as isize {
+        return Err(of_errno("get random bytes for the cookie key"));
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Waits until no packet is judged by the copy of the policy that was in force before: a BPF
+/// program runs inside an RCU read-side section, and this command waits for a grace period.
+fn wait_for_packets() -> Result<()> {
+    // SAFETY: membarrier(2) takes no pointers.
+    let done = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if done != 0 {
+        return Err(of_errno(
+            "wait for packets under the old policy (membarrier)",
+        ));
+    }
+    Ok(())
+}
+
+fn fill(
+    policy: &mut types::policy,
+    listeners: &[Listener],
+    table: &Table,
+    slots: &BTreeMap<String, u16>,
+) {
+    policy.ports.fill(types::port_entry::default());
+    policy.listeners.fill(types::listener_policy::default());
+    policy.exact.fill(types::exact_entry::default());
+    policy.exact_seed = table.seed;
+    for (port, e) in &table.ports {
+        policy.ports[usize::from(port.to_be())] = types::port_entry {
+            any4: e.any4,
+            any6: e.any6,
+            exact: e.exact.into(),
+            pad: 0,
+        };
+    }
+    for e in &table.exact {
+        policy.exact[e.slot] = types::exact_entry {
+            addr: words(&e.address),
+            port: e.port.to_be(),
+            listener: e.listener,
+        };
+    }
+    for (to, l) in policy.listeners.iter_mut().zip(listeners) {
+        *to = listener_policy(l, slots[&l.name]);
+    }
+}
+
+/// The four words of an address as they stand in memory and in packets.
+fn words(address: &[u8; 16]) -> [u32; 4] {
+    std::array::from_fn(|i| {
+        u32::from_ne_bytes(address[i * 4..i * 4 + 4].try_into().expect("4 bytes"))
+    })
+}
+
+/// Stands in the list of a listener none of whose interfaces exists (yet): matches no packet.
+const NO_INTERFACE: u32 = u32::MAX;
+
+fn listener_policy(l: &Listener, slot: u16) -> types::listener_policy {
+    let mut p = types::listener_policy {
+        target_wait_ns: l.target_wait.as_nanos() as u64,
+        interval_ns: l.interval.as_nanos() as u64,
+        overbook_1024: (l.overbook * 1024.0).round() as u32,
+        counters: slot,
+        establish: l.establish as u8,
+        reject_syn: l.reject_syn as u8,
+        admit: l.admit as u8,
+        half_close: (l.half_close == HalfClose::Reset).into(),
+        observe: (l.mode == Mode::Observe).into(),
+        reason: l.reason.into(),
+        front_xdp: (l.front == Front::Xdp).into(),
+        ..Default::default()
+    };
+    for (to, name) in p.ifindex.iter_mut().zip(&l.interfaces) {
+        *to = nix::net::if_::if_nametoindex(name.as_str()).unwrap_or(NO_INTERFACE);
+        p.interfaces += 1;
+    }
+    p
+}
+
+/// Size of struct guard_event in bpf/abi.h, checked there.
+const EVENT: usize = 64;
+
+fn parse_event(bytes: &[u8], names: &BTreeMap<u16, String>) -> Option<Event> {
+    let b: &[u8; EVENT] = bytes.get(..EVENT)?.try_into().ok()?;
+    let u16_at = |at: usize| u16::from_ne_bytes([b[at], b[at + 1]]);
+    let u32_at = |at: usize| u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+    let address = |at: usize| {
+        let v6 = Ipv6Addr::from(<[u8; 16]>::try_from(&b[at..at + 16]).expect("16 bytes"));
+        v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+    };
+    Some(Event {
+        listener: names.get(&u16_at(44))?.clone(),
+        verdict: VERDICTS.get(usize::from(b[46]))?.verdict,
+        source: SocketAddr::new(address(8), u16_at(40)),
+        destination: SocketAddr::new(address(24), u16_at(42)),
+        queue_length: u32_at(48),
+        half_open: u32_at(52),
+        queue_limit: u32_at(56),
+        wait: Duration::from_micros(u32_at(60).into()),
+        observe: b[47] != 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::policy::mapped;
+
+    use super::*;
+
+    #[test]
+    fn addresses_keep_the_order_of_their_bytes() {
+        let w = words(&mapped("10.1.2.3".parse().unwrap()));
+        assert_eq!(w[3].to_ne_bytes(), [10, 1, 2, 3]);
+        assert_eq!(w[2].to_ne_bytes(), [0, 0, 0xff, 0xff]);
+    }
+}
