@@ -1,2 +1,68 @@
-//! The lab.
-fn main() {}
+//! `weir-lab`: experiments on a server in a flash crowd. See the library's documentation.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use weir_lab::error::Result;
+use weir_lab::experiments::flash_crowd;
+use weir_lab::interrupt;
+use weir_lab::server::one_packet::{self, Mode};
+
+/// Measures what an overloaded server does to its clients, with weir and without, on the real
+/// kernel in network namespaces of its own. Needs root.
+#[derive(Debug, Parser)]
+#[command(name = "weir-lab", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Policies against rates: throughput, response times, refusals, and SB06's Table II
+    FlashCrowd(flash_crowd::Args),
+    /// The built-in one-packet server, until Ctrl-C
+    Serve(ServeArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ServeArgs {
+    /// Port on which to listen, on all addresses
+    #[arg(long, default_value_t = 80)]
+    port: u16,
+    /// Length of the listen queue
+    #[arg(long, default_value_t = 128)]
+    backlog: u32,
+    /// CPU time to spend on each request, in µs; sets the saturation
+    #[arg(long, default_value_t = 0)]
+    work_us: u32,
+    /// What to do with a connection
+    #[arg(long, value_enum, default_value = "http")]
+    mode: Mode,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match interrupt::install().and_then(|()| run(cli.command)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("weir-lab: {error}");
+            if !error.hint.is_empty() {
+                eprintln!("hint: {}", error.hint);
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::FlashCrowd(args) => flash_crowd::run(&args),
+        Command::Serve(args) => one_packet::serve(one_packet::Settings {
+            port: args.port,
+            backlog: args.backlog,
+            work_us: args.work_us,
+            mode: args.mode,
+        }),
+    }
+}

@@ -1,0 +1,133 @@
+//! The load generator: hundreds of thousands of TCP clients in one thread, over the bed's wire.
+//!
+//! One loop on one core sends the SYNs that are due by the schedule, takes what the server's kernel
+//! has sent, and fires timers, each in small turns so that none starves the others. The schedule
+//! never waits for replies (open loop, as httperf's); if the loop itself falls behind, the result
+//! says so ([`Run::flaw`]) instead of quietly offering less.
+//!
+//! A connection costs one slot of a table; the slot follows from the four-tuple by arithmetic
+//! ([`tuples`]), so each packet is O(1) whatever is in flight.
+
+mod engine;
+mod packet;
+mod schedule;
+mod tally;
+pub mod tcp;
+mod tuples;
+mod wheel;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+pub use schedule::{Pattern, Schedule};
+pub use tally::{Fate, Tally, Wire, new_histogram};
+
+use crate::bed::Bed;
+use crate::error::Result;
+use crate::interrupt;
+use engine::Engine;
+use tcp::Kind;
+
+/// What load to offer.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// The server.
+    pub target: SocketAddr,
+    /// Connections/s, mean.
+    pub rate_per_s: f64,
+    /// How their beginnings are spread.
+    pub pattern: Pattern,
+    /// Offered before the window; not counted.
+    pub warm_up: Duration,
+    /// The measuring window.
+    pub window: Duration,
+    /// The clients' patience, from the first SYN on.
+    pub timeout: Duration,
+    /// Kind of client.
+    pub kind: Kind,
+    /// The server closes its side first.
+    pub server_closes_first: bool,
+    /// Whether to wait, after the window, for the fate of every connection. Without, those still
+    /// open are counted in [`Run::unfinished`].
+    pub drain: bool,
+}
+
+/// The edges of the measuring window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The warm-up is over, the window begins.
+    WindowBegins,
+    /// The window is over.
+    WindowEnds,
+}
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// Counts and histograms.
+    pub tally: Tally,
+    /// Connections/s that were really begun inside the window.
+    pub offered_per_s: f64,
+    /// The latest SYN came this long after it was due.
+    pub worst_lateness: Duration,
+    /// Share of the SYNs that came more than 10 ms late.
+    pub late_share: f64,
+    /// Connections that could not begin for lack of a free slot.
+    pub skipped: u64,
+    /// Connections of the window whose fate was not waited for.
+    pub unfinished: u64,
+    /// Largest number of connections in flight.
+    pub max_in_flight: u64,
+    /// Packets sent and received per second in the window.
+    pub packets_per_s: (f64, f64),
+    /// Why the run does not count; `None` for a sound run.
+    pub flaw: Option<String>,
+}
+
+/// The generator; keeps its place in the space of four-tuples from run to run, so that no run
+/// meets what the server still remembers of the one before.
+#[derive(Debug)]
+pub struct Generator {
+    next_number: u32,
+}
+
+impl Default for Generator {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Generator {
+    /// A generator at the beginning of the four-tuples.
+    pub fn new() -> Generator {
+        Generator { next_number: 0 }
+    }
+
+    /// Offers one load. Runs on the calling thread, which should be pinned to the client's CPU, and
+    /// keeps it busy for warm-up, window and, with `drain`, up to the time-out longer. `at_phase` is
+    /// called at the window's edges and must return at once.
+    pub fn run(&mut self, bed: &Bed, load: &Load, at_phase: impl FnMut(Phase)) -> Result<Run> {
+        let mut engine = Engine::new(bed, load, self.next_number);
+        let result = engine.run(load, at_phase);
+        self.next_number = engine.next_number();
+        result?;
+        Ok(engine.finish(load))
+    }
+
+    /// Answers the server's leftovers of earlier runs (everything is a stray now and gets a RST)
+    /// until `done`, which is asked every 20 ms, says that none are left.
+    pub fn settle(&mut self, bed: &Bed, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+        let mut asked = Instant::now();
+        loop {
+            interrupt::check()?;
+            engine::refuse_all(&bed.wire)?;
+            if asked.elapsed() >= Duration::from_millis(20) {
+                if done()? {
+                    return Ok(());
+                }
+                asked = Instant::now();
+            }
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! What `weir-lab` measures.
+
+pub mod flash_crowd;
+pub mod point;
+pub mod policy;
+pub mod saturation;

@@ -1,0 +1,140 @@
+//! One point: one policy at one rate, with a server and a weir of its own.
+//!
+//! Every point starts a fresh server, so that nothing of the point before (accept queue, half-open
+//! connections and their SYN/ACK timers, keep-alive connections) is in the way, and ends when the
+//! server namespace has no connection left that still exchanges packets.
+
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::policy::{Account, InForce, Policy};
+use crate::bed::{Bed, Counters};
+use crate::client::{Generator, Load, Phase, Run};
+use crate::error::Result;
+use crate::netns::pin_this_thread;
+use crate::server::{BUSY, Server, Spec, sockets_in_state};
+
+/// Connections that the kernel keeps retransmitting for are waited for this long at most.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+
+/// What stays the same from point to point.
+#[derive(Debug)]
+pub struct Stage {
+    /// Namespaces, wire, CPUs.
+    pub bed: Bed,
+    /// The server of every point.
+    pub server: Spec,
+    /// `weir`, if not the one found by [`crate::program::find`].
+    pub weir: Option<PathBuf>,
+    /// The load generator.
+    pub generator: Generator,
+}
+
+/// Everything measured at a point.
+#[derive(Debug)]
+pub struct Measured {
+    /// The generator's results.
+    pub run: Run,
+    /// The kernel's counters over the window.
+    pub in_window: Counters,
+    /// The kernel's counters over warm-up, window and drain.
+    pub in_all: Counters,
+    /// What weir said; `None` without weir.
+    pub account: Option<Account>,
+}
+
+impl Stage {
+    /// Measures one point.
+    pub fn measure(&mut self, policy: &Policy, load: &Load) -> Result<Measured> {
+        let mut server = Server::start(&self.bed, &self.server)?;
+        let mut in_force =
+            InForce::start(&self.bed, policy, self.weir.as_deref(), self.server.port)?;
+        let before = self.bed.counters()?;
+        let (run, edges) = run_load(&self.bed, &mut self.generator, load)?;
+        let after = self.bed.counters()?;
+        server.check_alive()?;
+        in_force.check_alive()?;
+        let account = in_force.end()?;
+        drop(server);
+        self.settle()?;
+        let in_window = edges.1.since(&edges.0);
+        Ok(Measured {
+            run,
+            in_window,
+            in_all: after.since(&before),
+            account,
+        })
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        let Stage { bed, generator, .. } = self;
+        let begun = Instant::now();
+        generator.settle(bed, || {
+            let busy = bed.server.run(|| sockets_in_state(BUSY, None))?;
+            Ok(busy == 0 || begun.elapsed() > SETTLE_LIMIT)
+        })
+    }
+}
+
+/// Runs the generator on its CPU, and reads the kernel's counters at the window's edges here.
+fn run_load(
+    bed: &Bed,
+    generator: &mut Generator,
+    load: &Load,
+) -> Result<(Run, (Counters, Counters))> {
+    let (sender, phases) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            pin_this_thread(bed.layout.client_cpu)?;
+            generator.run(bed, load, move |phase| {
+                // The other end is gone only when reading the counters failed, which it reports.
+                let _ = sender.send(phase);
+            })
+        });
+        let mut edges = (Counters::default(), Counters::default());
+        for phase in phases {
+            let counters = bed.counters()?;
+            match phase {
+                Phase::WindowBegins => edges.0 = counters,
+                Phase::WindowEnds => edges.1 = counters,
+            }
+        }
+        match thread.join() {
+            Ok(run) => Ok((run?, edges)),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// The counts of SB06's Table II, over the measuring window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct TableTwo {
+    /// SYNs that the clients would have sent without retransmissions: one for each connection.
+    pub expected_syns: u64,
+    /// SYNs that they sent.
+    pub actual_syns: u64,
+    /// ACKs of SYN/ACKs that they sent.
+    pub syn_ack_acks: u64,
+    /// Connections that the server's kernel established (Tcp.PassiveOpens).
+    pub established: u64,
+    /// Established over actual SYNs.
+    pub ratio: f64,
+}
+
+impl TableTwo {
+    /// Takes the counts from a point.
+    pub fn of(measured: &Measured) -> TableTwo {
+        let tally = &measured.run.tally;
+        let established = measured.in_window.get("Tcp.PassiveOpens").max(0) as u64;
+        TableTwo {
+            expected_syns: tally.fate.started,
+            actual_syns: tally.wire.syns,
+            syn_ack_acks: tally.wire.syn_ack_acks,
+            established,
+            ratio: established as f64 / tally.wire.syns.max(1) as f64,
+        }
+    }
+}

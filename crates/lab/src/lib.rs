@@ -1,0 +1,17 @@
+//! The lab: the real kernel, real server sockets, open-loop load.
+//!
+//! - [`bed`]: network namespaces with a wire between a server and the load generator;
+//! - [`client`]: the generator, a client-side TCP of its own for 100 000s of connections;
+//! - [`server`]: the servers under test;
+//! - [`experiments`]: what `weir-lab` measures;
+//! - [`netns`]: namespaces that remove themselves, for tests of other crates too.
+
+pub mod bed;
+pub mod client;
+pub mod error;
+pub mod experiments;
+pub mod interrupt;
+pub mod netns;
+pub mod program;
+pub mod report;
+pub mod server;

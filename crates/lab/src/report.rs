@@ -1,0 +1,450 @@
+//! Rows, medians and tables of an experiment.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::client::{Fate, Wire};
+use crate::experiments::point::{Measured, TableTwo};
+
+/// A distribution of times in ms, of the connections counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Times {
+    /// Connections.
+    pub count: u64,
+    /// Mean.
+    pub mean_ms: f64,
+    /// Median.
+    pub p50_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// 99.9th percentile.
+    pub p999_ms: f64,
+    /// Longest.
+    pub max_ms: f64,
+}
+
+impl Times {
+    /// From a histogram of µs.
+    pub fn of(histogram: &Histogram<u64>) -> Times {
+        let ms = |us: u64| us as f64 / 1e3;
+        if histogram.is_empty() {
+            return Times::default();
+        }
+        Times {
+            count: histogram.len(),
+            mean_ms: histogram.mean() / 1e3,
+            p50_ms: ms(histogram.value_at_quantile(0.5)),
+            p99_ms: ms(histogram.value_at_quantile(0.99)),
+            p999_ms: ms(histogram.value_at_quantile(0.999)),
+            max_ms: ms(histogram.max()),
+        }
+    }
+}
+
+/// One measured point, as `results.json` keeps it.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Row {
+    /// The policy's words.
+    pub policy: String,
+    /// Rate asked for, connections/s.
+    pub rate_per_s: f64,
+    /// Connections/s that were begun.
+    pub offered_per_s: f64,
+    /// Replies/s completed inside the window.
+    pub replies_per_s: f64,
+    /// First SYN to the end of the reply, of the served.
+    pub response: Times,
+    /// First SYN to the first SYN/ACK.
+    pub connect: Times,
+    /// What became of the connections that began in the window.
+    pub fate: Fate,
+    /// What happened inside the window.
+    pub wire: Wire,
+    /// SB06's Table II.
+    pub table_two: TableTwo,
+    /// Times that the accept queue was full when a handshake completed (TcpExt.ListenOverflows).
+    pub listen_overflows: i64,
+    /// Packets that found the receive backlog of a CPU full (whole machine).
+    pub softnet_drops: i64,
+    /// Packets/s that the generator sent and received in the window.
+    pub packets_per_s: (f64, f64),
+    /// Latest SYN after its due time, ms.
+    pub worst_lateness_ms: f64,
+    /// Most connections in flight at once.
+    pub max_in_flight: u64,
+    /// Why the point does not count.
+    pub flaw: Option<String>,
+    /// `weir status --json` at the end of the load.
+    pub weir_status: Option<Value>,
+    /// What `weir protect` printed.
+    pub weir_report: Option<String>,
+    /// Kernel counters that moved during warm-up, window and drain.
+    pub kernel: std::collections::BTreeMap<String, i64>,
+}
+
+impl Row {
+    /// From a measurement.
+    pub fn of(policy: &str, rate_per_s: f64, window_s: f64, measured: Measured) -> Row {
+        let table_two = TableTwo::of(&measured);
+        let Measured {
+            run,
+            in_all,
+            account,
+            ..
+        } = measured;
+        let (weir_status, weir_report) = account.map_or((None, None), |account| {
+            (account.status, Some(account.report))
+        });
+        Row {
+            policy: policy.to_string(),
+            rate_per_s,
+            offered_per_s: run.offered_per_s,
+            replies_per_s: run.tally.wire.replies as f64 / window_s,
+            response: Times::of(&run.tally.response_us),
+            connect: Times::of(&run.tally.connect_us),
+            fate: run.tally.fate,
+            wire: run.tally.wire,
+            table_two,
+            listen_overflows: in_all.get("TcpExt.ListenOverflows"),
+            softnet_drops: in_all.get("Softnet.Dropped"),
+            packets_per_s: run.packets_per_s,
+            worst_lateness_ms: run.worst_lateness.as_secs_f64() * 1e3,
+            max_in_flight: run.max_in_flight,
+            flaw: run.flaw,
+            weir_status,
+            weir_report,
+            kernel: in_all.0,
+        }
+    }
+}
+
+/// The rounds of one policy at one rate.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// The policy's words.
+    pub policy: String,
+    /// Rate asked for, connections/s.
+    pub rate_per_s: f64,
+    /// Rate in multiples of the measured saturation, where rates were given so.
+    pub multiple: Option<f64>,
+    /// Medians over the rounds, number by number.
+    pub median: Row,
+    /// Least and most replies/s.
+    pub replies_range_per_s: (f64, f64),
+    /// Rounds, and how many of them do not count.
+    pub rounds: (usize, usize),
+}
+
+impl Summary {
+    /// Summarizes the rounds of one point. Rounds with a flaw count only if there are no others.
+    pub fn of(rounds: &[Row], multiple: Option<f64>) -> Option<Summary> {
+        let sound: Vec<&Row> = rounds.iter().filter(|row| row.flaw.is_none()).collect();
+        let used = if sound.is_empty() {
+            rounds.iter().collect()
+        } else {
+            sound.clone()
+        };
+        let first = used.first()?;
+        let median = median_row(&used);
+        let replies = || used.iter().map(|row| row.replies_per_s);
+        Some(Summary {
+            policy: first.policy.clone(),
+            rate_per_s: first.rate_per_s,
+            multiple,
+            median,
+            replies_range_per_s: (
+                replies().fold(f64::INFINITY, f64::min),
+                replies().fold(0.0, f64::max),
+            ),
+            rounds: (rounds.len(), rounds.len() - sound.len()),
+        })
+    }
+}
+
+fn median_row(rows: &[&Row]) -> Row {
+    fn median<T: PartialOrd + Copy>(rows: &[&Row], field: impl Fn(&Row) -> T) -> T {
+        let mut values: Vec<T> = rows.iter().map(|row| field(row)).collect();
+        values.sort_by(|a, b| a.partial_cmp(b).expect("measured values are never NaN"));
+        values[values.len() / 2]
+    }
+    macro_rules! times {
+        ($of:ident) => {
+            Times {
+                count: median(rows, |r| r.$of.count),
+                mean_ms: median(rows, |r| r.$of.mean_ms),
+                p50_ms: median(rows, |r| r.$of.p50_ms),
+                p99_ms: median(rows, |r| r.$of.p99_ms),
+                p999_ms: median(rows, |r| r.$of.p999_ms),
+                max_ms: median(rows, |r| r.$of.max_ms),
+            }
+        };
+    }
+    macro_rules! fields {
+        ($type:ident, $of:ident, $($field:ident),+) => {
+            $type { $($field: median(rows, |r| r.$of.$field)),+ }
+        };
+    }
+    Row {
+        policy: rows[0].policy.clone(),
+        rate_per_s: rows[0].rate_per_s,
+        offered_per_s: median(rows, |r| r.offered_per_s),
+        replies_per_s: median(rows, |r| r.replies_per_s),
+        response: times!(response),
+        connect: times!(connect),
+        fate: fields!(
+            Fate,
+            fate,
+            started,
+            served,
+            refused,
+            reset,
+            timed_out,
+            bad_reply,
+            false_establishments,
+            waited_for_syn,
+            waited_for_request,
+            waited_for_fin,
+            ignored_resets
+        ),
+        wire: fields!(
+            Wire,
+            wire,
+            replies,
+            syns,
+            syn_ack_acks,
+            syn_retransmissions,
+            request_retransmissions,
+            fin_retransmissions
+        ),
+        table_two: fields!(
+            TableTwo,
+            table_two,
+            expected_syns,
+            actual_syns,
+            syn_ack_acks,
+            established,
+            ratio
+        ),
+        listen_overflows: median(rows, |r| r.listen_overflows),
+        softnet_drops: median(rows, |r| r.softnet_drops),
+        packets_per_s: (
+            median(rows, |r| r.packets_per_s.0),
+            median(rows, |r| r.packets_per_s.1),
+        ),
+        worst_lateness_ms: median(rows, |r| r.worst_lateness_ms),
+        max_in_flight: median(rows, |r| r.max_in_flight),
+        flaw: rows[0].flaw.clone(),
+        ..Row::default()
+    }
+}
+
+/// A table for people: right-aligned columns, the first left-aligned.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows
+            .iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count());
+        cells
+            .chain([head[column].chars().count()])
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded = cells
+            .zip(&widths)
+            .enumerate()
+            .map(|(column, (cell, &width))| {
+                if column == 0 {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
+            });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_string() + "\n"
+    };
+    let mut text = line(&mut head.iter().copied());
+    for row in rows {
+        text += &line(&mut row.iter().map(String::as_str));
+    }
+    text
+}
+
+/// A count with thin groups of three digits: `12 345`.
+pub fn count(value: impl Into<f64>) -> String {
+    let digits = format!("{:.0}", value.into());
+    let (sign, digits) = digits
+        .strip_prefix('-')
+        .map_or(("", digits.as_str()), |rest| ("-", rest));
+    let groups = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| String::from_utf8_lossy(group));
+    format!("{sign}{}", groups.collect::<Vec<_>>().join(" "))
+}
+
+/// ms with about three significant digits.
+pub fn ms(value: f64) -> String {
+    match value {
+        v if v >= 99.95 => count(v),
+        v if v >= 9.995 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+const HEAD: [&str; 14] = [
+    "policy",
+    "offered/s",
+    "replies/s",
+    "mean ms",
+    "p50",
+    "p99",
+    "max",
+    "refused",
+    "reset",
+    "timed out",
+    "false est.",
+    "waited S/R/F",
+    "overflows",
+    "softnet drops",
+];
+
+/// The main table: one line a policy and rate.
+pub fn main_table(summaries: &[Summary]) -> String {
+    let rows: Vec<Vec<String>> = summaries.iter().map(main_cells).collect();
+    let mut text = table(&HEAD, &rows);
+    if summaries.iter().any(|summary| summary.rounds.1 > 0) {
+        text += "! a point that does not count: the generator could not offer the load as stated\n";
+    }
+    text
+}
+
+fn main_cells(summary: &Summary) -> Vec<String> {
+    let row = &summary.median;
+    let offered = match summary.multiple {
+        Some(multiple) => format!("{}× {}", multiple, count(row.offered_per_s)),
+        None => count(row.offered_per_s),
+    };
+    let (least, most) = summary.replies_range_per_s;
+    let spread = if summary.rounds.0 > 1 {
+        format!(" ±{}", count((most - least) / 2.0))
+    } else {
+        String::new()
+    };
+    let mark = if row.flaw.is_some() { " !" } else { "" };
+    let n = |value: u64| count(value as f64);
+    let (fate, times) = (&row.fate, &row.response);
+    vec![
+        summary.policy.clone(),
+        format!("{offered}{mark}"),
+        format!("{}{spread}", count(row.replies_per_s)),
+        ms(times.mean_ms),
+        ms(times.p50_ms),
+        ms(times.p99_ms),
+        ms(times.max_ms),
+        n(fate.refused),
+        n(fate.reset),
+        n(fate.timed_out),
+        n(fate.false_establishments),
+        format!(
+            "{}/{}/{}",
+            fate.waited_for_syn, fate.waited_for_request, fate.waited_for_fin
+        ),
+        n(row.listen_overflows.max(0) as u64),
+        n(row.softnet_drops.max(0) as u64),
+    ]
+}
+
+/// SB06's Table II of the same points.
+pub fn table_two(summaries: &[Summary]) -> String {
+    let head = [
+        "policy",
+        "offered/s",
+        "expected SYN",
+        "actual SYN",
+        "SYN/ACK ACK",
+        "established",
+        "est./SYN",
+    ];
+    let rows: Vec<Vec<String>> = summaries
+        .iter()
+        .map(|summary| {
+            let counts = &summary.median.table_two;
+            let n = |value: u64| count(value as f64);
+            vec![
+                summary.policy.clone(),
+                count(summary.median.offered_per_s),
+                n(counts.expected_syns),
+                n(counts.actual_syns),
+                n(counts.syn_ack_acks),
+                n(counts.established),
+                format!("{:.2}", counts.ratio),
+            ]
+        })
+        .collect();
+    table(&head, &rows)
+}
+
+/// The machine in one line: kernel and processors.
+pub fn machine() -> String {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let models: Vec<&str> = cpuinfo
+        .lines()
+        .filter(|line| line.starts_with("model name"))
+        .filter_map(|line| line.split_once(": "))
+        .map(|(_, model)| model)
+        .collect();
+    let version: String = kernel.trim().split('-').next().unwrap_or_default().into();
+    format!(
+        "Linux {version}, {} × {}",
+        models.len(),
+        models.first().unwrap_or(&"unknown processor")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(replies_per_s: f64, flaw: Option<&str>) -> Row {
+        Row {
+            policy: "p".into(),
+            replies_per_s,
+            flaw: flaw.map(str::to_string),
+            ..Row::default()
+        }
+    }
+
+    #[test]
+    fn medians_leave_flawed_rounds_out_unless_all_are() {
+        let summary = Summary::of(
+            &[row(1.0, None), row(900.0, Some("late")), row(3.0, None)],
+            None,
+        )
+        .unwrap();
+        assert_eq!(summary.replies_range_per_s, (1.0, 3.0));
+        assert_eq!(summary.rounds, (3, 1));
+        assert!(summary.median.flaw.is_none());
+        let flawed = Summary::of(&[row(9.0, Some("late"))], None).unwrap();
+        assert_eq!(flawed.median.replies_per_s, 9.0);
+        assert!(flawed.median.flaw.is_some());
+    }
+
+    #[test]
+    fn numbers_are_grouped_and_columns_aligned() {
+        assert_eq!(
+            [count(1_234_567.0), count(999.4), count(-1000.0)],
+            ["1 234 567", "999", "-1 000"]
+        );
+        assert_eq!(
+            [ms(0.123), ms(12.34), ms(1234.6)],
+            ["0.12", "12.3", "1 235"]
+        );
+        let text = table(&["a", "bb"], &[vec!["×é".into(), "1".into()]]);
+        assert_eq!(text, "a   bb\n×é   1\n");
+    }
+}

@@ -1,0 +1,281 @@
+//! Servers under test: the built-in one-packet server, nginx with a minimal configuration, or any
+//! command; each in the server namespace and pinned to the server's CPU.
+
+pub mod one_packet;
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::bed::Bed;
+use crate::error::{Context, Error, Result};
+use crate::interrupt;
+use crate::program;
+
+/// Bytes of the body that the built-in server and the nginx configuration reply with: with its head
+/// it fits one segment (SB06 and FINDINGS use the same).
+pub const BODY_BYTES: usize = 900;
+
+/// A server may take this long to listen.
+const START_LIMIT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(2);
+
+/// Which server to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// `weir-lab serve` with this much work for each request.
+    BuiltIn {
+        /// CPU time spun for each request, in µs.
+        work_us: u32,
+    },
+    /// One byte to every accepted connection, then wait for the client's close.
+    Greeter {
+        /// CPU time spun for each connection, in µs.
+        work_us: u32,
+    },
+    /// nginx with one worker and a file of [`BODY_BYTES`].
+    Nginx,
+    /// A shell command that listens on the port.
+    Command(String),
+}
+
+impl std::str::FromStr for Program {
+    type Err = std::convert::Infallible;
+
+    /// `built-in`, `nginx`, or a command.
+    fn from_str(text: &str) -> std::result::Result<Program, Self::Err> {
+        Ok(match text.trim() {
+            "built-in" => Program::BuiltIn { work_us: 0 },
+            "nginx" => Program::Nginx,
+            command => Program::Command(command.to_string()),
+        })
+    }
+}
+
+/// A server and its port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// What to run.
+    pub program: Program,
+    /// TCP port, 1..=65535.
+    pub port: u16,
+    /// Length of the listen queue (commands of the user have their own).
+    pub backlog: u32,
+}
+
+impl Spec {
+    /// One line for titles and reports.
+    pub fn describe(&self) -> String {
+        let backlog = self.backlog;
+        match &self.program {
+            Program::BuiltIn { work_us } => {
+                format!("built-in server, {work_us} µs work per request, backlog {backlog}")
+            }
+            Program::Greeter { work_us } => {
+                format!("built-in greeter, {work_us} µs work per connection, backlog {backlog}")
+            }
+            Program::Nginx => format!("nginx, one worker, backlog {backlog}"),
+            Program::Command(command) => format!("`{command}`"),
+        }
+    }
+}
+
+/// A running server; ended (with its whole process group) on drop.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    /// Configuration, document and the server's stderr.
+    directory: tempfile::TempDir,
+    description: String,
+}
+
+impl Server {
+    /// Starts the server and waits until it listens. Fails with its stderr if it dies before.
+    pub fn start(bed: &Bed, spec: &Spec) -> Result<Server> {
+        let description = spec.describe();
+        let directory = tempfile::Builder::new()
+            .prefix("weir-lab-server-")
+            .tempdir()
+            .context("cannot create a directory for the server")?;
+        let stderr = directory.path().join("stderr");
+        let stderr =
+            File::create(&stderr).context(format!("cannot create {}", stderr.display()))?;
+        let mut command = command(spec, directory.path())?;
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .process_group(0);
+        // The child inherits namespace and CPU from the thread that starts it.
+        let child = bed.server.run_on(Some(bed.layout.server_cpu), || {
+            command
+                .spawn()
+                .context(format!("cannot start the server ({description})"))
+        })?;
+        let mut server = Server {
+            child,
+            directory,
+            description,
+        };
+        server.wait_until_listening(bed, spec.port)?;
+        Ok(server)
+    }
+
+    /// Fails with the server's stderr if it has ended.
+    pub fn check_alive(&mut self) -> Result<()> {
+        let status = self
+            .child
+            .try_wait()
+            .context("cannot look after the server")?;
+        let Some(status) = status else { return Ok(()) };
+        interrupt::check()?;
+        let stderr =
+            std::fs::read_to_string(self.directory.path().join("stderr")).unwrap_or_default();
+        let cause = format!("it ended with {status}; its stderr: {}", stderr.trim());
+        Err(Error::failed(
+            format!("the server does not run ({})", self.description),
+            cause,
+        ))
+    }
+
+    fn wait_until_listening(&mut self, bed: &Bed, port: u16) -> Result<()> {
+        let begun = Instant::now();
+        while !bed
+            .server
+            .run(|| sockets_in_state(LISTEN, Some(port)))?
+            .gt(&0)
+        {
+            interrupt::check()?;
+            self.check_alive()?;
+            if begun.elapsed() > START_LIMIT {
+                let cause = format!("nothing listens on port {port} after {START_LIMIT:?}");
+                return Err(Error::failed(format!("the server is not ready ({})", self.description), cause)
+                    .hint("does the command listen on the port given with --port, and stay in the foreground?"));
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // SIGKILL, so that the next point begins without a graceful shutdown of this one's queue.
+        let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// TCP_LISTEN as /proc/net/tcp writes it.
+pub const LISTEN: &[u8] = &[0x0a];
+/// States in which a socket still has packets to exchange: ESTABLISHED, FIN_WAIT1, CLOSE_WAIT,
+/// LAST_ACK, CLOSING.
+pub const BUSY: &[u8] = &[0x01, 0x04, 0x08, 0x09, 0x0b];
+
+/// Counts the TCP sockets of the calling thread's namespace that are in one of `states` (and on
+/// `port`).
+pub fn sockets_in_state(states: &[u8], port: Option<u16>) -> Result<usize> {
+    let mut count = 0;
+    for file in ["tcp", "tcp6"] {
+        let path = format!("/proc/thread-self/net/{file}");
+        let text = std::fs::read_to_string(&path).context(format!("cannot read {path}"))?;
+        count += text
+            .lines()
+            .skip(1)
+            .filter(|row| row_matches(row, states, port))
+            .count();
+    }
+    Ok(count)
+}
+
+fn row_matches(row: &str, states: &[u8], port: Option<u16>) -> bool {
+    let mut columns = row.split_whitespace();
+    let local = columns
+        .nth(1)
+        .and_then(|address| address.rsplit(':').next());
+    let local = local.and_then(|text| u16::from_str_radix(text, 16).ok());
+    let state = columns
+        .nth(1)
+        .and_then(|text| u8::from_str_radix(text, 16).ok());
+    state.is_some_and(|state| states.contains(&state)) && (port.is_none() || local == port)
+}
+
+fn command(spec: &Spec, directory: &Path) -> Result<Command> {
+    let built_in = |mode: &str, work_us: u32| -> Result<Command> {
+        let mut command = Command::new(program::find("weir-lab")?);
+        command.args(["serve", "--mode", mode, "--work-us", &work_us.to_string()]);
+        command.args([
+            "--port",
+            &spec.port.to_string(),
+            "--backlog",
+            &spec.backlog.to_string(),
+        ]);
+        Ok(command)
+    };
+    match &spec.program {
+        Program::BuiltIn { work_us } => built_in("http", *work_us),
+        Program::Greeter { work_us } => built_in("greet", *work_us),
+        Program::Nginx => {
+            let mut command = Command::new("nginx");
+            command
+                .arg("-c")
+                .arg(write_nginx_conf(spec, directory)?)
+                .arg("-p")
+                .arg(directory);
+            Ok(command)
+        }
+        Program::Command(text) => {
+            let mut command = Command::new("sh");
+            command.args(["-c", text]);
+            Ok(command)
+        }
+    }
+}
+
+/// One worker, no logs, keep-alive on, and as many connections as the descriptor limit allows.
+fn write_nginx_conf(spec: &Spec, directory: &Path) -> Result<PathBuf> {
+    let (port, backlog) = (spec.port, spec.backlog);
+    let root = directory.display();
+    let conf = format!(
+        "user root; daemon off; worker_processes 1; pid {root}/nginx.pid; error_log stderr crit;
+worker_rlimit_nofile 20000;
+events {{ worker_connections 16384; }}
+http {{
+    access_log off; sendfile on; keepalive_timeout 65; open_file_cache max=16;
+    client_body_temp_path {root}; proxy_temp_path {root}; fastcgi_temp_path {root};
+    uwsgi_temp_path {root}; scgi_temp_path {root};
+    server {{
+        listen {port} backlog={backlog};
+        listen [::]:{port} backlog={backlog};
+        root {root}/www;
+    }}
+}}
+"
+    );
+    let path = directory.join("nginx.conf");
+    let www = directory.join("www");
+    let written = std::fs::write(&path, conf)
+        .and_then(|()| std::fs::create_dir(&www))
+        .and_then(|()| std::fs::write(www.join("index.html"), one_packet::body()));
+    written.context(format!("cannot write nginx's files in {root}"))?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_proc_net_tcp_are_matched_by_state_and_port() {
+        let row = "   0: 0100007F:0050 00000000:0000 0A 00000000:00000000 00:00000000 0 0 0 1";
+        assert!(row_matches(row, LISTEN, Some(80)));
+        assert!(row_matches(row, LISTEN, None));
+        assert!(!row_matches(row, LISTEN, Some(81)));
+        assert!(!row_matches(row, BUSY, None));
+    }
+}
