@@ -23,6 +23,8 @@ fn main() {
                 "-Wall".to_owned(),
                 "-Wextra".to_owned(),
                 "-Wno-unused-parameter".to_owned(),
+                // Checksums read headers as words, as the kernel itself does.
+                "-fno-strict-aliasing".to_owned(),
                 "-Werror".to_owned(),
                 format!("-I{}", bpf.display()),
                 format!(
