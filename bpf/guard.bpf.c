@@ -84,8 +84,7 @@ int guard_l3(struct __sk_buff *skb)
 	return guard(skb, 0);
 }
 
-SEC("xdp")
-int guard_xdp(struct xdp_md *xdp)
+static __always_inline int judge_xdp(struct xdp_md *xdp)
 {
 	void *data = xdp_start(xdp), *data_end = xdp_end(xdp);
 	const struct listener_policy *l;
@@ -104,4 +103,10 @@ int guard_xdp(struct xdp_md *xdp)
 	if (!l || !l->front_xdp || !on_interface(l, CTX_LOAD(xdp, ingress_ifindex)))
 		return XDP_PASS;
 	return front_syn(xdp, l, &p);
+}
+
+SEC("xdp")
+int guard_xdp(struct xdp_md *xdp)
+{
+	return judge_xdp(xdp);
 }

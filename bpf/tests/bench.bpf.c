@@ -50,3 +50,40 @@ int bench_guard(struct __sk_buff *skb)
 		return TC_DROP;
 	return guard(skb, sizeof(struct ethernet));
 }
+
+static __always_inline int rewrite_xdp(struct xdp_md *xdp)
+{
+	int len = *(volatile u32 *)&frame_len, grow = len - (int)(xdp_end(xdp) - xdp_start(xdp));
+	void *data, *data_end;
+
+	if (grow && bpf_xdp_adjust_tail(xdp, grow))
+		return -1;
+	data = xdp_start(xdp);
+	data_end = xdp_end(xdp);
+	if (data + 54 > data_end)
+		return -1;
+	__builtin_memcpy(data, frame, 54);
+	if (data + 74 <= data_end)
+		__builtin_memcpy(data + 54, frame + 54, 20);
+	return 0;
+}
+
+SEC("xdp")
+int bench_xdp_empty(struct xdp_md *xdp)
+{
+	return XDP_PASS;
+}
+
+SEC("xdp")
+int bench_xdp_rewrite(struct xdp_md *xdp)
+{
+	return rewrite_xdp(xdp) ? XDP_DROP : XDP_PASS;
+}
+
+SEC("xdp")
+int bench_xdp_guard(struct xdp_md *xdp)
+{
+	if (rewrite_xdp(xdp))
+		return XDP_DROP;
+	return judge_xdp(xdp);
+}

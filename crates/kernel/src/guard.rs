@@ -106,21 +106,12 @@ impl Guard {
     /// Puts a policy in force, atomically for every packet: each packet is judged by the old policy
     /// or by the new one, whole. Listeners keep their counters by name. Fails without any change.
     pub fn apply(&mut self, listeners: &[Listener]) -> Result<()> {
-        let table = table(listeners).map_err(|e| Error::Failed {
-            what: "put the policy in force".into(),
-            cause: e.to_string(),
-        })?;
+        let table = table_of(listeners)?;
         let slots = self.assign_slots(listeners)?;
-        let options = TcpOptions::read();
-        let cookies = options.syncookies >= 1 && probe::has_cookie_kfunc();
         self.generation += 1;
         let generation = self.generation;
         self.swap(|policy| {
             fill(policy, listeners, &table, &slots);
-            policy.cookies = cookies.into();
-            policy.tcp_wscale = options.window_scaling.into();
-            policy.tcp_sack = options.sack.into();
-            policy.tcp_tstamp = options.timestamps.into();
             policy.generation = generation;
         })?;
         self.slots = slots;
@@ -350,6 +341,24 @@ fn wait_for_packets() -> Result<()> {
     Ok(())
 }
 
+fn table_of(listeners: &[Listener]) -> Result<Table> {
+    table(listeners).map_err(|e| Error::Failed {
+        what: "put the policy in force".into(),
+        cause: e.to_string(),
+    })
+}
+
+/// Writes a policy for these listeners, with counter slots in their order.
+pub(crate) fn fill_policy(policy: &mut types::policy, listeners: &[Listener]) -> Result<()> {
+    let slots = listeners
+        .iter()
+        .enumerate()
+        .map(|(i, l)| (l.name.clone(), i as u16))
+        .collect();
+    fill(policy, listeners, &table_of(listeners)?, &slots);
+    Ok(())
+}
+
 fn fill(
     policy: &mut types::policy,
     listeners: &[Listener],
@@ -359,6 +368,11 @@ fn fill(
     policy.ports.fill(types::port_entry::default());
     policy.listeners.fill(types::listener_policy::default());
     policy.exact.fill(types::exact_entry::default());
+    let options = TcpOptions::read();
+    policy.cookies = (options.syncookies >= 1 && probe::has_cookie_kfunc()).into();
+    policy.tcp_wscale = options.window_scaling.into();
+    policy.tcp_sack = options.sack.into();
+    policy.tcp_tstamp = options.timestamps.into();
     policy.exact_seed = table.seed;
     for (port, e) in &table.ports {
         policy.ports[usize::from(port.to_be())] = types::port_entry {

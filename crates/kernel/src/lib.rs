@@ -10,7 +10,7 @@ mod listeners;
 mod probe;
 mod sysctl;
 
-pub mod bench;
+pub mod testrun;
 
 /// Skeleton of bpf/guard.bpf.c.
 #[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]

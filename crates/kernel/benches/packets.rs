@@ -1,0 +1,221 @@
+//! ns per packet of the guard by BPF_PROG_TEST_RUN: `make bench`.
+//!
+//! Each kind of packet is judged many times over in one run, beside the empty program and beside
+//! the program that only restores the packet; the three take turns, and medians of the differences
+//! are printed with their spread. Runs in a network namespace of its own. Needs root.
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+
+use etherparse::PacketBuilder;
+use nix::sched::{CloneFlags, unshare};
+use weir_core::listener::{Establish, ListenAddress, Listener};
+use weir_kernel::testrun::{Bench, Stage, Subject};
+
+const ROUNDS: usize = 41;
+const REPEAT: u32 = 200_000;
+
+struct Row {
+    name: &'static str,
+    stage: Stage,
+    frame: Vec<u8>,
+    action: i32,
+    limit_ns: f64,
+}
+
+fn main() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("the benchmark needs root: BPF_PROG_TEST_RUN");
+        std::process::exit(1);
+    }
+    unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace of our own");
+    set_loopback_up();
+    let open = TcpListener::bind("127.0.0.1:0").expect("a listener with room");
+    let full = nix_listener(1);
+    let full_port = full.local_addr().unwrap().port();
+    let _held: Vec<TcpStream> = (0..2)
+        .map(|_| TcpStream::connect(("127.0.0.1", full_port)).expect("room for two"))
+        .collect();
+    let open_port = open.local_addr().unwrap().port();
+    let mut bench = Bench::load(&[
+        guarded("open", open_port, Establish::Reserv),
+        guarded("full", full_port, Establish::Reserv),
+    ])
+    .expect("the benchmark loads");
+    let rows = rows(open_port, full_port);
+    println!(
+        "ns per packet over an empty program; median of {ROUNDS} rounds of {REPEAT} packets\n"
+    );
+    println!(
+        "{:<44}{:>8}{:>16}{:>8}{:>9}  ",
+        "packet", "ns", "spread", "limit", "ratio"
+    );
+    let mut missed = 0;
+    for row in &rows {
+        missed += usize::from(!measure(&mut bench, row));
+    }
+    if missed > 0 {
+        println!("\n{missed} over its limit");
+        std::process::exit(1);
+    }
+}
+
+fn rows(open: u16, full: u16) -> Vec<Row> {
+    let (pass, redirect, xdp_pass, xdp_tx) = (-1, 7, 2, 3);
+    let row = |name, stage, frame, action, limit_ns| Row {
+        name,
+        stage,
+        frame,
+        action,
+        limit_ns,
+    };
+    vec![
+        row("data, unguarded port", Stage::Tc, data(9), pass, 5.0),
+        row("data, guarded port", Stage::Tc, data(open), pass, 15.0),
+        row("SYN admitted", Stage::Tc, syn(open), pass, 80.0),
+        row(
+            "SYN refused with RST",
+            Stage::Tc,
+            syn(full),
+            redirect,
+            100.0,
+        ),
+        row(
+            "data, unguarded port, XDP front",
+            Stage::Xdp,
+            data(9),
+            xdp_pass,
+            5.0,
+        ),
+        row(
+            "data, guarded port, XDP front",
+            Stage::Xdp,
+            data(open),
+            xdp_pass,
+            15.0,
+        ),
+        row(
+            "SYN refused with RST, XDP front",
+            Stage::Xdp,
+            syn_at_front(full),
+            xdp_tx,
+            100.0,
+        ),
+    ]
+}
+
+/// Prints one row; false when it is over its limit.
+fn measure(bench: &mut Bench, row: &Row) -> bool {
+    let mut ns = |subject| {
+        let (time, action) = bench
+            .run(row.stage, subject, &row.frame, REPEAT)
+            .expect("a test run");
+        (time.as_nanos() as f64, action)
+    };
+    let (mut differences, mut ratios) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let (empty, _) = ns(Subject::Empty);
+        let (rewrite, _) = ns(Subject::Rewrite);
+        let (guard, action) = ns(Subject::Guard);
+        assert_eq!(
+            action, row.action,
+            "{}: not the verdict that is to be measured",
+            row.name
+        );
+        differences.push(guard - rewrite);
+        ratios.push((guard - rewrite + empty) / empty);
+    }
+    let (low, median, high) = quartiles(&mut differences);
+    let (_, ratio, _) = quartiles(&mut ratios);
+    let spread = format!("{low:.0} .. {high:.0}");
+    let verdict = if median <= row.limit_ns { "" } else { "OVER" };
+    println!(
+        "{:<44}{median:>8.0}{spread:>16}{:>8.0}{ratio:>8.1}x  {verdict}",
+        row.name, row.limit_ns
+    );
+    median <= row.limit_ns
+}
+
+fn quartiles(values: &mut [f64]) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+    (at(0.25), at(0.5), at(0.75))
+}
+
+fn guarded(name: &str, port: u16, establish: Establish) -> Listener {
+    let address = ListenAddress {
+        ip: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        port,
+    };
+    let front = weir_core::listener::Front::Xdp;
+    Listener {
+        establish,
+        front,
+        ..Listener::new(name, address)
+    }
+}
+
+/// From the loopback device to itself: its MAC address is zero.
+fn ip() -> etherparse::PacketBuilderStep<etherparse::IpHeaders> {
+    PacketBuilder::ethernet2([0; 6], [0; 6]).ipv4([127, 0, 0, 2], [127, 0, 0, 1], 64)
+}
+
+fn data(port: u16) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let payload = [0x55; 20];
+    ip().tcp(40_000, port, 1000, 500)
+        .ack(7)
+        .write(&mut frame, &payload)
+        .expect("a vector");
+    frame
+}
+
+fn syn(port: u16) -> Vec<u8> {
+    use etherparse::TcpOptionElement::{
+        MaximumSegmentSize, Noop, SelectiveAcknowledgementPermitted, Timestamp, WindowScale,
+    };
+    let options = [
+        MaximumSegmentSize(1460),
+        SelectiveAcknowledgementPermitted,
+        Timestamp(1, 0),
+        Noop,
+        WindowScale(7),
+    ];
+    let mut frame = Vec::new();
+    ip().tcp(40_000, port, 1000, 64_240)
+        .syn()
+        .options(&options)
+        .expect("20 bytes of options")
+        .write(&mut frame, &[])
+        .expect("a vector");
+    frame
+}
+
+/// The same; the benchmark's listeners have the XDP front on.
+fn syn_at_front(port: u16) -> Vec<u8> {
+    syn(port)
+}
+
+fn nix_listener(backlog: i32) -> TcpListener {
+    use nix::sys::socket::*;
+    let fd = socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::empty(),
+        None,
+    )
+    .expect("a socket");
+    bind(
+        std::os::fd::AsRawFd::as_raw_fd(&fd),
+        &SockaddrIn::new(127, 0, 0, 1, 0),
+    )
+    .expect("bind");
+    listen(&fd, Backlog::new(backlog).expect("a backlog")).expect("listen");
+    TcpListener::from(fd)
+}
+
+fn set_loopback_up() {
+    let status = std::process::Command::new("ip")
+        .args(["link", "set", "lo", "up"])
+        .status();
+    assert!(status.is_ok_and(|s| s.success()), "ip link set lo up");
+}

@@ -1,0 +1,159 @@
+//! Test runs of the programs on made-up packets (BPF_PROG_TEST_RUN), for tests and benchmarks.
+//!
+//! A run judges a packet as if it had come in on the loopback device of the calling thread's
+//! network namespace (its address is 00:00:00:00:00:00); nothing reaches the stack.
+
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use libbpf_rs::ProgramInput;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use weir_core::listener::Listener;
+
+use crate::error::{Error, Result, of_libbpf};
+use crate::guard::{Guard, fill_policy};
+use crate::skel::types;
+
+/// Skeleton of bpf/tests/bench.bpf.c.
+#[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/bench.skel.rs"));
+}
+
+use skel::{BenchSkel, BenchSkelBuilder};
+
+/// Room for an answer that is longer than the packet.
+const OUT_LEN: usize = 4096;
+
+/// What a program made of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judged {
+    /// tc: -1 pass, 2 drop, 7 redirect. XDP: 1 drop, 2 pass, 3 transmit.
+    pub action: i32,
+    /// The frame afterwards.
+    pub frame: Vec<u8>,
+}
+
+impl Guard {
+    /// Runs the tc program once on a frame of at least 14 bytes.
+    pub fn judge_tc(&self, frame: &[u8]) -> Result<Judged> {
+        judge(self.programs().0, frame)
+    }
+
+    /// Runs the XDP program once on a frame of at least 14 bytes.
+    pub fn judge_xdp(&self, frame: &[u8]) -> Result<Judged> {
+        judge(self.programs().1, frame)
+    }
+}
+
+fn judge(program: &libbpf_rs::ProgramMut<'_>, frame: &[u8]) -> Result<Judged> {
+    let mut out = vec![0u8; OUT_LEN];
+    let input = ProgramInput {
+        data_in: Some(frame),
+        data_out: Some(&mut out),
+        ..Default::default()
+    };
+    let output = program
+        .test_run(input)
+        .map_err(of_libbpf("run a program on a test packet"))?;
+    let frame = output.data.map(|d| d.to_vec()).unwrap_or_default();
+    Ok(Judged {
+        action: output.return_value as i32,
+        frame,
+    })
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// A program that passes every packet.
+    Empty,
+    /// Writing the packet anew, which the guard's figures contain too.
+    Rewrite,
+    /// Writing the packet anew, then the guard.
+    Guard,
+}
+
+/// Where it is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// tc ingress.
+    Tc,
+    /// XDP.
+    Xdp,
+}
+
+/// The guard with a frame around it that restores the packet before each repetition.
+pub struct Bench {
+    skel: BenchSkel<'static>,
+}
+
+impl Bench {
+    /// Loads the benchmark's programs with a policy for these listeners in force.
+    pub fn load(listeners: &[Listener]) -> Result<Bench> {
+        libbpf_rs::set_print(None);
+        let failed = |e| of_libbpf("load the benchmark's BPF programs")(e);
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = BenchSkelBuilder::default().open(storage).map_err(failed)?;
+        let rodata = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .expect("the guard has constants");
+        rodata.nr_cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
+        let mut skel = open.load().map_err(failed)?;
+        let bss = skel
+            .maps
+            .bss_data
+            .as_deref_mut()
+            .expect("globals are mapped");
+        const { assert!(size_of::<skel::types::policy>() == size_of::<types::policy>()) };
+        let policy: *mut skel::types::policy = &mut bss.policies[bss.active as usize & 1];
+        // SAFETY: both types are made from the same struct policy of bpf/abi.h, and of one size.
+        fill_policy(unsafe { &mut *policy.cast::<types::policy>() }, listeners)?;
+        Ok(Bench { skel })
+    }
+
+    /// Mean time of one repetition, and the last one's action. The frame has 54 to 74 bytes.
+    pub fn run(
+        &mut self,
+        stage: Stage,
+        subject: Subject,
+        frame: &[u8],
+        repeat: u32,
+    ) -> Result<(Duration, i32)> {
+        if !(54..=74).contains(&frame.len()) {
+            let cause = format!("it has {} bytes, not 54 to 74", frame.len());
+            return Err(Error::Failed {
+                what: "measure with this frame".into(),
+                cause,
+            });
+        }
+        let bss = self
+            .skel
+            .maps
+            .bss_data
+            .as_deref_mut()
+            .expect("globals are mapped");
+        bss.frame[..frame.len()].copy_from_slice(frame);
+        bss.frame_len = frame.len() as u32;
+        let p = &self.skel.progs;
+        let program = match (stage, subject) {
+            (Stage::Tc, Subject::Empty) => &p.bench_empty,
+            (Stage::Tc, Subject::Rewrite) => &p.bench_rewrite,
+            (Stage::Tc, Subject::Guard) => &p.bench_guard,
+            (Stage::Xdp, Subject::Empty) => &p.bench_xdp_empty,
+            (Stage::Xdp, Subject::Rewrite) => &p.bench_xdp_rewrite,
+            (Stage::Xdp, Subject::Guard) => &p.bench_xdp_guard,
+        };
+        let input = ProgramInput {
+            data_in: Some(frame),
+            repeat,
+            ..Default::default()
+        };
+        let output = program
+            .test_run(input)
+            .map_err(of_libbpf("run a benchmark"))?;
+        Ok((output.duration, output.return_value as i32))
+    }
+}
