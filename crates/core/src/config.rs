@@ -17,7 +17,7 @@ mod word;
 pub use address::{parse_ip, parse_port};
 pub use error::{Fault, Place, Problem, Problems};
 pub use example::example;
-pub use fit::{Fallback, Fitted, SynCookies, fit, mptcp_fallback, policy_words};
+pub use fit::{Environment, Fallback, Fitted, SynCookies, fit, mptcp_fallback, policy_words};
 pub use lint::lint;
 pub use parse::{default_name, parse};
 pub use suggest::did_you_mean;

@@ -1,4 +1,4 @@
-//! On which interfaces the guard has to be, and which part of a policy can be in force now.
+//! On which interfaces the guard has to be.
 
 use std::collections::BTreeMap;
 
@@ -41,17 +41,10 @@ pub fn places(listeners: &[Listener], links: &[Link]) -> BTreeMap<u32, Place> {
     places
 }
 
-/// The listeners with only those of their interfaces that exist; one whose interfaces are all
-/// missing is left out (an empty list would mean: all).
-pub fn in_force(listeners: &[Listener], links: &[Link]) -> Vec<Listener> {
+/// Whether the listener is guarded anywhere: on all interfaces, or on a named one that exists.
+pub fn exists_somewhere(listener: &Listener, links: &[Link]) -> bool {
     let exists = |name: &String| links.iter().any(|link| link.name == *name);
-    let mut listeners = listeners.to_vec();
-    listeners.retain_mut(|listener| {
-        let everywhere = listener.interfaces.is_empty();
-        listener.interfaces.retain(exists);
-        everywhere || !listener.interfaces.is_empty()
-    });
-    listeners
+    listener.interfaces.is_empty() || listener.interfaces.iter().any(exists)
 }
 
 /// Interfaces that listeners name and that do not exist.
@@ -124,14 +117,16 @@ mod tests {
 
     #[test]
     fn a_listener_whose_interfaces_are_missing_does_not_become_one_for_all() {
-        let listeners = [
-            listener(&["eth7"], Front::Tc),
-            listener(&["eth7", "eth0"], Front::Tc),
-        ];
+        let waiting = listener(&["eth7"], Front::Tc);
+        assert!(places(std::slice::from_ref(&waiting), &machine()).is_empty());
+        assert!(!exists_somewhere(&waiting, &machine()));
         assert_eq!(
-            in_force(&listeners, &machine()),
-            [listener(&["eth0"], Front::Tc)]
+            missing(&[waiting, listener(&["eth0"], Front::Tc)], &machine()),
+            ["eth7"]
         );
-        assert_eq!(missing(&listeners, &machine()), ["eth7"]);
+        assert!(exists_somewhere(
+            &listener(&["eth7", "eth0"], Front::Tc),
+            &machine()
+        ));
     }
 }

@@ -16,7 +16,7 @@ use weir_core::verdict::Counters;
 use crate::backend::Backend;
 use crate::commands::check;
 use crate::control::{Answer, Claim, Client, Request};
-use crate::environment::Environment;
+use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::links::{self, LinkWatch};
 use crate::report::{Process, Report};
@@ -227,7 +227,7 @@ impl<B: Backend> Daemon<B> {
     fn swap(&mut self, file: &std::path::Path) -> Result<Answer> {
         let config = check::read(file)?;
         let listeners = config.listeners.len();
-        self.session.swap(Environment::read(), config.listeners)?;
+        self.session.swap(environment::read(), config.listeners)?;
         let mut warnings: Vec<String> = config
             .warnings
             .iter()

@@ -2,38 +2,39 @@
 
 use std::path::Path;
 
-use weir_core::config::{SynCookies, fit};
+use weir_core::config::{Environment, SynCookies, fit};
 use weir_core::listener::Listener;
 
 use crate::failure::{Code, Failure, Result};
 
-/// What a policy has to fit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Environment {
-    /// `net.ipv4.tcp_syncookies`.
-    pub syn_cookies: SynCookies,
+/// What this kernel and this network namespace allow now.
+pub fn read() -> Environment {
+    // A kernel built without CONFIG_SYN_COOKIES has no such file.
+    let syn_cookies = sysctl("net/ipv4/tcp_syncookies").unwrap_or(0);
+    let cookies = weir_kernel::probe()
+        .into_iter()
+        .find(|mechanism| mechanism.name == "cookies");
+    Environment {
+        syn_cookies: SynCookies::from_sysctl(syn_cookies).unwrap_or(SynCookies::Always),
+        bpf_cookies: cookies.is_none_or(|mechanism| mechanism.state.is_ok()),
+    }
 }
 
-impl Environment {
-    /// As it is now.
-    pub fn read() -> Environment {
-        // A kernel built without CONFIG_SYN_COOKIES has no such file.
-        let value = sysctl("net/ipv4/tcp_syncookies").unwrap_or(0);
-        Environment {
-            syn_cookies: SynCookies::from_sysctl(value).unwrap_or(SynCookies::Always),
-        }
+/// Whether each policy, or one of the same effect, is possible here.
+///
+/// # Errors
+/// One is not; exit code 3.
+pub fn check_fit(environment: Environment, listeners: &[Listener]) -> Result<()> {
+    for listener in listeners {
+        fit(listener, environment).map_err(|fault| {
+            Failure::fault(
+                Code::Unsupported,
+                format_args!("listener {:?}", listener.name),
+                fault,
+            )
+        })?;
     }
-
-    /// Whether the policy, or one of the same effect, is possible here.
-    ///
-    /// # Errors
-    /// It is not; exit code 3.
-    pub fn fits(&self, listener: &Listener) -> Result<()> {
-        let object = format_args!("listener {:?}", listener.name);
-        fit(listener, self.syn_cookies)
-            .map(|_| ())
-            .map_err(|fault| Failure::fault(Code::Unsupported, object, fault))
-    }
+    Ok(())
 }
 
 /// A sysctl with one number, by its path below /proc/sys; `None` if this kernel has none.

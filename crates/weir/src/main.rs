@@ -7,6 +7,7 @@ mod commands;
 mod control;
 mod daemon;
 mod describe;
+mod diagnosis;
 mod environment;
 mod failure;
 mod links;

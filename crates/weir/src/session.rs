@@ -5,16 +5,15 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use weir_core::config::{Fallback, Fitted, fit, mptcp_fallback};
+use weir_core::config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
 use weir_core::listener::{Listener, Mode};
 use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::{Event, ListenSocket};
 
-use crate::attachment::{Place, in_force, missing, places};
+use crate::attachment::{Place, exists_somewhere, missing, places};
 use crate::backend::Backend;
 use crate::commands::check::settings;
 use crate::describe;
-use crate::environment::Environment;
 use crate::failure::{Code, Failure, Result};
 use crate::links::Link;
 use crate::report::{InterfaceReport, ListenerReport, SocketReport, counters_by_name};
@@ -183,7 +182,7 @@ impl<B: Backend> Session<B> {
     fn listener(&self, policy: &Policy, sockets: &[ListenSocket]) -> Result<ListenerReport> {
         let asked = &policy.asked;
         let serving = self.serving(asked, sockets);
-        let (in_force, counters) = self.counters(&asked.name)?;
+        let counters = self.backend.counters(&asked.name)?;
         let fallback = policy.fallback(&serving);
         let mut settings = settings(asked);
         settings.retain(|key, _| !["name", "address", "mode"].contains(&key.as_str()));
@@ -193,7 +192,7 @@ impl<B: Backend> Session<B> {
             address: asked.address.to_string(),
             mode: weir_core::config::Word::word(asked.mode).to_owned(),
             policy: describe::policy(asked),
-            in_force,
+            in_force: exists_somewhere(asked, &self.links),
             listening: !serving.is_empty(),
             queue_length: serving.iter().map(|s| s.queue_length).sum(),
             queue_limit: serving.iter().map(|s| s.queue_limit).sum(),
@@ -217,26 +216,12 @@ impl<B: Backend> Session<B> {
         serving(listener, &all, sockets)
     }
 
-    /// Whether the listener is in force, and its counters.
-    fn counters(&self, name: &str) -> Result<(bool, Counters)> {
-        if !self
-            .applied
-            .listeners
-            .iter()
-            .any(|listener| listener.name == name)
-        {
-            return Ok((false, Counters::default()));
-        }
-        Ok((true, self.backend.counters(name)?))
-    }
-
     /// Name, mode and counters of every listener.
     ///
     /// # Errors
     /// The counters cannot be read.
     pub fn totals(&self) -> Result<Vec<(&Listener, Counters)>> {
-        let total =
-            |policy: &'_ Policy| -> Result<Counters> { Ok(self.counters(&policy.asked.name)?.1) };
+        let total = |p: &'_ Policy| self.backend.counters(&p.asked.name);
         self.policies
             .iter()
             .map(|policy| Ok((&policy.asked, total(policy)?)))
@@ -309,8 +294,7 @@ impl Policy {
 
 impl Applied {
     fn of(policies: &[Policy], links: &[Link]) -> Applied {
-        let fitted: Vec<Listener> = policies.iter().map(|p| p.fitted.listener.clone()).collect();
-        let listeners = in_force(&fitted, links);
+        let listeners: Vec<Listener> = policies.iter().map(|p| p.fitted.listener.clone()).collect();
         let named = |link: &&Link| listeners.iter().any(|l| l.interfaces.contains(&link.name));
         let interfaces = links
             .iter()
@@ -326,7 +310,7 @@ impl Applied {
 
 fn fit_all(listeners: Vec<Listener>, environment: Environment) -> Result<Vec<Policy>> {
     let fitted = |asked: Listener| {
-        let fitted = fit(&asked, environment.syn_cookies).map_err(|fault| {
+        let fitted = fit(&asked, environment).map_err(|fault| {
             Failure::fault(
                 Code::Unsupported,
                 format_args!("listener {:?}", asked.name),

@@ -108,7 +108,7 @@ mod tests {
             ..socket("::", 80)
         };
         assert_eq!(serve("0.0.0.0:80", &[], &[socket("::", 80)]), ["::"]);
-        assert!(serve("0.0.0.0:80", &[], &[v6only.clone()]).is_empty());
+        assert!(serve("0.0.0.0:80", &[], std::slice::from_ref(&v6only)).is_empty());
         assert_eq!(serve("10.0.0.1:80", &[], &[socket("::", 80)]), ["::"]);
         assert!(serve("10.0.0.1:80", &[], &[v6only]).is_empty());
     }

@@ -29,6 +29,30 @@ impl SynCookies {
     }
 }
 
+/// What a policy has to fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Environment {
+    /// `net.ipv4.tcp_syncookies` of the network namespace.
+    pub syn_cookies: SynCookies,
+    /// The kernel takes cookies from BPF (`bpf_sk_assign_tcp_reqsk`, Linux 6.9).
+    pub bpf_cookies: bool,
+}
+
+impl Environment {
+    /// Why no connection can be made from a cookie of weir's, and what would change that.
+    fn no_cookies_because(&self) -> Option<&'static str> {
+        if !self.bpf_cookies {
+            return Some(
+                "this kernel takes no cookie from BPF; no-syn-drop needs Linux 6.9 or newer",
+            );
+        }
+        (self.syn_cookies == SynCookies::Never).then_some(
+            "net.ipv4.tcp_syncookies is 0, so the kernel takes no cookie; \
+             no-syn-drop needs `sysctl -w net.ipv4.tcp_syncookies=1`",
+        )
+    }
+}
+
 /// A policy that this namespace can carry out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fitted {
@@ -51,33 +75,28 @@ pub struct Fallback {
 ///
 /// # Errors
 /// No policy of the same effect is possible: `reserv` cannot count with tcp_syncookies = 2.
-pub fn fit(asked: &Listener, syn_cookies: SynCookies) -> Result<Fitted, Fault> {
+pub fn fit(asked: &Listener, environment: Environment) -> Result<Fitted, Fault> {
     let mut listener = asked.clone();
-    match (asked.establish, syn_cookies) {
-        (Establish::NoSynDrop, SynCookies::Never) => {
-            listener.establish = Establish::Reserv;
-            listener.reject_syn = RejectSyn::Rst;
-            let fallback = Fallback {
-                policy: policy_words(&listener),
-                because: "net.ipv4.tcp_syncookies is 0, so the kernel takes no cookie; \
-                          no-syn-drop needs `sysctl -w net.ipv4.tcp_syncookies=1`"
-                    .into(),
-            };
-            Ok(Fitted {
-                listener,
-                fallback: Some(fallback),
-            })
-        }
-        (Establish::Reserv, SynCookies::Always) => Err(Fault::new(
+    let mut fallback = None;
+    if asked.establish == Establish::NoSynDrop
+        && let Some(because) = environment.no_cookies_because()
+    {
+        listener.establish = Establish::Reserv;
+        listener.reject_syn = RejectSyn::Rst;
+        let policy = policy_words(&listener);
+        fallback = Some(Fallback {
+            policy,
+            because: because.to_owned(),
+        });
+    }
+    if listener.establish == Establish::Reserv && environment.syn_cookies == SynCookies::Always {
+        return Err(Fault::new(
             "reserv cannot count half-open connections: net.ipv4.tcp_syncookies is 2, \
              so none of them takes a place in the listen queue",
-            "`sysctl -w net.ipv4.tcp_syncookies=1`, or establish = no-syn-drop",
-        )),
-        _ => Ok(Fitted {
-            listener,
-            fallback: None,
-        }),
+            "`sysctl -w net.ipv4.tcp_syncookies=1`, or establish = no-syn-drop (Linux 6.9)",
+        ));
     }
+    Ok(Fitted { listener, fallback })
 }
 
 /// What no-syn-drop becomes on an MPTCP listener, whose cookies the kernel does not take.
@@ -113,17 +132,40 @@ mod tests {
         }
     }
 
+    fn environment(syn_cookies: SynCookies) -> Environment {
+        Environment {
+            syn_cookies,
+            bpf_cookies: true,
+        }
+    }
+
     #[test]
     fn without_cookies_no_syn_drop_becomes_reserv_with_rst_and_says_so() {
-        let fitted = fit(&asked(Establish::NoSynDrop), SynCookies::Never).unwrap();
-        assert_eq!(fitted.listener.establish, Establish::Reserv);
-        assert_eq!(fitted.listener.reject_syn, RejectSyn::Rst);
-        assert_eq!(fitted.fallback.unwrap().policy, "reserv rst-syn");
+        let old = Environment {
+            syn_cookies: SynCookies::WhenNeeded,
+            bpf_cookies: false,
+        };
+        for (environment, word) in [(environment(SynCookies::Never), "sysctl"), (old, "6.9")] {
+            let fitted = fit(&asked(Establish::NoSynDrop), environment).unwrap();
+            assert_eq!(fitted.listener.establish, Establish::Reserv);
+            assert_eq!(fitted.listener.reject_syn, RejectSyn::Rst);
+            let fallback = fitted.fallback.unwrap();
+            assert_eq!(fallback.policy, "reserv rst-syn");
+            assert!(fallback.because.contains(word), "{}", fallback.because);
+        }
     }
 
     #[test]
     fn reserv_is_refused_where_half_open_connections_are_not_counted() {
-        assert!(fit(&asked(Establish::Reserv), SynCookies::Always).is_err());
+        assert!(fit(&asked(Establish::Reserv), environment(SynCookies::Always)).is_err());
+        let old = Environment {
+            syn_cookies: SynCookies::Always,
+            bpf_cookies: false,
+        };
+        assert!(
+            fit(&asked(Establish::NoSynDrop), old).is_err(),
+            "its fallback is reserv"
+        );
     }
 
     #[test]
@@ -146,7 +188,7 @@ mod tests {
                     listener: listener.clone(),
                     fallback: None,
                 };
-                assert_eq!(fit(&listener, cookies), Ok(fitted));
+                assert_eq!(fit(&listener, environment(cookies)), Ok(fitted));
             }
         }
     }

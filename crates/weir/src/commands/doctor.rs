@@ -1,9 +1,253 @@
 //! `weir doctor`: what this kernel and this network namespace can do, and why not.
 
+use std::net::SocketAddr;
+use std::path::Path;
+
+use serde::Serialize;
+use weir_kernel::{Guard, Mechanism, probe};
+
 use crate::cli::Doctor;
-use crate::failure::{Failure, Result};
+use crate::diagnosis::{Facts, Finding, Receiver, Socket, State, advise};
+use crate::environment::sysctl;
+use crate::failure::{Failure, ROOT_HINT, Result};
+use crate::links;
+use crate::output::{print, print_json};
+use crate::table::{Align, table};
 
 /// Runs the command.
-pub fn run(_args: &Doctor) -> Result<()> {
-    Err(Failure::failed("not built yet", ""))
+pub fn run(args: &Doctor) -> Result<()> {
+    let mechanisms = probe();
+    let diagnosis = Diagnosis {
+        ok: mechanisms.iter().all(|m| m.state.is_ok() || !m.needed),
+        mechanisms: mechanisms.iter().map(Row::of).collect(),
+        advice: advise(&facts()?),
+    };
+    match args.json {
+        true => print_json(&diagnosis)?,
+        false => print(&diagnosis.text())?,
+    }
+    verdict(&mechanisms)
+}
+
+/// The exit code: whether the basics work, and if not, whether only root is missing.
+fn verdict(mechanisms: &[Mechanism]) -> Result<()> {
+    let Some(missing) = mechanisms.iter().find(|m| m.needed && m.state.is_err()) else {
+        return Ok(());
+    };
+    let message = format!("weir does not work here: {} is missing", missing.name);
+    match nix::unistd::geteuid().is_root() {
+        true => {
+            let hint = format!("it needs Linux {}", missing.min_kernel);
+            Err(Failure::unsupported(message, hint))
+        }
+        false => Err(Failure::failed(
+            format!("{message}, or cannot be seen without root"),
+            ROOT_HINT,
+        )),
+    }
+}
+
+#[derive(Serialize)]
+struct Diagnosis {
+    /// Everything that weir cannot do without is there.
+    ok: bool,
+    mechanisms: Vec<Row>,
+    advice: Vec<Finding>,
+}
+
+/// A mechanism of the kernel.
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    state: State,
+    needed: bool,
+    purpose: &'static str,
+    min_kernel: &'static str,
+    /// Why not.
+    cause: Option<String>,
+    /// What happens without it.
+    without: &'static str,
+}
+
+impl Row {
+    fn of(mechanism: &Mechanism) -> Row {
+        let state = match (&mechanism.state, mechanism.needed) {
+            (Ok(()), _) => State::Ok,
+            (Err(_), true) => State::No,
+            (Err(_), false) => State::Warn,
+        };
+        Row {
+            name: mechanism.name,
+            state,
+            needed: mechanism.needed,
+            purpose: mechanism.purpose,
+            min_kernel: mechanism.min_kernel,
+            cause: mechanism.state.clone().err(),
+            without: mechanism.without,
+        }
+    }
+
+    fn cells(&self) -> Vec<Vec<String>> {
+        let line = |text: String| vec![String::new(), String::new(), text];
+        let first = vec![
+            self.state.word().into(),
+            self.name.into(),
+            self.purpose.into(),
+        ];
+        match &self.cause {
+            None => vec![first],
+            Some(cause) => vec![
+                first,
+                line(format!("{cause} (Linux {} has it)", self.min_kernel)),
+                line(format!("without it: {}", self.without)),
+            ],
+        }
+    }
+}
+
+impl Diagnosis {
+    fn text(&self) -> String {
+        let head = |what| {
+            [
+                ("state", Align::Left),
+                (what, Align::Left),
+                ("", Align::Left),
+            ]
+        };
+        let mechanisms: Vec<_> = self.mechanisms.iter().flat_map(Row::cells).collect();
+        let advice: Vec<_> = self.advice.iter().flat_map(advice_cells).collect();
+        let mechanisms = table(&head("mechanism"), &mechanisms);
+        format!("{mechanisms}\n{}", table(&head("advice"), &advice))
+    }
+}
+
+fn advice_cells(finding: &Finding) -> Vec<Vec<String>> {
+    let first = vec![
+        finding.state.word().into(),
+        finding.name.clone(),
+        finding.text.clone(),
+    ];
+    let hint = vec![
+        String::new(),
+        String::new(),
+        format!("hint: {}", finding.hint),
+    ];
+    match finding.hint.is_empty() {
+        true => vec![first],
+        false => vec![first, hint],
+    }
+}
+
+fn facts() -> Result<Facts> {
+    let softnet = std::fs::read_to_string("/proc/net/softnet_stat").ok();
+    Ok(Facts {
+        syn_cookies: sysctl("net/ipv4/tcp_syncookies"),
+        somaxconn: sysctl("net/core/somaxconn"),
+        netdev_max_backlog: sysctl("net/core/netdev_max_backlog"),
+        abort_on_overflow: sysctl("net/ipv4/tcp_abort_on_overflow"),
+        receive_drops: softnet.as_deref().and_then(receive_drops),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        receivers: receivers(Path::new("/sys/class/net"))?,
+        sockets: sockets().map_err(|error| error.to_string()),
+    })
+}
+
+fn sockets() -> weir_kernel::Result<Vec<Socket>> {
+    let socket = |socket: weir_kernel::ListenSocket| Socket {
+        address: SocketAddr::new(socket.ip, socket.port).to_string(),
+        limit: socket.queue_limit,
+        mptcp: socket.mptcp,
+    };
+    Ok(Guard::load()?
+        .listen_sockets()?
+        .into_iter()
+        .map(socket)
+        .collect())
+}
+
+/// Sum of the second column (dropped) of /proc/net/softnet_stat, a line of hex words per CPU.
+fn receive_drops(softnet: &str) -> Option<u64> {
+    let dropped = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
+    softnet.lines().map(dropped).sum()
+}
+
+/// Receive queues of the devices that have hardware (or a hypervisor) behind them. /sys may show
+/// another network namespace than ours; only interfaces with the same index count.
+fn receivers(sys: &Path) -> Result<Vec<Receiver>> {
+    let links = links::list()?;
+    let ours = links.iter().filter(|link| {
+        let index = std::fs::read_to_string(sys.join(&link.name).join("ifindex"));
+        let same = index.is_ok_and(|text| text.trim() == link.index.to_string());
+        same && sys.join(&link.name).join("device").exists()
+    });
+    Ok(ours
+        .map(|link| receiver(&link.name, &sys.join(&link.name).join("queues")))
+        .collect())
+}
+
+fn receiver(interface: &str, queues: &Path) -> Receiver {
+    let entries = std::fs::read_dir(queues).into_iter().flatten().flatten();
+    let receive: Vec<_> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("rx-"))
+        .collect();
+    let rps = |entry: &std::fs::DirEntry| {
+        let mask = std::fs::read_to_string(entry.path().join("rps_cpus")).unwrap_or_default();
+        mask.chars().any(|c| c.is_ascii_hexdigit() && c != '0')
+    };
+    Receiver {
+        interface: interface.to_owned(),
+        queues: receive.len(),
+        rps: receive.iter().any(rps),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_of_all_cpus_are_summed_in_hex() {
+        let line = |dropped| format!("0000a3f1 {dropped} 00000002 00000000 00000000\n");
+        assert_eq!(
+            receive_drops(&(line("00000010") + &line("0000000a"))),
+            Some(26)
+        );
+        assert_eq!(receive_drops(""), Some(0));
+        assert_eq!(receive_drops("nonsense\n"), None);
+    }
+
+    fn mechanism(needed: bool, state: std::result::Result<(), String>) -> Mechanism {
+        Mechanism {
+            name: "tcx",
+            purpose: "judging packets",
+            min_kernel: "6.6",
+            state,
+            without: "nothing works",
+            needed,
+        }
+    }
+
+    #[test]
+    fn only_a_needed_mechanism_fails_the_doctor() {
+        let missing = || Err("no tcx".to_owned());
+        assert!(verdict(&[mechanism(true, Ok(())), mechanism(false, missing())]).is_ok());
+        assert!(verdict(&[mechanism(true, missing())]).is_err());
+    }
+
+    #[test]
+    fn a_missing_mechanism_says_why_and_what_happens_without_it() {
+        let diagnosis = Diagnosis {
+            ok: false,
+            mechanisms: vec![Row::of(&mechanism(true, Err("no tcx links".into())))],
+            advice: Vec::new(),
+        };
+        let expected = "state  mechanism\nno     tcx        judging packets\n\
+                        \x20                 no tcx links (Linux 6.6 has it)\n\
+                        \x20                 without it: nothing works\n";
+        assert!(
+            diagnosis.text().starts_with(expected),
+            "{}",
+            diagnosis.text()
+        );
+    }
 }

@@ -15,7 +15,7 @@ use crate::cli::{PolicyFlags, Protect};
 use crate::control::{Claim, namespace};
 use crate::daemon::{Daemon, Role, Signals};
 use crate::describe;
-use crate::environment::Environment;
+use crate::environment;
 use crate::failure::{Code, Failure, Result};
 use crate::links::{self, Link, LinkWatch};
 use crate::output::{print, warn, warn_text};
@@ -30,9 +30,9 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     for text in lint(&listener, &given(&args.policy)) {
         warn(&Warning { place: None, text });
     }
-    let environment = Environment::read();
+    let environment = environment::read();
     // Refused before anything is loaded: it needs no root to be told.
-    environment.fits(&listener)?;
+    environment::check_fit(environment, std::slice::from_ref(&listener))?;
     let signals = Signals::take()?;
     let watch = LinkWatch::new()?;
     let links = links::list()?;
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use crate::backend::fake::{Fake, socket};
     use clap::Parser;
-    use weir_core::config::SynCookies;
+    use weir_core::config::{Environment, SynCookies};
 
     fn args(flags: &[&str]) -> Protect {
         let words = ["weir", "protect"].iter().chain(flags);
@@ -235,6 +235,7 @@ mod tests {
         let links = vec![link(1, "lo"), link(2, "eth0")];
         let environment = Environment {
             syn_cookies: SynCookies::WhenNeeded,
+            bpf_cookies: true,
         };
         let session = Session::start(fake, environment, vec![listener.clone()], links).unwrap();
         on_line(&session, &listener).unwrap()

@@ -9,7 +9,7 @@ use crate::commands::check;
 use crate::control::{Claim, namespace};
 use crate::daemon::{Daemon, Role, Signals};
 use crate::describe;
-use crate::environment::Environment;
+use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::links::{self, LinkWatch};
 use crate::session::Session;
@@ -23,10 +23,8 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    let environment = Environment::read();
-    for listener in &config.listeners {
-        environment.fits(listener)?;
-    }
+    let environment = environment::read();
+    environment::check_fit(environment, &config.listeners)?;
     let signals = Signals::take()?;
     let watch = LinkWatch::new()?;
     let namespace = namespace()?;

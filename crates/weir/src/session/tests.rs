@@ -8,6 +8,7 @@ use crate::backend::fake::{Fake, socket};
 
 const NORMAL: Environment = Environment {
     syn_cookies: SynCookies::WhenNeeded,
+    bpf_cookies: true,
 };
 
 fn link(index: u32, name: &str) -> Link {
@@ -61,11 +62,14 @@ fn interfaces_are_followed_as_they_come_and_go() {
 fn a_listener_waits_for_its_interface() {
     let fake = Fake::default();
     let mut session = start(&fake, vec![on("eth7")]);
-    assert!(fake.0.borrow().applied.is_empty());
     assert!(attached(&fake).is_empty());
     assert!(!session.listeners().unwrap()[0].in_force);
     session.links_changed(vec![link(1, "lo"), link(9, "eth7")]);
-    assert_eq!(fake.0.borrow().applied, [on("eth7")]);
+    assert_eq!(
+        fake.0.borrow().applies,
+        2,
+        "applied again, now that eth7 has an index"
+    );
     assert_eq!(attached(&fake), [9]);
     assert!(session.listeners().unwrap()[0].in_force);
 }
@@ -91,6 +95,7 @@ fn a_failed_swap_leaves_the_running_policy_in_force() {
     fake.0.borrow_mut().refuse_apply = false;
     let always = Environment {
         syn_cookies: SynCookies::Always,
+        bpf_cookies: true,
     };
     assert_eq!(
         session.swap(always, vec![on("eth0")]).unwrap_err().code,
@@ -202,6 +207,7 @@ fn without_syncookies_reserv_is_applied_and_no_syn_drop_still_shown_as_asked() {
     let fake = Fake::default();
     let never = Environment {
         syn_cookies: SynCookies::Never,
+        bpf_cookies: true,
     };
     let cookies = Listener {
         establish: Establish::NoSynDrop,

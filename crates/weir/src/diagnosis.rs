@@ -1,0 +1,425 @@
+//! What `weir doctor` advises, as a pure function of what it saw.
+
+use serde::Serialize;
+use weir_core::config::SynCookies;
+
+/// Backlogs below this overflow in bursts that a server absorbs easily: at 10 000 connections/s it
+/// is 50 ms of them. It is the default of nginx and Apache; 128 was that of older kernels.
+const SMALL_BACKLOG: u32 = 511;
+
+/// How a finding is to be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// Works, but something should be changed or known.
+    Warn,
+    /// Does not work here.
+    No,
+}
+
+impl State {
+    /// Its word in tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Warn => "warn",
+            State::No => "no",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The setting or object.
+    pub name: String,
+    /// How it is to be taken.
+    pub state: State,
+    /// What was found, and what follows from it.
+    pub text: String,
+    /// What to do; empty if nothing.
+    pub hint: String,
+}
+
+/// What was seen on this machine; `None` is what could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// `net.ipv4.tcp_syncookies`.
+    pub syn_cookies: Option<u32>,
+    /// `net.core.somaxconn`.
+    pub somaxconn: Option<u32>,
+    /// `net.core.netdev_max_backlog`.
+    pub netdev_max_backlog: Option<u32>,
+    /// `net.ipv4.tcp_abort_on_overflow`.
+    pub abort_on_overflow: Option<u32>,
+    /// Packets that the CPUs' receive queues have dropped since boot, over all CPUs.
+    pub receive_drops: Option<u64>,
+    /// CPUs that are online.
+    pub cpus: usize,
+    /// Interfaces of real devices with their receive queues.
+    pub receivers: Vec<Receiver>,
+    /// Listening sockets, or why they cannot be read.
+    pub sockets: Result<Vec<Socket>, String>,
+}
+
+/// How an interface's packets get to the CPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receiver {
+    /// The interface.
+    pub interface: String,
+    /// Its receive queues.
+    pub queues: usize,
+    /// RPS is set on some queue.
+    pub rps: bool,
+}
+
+/// A listening socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Socket {
+    /// Local address and port.
+    pub address: String,
+    /// The backlog in force.
+    pub limit: u32,
+    /// An MPTCP listener.
+    pub mptcp: bool,
+}
+
+/// Everything there is to say about the machine.
+pub fn advise(facts: &Facts) -> Vec<Finding> {
+    let mut findings = vec![syn_cookies(facts)];
+    findings.extend(facts.abort_on_overflow.map(abort_on_overflow));
+    findings.push(receive_queues(facts));
+    findings.extend(
+        facts
+            .receivers
+            .iter()
+            .map(|receiver| steering(receiver, facts)),
+    );
+    match &facts.sockets {
+        Ok(sockets) => {
+            findings.push(somaxconn(facts));
+            findings.extend(sockets.iter().filter_map(|socket| backlog(socket, facts)));
+            findings.extend(sockets.iter().filter(|socket| socket.mptcp).map(mptcp));
+        }
+        Err(cause) => findings.push(Finding {
+            name: "listening sockets".into(),
+            state: State::Warn,
+            text: format!("not read: {cause}"),
+            hint: "run it as root; the guard's own programs read them".into(),
+        }),
+    }
+    findings
+}
+
+fn finding(name: &str, state: State, text: impl Into<String>, hint: impl Into<String>) -> Finding {
+    Finding {
+        name: name.to_owned(),
+        state,
+        text: text.into(),
+        hint: hint.into(),
+    }
+}
+
+fn syn_cookies(facts: &Facts) -> Finding {
+    let name = "tcp_syncookies";
+    match facts.syn_cookies.and_then(SynCookies::from_sysctl) {
+        Some(SynCookies::WhenNeeded) => finding(
+            name,
+            State::Ok,
+            "1: reserv counts exactly, cookies are taken",
+            "",
+        ),
+        Some(SynCookies::Never) => finding(
+            name,
+            State::Warn,
+            "0: the kernel takes no cookie; no-syn-drop falls back to reserv rst-syn, and reserv \
+             has no answer to a SYN flood",
+            "sysctl -w net.ipv4.tcp_syncookies=1",
+        ),
+        Some(SynCookies::Always) => finding(
+            name,
+            State::Warn,
+            "2: half-open connections hold no place in the listen queue, so reserv cannot count \
+             them and is refused",
+            "sysctl -w net.ipv4.tcp_syncookies=1, or establish = \"no-syn-drop\"",
+        ),
+        None => finding(
+            name,
+            State::Warn,
+            "not there: this kernel has no SYN cookies; no-syn-drop falls back to reserv rst-syn",
+            "a kernel with CONFIG_SYN_COOKIES",
+        ),
+    }
+}
+
+fn abort_on_overflow(value: u32) -> Finding {
+    let name = "tcp_abort_on_overflow";
+    match value {
+        0 => finding(name, State::Ok, "0: overflows are decided per listener", ""),
+        _ => finding(
+            name,
+            State::Warn,
+            "1: the kernel resets connections that find a listen queue full, on every port of the \
+             namespace; a short burst is enough",
+            "sysctl -w net.ipv4.tcp_abort_on_overflow=0, and establish = \"abort\" where it is wanted",
+        ),
+    }
+}
+
+/// Packets lost there are lost before the guard: each SYN among them costs its client 1 s.
+fn receive_queues(facts: &Facts) -> Finding {
+    let name = "netdev_max_backlog";
+    let (Some(limit), Some(drops)) = (facts.netdev_max_backlog, facts.receive_drops) else {
+        return finding(name, State::Warn, "cannot be read here", "");
+    };
+    if drops == 0 {
+        let text = format!("{limit}: no packet was dropped before the guard since boot");
+        return finding(name, State::Ok, text, "");
+    }
+    let wanted = limit.saturating_mul(4).max(4096);
+    finding(
+        name,
+        State::Warn,
+        format!(
+            "{limit}: {drops} packets were dropped before the guard since boot, in all namespaces \
+             (/proc/net/softnet_stat); each SYN among them costs its client 1 s"
+        ),
+        format!(
+            "sysctl -w net.core.netdev_max_backlog={wanted}; steer receive work off the server's \
+             core (rps_cpus); or front = \"xdp\", which refuses before that queue"
+        ),
+    )
+}
+
+fn steering(receiver: &Receiver, facts: &Facts) -> Finding {
+    let Receiver {
+        interface,
+        queues,
+        rps,
+    } = receiver;
+    let name = format!("receive steering of {interface}");
+    if *rps {
+        return finding(
+            &name,
+            State::Ok,
+            "RPS is on: keep the server's core out of rps_cpus if it is busy",
+            "",
+        );
+    }
+    if *queues == 1 && facts.cpus > 1 {
+        return finding(
+            &name,
+            State::Warn,
+            format!(
+                "one receive queue and no RPS: one of {} CPUs does all receive work, and a server \
+                 on that CPU competes with it",
+                facts.cpus
+            ),
+            format!(
+                "run the server on other CPUs, or set \
+                 /sys/class/net/{interface}/queues/rx-0/rps_cpus"
+            ),
+        );
+    }
+    finding(&name, State::Ok, format!("{queues} receive queues"), "")
+}
+
+fn somaxconn(facts: &Facts) -> Finding {
+    match facts.somaxconn {
+        Some(limit) if limit < SMALL_BACKLOG => finding(
+            "somaxconn",
+            State::Warn,
+            format!("{limit}: no server of this namespace can have a longer listen queue"),
+            "sysctl -w net.core.somaxconn=4096, then restart the servers",
+        ),
+        Some(limit) => finding(
+            "somaxconn",
+            State::Ok,
+            format!("{limit}: upper limit of backlogs"),
+            "",
+        ),
+        None => finding("somaxconn", State::Warn, "cannot be read here", ""),
+    }
+}
+
+fn backlog(socket: &Socket, facts: &Facts) -> Option<Finding> {
+    if socket.limit >= SMALL_BACKLOG {
+        return None;
+    }
+    let hint = match facts.somaxconn {
+        Some(limit) if socket.limit >= limit => {
+            "raise net.core.somaxconn, then restart the server".to_owned()
+        }
+        limit => format!(
+            "give listen() a larger backlog, up to somaxconn{} (nginx: `listen 80 backlog=4096`)",
+            limit.map_or_else(String::new, |n| format!(" = {n}"))
+        ),
+    };
+    Some(finding(
+        &format!("backlog of {}", socket.address),
+        State::Warn,
+        format!(
+            "{}: too small for bursts (less than {SMALL_BACKLOG}); connections that the server \
+             would serve a moment later are refused",
+            socket.limit
+        ),
+        hint,
+    ))
+}
+
+fn mptcp(socket: &Socket) -> Finding {
+    finding(
+        &format!("MPTCP on {}", socket.address),
+        State::Warn,
+        "the kernel takes no cookie from weir for MPTCP listeners: no-syn-drop refuses at the SYN \
+         there, as reserv does",
+        "Go servers: GODEBUG=multipathtcp=0, or ListenConfig.SetMultipathTCP(false)",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn healthy() -> Facts {
+        Facts {
+            syn_cookies: Some(1),
+            somaxconn: Some(4096),
+            netdev_max_backlog: Some(1000),
+            abort_on_overflow: Some(0),
+            receive_drops: Some(0),
+            cpus: 2,
+            receivers: vec![Receiver {
+                interface: "eth0".into(),
+                queues: 2,
+                rps: false,
+            }],
+            sockets: Ok(vec![Socket {
+                address: "0.0.0.0:80".into(),
+                limit: 511,
+                mptcp: false,
+            }]),
+        }
+    }
+
+    /// Names of the findings that are not ok.
+    fn complaints(facts: &Facts) -> Vec<String> {
+        let findings = advise(facts);
+        let bad = findings
+            .into_iter()
+            .filter(|finding| finding.state != State::Ok);
+        bad.inspect(|finding| assert!(!finding.hint.is_empty(), "{finding:?}"))
+            .map(|finding| finding.name)
+            .collect()
+    }
+
+    fn sockets(limit: u32, mptcp: bool) -> Facts {
+        let socket = Socket {
+            address: "0.0.0.0:80".into(),
+            limit,
+            mptcp,
+        };
+        Facts {
+            sockets: Ok(vec![socket]),
+            ..healthy()
+        }
+    }
+
+    #[test]
+    fn a_healthy_machine_has_no_complaint() {
+        assert_eq!(complaints(&healthy()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_ailment_is_named_once() {
+        let one = |interface: &str, rps| {
+            let receiver = Receiver {
+                interface: interface.into(),
+                queues: 1,
+                rps,
+            };
+            Facts {
+                receivers: vec![receiver],
+                ..healthy()
+            }
+        };
+        let cases = [
+            (
+                Facts {
+                    syn_cookies: Some(0),
+                    ..healthy()
+                },
+                "tcp_syncookies",
+            ),
+            (
+                Facts {
+                    syn_cookies: Some(2),
+                    ..healthy()
+                },
+                "tcp_syncookies",
+            ),
+            (
+                Facts {
+                    syn_cookies: None,
+                    ..healthy()
+                },
+                "tcp_syncookies",
+            ),
+            (
+                Facts {
+                    abort_on_overflow: Some(1),
+                    ..healthy()
+                },
+                "tcp_abort_on_overflow",
+            ),
+            (
+                Facts {
+                    receive_drops: Some(7),
+                    ..healthy()
+                },
+                "netdev_max_backlog",
+            ),
+            (
+                Facts {
+                    somaxconn: Some(128),
+                    ..healthy()
+                },
+                "somaxconn",
+            ),
+            (one("eth0", false), "receive steering of eth0"),
+            (sockets(128, false), "backlog of 0.0.0.0:80"),
+            (sockets(511, true), "MPTCP on 0.0.0.0:80"),
+            (
+                Facts {
+                    sockets: Err("no right".into()),
+                    ..healthy()
+                },
+                "listening sockets",
+            ),
+        ];
+        for (facts, name) in cases {
+            assert_eq!(complaints(&facts), [name]);
+        }
+        assert!(complaints(&one("eth0", true)).is_empty());
+        assert!(
+            complaints(&Facts {
+                cpus: 1,
+                ..one("eth0", false)
+            })
+            .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_backlog_cut_by_somaxconn_is_told_apart() {
+        let cut = Facts {
+            somaxconn: Some(128),
+            ..sockets(128, false)
+        };
+        let hint = |facts: &Facts| advise(facts).pop().unwrap().hint;
+        assert!(hint(&cut).starts_with("raise net.core.somaxconn"));
+        assert!(hint(&sockets(128, false)).contains("up to somaxconn = 4096"));
+    }
+}
