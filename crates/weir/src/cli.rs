@@ -199,14 +199,16 @@ fn parse_overbook(text: &str) -> Result<f64, Fault> {
     check_overbook(number)
 }
 
-/// A value parser from a core function; a fault's hint becomes part of clap's message.
+/// A value parser from a core function; a fault's hint stands on a line of its own, as elsewhere.
 fn parsed<T>(
     parse: impl Fn(&str) -> Result<T, Fault> + Clone + Send + Sync + 'static,
 ) -> impl TypedValueParser<Value = T>
 where
     T: Clone + Send + Sync + 'static,
 {
-    move |text: &str| parse(text).map_err(|fault| format!("{}; {}", fault.cause, fault.hint))
+    move |text: &str| {
+        parse(text).map_err(|fault| format!("{}\n  hint: {}", fault.cause, fault.hint))
+    }
 }
 
 /// A value parser from a setting's words, with their texts in the long help.

@@ -293,6 +293,17 @@ pub fn ask(dir: &Path, namespace: u64, request: Request) -> Result<Option<Answer
     }
 }
 
+/// Removes what a killed process has left, if there is anything and nobody holds the namespace.
+///
+/// # Errors
+/// The files cannot be removed.
+pub fn sweep(dir: &Path, namespace: u64) -> Result<()> {
+    if socket_path(dir, namespace).exists() || lock_path(dir, namespace).exists() {
+        drop(Claim::take(dir, namespace)?);
+    }
+    Ok(())
+}
+
 fn exchange(mut stream: &UnixStream, request: Request) -> io::Result<String> {
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let mut line = serde_json::to_string(&request).expect("requests are JSON");
@@ -355,14 +366,17 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stays_behind_and_what_a_killed_process_left_is_taken_over() {
+    fn nothing_stays_behind_and_what_a_killed_process_left_is_swept() {
         let dir = Dir::new("stale");
         drop(Claim::take(&dir.0, 1).unwrap());
         assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 0);
         drop(UnixListener::bind(socket_path(&dir.0, 1)).unwrap());
         std::fs::write(lock_path(&dir.0, 1), "4194304").unwrap();
+        drop(Claim::take(&dir.0, 1).unwrap());
+        drop(UnixListener::bind(socket_path(&dir.0, 1)).unwrap());
         assert_eq!(ask(&dir.0, 1, Request::Status).unwrap(), None);
-        assert!(Claim::take(&dir.0, 1).is_ok());
+        sweep(&dir.0, 1).unwrap();
+        assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 0);
     }
 
     #[test]

@@ -171,19 +171,28 @@ fn abort_on_overflow(value: u32) -> Finding {
 /// Packets lost there are lost before the guard: each SYN among them costs its client 1 s.
 fn receive_queues(facts: &Facts) -> Finding {
     let name = "netdev_max_backlog";
-    let (Some(limit), Some(drops)) = (facts.netdev_max_backlog, facts.receive_drops) else {
-        return finding(name, State::Warn, "cannot be read here", "");
+    // The sysctl is visible in the first network namespace only; the drops are those of all.
+    let limit = facts.netdev_max_backlog;
+    let shown = limit.map_or_else(String::new, |limit| format!("{limit}: "));
+    let Some(drops) = facts.receive_drops else {
+        let hint = "is /proc mounted? /proc/net/softnet_stat has the receive queues' drops";
+        return finding(
+            name,
+            State::Warn,
+            format!("{shown}drops cannot be read"),
+            hint,
+        );
     };
     if drops == 0 {
-        let text = format!("{limit}: no packet was dropped before the guard since boot");
+        let text = format!("{shown}no packet was dropped before the guard since boot");
         return finding(name, State::Ok, text, "");
     }
-    let wanted = limit.saturating_mul(4).max(4096);
+    let wanted = limit.unwrap_or(0).saturating_mul(4).max(4096);
     finding(
         name,
         State::Warn,
         format!(
-            "{limit}: {drops} packets were dropped before the guard since boot, in all namespaces \
+            "{shown}{drops} packets were dropped before the guard since boot, in all namespaces \
              (/proc/net/softnet_stat); each SYN among them costs its client 1 s"
         ),
         format!(

@@ -59,7 +59,7 @@ pub struct ListenerReport {
     pub address: String,
     /// `enforce` or `observe`.
     pub mode: String,
-    /// The policy asked for, in words.
+    /// The policy in force, in words.
     pub policy: String,
     /// Whether it is guarded at the moment: false while none of its interfaces exists.
     pub in_force: bool,
@@ -245,4 +245,123 @@ pub fn counter_table(counters: &BTreeMap<String, u64>, all: bool) -> String {
         ],
         &rows,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(address: &str, queue_length: u32) -> SocketReport {
+        SocketReport {
+            address: address.into(),
+            queue_length,
+            queue_limit: 511,
+            half_open: 1,
+            wait_us: Some(1500),
+            mptcp: false,
+        }
+    }
+
+    fn report() -> Report {
+        let counters = VERDICTS
+            .iter()
+            .map(|row| (row.name.to_owned(), 0))
+            .collect();
+        let mut web = ListenerReport {
+            name: "web".into(),
+            address: "*:80".into(),
+            mode: "enforce".into(),
+            policy: "reserv rst-syn, admit wait 20ms".into(),
+            in_force: true,
+            listening: true,
+            queue_length: 5,
+            queue_limit: 1022,
+            half_open: 2,
+            wait_us: Some(1500),
+            fallback: Some("reserv rst-syn".into()),
+            fallback_because: Some("cookies are off".into()),
+            counters,
+            sockets: vec![socket("0.0.0.0:80", 5), socket("[::]:80", 0)],
+            ..ListenerReport::default()
+        };
+        web.settings
+            .insert("establish".into(), "no-syn-drop".into());
+        web.counters.insert("syn_admitted".into(), 12345);
+        Report {
+            running: true,
+            process: Some(Process {
+                pid: 7,
+                command: "run".into(),
+                config: Some("/etc/weir/weir.toml".into()),
+                ..Process::default()
+            }),
+            interfaces: vec![InterfaceReport {
+                name: "eth0".into(),
+                index: 2,
+                xdp: false,
+            }],
+            listeners: vec![web],
+        }
+    }
+
+    #[test]
+    fn people_see_queues_fallback_and_the_verdicts_that_fell() {
+        let expected = "\
+weir run --config /etc/weir/weir.toml (pid 7) guards 1 listener on eth0
+
+listener  address     mode      queue  half-open   wait  policy
+web       *:80        enforce  5/1022          2  1.5ms  reserv rst-syn, admit wait 20ms
+  socket  0.0.0.0:80            5/511          1  1.5ms
+  socket  [::]:80               0/511          1  1.5ms
+
+web
+  fallback to reserv rst-syn: cookies are off
+  verdict       count  text
+  syn_admitted  12345  SYN passed to the server: there is room in its listen queue
+";
+        assert_eq!(report().text(false), expected);
+    }
+
+    #[test]
+    fn all_shows_every_counter() {
+        let shown = |all| {
+            let text = report().text(all);
+            VERDICTS
+                .iter()
+                .filter(|row| text.contains(row.text))
+                .count()
+        };
+        assert_eq!((shown(false), shown(true)), (1, VERDICTS.len()));
+    }
+
+    #[test]
+    fn json_has_the_names_that_scripts_rely_on() {
+        let json = serde_json::to_value(report()).unwrap();
+        let listener = json["listeners"][0].as_object().unwrap();
+        for name in [
+            "name",
+            "address",
+            "mode",
+            "queue_length",
+            "queue_limit",
+            "half_open",
+            "counters",
+            "classes",
+            "sockets",
+            "fallback",
+            "establish",
+        ] {
+            assert!(listener.contains_key(name), "{name}");
+        }
+        assert_eq!(
+            json["listeners"][0]["counters"].as_object().unwrap().len(),
+            VERDICTS.len()
+        );
+    }
+
+    #[test]
+    fn what_is_sent_over_the_control_socket_arrives_whole() {
+        let sent = serde_json::to_string(&report()).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&sent).unwrap(), report());
+    }
 }

@@ -191,7 +191,7 @@ impl<B: Backend> Session<B> {
             name: asked.name.clone(),
             address: asked.address.to_string(),
             mode: weir_core::config::Word::word(asked.mode).to_owned(),
-            policy: describe::policy(asked),
+            policy: describe::policy(&policy.fitted.listener),
             in_force: exists_somewhere(asked, &self.links),
             listening: !serving.is_empty(),
             queue_length: serving.iter().map(|s| s.queue_length).sum(),
@@ -264,6 +264,19 @@ impl<B: Backend> Session<B> {
             xdp: place.xdp,
         };
         self.attached.iter().map(report).collect()
+    }
+
+    /// Names of the interfaces on which one listener is guarded.
+    pub fn interfaces_of(&self, listener: &str) -> Vec<&str> {
+        let Some(policy) = self.policies.iter().find(|p| p.asked.name == listener) else {
+            return Vec::new();
+        };
+        let its = places(std::slice::from_ref(&policy.asked), &self.links);
+        let attached = self
+            .attached
+            .iter()
+            .filter(|(index, _)| its.contains_key(index));
+        attached.map(|(_, place)| place.name.as_str()).collect()
     }
 
     /// What was asked for and is carried out otherwise, a sentence each.

@@ -161,7 +161,7 @@ pub static LISTENER_KEYS: [Key; 13] = [
         name: "interval",
         values: "1ms to 10s",
         text: "How long the wait must stand over target_wait before it refuses; shorter bursts pass",
-        set: |l, v| text(v).and_then(parse_wait).map(|wait| l.interval = wait),
+        set: |l, v| wait(v).map(|wait| l.interval = wait),
         show: |l| Setting::Text(format_duration(l.interval)),
     },
     Key {
@@ -262,15 +262,16 @@ pub fn check_overbook(share: f64) -> Result<f64, Fault> {
     Err(Fault::new(format!("{share:?} is out of range"), hint))
 }
 
+const WAIT_HINT: &str = "a duration with its unit from 1ms to 10s, for example \"20ms\"";
+
 /// Reads `target_wait` or `interval`: 1 ms..=10 s with a unit.
 ///
 /// # Errors
 /// No duration, no unit, or out of that range.
 pub fn parse_wait(text: &str) -> Result<Duration, Fault> {
-    let hint = "a duration with its unit from 1ms to 10s, for example \"20ms\"";
-    let wait = parse_duration(text).map_err(|cause| Fault::new(cause, hint))?;
+    let wait = parse_duration(text).map_err(|cause| Fault::new(cause, WAIT_HINT))?;
     if wait < Duration::from_millis(1) || wait > Duration::from_secs(10) {
-        return Err(Fault::new(format!("{text:?} is out of range"), hint));
+        return Err(Fault::new(format!("{text:?} is out of range"), WAIT_HINT));
     }
     Ok(wait)
 }
@@ -306,6 +307,13 @@ fn text(value: &Given) -> Result<&str, Fault> {
             "a string",
             "write the value in double quotes",
         )),
+    }
+}
+
+fn wait(value: &Given) -> Result<Duration, Fault> {
+    match value {
+        Given::Text(text) => parse_wait(text),
+        _ => Err(mismatch(value, "a duration", WAIT_HINT)),
     }
 }
 

@@ -91,7 +91,7 @@ fn mistakes_are_placed_and_hinted() {
         ),
         (
             "target_wait = 20",
-            "4:15: listener \"web\": target_wait: is a number, not a string | write the value in double quotes",
+            "4:15: listener \"web\": target_wait: is a number, not a duration | a duration with its unit from 1ms to 10s, for example \"20ms\"",
         ),
         (
             "target_wait = \"20\"",

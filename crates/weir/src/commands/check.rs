@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use weir_core::config::keys::{LISTENER_KEYS, Setting};
+use weir_core::config::keys::{Key, LISTENER_KEYS, Setting};
 use weir_core::config::{Config, example, parse};
 use weir_core::listener::Listener;
 
@@ -56,24 +56,36 @@ pub fn settings(listener: &Listener) -> serde_json::Map<String, serde_json::Valu
         .collect()
 }
 
-/// One table: a row per key, a column per listener.
+/// Listeners side by side in one table; more would not fit a terminal.
+const COLUMNS: usize = 4;
+
+/// Tables with a row per key and a column per listener.
 fn text(config: &Config) -> String {
-    let plain = |setting: Setting| match setting {
-        Setting::Text(text) => text,
-        Setting::List(names) if names.is_empty() => "all".to_owned(),
-        Setting::List(names) => names.join(","),
-        other => other.to_string(),
-    };
+    let tables: Vec<String> = config.listeners.chunks(COLUMNS).map(columns).collect();
+    tables.join("\n")
+}
+
+fn columns(listeners: &[Listener]) -> String {
     let mut head = vec![("key", Align::Left)];
-    let names: Vec<&str> = config.listeners.iter().map(|l| l.name.as_str()).collect();
-    head.extend(names.iter().map(|name| (*name, Align::Left)));
-    let row = |key: &weir_core::config::keys::Key| {
-        let values = config
-            .listeners
+    head.extend(
+        listeners
             .iter()
-            .map(|listener| plain((key.show)(listener)));
+            .map(|listener| (listener.name.as_str(), Align::Left)),
+    );
+    let row = |key: &Key| {
+        let values = listeners.iter().map(|listener| plain((key.show)(listener)));
         [key.name.to_owned()].into_iter().chain(values).collect()
     };
     let keys = LISTENER_KEYS.iter().filter(|key| key.name != "name");
     table(&head, &keys.map(row).collect::<Vec<_>>())
+}
+
+/// A setting without TOML's quotes.
+fn plain(setting: Setting) -> String {
+    match setting {
+        Setting::Text(text) => text,
+        Setting::List(names) if names.is_empty() => "all".to_owned(),
+        Setting::List(names) => names.join(","),
+        other => other.to_string(),
+    }
 }

@@ -98,7 +98,7 @@ impl Row {
             None => vec![first],
             Some(cause) => vec![
                 first,
-                line(format!("{cause} (Linux {} has it)", self.min_kernel)),
+                line(format!("{cause}; needs Linux {}", self.min_kernel)),
                 line(format!("without it: {}", self.without)),
             ],
         }
@@ -242,7 +242,7 @@ mod tests {
             advice: Vec::new(),
         };
         let expected = "state  mechanism\nno     tcx        judging packets\n\
-                        \x20                 no tcx links (Linux 6.6 has it)\n\
+                        \x20                 no tcx links; needs Linux 6.6\n\
                         \x20                 without it: nothing works\n";
         assert!(
             diagnosis.text().starts_with(expected),

@@ -150,20 +150,16 @@ fn something_listens(listener: &Listener, sockets: &[ListenSocket]) -> Result<()
 
 /// The line that says that protection is on.
 fn on_line<B: Backend>(session: &Session<B>, listener: &Listener) -> Result<String> {
-    let reports = session.listeners()?;
-    let interfaces = session.interfaces();
-    let names = interfaces.iter().map(|interface| interface.name.as_str());
-    Ok(format!(
-        "weir: {} {} ({}) on {}; {}; Ctrl-C takes it off\n",
-        match listener.mode {
-            Mode::Enforce => "protecting",
-            Mode::Observe => "observing",
-        },
-        object(listener),
-        describe::policy(listener),
-        describe::interfaces(names),
-        reports.first().map_or_else(String::new, queue),
-    ))
+    let verb = match listener.mode {
+        Mode::Enforce => "protecting",
+        Mode::Observe => "observing",
+    };
+    let interfaces = describe::interfaces(session.interfaces_of(&listener.name));
+    let mut line = format!("weir: {verb} {}", object(listener));
+    for report in session.listeners()? {
+        line += &format!(" ({}) on {interfaces}; {}", report.policy, queue(&report));
+    }
+    Ok(line + "; Ctrl-C takes it off\n")
 }
 
 fn object(listener: &Listener) -> String {

@@ -54,11 +54,13 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
 }
 
 fn log_start(session: &Session<Guard>) -> Result<()> {
-    let interfaces = session.interfaces();
-    let names = describe::interfaces(interfaces.iter().map(|interface| interface.name.as_str()));
     for listener in session.listeners()? {
         let (name, address, policy) = (&listener.name, &listener.address, &listener.policy);
-        tracing::info!("{name}: {} {address} ({policy}) on {names}", listener.mode);
+        let interfaces = describe::interfaces(session.interfaces_of(name));
+        tracing::info!(
+            "{name}: {} {address} ({policy}) on {interfaces}",
+            listener.mode
+        );
         if !listener.listening {
             tracing::warn!("{name}: nothing listens on {address} yet");
         }

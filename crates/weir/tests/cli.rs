@@ -1,0 +1,192 @@
+//! What the command prints and how it exits, held to files in `tests/golden`.
+//!
+//! `WEIR_BLESS=1 cargo test -p weir --test cli` writes them anew; read the difference then.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Golden file → arguments. Commands run in the folder of the golden files.
+const CASES: &[(&str, &str)] = &[
+    ("help", "--help"),
+    ("help-protect", "protect --help"),
+    ("help-run", "run --help"),
+    ("help-check", "check --help"),
+    ("help-status", "status --help"),
+    ("help-doctor", "doctor --help"),
+    ("help-explain", "explain --help"),
+    ("no-command", ""),
+    ("check", "check two.toml"),
+    ("check-json", "check --json two.toml"),
+    ("check-odd", "check odd.toml"),
+    ("check-bad", "check bad.toml"),
+    ("check-syntax", "check syntax.toml"),
+    ("check-missing", "check missing.toml"),
+    ("check-example", "check --example"),
+    ("explain", "explain"),
+    ("explain-counter", "explain syn_reset_wait"),
+    ("explain-key", "explain target_wait"),
+    ("explain-slip", "explain syn_admited"),
+    ("explain-stranger", "explain gold"),
+    ("protect-policy", "protect 80 --establish reserve"),
+    ("protect-port", "protect http"),
+    ("protect-port-0", "protect 0"),
+    ("protect-address", "protect 80 --address localhost"),
+    ("protect-wait", "protect 80 --target-wait 20"),
+    ("protect-overbook", "protect 80 --overbook 17"),
+    (
+        "protect-interface",
+        "protect 80 --interface an-interface-name-that-is-too-long",
+    ),
+    ("run-bad", "run --config bad.toml"),
+    ("status-none", "--runtime-dir none status"),
+    ("status-none-json", "--runtime-dir none status --json"),
+    ("detach-none", "--runtime-dir none detach"),
+    ("reload-none", "--runtime-dir none reload"),
+];
+
+fn golden_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn weir(arguments: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(arguments.split_whitespace())
+        .current_dir(golden_dir())
+        .env("COLUMNS", "100")
+        .output()
+        .expect("weir starts")
+}
+
+fn transcript(arguments: &str) -> String {
+    let output = weir(arguments);
+    let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
+    // The absolute path is the machine's, not the command's.
+    let here = format!("{}/", golden_dir().display());
+    let stderr = text(output.stderr).replace(&here, "");
+    let code = output.status.code().expect("weir is not killed");
+    let stdout = text(output.stdout);
+    format!("$ weir {arguments}\n{stdout}--- stderr\n{stderr}--- exit {code}\n")
+}
+
+#[test]
+fn help_errors_and_tables_are_as_agreed() {
+    let bless = std::env::var_os("WEIR_BLESS").is_some();
+    let mut different = Vec::new();
+    for (name, arguments) in CASES {
+        let file = golden_dir().join(format!("{name}.txt"));
+        let got = transcript(arguments);
+        if bless {
+            std::fs::write(&file, &got).expect("the golden file is written");
+        }
+        let agreed = std::fs::read_to_string(&file).unwrap_or_default();
+        if got != agreed {
+            different.push(format!(
+                "{}\n--- agreed\n{agreed}--- got\n{got}",
+                file.display()
+            ));
+        }
+    }
+    assert!(
+        different.is_empty(),
+        "{}\nWEIR_BLESS=1 accepts",
+        different.join("\n")
+    );
+}
+
+#[test]
+fn every_golden_file_belongs_to_a_case() {
+    for entry in std::fs::read_dir(golden_dir()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let known = CASES.iter().any(|(case, _)| *case == name);
+        assert!(
+            known || path.extension().unwrap() == "toml",
+            "{}",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn every_error_on_stderr_has_a_hint_or_is_claps_own() {
+    for (name, arguments) in CASES {
+        let output = weir(arguments);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let guided = ["hint: ", "--help", "Usage: "]
+            .iter()
+            .any(|word| stderr.contains(word));
+        assert!(output.status.success() || guided, "{name}: {stderr}");
+    }
+}
+
+#[test]
+fn json_is_json() {
+    let parsed = |arguments: &str| -> serde_json::Value {
+        serde_json::from_slice(&weir(arguments).stdout).expect("stdout is JSON")
+    };
+    assert_eq!(
+        parsed("check --json two.toml")["listeners"][0]["establish"],
+        "no-syn-drop"
+    );
+    let status = parsed("--runtime-dir none status --json");
+    assert_eq!(status["running"], false);
+    assert_eq!(status["listeners"], serde_json::json!([]));
+}
+
+/// A folder that is removed when the test ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        Folder(std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const VISIBLE: [&str; 8] = [
+    "protect", "run", "reload", "check", "status", "detach", "doctor", "explain",
+];
+
+#[test]
+fn every_command_has_a_man_page_that_names_its_flags() {
+    let folder = Folder::new("man");
+    assert!(
+        weir(&format!("generate man {}", folder.0.display()))
+            .status
+            .success()
+    );
+    for command in VISIBLE {
+        let page = std::fs::read_to_string(folder.0.join(format!("weir-{command}.8"))).unwrap();
+        assert!(
+            page.contains(&format!(".TH WEIR-{}", command.to_uppercase())),
+            "{command}"
+        );
+    }
+    let protect = std::fs::read_to_string(folder.0.join("weir-protect.8")).unwrap();
+    assert!(protect.contains(r"\-\-target\-wait"));
+    let main = std::fs::read_to_string(folder.0.join("weir.8")).unwrap();
+    assert!(VISIBLE.iter().all(|command| main.contains(command)));
+    assert!(!main.contains("generate"), "hidden commands stay hidden");
+}
+
+#[test]
+fn completions_know_every_command() {
+    let folder = Folder::new("completions");
+    assert!(
+        weir(&format!("generate completions {}", folder.0.display()))
+            .status
+            .success()
+    );
+    for file in ["weir.bash", "_weir", "weir.fish"] {
+        let script = std::fs::read_to_string(folder.0.join(file)).unwrap();
+        assert!(
+            VISIBLE.iter().all(|command| script.contains(command)),
+            "{file}"
+        );
+    }
+}
