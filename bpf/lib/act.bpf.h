@@ -72,11 +72,7 @@ static __always_inline void flow_of(struct flow *f, const struct bpf_sock_tuple 
 	}
 }
 
-/*
- * Whether the packet is for this host. One that is only forwarded through it
- * may meet a wildcard listener in the lookup, and is none of our business.
- */
-static __always_inline bool for_this_host(void *ctx, u32 ifindex, const struct bpf_sock_tuple *t, bool v6)
+static __always_inline bool routed_here(void *ctx, u32 ifindex, const struct bpf_sock_tuple *t, bool v6)
 {
 	struct bpf_fib_lookup fib = { .ifindex = ifindex, .l4_protocol = IPPROTO_TCP };
 	long where;
@@ -92,6 +88,32 @@ static __always_inline bool for_this_host(void *ctx, u32 ifindex, const struct b
 	}
 	where = bpf_fib_lookup(ctx, &fib, sizeof(fib), FIB_SKIP_NEIGH);
 	return where == BPF_FIB_LKUP_RET_NOT_FWDED || where == BPF_FIB_LKUP_RET_FWD_DISABLED;
+}
+
+/*
+ * Whether the packet is for this host. One that is only forwarded through it
+ * may meet a wildcard listener in the lookup, and is none of our business.
+ * Asking the routing table takes 30 ns, so the answer is kept for a second.
+ */
+static __always_inline bool for_this_host(void *ctx, u32 ifindex, const struct bpf_sock_tuple *t, bool v6,
+					  u64 now)
+{
+	u32 addr[4] = { v6 ? t->ipv6.daddr[0] : t->ipv4.daddr, v6 ? t->ipv6.daddr[1] : 0,
+			v6 ? t->ipv6.daddr[2] : 0, v6 ? t->ipv6.daddr[3] : 0 };
+	u32 key = (addr[0] ^ addr[1] ^ addr[2] ^ addr[3]) * 0x9e3779b1 >> 26, second = now >> 30;
+	struct locality *l = bpf_map_lookup_elem(&localities, &key);
+
+	_Static_assert(LOCALITY_SLOTS == 1 << (32 - 26), "key is in range");
+	if (!l)
+		return false;
+	if (l->second == second && l->ifindex == ifindex && l->addr[0] == addr[0] && l->addr[1] == addr[1] &&
+	    l->addr[2] == addr[2] && l->addr[3] == addr[3])
+		return l->ours;
+	__builtin_memcpy(l->addr, addr, 16);
+	l->ifindex = ifindex;
+	l->second = second;
+	l->ours = routed_here(ctx, ifindex, t, v6);
+	return l->ours;
 }
 
 static __always_inline bool source_answerable(const struct bpf_sock_tuple *t, bool v6)

@@ -28,9 +28,12 @@ struct queue_view {
 	u32 claims;	/* SYNs let in that the kernel does not count yet */
 };
 
-/* How often the estimator looks, and the least and most that one sample spans. */
-#define WAIT_STEP_NS 250000ULL
-#define WAIT_SAMPLE_MIN_NS 2000000ULL
+/*
+ * How often the estimator looks at most, and the least and most that one
+ * sample spans. The clock is the kernel's coarse one: ticks of 1 to 10 ms.
+ */
+#define WAIT_STEP_NS 1000000ULL
+#define WAIT_SAMPLE_MIN_NS 10000000ULL
 #define WAIT_SAMPLE_MAX_NS 100000000ULL
 #define WAIT_SAMPLE_ACCEPTS 16
 /* A service time above this is a stopped server; keeps length * service below 2^64. */
@@ -39,14 +42,15 @@ struct queue_view {
 struct wait_state {
 	u64 looked_ns;		/* last look, 0: never */
 	u64 sample_ns;		/* the running sample began */
-	u64 sample_admitted;	/* `admitted` then */
 	u64 service_ns;		/* time between accepts of a busy server; 0: not known yet */
 	u64 above_ns;		/* since when the wait is over the target; 0: it is not */
 	u64 last_above_ns;	/* when it was last seen over the target */
+	u32 sample_admitted;	/* `admitted` then */
 	u32 sample_used;	/* length + half_open then */
 	u32 high_mark;		/* longest queue since above_ns */
 	u32 standing;		/* 1: refuse while over the target */
 	u32 busy;		/* 1: no look of the running sample saw an empty queue */
+	u32 pad;
 };
 
 static __always_inline u64 wait_now(const struct wait_state *w, u32 length)
@@ -54,7 +58,7 @@ static __always_inline u64 wait_now(const struct wait_state *w, u32 length)
 	return length * w->service_ns;
 }
 
-static __always_inline void wait_restart_sample(struct wait_state *w, u64 now, u64 admitted, u32 used,
+static __always_inline void wait_restart_sample(struct wait_state *w, u64 now, u32 admitted, u32 used,
 						u32 length)
 {
 	w->sample_ns = now;
@@ -68,10 +72,10 @@ static __always_inline void wait_restart_sample(struct wait_state *w, u64 now, u
  * and are no longer in it. A half-open connection that expired counts as one
  * too: rare, and it only shortens the estimate.
  */
-static __always_inline void wait_measure(struct wait_state *w, u64 now, u64 admitted, u32 used, u32 length)
+static __always_inline void wait_measure(struct wait_state *w, u64 now, u32 admitted, u32 used, u32 length)
 {
 	u64 elapsed = now - w->sample_ns, sample;
-	long left = (long)(admitted - w->sample_admitted) - ((long)used - (long)w->sample_used);
+	s32 left = admitted - w->sample_admitted - (used - w->sample_used);
 
 	if (!length)
 		w->busy = 0;
@@ -81,7 +85,7 @@ static __always_inline void wait_measure(struct wait_state *w, u64 now, u64 admi
 		return;
 	/* An idle server's accepts follow the arrivals and say nothing about its speed. */
 	if (w->busy) {
-		sample = elapsed / (left ? (u64)left : 1);
+		sample = elapsed / (left ? (u32)left : 1);
 		if (sample > WAIT_SERVICE_MAX_NS)
 			sample = WAIT_SERVICE_MAX_NS;
 		w->service_ns = w->service_ns ? (3 * w->service_ns + sample) / 4 : sample;
@@ -116,11 +120,10 @@ static __always_inline void wait_judge(struct wait_state *w, u64 now, u32 length
 }
 
 /*
- * One look at the queue. admitted: connections let in since the socket was
- * first seen. Call with exclusive access to *w, at most every WAIT_STEP_NS.
+ * One look at the queue. admitted: connections let in, ever; it wraps. Call with exclusive access to *w, at most every WAIT_STEP_NS.
  */
 static __always_inline void wait_look(struct wait_state *w, u64 now, const struct queue_view *q,
-				      u64 admitted, u64 target_ns, u64 interval_ns)
+				      u32 admitted, u64 target_ns, u64 interval_ns)
 {
 	u32 used = q->length + q->half_open;
 

@@ -41,7 +41,7 @@ static __always_inline void view_queue(void *ctx, struct listen_state *s, const 
 	u32 claims;
 	u32 i;
 
-	q->claims = *(volatile u32 *)&s->claims - own + extra;
+	q->claims = claims_outstanding(s) - own + extra;
 	queue_read(tp, q);
 	claims = q->claims;
 	if (!claims || !reserves(l) || place_free(l, q))
@@ -53,7 +53,7 @@ static __always_inline void view_queue(void *ctx, struct listen_state *s, const 
 	}
 	bpf_for(i, 0, nr_cpus)
 		claim_resolve(ctx, s, i, now);
-	q->claims = *(volatile u32 *)&s->claims - own + extra;
+	q->claims = claims_outstanding(s) - own + extra;
 	queue_read(tp, q);
 }
 
@@ -178,7 +178,7 @@ static __always_inline bool lacks_mptcp_cookie(const struct listener_policy *l, 
 static __always_inline void account_passed(struct listen_state *s, const struct queue_view *q)
 {
 	if (!kernel_full(q))
-		__sync_fetch_and_add(&s->admitted, 1);
+		claim_not_needed(s);
 }
 
 static __always_inline u32 tcp_seq(void *data, void *data_end, u32 l3, bool v6, u32 *ack)
@@ -216,14 +216,20 @@ static __always_inline bool skb_tuple(struct __sk_buff *skb, const struct packet
 	return true;
 }
 
-/* A SYN's RST acknowledges it: seq 0, ack past the SYN and its data (RFC 9293, Section 3.10.7.1). */
+/*
+ * A SYN's RST acknowledges it: seq 0, ack past the SYN and its data (RFC 9293,
+ * Section 3.10.7.1). It keeps the SYN's length where it can: cutting a packet
+ * takes longer than all the rest.
+ */
 static __always_inline void rst_to_syn(struct answer *a, const struct packet *p, u32 isn,
 				       const struct listener_policy *l)
 {
+	u32 payload = p->tcp_len - p->header_len;
+
 	a->seq = 0;
-	a->ack = isn + 1 + p->tcp_len - p->header_len;
+	a->ack = isn + 1 + payload;
 	a->flags = FLAG_RST | FLAG_ACK;
-	a->header_len = sizeof(struct tcp);
+	a->header_len = payload || l->reason ? sizeof(struct tcp) : p->header_len;
 	a->reason_len = l->reason ? REASON_LEN : 0;
 }
 
@@ -245,14 +251,14 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, const struct listen
 static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_policy *l, const struct packet *p,
 				  u32 l3)
 {
-	u64 now = bpf_ktime_get_ns();
+	u64 now = bpf_ktime_get_coarse_ns();
 	struct bpf_sock_tuple t;
 	struct queue_view q = {};
 	struct listen_state *s;
 	struct tcp_sock *tp;
 	struct bpf_sock *sk;
+	bool mptcp, cookies;
 	enum verdict v;
-	bool mptcp;
 
 	if (!skb_tuple(skb, p, l3, &t))
 		return PASS;
@@ -262,7 +268,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 		return PASS;
 	}
 	tp = sk->state == TCP_LISTEN ? bpf_skc_to_tcp_sock(sk) : NULL;
-	s = tp ? queue_state((u64)tp) : NULL;
+	s = tp ? queue_state((u64)tp, now) : NULL;
 	if (!s) {
 		bpf_sk_release(sk);
 		count(l, VERDICT_syn_repeated);
@@ -272,11 +278,18 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 		__sync_fetch_and_add(&s->front_seen, 1);
 		s->front_seen_ns = now;
 	}
-	mptcp = tp->is_mptcp;
-	claim_begin(s);
-	view_queue(skb, s, tp, l, &q, 1, 0, now);
+	cookies = !(mptcp = tp->is_mptcp) && policy_in_force()->cookies;
+	view_queue(skb, s, tp, l, &q, 0, 0, now);
+	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), cookies);
+	if (v == VERDICT_syn_admitted) {
+		/* The same once more with the claim made: now no other CPU can take the same place. */
+		claim_begin(s);
+		view_queue(skb, s, tp, l, &q, 1, 0, now);
+		v = syn_verdict(l, &q, wait_refuses(&s->wait, q.length, l->target_wait_ns), cookies);
+		if (v != VERDICT_syn_admitted)
+			claim_cancel(s);
+	}
 	bpf_sk_release(sk);
-	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), !mptcp && policy_in_force()->cookies);
 	if (v == VERDICT_syn_admitted) {
 		claim_commit(s, &t, p->v6, now);
 		if (!reserves(l) || l->overbook_1024)
@@ -284,9 +297,8 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 		count(l, v);
 		return PASS;
 	}
-	claim_cancel(s);
 	if (!sound_skb(skb, p, l3) || !source_answerable(&t, p->v6) ||
-	    !for_this_host(skb, CTX_LOAD(skb, ifindex), &t, p->v6))
+	    !for_this_host(skb, CTX_LOAD(skb, ifindex), &t, p->v6, now))
 		return PASS;
 	count(l, v);
 	if (lacks_mptcp_cookie(l, mptcp, v))
@@ -425,7 +437,7 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
 {
 	struct bpf_sock *listener = bpf_get_listener_sock(sk);
 	struct tcp_sock *tp = listener ? bpf_skc_to_tcp_sock(listener) : NULL;
-	struct listen_state *s = tp ? queue_state((u64)tp) : NULL;
+	struct listen_state *s = tp ? queue_state((u64)tp, now) : NULL;
 	struct queue_view q = {};
 	u32 ack = 0, seq;
 
@@ -448,7 +460,7 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
 static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_policy *l, const struct packet *p,
 				  u32 l3)
 {
-	u64 now = bpf_ktime_get_ns();
+	u64 now = bpf_ktime_get_coarse_ns();
 	struct bpf_sock_tuple t;
 	struct listen_state *s;
 	struct tcp_sock *tp;
@@ -462,7 +474,7 @@ static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_p
 	if (sk->state == TCP_NEW_SYN_RECV)
 		return on_request_ack(skb, l, p, l3, sk, &t, now);
 	tp = sk->state == TCP_LISTEN && reserves(l) && !l->observe ? bpf_skc_to_tcp_sock(sk) : NULL;
-	s = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state((u64)tp) : NULL;
+	s = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state((u64)tp, now) : NULL;
 	if (!s) {
 		bpf_sk_release(sk);
 		return PASS;
@@ -481,6 +493,7 @@ static __always_inline int front_refuse(struct xdp_md *xdp, const struct listene
 	struct option_walk w = {};
 	struct answer a = {};
 	u32 ack, isn, len;
+	int grow;
 
 	isn = p->v6 ? tcp_seq(data, data_end, l3, true, &ack) : tcp_seq(data, data_end, l3, false, &ack);
 	if (sends_cookie(v)) {
@@ -496,7 +509,8 @@ static __always_inline int front_refuse(struct xdp_md *xdp, const struct listene
 	} else {
 		return XDP_DROP;
 	}
-	if (bpf_xdp_adjust_tail(xdp, (int)answer_len(p, l3, &a) - (int)(xdp_end(xdp) - xdp_start(xdp))))
+	grow = (int)answer_len(p, l3, &a) - (int)(xdp_end(xdp) - xdp_start(xdp));
+	if (grow && bpf_xdp_adjust_tail(xdp, grow))
 		return XDP_PASS;
 	data = xdp_start(xdp);
 	data_end = xdp_end(xdp);
@@ -510,7 +524,7 @@ static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_p
 {
 	void *data = xdp_start(xdp), *data_end = xdp_end(xdp);
 	const u32 l3 = sizeof(struct ethernet);
-	u64 now = bpf_ktime_get_ns();
+	u64 now = bpf_ktime_get_coarse_ns();
 	struct bpf_sock_tuple t = {};
 	struct queue_view q = {};
 	struct listen_state *s;
@@ -530,7 +544,7 @@ static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_p
 	if (!sk)
 		return XDP_PASS;
 	tp = sk->state == TCP_LISTEN ? bpf_skc_to_tcp_sock(sk) : NULL;
-	s = tp ? queue_state((u64)tp) : NULL;
+	s = tp ? queue_state((u64)tp, now) : NULL;
 	if (!s) {
 		bpf_sk_release(sk);
 		return XDP_PASS;
@@ -541,7 +555,7 @@ static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_p
 	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), !mptcp && policy_in_force()->cookies);
 	if (v == VERDICT_syn_admitted || v == VERDICT_syn_left || l->observe ||
 	    !sound(p, data, data_end, l3, false, true) || !source_answerable(&t, p->v6) ||
-	    !for_this_host(xdp, CTX_LOAD(xdp, ingress_ifindex), &t, p->v6)) {
+	    !for_this_host(xdp, CTX_LOAD(xdp, ingress_ifindex), &t, p->v6, now)) {
 		__sync_fetch_and_add(&s->fronted, 1);
 		return XDP_PASS;
 	}

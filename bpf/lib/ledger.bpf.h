@@ -7,16 +7,17 @@
  * sees the first of them, so what the listener's counters say is old by up to
  * a batch per CPU. The ledger closes that gap exactly:
  *
- *   claims    per listening socket, atomic: an upper bound of the SYNs that
- *             were let in and are not counted by the kernel.
+ *   claims    per listening socket, atomic: in its low half an upper bound of
+ *             the SYNs that were let in and are not counted by the kernel, in
+ *             its high half those that were claims and no longer are.
  *   claim[i]  per CPU: how many it made, how many are known to be delivered,
  *             and the last one's flow. A CPU delivers in order, so when the
  *             last is delivered, all are.
  *
  * A CPU's claims are delivered when a lookup finds a request or connection for
  * the last one, or after CLAIM_EXPIRES_NS (the stack dropped it). All but the
- * last batch_max of a CPU are delivered in any case: the receive path holds
- * back no more (net.core.gro_normal_batch). So a SYN that the stack drops, or
+ * batch_max of a CPU are delivered in any case: the receive path holds back no
+ * more (net.core.gro_normal_batch). So a SYN that the stack drops, or
  * whose client resets at once, blocks a few places for a moment, not the door.
  *
  * Why it never over-admits: a CPU first adds its claim to `claims`, then reads
@@ -25,7 +26,7 @@
  * in the counters. Counted twice it may be, for a moment; missed, never.
  *
  * Delivery is only looked into when claims stand between a SYN and a place:
- * far from the limit a SYN costs two atomic additions.
+ * far from the limit a SYN costs two atomic additions, and a refused one none.
  */
 #ifndef WEIR_LEDGER_BPF_H
 #define WEIR_LEDGER_BPF_H
@@ -42,13 +43,15 @@ struct claim {
 };
 
 struct listen_state {
-	u32 claims;		/* atomic */
-	u32 wait_busy;		/* 1: a CPU updates `wait` */
-	u64 admitted;		/* atomic: connections let in, ever */
+	u64 socket;		/* which listening socket it is about; 0: free */
+	u64 used_ns;		/* when that had a SYN last, to a second */
+	u64 claims;		/* atomic: settled << 32 | outstanding */
 	u64 fronted;		/* atomic: SYNs that the XDP front let by, ever */
 	u64 front_seen;		/* atomic: of those, how many reached tc */
 	u64 front_seen_ns;	/* when the last did */
 	u64 event_ns;		/* last sampled event */
+	u32 wait_busy;		/* 1: a CPU updates `wait` */
+	u32 pad;
 	struct wait_state wait;
 	struct claim claim[WEIR_MAX_CPUS];
 };
@@ -85,11 +88,26 @@ static __always_inline bool claim_delivered(void *ctx, struct claim *c, u64 now)
 	return found;
 }
 
+static __always_inline u32 claims_outstanding(struct listen_state *s)
+{
+	return *(volatile u32 *)&s->claims;
+}
+
+/* Connections let in, ever; wraps. */
+static __always_inline u32 claims_ever(struct listen_state *s)
+{
+	u64 claims = *(volatile u64 *)&s->claims;
+
+	return (claims >> 32) + claims;
+}
+
 /* Takes the claims from resolved to delivered out of the bound; another CPU may have done so. */
 static __always_inline void claim_settle(struct listen_state *s, struct claim *c, u32 resolved, u32 delivered)
 {
+	u64 n = (u32)(delivered - resolved);
+
 	if (__sync_val_compare_and_swap(&c->resolved, resolved, delivered) == resolved)
-		__sync_fetch_and_add(&s->claims, resolved - delivered);
+		__sync_fetch_and_add(&s->claims, (n << 32) - n);
 }
 
 static __always_inline void claim_resolve(void *ctx, struct listen_state *s, u32 cpu, u64 now)
@@ -113,6 +131,12 @@ static __always_inline void claim_cancel(struct listen_state *s)
 	__sync_fetch_and_add(&s->claims, -1);
 }
 
+/* A connection that the kernel may have let in although the guard would not (observe mode). */
+static __always_inline void claim_not_needed(struct listen_state *s)
+{
+	__sync_fetch_and_add(&s->claims, 1ULL << 32);
+}
+
 /* The claim holds: the SYN goes to the stack on this CPU. */
 static __always_inline void claim_commit(struct listen_state *s, const struct bpf_sock_tuple *flow, bool v6,
 					 u64 now)
@@ -123,10 +147,10 @@ static __always_inline void claim_commit(struct listen_state *s, const struct bp
 	c->flow = *flow;
 	c->v6 = v6;
 	c->at_ns = now;
+	/* Atomic for its barrier: whoever sees the new count sees the new flow. */
 	made = __sync_fetch_and_add(&c->made, 1) + 1;
-	__sync_fetch_and_add(&s->admitted, 1);
 	resolved = *(volatile u32 *)&c->resolved;
-	if (made - resolved > batch_max)
+	if (made - resolved >= 2 * batch_max)
 		claim_settle(s, c, resolved, made - batch_max);
 }
 

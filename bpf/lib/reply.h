@@ -22,7 +22,7 @@ struct answer {
 	u32 ack;	/* host order */
 	u8 flags;
 	u8 partial;	/* 1: CHECKSUM_PARTIAL */
-	u8 header_len;	/* 20 or SYNACK_HEADER */
+	u8 header_len;	/* 20 or SYNACK_HEADER; a RST without reason: any, the options are zeroed */
 	u8 reason_len;	/* 0 or REASON_LEN */
 };
 
@@ -124,7 +124,7 @@ static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool
 		swap_ethernet(data);
 	pseudo = v6 ? turn_ipv6(data + l3, tcp_len) : turn_ipv4(data + l3, tcp_len);
 	turn_tcp(tcp, a);
-	if (a->header_len == SYNACK_HEADER) {
+	if (a->flags & FLAG_SYN) {
 		__be32 *to = (void *)(tcp + 1);
 
 		if ((void *)(to + 5) > data_end)
@@ -142,17 +142,23 @@ static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool
 		__builtin_memcpy(to, reason, REASON_LEN);
 		body = csum_words(tcp, (sizeof(*tcp) + REASON_LEN) / 4);
 	} else {
+		__be32 *pad = (void *)(tcp + 1);
+
+		/* Zero is "end of options", and adds nothing to the sum. */
+#pragma unroll
+		for (u32 i = 0; i < TCP_OPTIONS_MAX / 4; i++) {
+			if (sizeof(*tcp) + i * 4 >= a->header_len)
+				break;
+			if ((void *)(pad + i + 1) > data_end)
+				return -1;
+			pad[i] = 0;
+		}
 		body = csum_words(tcp, 5);
 	}
 	set_checksum(tcp, pseudo, body, a->partial);
 	return 0;
 }
 
-/*
- * Whether the headers of a packet of ours are sound: the kernel would drop it
- * silently otherwise, so weir must not answer it. Sums up the TCP header with
- * `words` words of options only; a SYN with payload is not judged (true).
- */
 static __always_inline bool ipv4_header_sound(const struct ipv4 *ip)
 {
 	return csum_fold(csum_words(ip, 5)) == 0xffff;

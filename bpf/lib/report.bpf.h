@@ -49,7 +49,7 @@ int list_listeners(struct bpf_iter__tcp *ctx)
 	r.queue_limit = q.limit;
 	r.half_open = q.half_open;
 	r.socket = key;
-	s = bpf_map_lookup_elem(&queues, &key);
+	s = queue_known(key);
 	if (s)
 		r.wait_ns = wait_now(&s->wait, q.length);
 	bpf_seq_write(ctx->meta->seq, &r, sizeof(r));

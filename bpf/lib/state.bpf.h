@@ -6,6 +6,7 @@
 #define WEIR_STATE_BPF_H
 
 #define PACKET_HOST 0
+#define SECOND_NS 1000000000ULL
 
 /* Set by user space before load. */
 const volatile struct siphash_key cookie_key = {};
@@ -28,20 +29,31 @@ struct {
 	__type(value, struct guard_counters);
 } counters SEC(".maps");
 
-/* Key: the listening socket. An entry outlives its socket until it is the least recently used one. */
+/* By a hash of the listening socket, open-addressed; a slot whose socket had no SYN for long is taken over. */
+struct listen_state queues[WEIR_MAX_SOCKETS];
+#define QUEUE_PROBES 4
+#define QUEUE_IDLE_NS (30 * SECOND_NS)
+
+/* Destinations that turned out to be this host's, or not, in this second. */
+struct locality {
+	u32 addr[4];
+	u32 ifindex;
+	u32 second;
+	u32 ours;
+};
+#define LOCALITY_SLOTS 64
+
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, WEIR_MAX_SOCKETS);
-	__type(key, u64);
-	__type(value, struct listen_state);
-} queues SEC(".maps");
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LOCALITY_SLOTS);
+	__type(key, u32);
+	__type(value, struct locality);
+} localities SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);
 } events SEC(".maps");
-
-static const struct listen_state fresh_state;
 
 /*
  * One load of a context field. In C, clang may keep a pointer to the field and
@@ -175,14 +187,55 @@ static __always_inline void count(const struct listener_policy *l, enum verdict 
 		c[v]++;
 }
 
-static __always_inline struct listen_state *queue_state(u64 socket)
+static __always_inline struct listen_state *queue_slot(u64 socket, u32 probe)
 {
-	struct listen_state *s = bpf_map_lookup_elem(&queues, &socket);
+	/* Sockets are allocated at least 64 bytes apart. */
+	u32 hash = (u32)(socket >> 6) * 0x9e3779b1;
 
-	if (s)
+	return &queues[((hash >> 16) + probe) % WEIR_MAX_SOCKETS];
+}
+
+static __always_inline struct listen_state *queue_known(u64 socket)
+{
+#pragma unroll
+	for (u32 i = 0; i < QUEUE_PROBES; i++) {
+		struct listen_state *s = queue_slot(socket, i);
+
+		if (s->socket == socket)
+			return s;
+	}
+	return NULL;
+}
+
+/*
+ * Finds or takes a slot. A slot taken over keeps its claims: they are long
+ * delivered and settle like any others. NULL: all busy, and the packet passes.
+ */
+static __always_inline struct listen_state *queue_state(u64 socket, u64 now)
+{
+	struct listen_state *s = queue_known(socket);
+
+	if (s) {
+		if (now - s->used_ns > SECOND_NS)
+			s->used_ns = now;
 		return s;
-	bpf_map_update_elem(&queues, &socket, &fresh_state, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&queues, &socket);
+	}
+#pragma unroll
+	for (u32 i = 0; i < QUEUE_PROBES; i++) {
+		u64 owner;
+
+		s = queue_slot(socket, i);
+		owner = s->socket;
+		if (owner && now - s->used_ns < QUEUE_IDLE_NS)
+			continue;
+		if (__sync_val_compare_and_swap(&s->socket, owner, socket) != owner)
+			continue;
+		s->used_ns = now;
+		s->wait.service_ns = 0;
+		s->wait.looked_ns = 0;
+		return s;
+	}
+	return NULL;
 }
 
 static __always_inline bool acks_watched(void)
@@ -192,7 +245,6 @@ static __always_inline bool acks_watched(void)
 
 /* As long as a cookie is good, or the kernel repeats a SYN/ACK (tcp_synack_retries 5: 63 s). */
 #define ACK_WATCH_NS (2ULL << COOKIE_EPOCH_SHIFT)
-#define SECOND_NS 1000000000ULL
 
 /* A handshake goes out that its final ACK will decide. Writes the shared line once a second at most. */
 static __always_inline void watch_acks(u64 now)
@@ -226,7 +278,7 @@ static __always_inline bool waits_too_long(struct listen_state *s, const struct 
 					   const struct queue_view *q, u64 now)
 {
 	if (now - s->wait.looked_ns >= WAIT_STEP_NS && !__sync_val_compare_and_swap(&s->wait_busy, 0, 1)) {
-		wait_look(&s->wait, now, q, s->admitted, l->target_wait_ns, l->interval_ns);
+		wait_look(&s->wait, now, q, claims_ever(s), l->target_wait_ns, l->interval_ns);
 		*(volatile u32 *)&s->wait_busy = 0;
 	}
 	return wait_refuses(&s->wait, q->length, l->target_wait_ns);
