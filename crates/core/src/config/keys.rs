@@ -150,11 +150,7 @@ pub static LISTENER_KEYS: [Key; 13] = [
         name: "target_wait",
         values: "1ms to 10s",
         text: "Wait in the listen queue above which admit = wait refuses once it stands",
-        set: |l, v| {
-            text(v)
-                .and_then(parse_wait)
-                .map(|wait| l.target_wait = wait)
-        },
+        set: |l, v| wait(v).map(|wait| l.target_wait = wait),
         show: |l| Setting::Text(format_duration(l.target_wait)),
     },
     Key {
