@@ -8,10 +8,12 @@
 
 pub mod bed;
 pub mod client;
+pub mod cpu;
 pub mod error;
 pub mod experiments;
 pub mod interrupt;
 pub mod netns;
+pub mod plot;
 pub mod program;
 pub mod report;
 pub mod server;

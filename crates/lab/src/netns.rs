@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -89,7 +89,7 @@ impl Netns {
                 setns(file.as_fd(), CloneFlags::CLONE_NEWNET)
                     .context(format!("cannot enter network namespace {}", self.name))?;
                 if let Some(cpu) = cpu {
-                    pin_this_thread(cpu)?;
+                    crate::cpu::pin_this_thread(cpu)?;
                 }
                 work()
             });
@@ -133,13 +133,6 @@ impl Drop for Netns {
         // Nothing can be done about a failure here; sweep_stale of the next run tries again.
         let _ = ip(&["netns", "delete", &self.name]);
     }
-}
-
-/// Pins the calling thread, and what it starts from then on, to one CPU.
-pub fn pin_this_thread(cpu: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu).context(format!("CPU {cpu} is out of range"))?;
-    sched_setaffinity(Pid::from_raw(0), &set).context(format!("cannot pin a thread to CPU {cpu}"))
 }
 
 /// Refuses to go on without root.

@@ -425,13 +425,13 @@ fn to_json(results: &Results) -> Result<String> {
     serde_json::to_string_pretty(results).context("cannot write the results as JSON")
 }
 
-/// Writes results.json into a folder, which is created.
+/// Writes results.json and the pictures into a folder, which is created.
 pub fn write_files(results: &Results, out: &Path) -> Result<()> {
     let json = out.join("results.json");
     std::fs::create_dir_all(out).context(format!("cannot create folder {}", out.display()))?;
     std::fs::write(&json, to_json(results)?).context(format!("cannot write {}", json.display()))?;
     eprintln!("weir-lab: wrote {}", json.display());
-    Ok(())
+    crate::plot::write(results, out)
 }
 
 #[cfg(test)]

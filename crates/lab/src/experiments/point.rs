@@ -13,12 +13,16 @@ use serde::Serialize;
 use super::policy::{Account, InForce, Policy};
 use crate::bed::{Bed, Counters};
 use crate::client::{Generator, Load, Phase, Run};
+use crate::cpu::{self, Ticks};
 use crate::error::Result;
-use crate::netns::pin_this_thread;
 use crate::server::{BUSY, Server, Spec, sockets_in_state};
 
 /// Connections that the kernel keeps retransmitting for are waited for this long at most.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Share of the server's CPU that other programs may take before a point does not count. The
+/// kernel's receive work is not a program; weir's own daemon is one, but idle.
+const MAX_TAKEN: f64 = 0.03;
 
 /// What stays the same from point to point.
 #[derive(Debug)]
@@ -53,14 +57,21 @@ impl Stage {
         let mut in_force =
             InForce::start(&self.bed, policy, self.weir.as_deref(), self.server.port)?;
         let before = self.bed.counters()?;
-        let (run, edges) = run_load(&self.bed, &mut self.generator, load)?;
+        let (mut run, edges) = run_load(&self.bed, &mut self.generator, server.session(), load)?;
+        let taken = edges.1.ticks.taken_by_others_since(&edges.0.ticks);
+        if taken > MAX_TAKEN && run.flaw.is_none() {
+            let percent = taken * 100.0;
+            run.flaw = Some(format!(
+                "other programs took {percent:.0} % of the server's CPU"
+            ));
+        }
         let after = self.bed.counters()?;
         server.check_alive()?;
         in_force.check_alive()?;
         let account = in_force.end()?;
         drop(server);
         self.settle()?;
-        let in_window = edges.1.since(&edges.0);
+        let in_window = edges.1.counters.since(&edges.0.counters);
         Ok(Measured {
             run,
             in_window,
@@ -79,27 +90,39 @@ impl Stage {
     }
 }
 
+/// What is read at each edge of the window.
+#[derive(Debug, Default)]
+struct Edge {
+    counters: Counters,
+    ticks: Ticks,
+}
+
 /// Runs the generator on its CPU, and reads the kernel's counters at the window's edges here.
 fn run_load(
     bed: &Bed,
     generator: &mut Generator,
+    session: u32,
     load: &Load,
-) -> Result<(Run, (Counters, Counters))> {
+) -> Result<(Run, (Edge, Edge))> {
     let (sender, phases) = mpsc::channel();
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
-            pin_this_thread(bed.layout.client_cpu)?;
+            cpu::pin_this_thread(bed.layout.client_cpu)?;
             generator.run(bed, load, move |phase| {
                 // The other end is gone only when reading the counters failed, which it reports.
                 let _ = sender.send(phase);
             })
         });
-        let mut edges = (Counters::default(), Counters::default());
+        let mut edges = (Edge::default(), Edge::default());
         for phase in phases {
-            let counters = bed.counters()?;
+            let ticks = Ticks::read(bed.layout.server_cpu, session)?;
+            let edge = Edge {
+                counters: bed.counters()?,
+                ticks,
+            };
             match phase {
-                Phase::WindowBegins => edges.0 = counters,
-                Phase::WindowEnds => edges.1 = counters,
+                Phase::WindowBegins => edges.0 = edge,
+                Phase::WindowEnds => edges.1 = edge,
             }
         }
         match thread.join() {

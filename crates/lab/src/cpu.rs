@@ -1,0 +1,103 @@
+//! Where a thread runs, and who else used its CPU.
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::error::{Context, Result};
+
+/// Pins the calling thread, and what it starts from then on, to one CPU.
+pub fn pin_this_thread(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu).context(format!("CPU {cpu} is out of range"))?;
+    sched_setaffinity(Pid::from_raw(0), &set).context(format!("cannot pin a thread to CPU {cpu}"))
+}
+
+/// CPU time that went by on one CPU, and in one session of processes, in clock ticks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ticks {
+    /// Programs (user, nice and system time) on the CPU.
+    programs: u64,
+    /// Everything on the CPU, idle time included.
+    all: u64,
+    /// The session's programs, wherever they ran.
+    session: u64,
+}
+
+impl Ticks {
+    /// Reads the ticks of a CPU and of the session with this leader.
+    pub fn read(cpu: usize, session: u32) -> Result<Ticks> {
+        let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+        let name = format!("cpu{cpu} ");
+        let row = stat
+            .lines()
+            .find_map(|line| line.strip_prefix(&name))
+            .unwrap_or_default();
+        let columns: Vec<u64> = row
+            .split_whitespace()
+            .flat_map(str::parse)
+            .take(8)
+            .collect();
+        Ok(Ticks {
+            programs: columns.iter().take(3).sum(),
+            all: columns.iter().sum(),
+            session: session_ticks(session),
+        })
+    }
+
+    /// The share of the CPU's time since `earlier` that went to programs outside the session.
+    pub fn taken_by_others_since(&self, earlier: &Ticks) -> f64 {
+        let programs = self.programs.saturating_sub(earlier.programs);
+        let session = self.session.saturating_sub(earlier.session);
+        let all = self.all.saturating_sub(earlier.all).max(1);
+        programs.saturating_sub(session) as f64 / all as f64
+    }
+}
+
+fn session_ticks(session: u32) -> u64 {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return 0;
+    };
+    let names = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    let pids = names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    let stats = pids.filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok());
+    stats
+        .filter_map(|stat| ticks_in_session(&stat, session))
+        .sum()
+}
+
+/// utime + stime of a /proc/PID/stat line, if the process is in the session.
+fn ticks_in_session(stat: &str, session: u32) -> Option<u64> {
+    // The name in parentheses may hold spaces; what follows it begins with the state, field 3.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    (field(6)? == u64::from(session)).then_some(field(14)? + field(15)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_s_ticks_are_found_behind_odd_process_names() {
+        let stat = "7 (a b) c) S 1 7 42 0 -1 4194560 1 0 0 0 30 12 0 0 20 0 1 0";
+        assert_eq!(ticks_in_session(stat, 42), Some(42));
+        assert_eq!(ticks_in_session(stat, 43), None);
+    }
+
+    #[test]
+    fn only_programs_outside_the_session_are_others() {
+        let before = Ticks {
+            programs: 100,
+            all: 1000,
+            session: 50,
+        };
+        let after = Ticks {
+            programs: 180,
+            all: 1200,
+            session: 120,
+        };
+        assert_eq!(after.taken_by_others_since(&before), 10.0 / 200.0);
+    }
+}

@@ -1,0 +1,365 @@
+//! The picture of a flash crowd: throughput and response time over the offered rate, one line a
+//! policy; as SVG (plotters) and, rendered from it with an embedded font, as PNG (resvg).
+
+use std::path::Path;
+
+use plotters::chart::{ChartBuilder, ChartContext};
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{Ranged, ValueFormatter};
+use plotters::element::DashedPathElement;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::error::{Context, Error, Result};
+use crate::experiments::flash_crowd::Results;
+use crate::report::{Summary, count};
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Coordinates<X, Y> = Cartesian2d<X, Y>;
+
+const SIZE: (u32, u32) = (1280, 560);
+/// PNG pixels for one unit of the SVG.
+const PNG_SCALE: f32 = 1.5;
+const HEADER_HEIGHT: u32 = 76;
+const LEGEND_HEIGHT: u32 = 64;
+const INK: RGBColor = RGBColor(34, 34, 34);
+const FAINT: RGBColor = RGBColor(110, 110, 110);
+const GRID: RGBColor = RGBColor(225, 225, 225);
+/// Okabe and Ito's colours, which stay apart for the colour-blind; yellow is too faint on white.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(213, 94, 0),
+    RGBColor(0, 114, 178),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+];
+
+/// One policy's points: offered rate, then the measured values.
+struct Line<'a> {
+    policy: &'a str,
+    index: usize,
+    points: Vec<&'a Summary>,
+}
+
+impl Line<'_> {
+    fn colour(&self) -> RGBColor {
+        COLOURS[self.index % COLOURS.len()]
+    }
+
+    fn values(&self, value: impl Fn(&Summary) -> f64) -> Vec<(f64, f64)> {
+        self.points
+            .iter()
+            .map(|point| (point.rate_per_s, value(point)))
+            .collect()
+    }
+}
+
+/// Writes `flash-crowd.svg` and `flash-crowd.png` into a folder that exists.
+pub fn write(results: &Results, out: &Path) -> Result<()> {
+    let svg = draw(results)?;
+    let svg_path = out.join("flash-crowd.svg");
+    std::fs::write(&svg_path, &svg).context(format!("cannot write {}", svg_path.display()))?;
+    let png_path = out.join("flash-crowd.png");
+    std::fs::write(&png_path, render(&svg)?)
+        .context(format!("cannot write {}", png_path.display()))?;
+    eprintln!(
+        "weir-lab: wrote {} and {}",
+        svg_path.display(),
+        png_path.display()
+    );
+    Ok(())
+}
+
+/// The picture as SVG.
+pub fn draw(results: &Results) -> Result<String> {
+    let lines = lines(&results.summaries);
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        root.fill(&WHITE).context(FAILED)?;
+        let (header, rest) = root.split_vertically(HEADER_HEIGHT);
+        let (panels, legend) = rest.split_vertically(SIZE.1 - HEADER_HEIGHT - LEGEND_HEIGHT);
+        let (left, right) = panels.split_horizontally(SIZE.0 / 2);
+        draw_header(&header, results).context(FAILED)?;
+        draw_throughput(&left, results, &lines).map_err(drawing_failed)?;
+        draw_response(&right, results, &lines).map_err(drawing_failed)?;
+        draw_legend(&legend, &lines).context(FAILED)?;
+        root.present().context(FAILED)?;
+    }
+    Ok(svg)
+}
+
+/// Renders an SVG as PNG, with DejaVu Sans for all text: no font of the system is needed.
+pub fn render(svg: &str) -> Result<Vec<u8>> {
+    use resvg::{tiny_skia, usvg};
+    let mut options = usvg::Options {
+        font_family: "DejaVu Sans".into(),
+        ..usvg::Options::default()
+    };
+    let fonts = options.fontdb_mut();
+    fonts.load_font_data(dejavu::sans::regular().to_vec());
+    fonts.load_font_data(dejavu::sans::bold().to_vec());
+    fonts.set_sans_serif_family("DejaVu Sans");
+    let tree = usvg::Tree::from_str(svg, &options).context("cannot read the picture's SVG")?;
+    let size = tree.size();
+    let pixels = |units: f32| (units * PNG_SCALE).round() as u32;
+    let mut pixmap = tiny_skia::Pixmap::new(pixels(size.width()), pixels(size.height()))
+        .ok_or_else(|| Error::failed("cannot render the picture", "it has no size"))?;
+    let transform = tiny_skia::Transform::from_scale(PNG_SCALE, PNG_SCALE);
+    resvg::render(&tree, transform, &mut pixmap.as_mut());
+    pixmap
+        .encode_png()
+        .context("cannot encode the picture as PNG")
+}
+
+const FAILED: &str = "cannot draw the picture";
+
+fn drawing_failed(cause: Box<dyn std::error::Error>) -> Error {
+    Error::failed(FAILED, cause)
+}
+
+fn lines(summaries: &[Summary]) -> Vec<Line<'_>> {
+    let mut lines: Vec<Line> = Vec::new();
+    for summary in summaries {
+        match lines.iter_mut().find(|line| line.policy == summary.policy) {
+            Some(line) => line.points.push(summary),
+            None => {
+                let index = lines.len();
+                lines.push(Line {
+                    policy: &summary.policy,
+                    index,
+                    points: vec![summary],
+                });
+            }
+        }
+    }
+    for line in &mut lines {
+        line.points
+            .sort_by(|a, b| a.rate_per_s.total_cmp(&b.rate_per_s));
+    }
+    lines
+}
+
+fn text(size: u32, colour: RGBColor) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&colour)
+}
+
+fn draw_header(
+    area: &Area,
+    results: &Results,
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let title = FontDesc::new(FontFamily::SansSerif, 21.0, FontStyle::Bold).color(&INK);
+    area.draw_text(
+        &format!("Flash crowd: {}", results.server),
+        &title,
+        (24, 14),
+    )?;
+    let machine = format!("{}; {}", results.machine, results.load);
+    area.draw_text(&machine, &text(13, FAINT), (24, 46))?;
+    Ok(())
+}
+
+fn largest(lines: &[Line], value: impl Fn(&Summary) -> f64 + Copy) -> f64 {
+    lines
+        .iter()
+        .flat_map(|line| line.points.iter().map(move |point| value(point)))
+        .fold(1.0, f64::max)
+}
+
+fn rate_end(lines: &[Line]) -> f64 {
+    largest(lines, |point| point.rate_per_s) * 1.04
+}
+
+fn draw_throughput(
+    area: &Area,
+    results: &Results,
+    lines: &[Line],
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let top = largest(lines, |point| point.replies_range_per_s.1)
+        .max(results.saturation_per_s.unwrap_or(0.0));
+    let top = top * 1.12;
+    let mut chart =
+        panel(area, "Throughput, replies/s").build_cartesian_2d(0.0..rate_end(lines), 0.0..top)?;
+    configure(&mut chart, |y| count(*y))?;
+    mark_saturation(&mut chart, results, 0.0, top)?;
+    for line in lines {
+        let spread = line
+            .points
+            .iter()
+            .filter(|point| point.rounds.0 > 1)
+            .map(|point| {
+                let (least, most) = point.replies_range_per_s;
+                PathElement::new(
+                    vec![(point.rate_per_s, least), (point.rate_per_s, most)],
+                    line.colour().stroke_width(2),
+                )
+            });
+        chart.draw_series(spread)?;
+        draw_line(
+            &mut chart,
+            line,
+            &line.values(|point| point.median.replies_per_s),
+        )?;
+    }
+    Ok(())
+}
+
+fn draw_response(
+    area: &Area,
+    results: &Results,
+    lines: &[Line],
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let top = decade_above(largest(lines, |point| point.median.response.p99_ms));
+    let least = lines
+        .iter()
+        .flat_map(|line| line.values(|point| point.median.response.mean_ms))
+        .map(|(_, mean)| mean)
+        .filter(|mean| *mean > 0.0)
+        .fold(top / 10.0, f64::min);
+    let bottom = decade_above(least) / 10.0;
+    let mut chart = panel(
+        area,
+        "Response time of the served: mean, and 99th percentile (dashed)",
+    )
+    .build_cartesian_2d(0.0..rate_end(lines), (bottom..top).log_scale())?;
+    configure(&mut chart, |y| time_label(*y))?;
+    mark_saturation(&mut chart, results, bottom, top)?;
+    for line in lines {
+        let p99 = line.values(|point| point.median.response.p99_ms.max(bottom));
+        chart.draw_series([DashedPathElement::new(
+            p99,
+            5,
+            4,
+            line.colour().mix(0.75).stroke_width(1),
+        )])?;
+        draw_line(
+            &mut chart,
+            line,
+            &line.values(|point| point.median.response.mean_ms.max(bottom)),
+        )?;
+    }
+    Ok(())
+}
+
+fn decade_above(value: f64) -> f64 {
+    10f64.powf(value.max(1e-3).log10().floor() + 1.0)
+}
+
+fn time_label(ms: f64) -> String {
+    match ms {
+        ms if ms >= 999.0 => format!("{:.0} s", ms / 1e3),
+        ms if ms >= 0.99 => format!("{ms:.0} ms"),
+        ms => format!("{:.0} µs", ms * 1e3),
+    }
+}
+
+fn panel<'a, 'b>(area: &'a Area<'b>, title: &str) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
+    let mut builder = ChartBuilder::on(area);
+    builder
+        .caption(title, text(15, INK))
+        .margin_left(16)
+        .margin_right(28)
+        .x_label_area_size(46)
+        .y_label_area_size(64);
+    builder
+}
+
+fn configure<X, Y>(
+    chart: &mut ChartContext<'_, SVGBackend<'_>, Coordinates<X, Y>>,
+    label: impl Fn(&f64) -> String,
+) -> std::result::Result<(), Box<dyn std::error::Error>>
+where
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    chart
+        .configure_mesh()
+        .x_desc("Offered load, connections/s")
+        .x_label_formatter(&|x| count(*x))
+        .y_label_formatter(&label)
+        .x_labels(6)
+        .y_labels(7)
+        .axis_style(FAINT)
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .label_style(text(13, INK))
+        .axis_desc_style(text(13, INK))
+        .draw()?;
+    Ok(())
+}
+
+fn mark_saturation<X, Y>(
+    chart: &mut ChartContext<'_, SVGBackend<'_>, Coordinates<X, Y>>,
+    results: &Results,
+    bottom: f64,
+    top: f64,
+) -> std::result::Result<(), Box<dyn std::error::Error>>
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
+    let Some(saturation) = results.saturation_per_s else {
+        return Ok(());
+    };
+    let path = [(saturation, bottom), (saturation, top)];
+    chart.draw_series([DashedPathElement::new(path, 2, 4, FAINT.stroke_width(1))])?;
+    let style = text(12, FAINT).pos(Pos::new(HPos::Left, VPos::Top));
+    chart.draw_series([
+        EmptyElement::at((saturation, top)) + Text::new("saturation", (5, 3), style)
+    ])?;
+    Ok(())
+}
+
+/// A line and its markers; their shapes differ as the colours do, for prints in grey.
+fn draw_line<X, Y>(
+    chart: &mut ChartContext<'_, SVGBackend<'_>, Coordinates<X, Y>>,
+    line: &Line,
+    points: &[(f64, f64)],
+) -> std::result::Result<(), Box<dyn std::error::Error>>
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
+    chart.draw_series(LineSeries::new(
+        points.iter().copied(),
+        line.colour().stroke_width(2),
+    ))?;
+    let (at, colour) = (points.iter().copied(), line.colour().filled());
+    match line.index % 3 {
+        0 => drop(chart.draw_series(at.map(|at| Circle::new(at, 5, colour)))?),
+        1 => drop(chart.draw_series(at.map(|at| EmptyElement::at(at) + square((0, 0), colour)))?),
+        _ => drop(chart.draw_series(at.map(|at| TriangleMarker::new(at, 7, colour)))?),
+    }
+    Ok(())
+}
+
+fn square((x, y): (i32, i32), colour: ShapeStyle) -> Rectangle<(i32, i32)> {
+    Rectangle::new([(x - 4, y - 4), (x + 4, y + 4)], colour)
+}
+
+fn draw_legend(area: &Area, lines: &[Line]) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let mut x = 80;
+    let mut y = 24;
+    for line in lines {
+        let width = 64 + 9 * line.policy.chars().count() as i32;
+        if x + width > SIZE.0 as i32 - 20 {
+            (x, y) = (80, y + 24);
+        }
+        area.draw(&PathElement::new(
+            vec![(x, y), (x + 32, y)],
+            line.colour().stroke_width(2),
+        ))?;
+        let (at, colour) = ((x + 16, y), line.colour().filled());
+        match line.index % 3 {
+            0 => area.draw(&Circle::new(at, 5, colour))?,
+            1 => area.draw(&square(at, colour))?,
+            _ => area.draw(&TriangleMarker::new(at, 7, colour))?,
+        }
+        let style = text(14, INK).pos(Pos::new(HPos::Left, VPos::Center));
+        area.draw_text(line.policy, &style, (x + 42, y))?;
+        x += width;
+    }
+    Ok(())
+}
