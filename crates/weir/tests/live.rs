@@ -1,0 +1,458 @@
+//! The real command on the real kernel, as root. Each test has a network namespace of its own, which
+//! goes with the test's thread and its children.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, sockopt};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const PORT: u16 = 8080;
+/// Places in the test server's listen queue: the kernel takes one connection more than it was told,
+/// reserv takes exactly these.
+const BACKLOG: i32 = 4;
+/// Longer than any answer takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A refusal comes in microseconds; who is silent for this long has dropped the SYN.
+const SILENCE: Duration = Duration::from_millis(300);
+
+/// A network namespace with loopback up, and a folder for the control socket.
+struct Bed {
+    folder: PathBuf,
+}
+
+impl Bed {
+    /// `None` without root; says so.
+    fn new(name: &str) -> Option<Bed> {
+        if let Err(errno) = unshare(CloneFlags::CLONE_NEWNET) {
+            println!("SKIP: no network namespace of its own: {errno}");
+            return None;
+        }
+        run("ip", &["link", "set", "lo", "up"]);
+        let folder = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Some(Bed { folder })
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command
+            .arg("--runtime-dir")
+            .arg(&self.folder)
+            .args(arguments.split_whitespace());
+        command
+    }
+
+    fn weir(&self, arguments: &str) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn status(&self) -> Value {
+        let output = self.weir("status --json");
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Waits until the status is as wanted.
+    fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(Instant::now() < end, "not within {PATIENCE:?}: {status:#}");
+        }
+    }
+
+    /// Starts `weir protect` and waits for its first line.
+    fn protect(&self, flags: &str) -> Protect {
+        let mut child = self
+            .command(&format!("protect {PORT} {flags}"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        Protect {
+            child: Daemon(child),
+            stdout,
+            line,
+        }
+    }
+
+    /// Starts `weir run` with these listeners and waits until it runs.
+    fn run(&self, config: &str) -> Daemon {
+        self.write_config(config);
+        let file = self.config();
+        let command = format!("run --config {}", file.display());
+        let daemon = Daemon(
+            self.command(&command)
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        );
+        self.until(|status| status["running"] == true);
+        daemon
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.join("weir.toml")
+    }
+
+    fn write_config(&self, config: &str) {
+        std::fs::write(self.config(), config).unwrap();
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A weir in the background; killed on drop.
+struct Daemon(Child);
+
+impl Daemon {
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id() as i32), signal).unwrap();
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        self.0.wait().unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Protect {
+    child: Daemon,
+    stdout: BufReader<ChildStdout>,
+    line: String,
+}
+
+impl Protect {
+    /// What it prints from now to its end, and how it ends.
+    fn end(mut self) -> (String, ExitStatus) {
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        (rest, self.child.wait())
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status().unwrap();
+    assert!(status.success(), "{program} {arguments:?}");
+}
+
+/// A server that listens and never accepts.
+fn idle_server(port: u16) -> OwnedFd {
+    let (family, kind) = (AddressFamily::Inet, SockType::Stream);
+    let server = socket::socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    socket::setsockopt(&server, sockopt::ReuseAddr, &true).unwrap();
+    let address = SockaddrIn::from(SocketAddrV4::new([0, 0, 0, 0].into(), port));
+    socket::bind(std::os::fd::AsRawFd::as_raw_fd(&server), &address).unwrap();
+    socket::listen(&server, Backlog::new(BACKLOG).unwrap()).unwrap();
+    server
+}
+
+/// How connection attempts ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Attempts {
+    connected: Vec<u16>,
+    refused: usize,
+    silent: usize,
+}
+
+/// Connections stay open until `kept` goes.
+fn connect(times: usize, kept: &mut Vec<TcpStream>) -> Attempts {
+    let address = SocketAddr::from(([127, 0, 0, 1], PORT));
+    let mut attempts = Attempts::default();
+    for _ in 0..times {
+        match TcpStream::connect_timeout(&address, SILENCE) {
+            Ok(stream) => {
+                attempts.connected.push(stream.local_addr().unwrap().port());
+                kept.push(stream);
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => attempts.refused += 1,
+            Err(error) if error.kind() == ErrorKind::TimedOut => attempts.silent += 1,
+            Err(error) => panic!("connect: {error}"),
+        }
+    }
+    attempts
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn what_does_not_fit_is_refused_counted_and_summed_up() {
+    let Some(bed) = Bed::new("protect") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let protect = bed.protect("");
+    assert_eq!(
+        protect.line,
+        "weir: protecting port 8080 (reserv rst-syn, admit wait 20ms) on lo; \
+         listen queue 0 of 4; Ctrl-C takes it off\n"
+    );
+    let mut kept = Vec::new();
+    let attempts = connect(12, &mut kept);
+    assert_eq!(
+        (attempts.connected.len(), attempts.refused),
+        (4, 8),
+        "{attempts:?}"
+    );
+    let status = bed.status();
+    let listener = &status["listeners"][0];
+    assert_eq!(listener["queue_length"], 4);
+    assert_eq!(listener["queue_limit"], 4);
+    assert_eq!(listener["counters"]["syn_admitted"], 4);
+    assert_eq!(listener["counters"]["syn_reset_full"], 8);
+    protect.child.signal(Signal::SIGINT);
+    let (summary, exit) = protect.end();
+    assert!(
+        summary.contains("admitted 4, refused 8, answered 0 with a cookie"),
+        "{summary}"
+    );
+    assert_eq!(exit.code(), Some(0));
+    assert_eq!(bed.status()["running"], false);
+}
+
+#[test]
+fn observe_counts_and_touches_nothing() {
+    let Some(bed) = Bed::new("observe") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let protect = bed.protect("--observe");
+    assert!(
+        protect.line.starts_with("weir: observing port 8080 "),
+        "{}",
+        protect.line
+    );
+    let attempts = connect(8, &mut Vec::new());
+    assert_eq!(attempts.refused, 0, "{attempts:?}");
+    assert!(
+        attempts.silent > 0,
+        "the kernel drops what does not fit: {attempts:?}"
+    );
+    let counters = &bed.status()["listeners"][0]["counters"];
+    assert!(counters["syn_reset_full"].as_u64() > Some(0), "{counters}");
+}
+
+#[test]
+fn a_second_weir_is_refused_with_the_pid_of_the_first() {
+    let Some(bed) = Bed::new("second") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let first = bed.protect("");
+    let second = bed.weir("protect 8081 --anyway");
+    assert_eq!(second.status.code(), Some(1));
+    let pid = format!("(pid {})", first.child.0.id());
+    assert!(stderr(&second).contains(&pid), "{}", stderr(&second));
+}
+
+#[test]
+fn bad_input_is_refused_with_a_hint() {
+    let Some(bed) = Bed::new("input") else { return };
+    let unheard = bed.weir("protect 8080");
+    assert_eq!(unheard.status.code(), Some(1));
+    assert!(
+        stderr(&unheard).contains("nothing listens on *:8080"),
+        "{}",
+        stderr(&unheard)
+    );
+    assert!(
+        stderr(&unheard).contains("--anyway"),
+        "{}",
+        stderr(&unheard)
+    );
+    let elsewhere = bed.weir("protect 8080 --interface nope0");
+    assert_eq!(elsewhere.status.code(), Some(1));
+    assert!(
+        stderr(&elsewhere).contains("there are lo;"),
+        "{}",
+        stderr(&elsewhere)
+    );
+    let protect = bed.protect("--anyway");
+    assert!(
+        protect.line.contains("nothing listens there yet"),
+        "{}",
+        protect.line
+    );
+}
+
+#[test]
+fn detach_ends_a_protect_which_then_sums_up() {
+    let Some(bed) = Bed::new("detach") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let protect = bed.protect("");
+    let detach = bed.weir("detach");
+    assert_eq!(detach.status.code(), Some(0), "{}", stderr(&detach));
+    let (summary, exit) = protect.end();
+    assert!(
+        summary.starts_with("weir: protection of port 8080 is off"),
+        "{summary}"
+    );
+    assert_eq!(exit.code(), Some(0));
+    assert_eq!(
+        std::fs::read_dir(&bed.folder).unwrap().count(),
+        0,
+        "nothing stays behind"
+    );
+}
+
+const RESERV: &str = "[[listener]]\nname = \"web\"\naddress = \"*:8080\"\n";
+const DEFAULT: &str = "[[listener]]\nname = \"web\"\naddress = \"*:8080\"\n\
+                       establish = \"default\"\nreject_syn = \"drop\"\n";
+
+#[test]
+fn a_bad_config_leaves_the_running_policy_in_force_and_a_good_one_keeps_the_counters() {
+    let Some(bed) = Bed::new("reload") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let mut daemon = bed.run(RESERV);
+    let mut kept = Vec::new();
+    assert_eq!(connect(6, &mut kept).refused, 2);
+    bed.write_config("[[listener]]\nadress = \"*:8080\"\n");
+    let bad = bed.weir("reload");
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(
+        stderr(&bad).contains("did you mean address?"),
+        "{}",
+        stderr(&bad)
+    );
+    assert_eq!(
+        connect(1, &mut kept).refused,
+        1,
+        "the running policy is in force"
+    );
+    bed.write_config(DEFAULT);
+    let good = bed.weir("reload");
+    assert_eq!(good.status.code(), Some(0), "{}", stderr(&good));
+    let listener = bed.status()["listeners"][0].clone();
+    assert_eq!(listener["establish"], "default");
+    assert_eq!(listener["counters"]["syn_reset_full"], 3, "counters go on");
+    bed.write_config(RESERV);
+    daemon.signal(Signal::SIGHUP);
+    bed.until(|status| status["listeners"][0]["establish"] == "reserv");
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+}
+
+#[test]
+fn after_kill_9_nothing_is_attached_and_status_and_detach_say_so() {
+    let Some(bed) = Bed::new("killed") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let mut daemon = bed.run(RESERV);
+    let mut kept = Vec::new();
+    assert_eq!(connect(6, &mut kept).refused, 2);
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    assert_eq!(bed.status()["running"], false);
+    let after = connect(3, &mut kept);
+    assert_eq!(after.refused, 0, "the kernel is as without weir: {after:?}");
+    assert_eq!(bed.weir("detach").status.code(), Some(0));
+    let left = std::fs::read_dir(&bed.folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    assert_eq!(left.collect::<Vec<_>>(), ["weir.toml"]);
+    drop(bed.run(RESERV));
+}
+
+#[test]
+fn interfaces_are_guarded_as_they_appear_and_left_as_they_join_a_bridge() {
+    let Some(bed) = Bed::new("links") else { return };
+    let has = |status: &Value, name: &str| {
+        status["interfaces"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|i| i["name"] == name)
+    };
+    let _daemon = bed.run(RESERV);
+    run(
+        "ip",
+        &[
+            "link", "add", "weir0", "type", "veth", "peer", "name", "weir1",
+        ],
+    );
+    bed.until(|status| has(status, "weir0") && has(status, "weir1"));
+    run("ip", &["link", "add", "weirbr", "type", "bridge"]);
+    run("ip", &["link", "set", "weir0", "master", "weirbr"]);
+    bed.until(|status| has(status, "weirbr") && !has(status, "weir0"));
+    run("ip", &["link", "del", "weir1"]);
+    bed.until(|status| !has(status, "weir1"));
+}
+
+#[test]
+fn cookies_that_the_kernel_forbids_fall_back_and_what_cannot_be_counted_is_refused() {
+    let Some(bed) = Bed::new("sysctl") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    // /proc/sys shows the network namespace of the thread that opens it.
+    let set = |value| std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", value);
+    if let Err(error) = set("2") {
+        println!("SKIP: tcp_syncookies cannot be written: {error}");
+        return;
+    }
+    let refused = bed.weir("protect 8080");
+    assert_eq!(refused.status.code(), Some(3));
+    assert!(
+        stderr(&refused).contains("tcp_syncookies=1"),
+        "{}",
+        stderr(&refused)
+    );
+    set("0").unwrap();
+    let protect = bed.protect("--establish no-syn-drop");
+    assert!(
+        protect.line.contains("(reserv rst-syn, "),
+        "{}",
+        protect.line
+    );
+    let listener = bed.status()["listeners"][0].clone();
+    assert_eq!(listener["establish"], "no-syn-drop");
+    assert_eq!(listener["fallback"], "reserv rst-syn");
+}
+
+#[test]
+fn doctor_works_here_and_names_a_small_backlog() {
+    let Some(bed) = Bed::new("doctor") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let output = bed.weir("doctor --json");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(diagnosis["ok"], true);
+    let advice = diagnosis["advice"].as_array().unwrap();
+    let small = |finding: &&Value| finding["name"] == "backlog of 0.0.0.0:8080";
+    assert_eq!(
+        advice.iter().find(small).expect("4 is small")["state"],
+        "warn"
+    );
+}
