@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use weir_lab::error::Result;
-use weir_lab::experiments::flash_crowd;
+use weir_lab::experiments::{demo, flash_crowd};
 use weir_lab::interrupt;
 use weir_lab::server::one_packet::{self, Mode};
 
@@ -21,6 +21,8 @@ struct Cli {
 enum Command {
     /// Policies against rates: throughput, response times, refusals, and SB06's Table II
     FlashCrowd(flash_crowd::Args),
+    /// The flash crowd in short, with three sentences at the end (this is `make demo`)
+    Demo(demo::Args),
     /// The built-in one-packet server, until Ctrl-C
     Serve(ServeArgs),
 }
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::FlashCrowd(args) => flash_crowd::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => one_packet::serve(one_packet::Settings {
             port: args.port,
             backlog: args.backlog,

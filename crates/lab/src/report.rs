@@ -57,6 +57,8 @@ pub struct Row {
     pub response: Times,
     /// First SYN to the first SYN/ACK.
     pub connect: Times,
+    /// First SYN to the RST, of the refused.
+    pub refusal: Times,
     /// What became of the connections that began in the window.
     pub fate: Fate,
     /// What happened inside the window.
@@ -103,6 +105,7 @@ impl Row {
             replies_per_s: run.tally.wire.replies as f64 / window_s,
             response: Times::of(&run.tally.response_us),
             connect: Times::of(&run.tally.connect_us),
+            refusal: Times::of(&run.tally.refusal_us),
             fate: run.tally.fate,
             wire: run.tally.wire,
             table_two,
@@ -192,6 +195,7 @@ fn median_row(rows: &[&Row]) -> Row {
         replies_per_s: median(rows, |r| r.replies_per_s),
         response: times!(response),
         connect: times!(connect),
+        refusal: times!(refusal),
         fate: fields!(
             Fate,
             fate,

@@ -70,6 +70,8 @@ pub struct Tally {
     pub fate: Fate,
     /// First SYN to first SYN/ACK, µs, of all that began in the window and got one.
     pub connect_us: Histogram<u64>,
+    /// First SYN to the RST that ended it, µs, of the refused that began in the window.
+    pub refusal_us: Histogram<u64>,
     /// First SYN to the end of the reply, µs, of the served that began in the window.
     pub response_us: Histogram<u64>,
 }
@@ -82,6 +84,7 @@ impl Tally {
             wire: Wire::default(),
             fate: Fate::default(),
             connect_us: new_histogram(),
+            refusal_us: new_histogram(),
             response_us: new_histogram(),
         }
     }
@@ -103,6 +106,7 @@ impl Tally {
         let elapsed_us = (now_ns.saturating_sub(start_ns) / 1000).max(1);
         match event {
             Event::Connected => self.connect_us.saturating_record(elapsed_us),
+            Event::Refused => self.refusal_us.saturating_record(elapsed_us),
             Event::Served { .. } => self.response_us.saturating_record(elapsed_us),
             _ => {}
         }

@@ -296,6 +296,7 @@ pub fn measure(args: &Args) -> Result<Results> {
         args.describe_load()
     );
     let (saturation_per_s, rates) = rates(args, &mut stage, &base)?;
+    eprintln!("{PROGRESS_HEAD}");
     let mut rows = Vec::new();
     for round in 1..=args.rounds {
         for &(rate_per_s, multiple) in &rates {
@@ -352,15 +353,18 @@ fn rates(args: &Args, stage: &mut Stage, base: &Load) -> Result<(Option<f64>, Ra
     }
 }
 
+/// Columns of the lines that are shown while the experiment runs.
+const PROGRESS_HEAD: &str = "      offered/s  policy                  replies/s  mean ms   p99 ms    refused      reset  timed out";
+
 fn progress(row: &Row, round: usize, rounds: usize, multiple: Option<f64>) -> String {
     let round = if rounds > 1 {
-        format!("round {round}/{rounds} ")
+        format!("  round {round}/{rounds}")
     } else {
         String::new()
     };
-    let multiple = multiple.map_or(String::new(), |multiple| format!("{multiple}× "));
+    let multiple = multiple.map_or(String::new(), |multiple| format!("{multiple}×"));
     let mut line = format!(
-        "  {round}{multiple}{}/s  {:<22} {:>7} replies/s  mean {} ms  p99 {} ms  refused {}  reset {}  timed out {}",
+        "{multiple:>5} {:>9}  {:<22}  {:>9}  {:>7}  {:>7}  {:>9}  {:>9}  {:>9}{round}",
         count(row.offered_per_s),
         row.policy,
         count(row.replies_per_s),
@@ -371,7 +375,7 @@ fn progress(row: &Row, round: usize, rounds: usize, multiple: Option<f64>) -> St
         count(row.fate.timed_out as f64),
     );
     if let Some(flaw) = &row.flaw {
-        line += &format!("\n  ! THIS POINT DOES NOT COUNT: {flaw}");
+        line += &format!("\n      ! THIS POINT DOES NOT COUNT: {flaw}");
     }
     line
 }

@@ -1,5 +1,6 @@
 //! What `weir-lab` measures.
 
+pub mod demo;
 pub mod flash_crowd;
 pub mod point;
 pub mod policy;
