@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use crate::config::did_you_mean;
 use crate::config::keys::{Key, LISTENER_KEYS};
-use crate::listener::{ListenAddress, Listener};
+use crate::config::{Word, did_you_mean};
+use crate::listener::{
+    Admit, Establish, Front, HalfClose, ListenAddress, Listener, Mode, RejectSyn,
+};
 use crate::verdict::{Kind, VERDICTS, Verdict, VerdictInfo};
 
 /// A name that `weir explain` knows.
@@ -31,6 +33,7 @@ pub struct Unknown {
 /// # Errors
 /// Neither, with the name that was probably meant.
 pub fn topic(name: &str) -> Result<Topic, Unknown> {
+    let name = &name.replace('-', "_");
     let verdict = Verdict::by_name(name).map(|verdict| Topic::Verdict(verdict.info()));
     verdict
         .or_else(|| Key::by_name(name).map(Topic::Key))
@@ -66,15 +69,36 @@ fn verdict_text(row: &VerdictInfo) -> String {
 }
 
 fn key_text(key: &Key) -> String {
-    let default = (key.show)(&Listener::new("web", ListenAddress { ip: None, port: 80 }));
-    let default = match key.name {
-        "name" | "address" | "interfaces" => String::new(),
-        _ => format!("\n  default: {default}"),
-    };
-    format!(
-        "{} (key of [[listener]])\n  {}\n  values: {}{default}\n",
-        key.name, key.text, key.values
-    )
+    let mut text = format!("{} (key of [[listener]])\n  {}\n", key.name, key.text);
+    let words = words(key.name);
+    if words.is_empty() {
+        let _ = writeln!(text, "  values: {}", key.values);
+    }
+    let width = words.iter().map(|(word, _)| word.len()).max().unwrap_or(0);
+    for (word, meaning) in words {
+        let _ = writeln!(text, "    {word:<width$}  {meaning}");
+    }
+    if !["name", "address", "interfaces"].contains(&key.name) {
+        let default = (key.show)(&Listener::new("web", ListenAddress { ip: None, port: 80 }));
+        let _ = writeln!(text, "  default: {default}");
+    }
+    text
+}
+
+/// The words that a key takes, each with its text; none for keys with other values.
+fn words(key: &str) -> Vec<(&'static str, &'static str)> {
+    fn rows<T: Word>() -> Vec<(&'static str, &'static str)> {
+        T::WORDS.iter().map(|row| (row.word, row.text)).collect()
+    }
+    match key {
+        "establish" => rows::<Establish>(),
+        "reject_syn" => rows::<RejectSyn>(),
+        "admit" => rows::<Admit>(),
+        "half_close" => rows::<HalfClose>(),
+        "mode" => rows::<Mode>(),
+        "front" => rows::<Front>(),
+        _ => Vec::new(),
+    }
 }
 
 /// The word of a kind in lists.
@@ -229,6 +253,29 @@ mod tests {
                 .iter()
                 .all(|key| Verdict::by_name(key.name).is_none())
         );
+    }
+
+    #[test]
+    fn a_key_that_takes_words_explains_each_of_its_values() {
+        for key in LISTENER_KEYS
+            .iter()
+            .filter(|key| !words(key.name).is_empty())
+        {
+            let listed: Vec<&str> = words(key.name).iter().map(|(word, _)| *word).collect();
+            assert_eq!(listed.join(" | "), key.values, "{}", key.name);
+        }
+        assert_eq!(
+            LISTENER_KEYS
+                .iter()
+                .filter(|key| !words(key.name).is_empty())
+                .count(),
+            6
+        );
+    }
+
+    #[test]
+    fn names_may_be_written_as_flags() {
+        assert!(topic("reject-syn").is_ok());
     }
 
     #[test]

@@ -76,6 +76,7 @@ pub mod fake {
         pub broken: Vec<u32>,
         pub refuse_apply: bool,
         pub drained: bool,
+        pub attempts: usize,
     }
 
     #[derive(Clone, Default)]
@@ -111,6 +112,7 @@ pub mod fake {
 
         fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()> {
             let mut state = self.0.borrow_mut();
+            state.attempts += 1;
             if state.broken.contains(&ifindex) || xdp && state.no_xdp.contains(&ifindex) {
                 let what = format!("attach to {ifindex}");
                 return Err(Error::Failed {

@@ -1,8 +1,9 @@
 //! Policies and interfaces in a few words, for lines and tables.
 
 use weir_core::config::{Word, policy_words};
-use weir_core::listener::{Admit, HalfClose, Listener};
+use weir_core::listener::{Admit, HalfClose, Listener, Mode};
 use weir_core::units::format_duration;
+use weir_core::verdict::{Counters, Kind, Verdict};
 
 /// Interfaces that a line names before it only counts the rest.
 const NAMED_INTERFACES: usize = 6;
@@ -39,6 +40,21 @@ pub fn interfaces<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 /// `1 listener`, `3 listeners`.
 pub fn count(n: usize, thing: &str) -> String {
     format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
+/// `admitted 70, refused 30, answered 0 with a cookie`; in observe mode what would have been done.
+pub fn totals(mode: Mode, counters: &Counters) -> String {
+    let admitted = counters.get(Verdict::SynAdmitted) + counters.get(Verdict::CookieAccepted);
+    let answers = counters.rows().filter(|(row, _)| row.kind == Kind::Answer);
+    let answered: u64 = answers.map(|(_, n)| n).sum();
+    let would = match mode {
+        Mode::Enforce => "",
+        Mode::Observe => "would have ",
+    };
+    let refused = counters.refused();
+    format!(
+        "admitted {admitted}, {would}refused {refused}, {would}answered {answered} with a cookie"
+    )
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! A session owns the kernel half. Dropping it takes all protection off.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use weir_core::config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
@@ -26,7 +26,17 @@ pub struct Session<B> {
     links: Vec<Link>,
     /// The policy as the kernel half has it, and what its interface names meant then.
     applied: Applied,
-    attached: BTreeMap<u32, Place>,
+    attached: BTreeMap<u32, Attached>,
+    /// Interfaces that could not be guarded, and of which the log knows.
+    failed: BTreeSet<u32>,
+}
+
+/// An interface with the guard on it.
+struct Attached {
+    /// How it was to be attached.
+    wanted: Place,
+    /// Whether the XDP front is there: not every driver has XDP.
+    xdp: bool,
 }
 
 /// A listener as it was asked for and as this namespace can have it.
@@ -56,13 +66,13 @@ impl<B: Backend> Session<B> {
         let policies = fit_all(listeners, environment)?;
         let applied = Applied::of(&policies, &links);
         backend.apply(&applied.listeners)?;
-        let attached = BTreeMap::new();
         let mut session = Session {
             backend,
             policies,
             links,
             applied,
-            attached,
+            attached: BTreeMap::new(),
+            failed: BTreeSet::new(),
         };
         session.warn_of_missing_interfaces();
         session.attach_at_start()?;
@@ -113,6 +123,7 @@ impl<B: Backend> Session<B> {
                     return Err(attach_failure(place, error));
                 }
                 tracing::warn!("interface {} is not guarded: {error}", place.name);
+                self.failed.insert(*index);
                 first_failure.get_or_insert_with(|| attach_failure(place, error));
             }
         }
@@ -126,17 +137,11 @@ impl<B: Backend> Session<B> {
     fn follow_links(&mut self) {
         let places = places(&self.applied.listeners, &self.links);
         for (index, place) in &places {
-            if self
-                .attached
-                .get(index)
-                .is_some_and(|attached| attached.xdp == place.xdp)
-            {
-                self.attached.insert(*index, place.clone());
-                continue;
-            }
-            match self.attach(*index, place) {
-                Ok(()) => tracing::info!("guarding interface {}", place.name),
-                Err(error) => tracing::warn!("interface {} is not guarded: {error}", place.name),
+            match self.attached.get_mut(index) {
+                Some(attached) if attached.wanted.xdp == place.xdp => {
+                    attached.wanted = place.clone();
+                }
+                _ => self.attach_and_log(*index, place),
             }
         }
         let gone: Vec<u32> = self
@@ -149,21 +154,40 @@ impl<B: Backend> Session<B> {
             self.backend.detach(index);
             self.attached.remove(&index);
         }
+        self.failed.retain(|index| places.contains_key(index));
+    }
+
+    /// Tries again whenever the links change, but complains of an interface only once.
+    fn attach_and_log(&mut self, index: u32, place: &Place) {
+        match self.attach(index, place) {
+            Ok(()) => {
+                self.failed.remove(&index);
+                tracing::info!("guarding interface {}", place.name);
+            }
+            Err(error) if self.failed.insert(index) => {
+                tracing::warn!("interface {} is not guarded: {error}", place.name);
+            }
+            Err(_) => {}
+        }
     }
 
     /// Attaches to one interface; without XDP in its driver, at tc only.
     fn attach(&mut self, index: u32, place: &Place) -> weir_kernel::Result<()> {
-        let mut place = place.clone();
-        if place.xdp
-            && let Err(error) = self.backend.attach(index, true)
-        {
+        let mut xdp = place.xdp;
+        if xdp && let Err(error) = self.backend.attach(index, true) {
             tracing::warn!("no XDP front on {}, tc ingress only: {error}", place.name);
-            place.xdp = false;
+            xdp = false;
         }
-        if !place.xdp {
+        if !xdp {
             self.backend.attach(index, false)?;
         }
-        self.attached.insert(index, place);
+        self.attached.insert(
+            index,
+            Attached {
+                wanted: place.clone(),
+                xdp,
+            },
+        );
         Ok(())
     }
 
@@ -258,10 +282,10 @@ impl<B: Backend> Session<B> {
 
     /// Names of the interfaces with the guard on them.
     pub fn interfaces(&self) -> Vec<InterfaceReport> {
-        let report = |(index, place): (&u32, &Place)| InterfaceReport {
-            name: place.name.clone(),
+        let report = |(index, attached): (&u32, &Attached)| InterfaceReport {
+            name: attached.wanted.name.clone(),
             index: *index,
-            xdp: place.xdp,
+            xdp: attached.xdp,
         };
         self.attached.iter().map(report).collect()
     }
@@ -276,7 +300,9 @@ impl<B: Backend> Session<B> {
             .attached
             .iter()
             .filter(|(index, _)| its.contains_key(index));
-        attached.map(|(_, place)| place.name.as_str()).collect()
+        attached
+            .map(|(_, attached)| attached.wanted.name.as_str())
+            .collect()
     }
 
     /// What was asked for and is carried out otherwise, a sentence each.

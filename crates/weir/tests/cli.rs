@@ -25,6 +25,7 @@ const CASES: &[(&str, &str)] = &[
     ("explain", "explain"),
     ("explain-counter", "explain syn_reset_wait"),
     ("explain-key", "explain target_wait"),
+    ("explain-words", "explain reject-syn"),
     ("explain-slip", "explain syn_admited"),
     ("explain-stranger", "explain gold"),
     ("protect-policy", "protect 80 --establish reserve"),

@@ -24,6 +24,11 @@ pub fn run(args: &Check) -> Result<()> {
     if args.json {
         return print_json(&Effective {
             listeners: config.listeners.iter().map(settings).collect(),
+            warnings: config
+                .warnings
+                .iter()
+                .map(|warning| warning.to_string())
+                .collect(),
         });
     }
     print(&text(&config))
@@ -43,6 +48,7 @@ pub fn read(file: &Path) -> Result<Config> {
 #[derive(Serialize)]
 struct Effective {
     listeners: Vec<serde_json::Map<String, serde_json::Value>>,
+    warnings: Vec<String>,
 }
 
 /// Every key of a listener with the value in effect.

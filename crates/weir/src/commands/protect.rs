@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use weir_core::config::{Warning, default_name, lint};
 use weir_core::listener::{ListenAddress, Listener, Mode};
-use weir_core::verdict::{Counters, Kind, Verdict};
+use weir_core::verdict::Counters;
 use weir_kernel::{Guard, ListenSocket};
 
 use crate::attachment::missing;
@@ -185,22 +185,17 @@ fn queue(report: &ListenerReport) -> String {
 
 /// What protection did, once it is off.
 fn summary(listener: &Listener, counters: &Counters, time: Duration) -> String {
-    let admitted = counters.get(Verdict::SynAdmitted) + counters.get(Verdict::CookieAccepted);
-    let answers = counters.rows().filter(|(row, _)| row.kind == Kind::Answer);
-    let answered: u64 = answers.map(|(_, n)| n).sum();
-    let (done, would) = match listener.mode {
-        Mode::Enforce => ("protection", ""),
-        Mode::Observe => ("observation", "would have "),
+    let what = match listener.mode {
+        Mode::Enforce => "protection",
+        Mode::Observe => "observation",
     };
-    let mut text = format!(
-        "weir: {done} of {} is off after {:.1} s: admitted {admitted}, {would}refused {}, \
-         {would}answered {answered} with a cookie\n",
+    let first = format!(
+        "weir: {what} of {} is off after {:.1} s: {}\n",
         object(listener),
         time.as_secs_f64(),
-        counters.refused(),
+        describe::totals(listener.mode, counters),
     );
-    text += &indent(&counter_table(&counters_by_name(counters), false));
-    text
+    first + &indent(&counter_table(&counters_by_name(counters), false))
 }
 
 #[cfg(test)]
@@ -209,6 +204,7 @@ mod tests {
     use crate::backend::fake::{Fake, socket};
     use clap::Parser;
     use weir_core::config::{Environment, SynCookies};
+    use weir_core::verdict::Verdict;
 
     fn args(flags: &[&str]) -> Protect {
         let words = ["weir", "protect"].iter().chain(flags);

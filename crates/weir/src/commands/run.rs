@@ -43,12 +43,8 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
         verbose: args.verbose,
     };
     for (listener, counters) in daemon.guard()? {
-        let admitted = counters.get(weir_core::verdict::Verdict::SynAdmitted);
-        tracing::info!(
-            "{}: off; admitted {admitted}, refused {}",
-            listener.name,
-            counters.refused()
-        );
+        let totals = describe::totals(listener.mode, &counters);
+        tracing::info!("{}: off; {totals}", listener.name);
     }
     Ok(())
 }

@@ -136,10 +136,10 @@ fn a_swap_moves_the_guard_to_the_new_interfaces() {
 }
 
 #[test]
-fn a_driver_without_xdp_is_guarded_at_tc() {
+fn a_driver_without_xdp_is_guarded_at_tc_and_not_asked_again() {
     let fake = Fake::default();
     fake.0.borrow_mut().no_xdp.push(2);
-    let session = start(
+    let mut session = start(
         &fake,
         vec![Listener {
             front: Front::Xdp,
@@ -148,6 +148,19 @@ fn a_driver_without_xdp_is_guarded_at_tc() {
     );
     let xdp: Vec<bool> = session.interfaces().iter().map(|i| i.xdp).collect();
     assert_eq!(xdp, [false, false]);
+    let attempts = fake.0.borrow().attempts;
+    session.links_changed(machine());
+    assert_eq!(fake.0.borrow().attempts, attempts);
+}
+
+#[test]
+fn an_interface_that_failed_is_tried_again_when_the_links_change() {
+    let fake = Fake::default();
+    fake.0.borrow_mut().broken.push(2);
+    let mut session = start(&fake, vec![web()]);
+    fake.0.borrow_mut().broken.clear();
+    session.links_changed(machine());
+    assert_eq!(attached(&fake), [1, 2]);
 }
 
 #[test]
