@@ -136,9 +136,18 @@ static __always_inline void wait_look(struct wait_state *w, u64 now, const struc
 	wait_judge(w, now, q->length, target_ns, interval_ns);
 }
 
-static __always_inline bool wait_refuses(const struct wait_state *w, u32 length, u64 target_ns)
+/*
+ * Whether a new connection is refused for the wait before it. A refusal says
+ * that the wait is over the target: held there, the queue may be below it at
+ * every look.
+ */
+static __always_inline bool wait_refuses(struct wait_state *w, u64 now, u32 length, u64 target_ns)
 {
-	return w->standing && wait_now(w, length) >= target_ns;
+	if (!w->standing || wait_now(w, length) < target_ns)
+		return false;
+	if (w->last_above_ns != now)
+		w->last_above_ns = now;
+	return true;
 }
 
 /* Places that may be promised: the backlog and its overbooking; listen(fd, 0) still holds one. */

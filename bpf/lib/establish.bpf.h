@@ -285,7 +285,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 		/* The same once more with the claim made: now no other CPU can take the same place. */
 		claim_begin(s);
 		view_queue(skb, s, tp, l, &q, 1, 0, now);
-		v = syn_verdict(l, &q, wait_refuses(&s->wait, q.length, l->target_wait_ns), cookies);
+		v = syn_verdict(l, &q, wait_refuses(&s->wait, now, q.length, l->target_wait_ns), cookies);
 		if (v != VERDICT_syn_admitted)
 			claim_cancel(s);
 	}

@@ -281,7 +281,7 @@ static __always_inline bool waits_too_long(struct listen_state *s, const struct 
 		wait_look(&s->wait, now, q, claims_ever(s), l->target_wait_ns, l->interval_ns);
 		*(volatile u32 *)&s->wait_busy = 0;
 	}
-	return wait_refuses(&s->wait, q->length, l->target_wait_ns);
+	return wait_refuses(&s->wait, now, q->length, l->target_wait_ns);
 }
 
 #endif

@@ -5,9 +5,13 @@
 //! `weir-kernel` hold the two equal.
 #![forbid(unsafe_code)]
 
+pub mod admit;
 pub mod config;
 pub mod explain;
+pub mod ledger;
 pub mod listener;
+pub mod packet;
 pub mod policy;
 pub mod units;
 pub mod verdict;
+pub mod wait;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::listener::{Listener, MAX_LISTENERS};
 
 /// Slots of the exact-address table (WEIR_EXACT_SLOTS).
-pub const EXACT_SLOTS: usize = 1024;
+pub const EXACT_SLOTS: usize = 4096;
 /// Longest probe in it (WEIR_EXACT_PROBES).
 pub const EXACT_PROBES: usize = 4;
 

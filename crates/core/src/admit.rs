@@ -1,0 +1,285 @@
+//! Is there room for one more connection, and what follows if not? The Rust side of
+//! bpf/lib/admit.h; the property tests of weir-kernel hold the two equal.
+
+use crate::listener::{Admit, Establish, Listener, RejectSyn};
+use crate::verdict::Verdict;
+
+/// A listening socket's queue as the guard sees it when it decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueView {
+    /// Connections waiting for accept().
+    pub length: u32,
+    /// Backlog in force.
+    pub limit: u32,
+    /// Handshakes that the kernel counts.
+    pub half_open: u32,
+    /// Of those, the ones whose SYN/ACK was not retransmitted yet: under about 1 s old.
+    pub young: u32,
+    /// SYNs let in that the kernel does not count yet.
+    pub claims: u32,
+}
+
+/// The part of a listener's policy that decides about room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// How connections are established.
+    pub establish: Establish,
+    /// What a SYN that cannot be served gets.
+    pub reject_syn: RejectSyn,
+    /// When the queue counts as having no room.
+    pub admit: Admit,
+    /// Places promised beyond the backlog, in 1/1024 of it.
+    pub overbook_1024: u32,
+    /// Being taken off: all are let in.
+    pub draining: bool,
+}
+
+impl From<&Listener> for Room {
+    fn from(l: &Listener) -> Room {
+        Room {
+            establish: l.establish,
+            reject_syn: l.reject_syn,
+            admit: l.admit,
+            overbook_1024: (l.overbook * 1024.0).round() as u32,
+            draining: false,
+        }
+    }
+}
+
+impl Room {
+    /// Places that may be promised: the backlog and its overbooking; `listen(fd, 0)` still holds one.
+    pub fn places(&self, limit: u32) -> u32 {
+        let all = u64::from(limit) + (u64::from(limit) * u64::from(self.overbook_1024) >> 10);
+        (all as u32).max(1)
+    }
+
+    /// SB06 Section III-B1, reserv: waiting, half-open and claimed connections together leave a
+    /// place, and the kernel's SYN queue (at most the backlog) has room.
+    pub fn place_free(&self, q: &QueueView) -> bool {
+        let pending = q.half_open.wrapping_add(q.claims);
+        q.length.wrapping_add(pending) < self.places(q.limit) && pending < q.limit.max(1)
+    }
+
+    /// As [`Room::place_free`], without the half-open connections that let their first SYN/ACK time
+    /// out: in a flood of spoofed SYNs those hold every place and never come.
+    pub fn place_free_of_young(&self, q: &QueueView) -> bool {
+        q.length.wrapping_add(q.young).wrapping_add(q.claims) < self.places(q.limit)
+    }
+
+    /// Whether handshakes hold the half of the places that no-syn-drop reserves; the other half is
+    /// for the final ACKs of cookies.
+    pub fn half_reserved(&self, q: &QueueView) -> bool {
+        q.half_open.wrapping_add(q.claims) >= (self.places(q.limit) / 2).max(1)
+    }
+
+    fn reserves(&self) -> bool {
+        matches!(self.establish, Establish::Reserv | Establish::NoSynDrop)
+    }
+
+    /// The verdict on a new SYN. `waiting`: the standing wait is over the target. `cookies`: a
+    /// cookie can be sent (kernel and listener allow it).
+    pub fn syn_verdict(&self, q: &QueueView, waiting: bool, cookies: bool) -> Verdict {
+        let full = if self.reserves() {
+            !self.place_free(q)
+        } else {
+            q.length > q.limit
+        };
+        let waiting = waiting && self.admit == Admit::Wait && self.establish != Establish::Default;
+        let cookie_instead = cookies && (full || waiting || self.half_reserved(q));
+        match self.establish {
+            _ if self.draining => Verdict::SynAdmitted,
+            Establish::NoSynDrop if cookie_instead => Verdict::CookieSent,
+            _ if !full && !waiting => Verdict::SynAdmitted,
+            Establish::Reserv if cookies && !waiting && self.place_free_of_young(q) => {
+                Verdict::CookieSentFlood
+            }
+            _ => self.refusal(full),
+        }
+    }
+
+    fn refusal(&self, full: bool) -> Verdict {
+        match (self.reject_syn, full) {
+            (RejectSyn::Rst, true) => Verdict::SynResetFull,
+            (RejectSyn::Rst, false) => Verdict::SynResetWait,
+            (RejectSyn::Drop, true) if !self.reserves() => Verdict::SynLeft,
+            (RejectSyn::Drop, true) => Verdict::SynDroppedFull,
+            (RejectSyn::Drop, false) => Verdict::SynDroppedWait,
+        }
+    }
+
+    /// The verdict on the final ACK of a handshake that a cookie began.
+    pub fn cookie_ack_verdict(&self, q: &QueueView, waiting: bool) -> Verdict {
+        if self.draining {
+            Verdict::CookieAccepted
+        } else if !self.place_free_of_young(q) {
+            Verdict::AckResetFull
+        } else if waiting && self.admit == Admit::Wait {
+            Verdict::AckResetWait
+        } else {
+            Verdict::CookieAccepted
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room(establish: Establish) -> Room {
+        let (reject_syn, admit) = (RejectSyn::Rst, Admit::Wait);
+        Room {
+            establish,
+            reject_syn,
+            admit,
+            overbook_1024: 0,
+            draining: false,
+        }
+    }
+
+    fn queue(length: u32, half_open: u32, claims: u32) -> QueueView {
+        QueueView {
+            length,
+            limit: 128,
+            half_open,
+            young: half_open,
+            claims,
+        }
+    }
+
+    #[test]
+    fn reserv_promises_each_place_once() {
+        let r = room(Establish::Reserv);
+        assert_eq!(
+            r.syn_verdict(&queue(100, 20, 7), false, true),
+            Verdict::SynAdmitted
+        );
+        assert_eq!(
+            r.syn_verdict(&queue(100, 20, 8), false, true),
+            Verdict::SynResetFull
+        );
+        assert_eq!(
+            r.syn_verdict(&queue(128, 0, 0), false, true),
+            Verdict::SynResetFull
+        );
+    }
+
+    #[test]
+    fn overbooking_promises_more() {
+        let r = Room {
+            overbook_1024: 512,
+            ..room(Establish::Reserv)
+        };
+        assert_eq!(
+            r.syn_verdict(&queue(100, 91, 0), false, true),
+            Verdict::SynAdmitted
+        );
+        assert_eq!(
+            r.syn_verdict(&queue(100, 92, 0), false, true),
+            Verdict::SynResetFull
+        );
+    }
+
+    #[test]
+    fn a_backlog_of_zero_holds_one() {
+        let r = room(Establish::Reserv);
+        let empty = QueueView::default();
+        assert_eq!(r.syn_verdict(&empty, false, true), Verdict::SynAdmitted);
+        let taken = QueueView { length: 1, ..empty };
+        assert_eq!(r.syn_verdict(&taken, false, true), Verdict::SynResetFull);
+    }
+
+    #[test]
+    fn old_half_open_connections_do_not_shut_the_door() {
+        let r = room(Establish::Reserv);
+        let flooded = QueueView {
+            young: 3,
+            ..queue(0, 128, 0)
+        };
+        assert_eq!(
+            r.syn_verdict(&flooded, false, true),
+            Verdict::CookieSentFlood
+        );
+        assert_eq!(r.syn_verdict(&flooded, false, false), Verdict::SynResetFull);
+        assert_eq!(
+            r.cookie_ack_verdict(&flooded, false),
+            Verdict::CookieAccepted
+        );
+        let young = queue(0, 128, 0);
+        assert_eq!(r.syn_verdict(&young, false, true), Verdict::SynResetFull);
+    }
+
+    #[test]
+    fn no_syn_drop_answers_every_syn() {
+        let r = room(Establish::NoSynDrop);
+        assert_eq!(
+            r.syn_verdict(&queue(0, 63, 0), false, true),
+            Verdict::SynAdmitted
+        );
+        assert_eq!(
+            r.syn_verdict(&queue(0, 64, 0), false, true),
+            Verdict::CookieSent
+        );
+        assert_eq!(
+            r.syn_verdict(&queue(128, 0, 0), false, true),
+            Verdict::CookieSent
+        );
+        assert_eq!(
+            r.syn_verdict(&queue(0, 0, 0), true, true),
+            Verdict::CookieSent
+        );
+        assert_eq!(
+            r.syn_verdict(&queue(128, 0, 0), false, false),
+            Verdict::SynResetFull
+        );
+        assert_eq!(
+            r.cookie_ack_verdict(&queue(128, 0, 0), false),
+            Verdict::AckResetFull
+        );
+        assert_eq!(
+            r.cookie_ack_verdict(&queue(1, 0, 0), true),
+            Verdict::AckResetWait
+        );
+    }
+
+    #[test]
+    fn default_and_abort_follow_the_kernel_rule() {
+        for establish in [Establish::Default, Establish::Abort] {
+            let drop = Room {
+                reject_syn: RejectSyn::Drop,
+                ..room(establish)
+            };
+            assert_eq!(
+                drop.syn_verdict(&queue(128, 99, 0), false, true),
+                Verdict::SynAdmitted
+            );
+            assert_eq!(
+                drop.syn_verdict(&queue(129, 0, 0), false, true),
+                Verdict::SynLeft
+            );
+            let rst = room(establish);
+            assert_eq!(
+                rst.syn_verdict(&queue(129, 0, 0), false, true),
+                Verdict::SynResetFull
+            );
+        }
+        let waiting = |e| room(e).syn_verdict(&queue(1, 0, 0), true, true);
+        assert_eq!(waiting(Establish::Default), Verdict::SynAdmitted);
+        assert_eq!(waiting(Establish::Abort), Verdict::SynResetWait);
+    }
+
+    #[test]
+    fn draining_refuses_nobody() {
+        let r = Room {
+            draining: true,
+            ..room(Establish::NoSynDrop)
+        };
+        assert_eq!(
+            r.syn_verdict(&queue(128, 128, 9), true, true),
+            Verdict::SynAdmitted
+        );
+        assert_eq!(
+            r.cookie_ack_verdict(&queue(128, 128, 9), true),
+            Verdict::CookieAccepted
+        );
+    }
+}
