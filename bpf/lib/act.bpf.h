@@ -116,9 +116,10 @@ static __always_inline bool for_this_host(void *ctx, u32 ifindex, const struct b
 	return l->ours;
 }
 
-static __always_inline bool source_answerable(const struct bpf_sock_tuple *t, bool v6)
+static __always_inline bool endpoints(const struct bpf_sock_tuple *t, bool v6)
 {
-	return v6 ? source6_answerable(t->ipv6.saddr) : source4_answerable(t->ipv4.saddr);
+	return v6 ? endpoint6(t->ipv6.saddr) && endpoint6(t->ipv6.daddr) :
+		    endpoint4(t->ipv4.saddr) && endpoint4(t->ipv4.daddr);
 }
 
 /*

@@ -297,7 +297,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 		count(l, v);
 		return PASS;
 	}
-	if (!sound_skb(skb, p, l3) || !source_answerable(&t, p->v6) ||
+	if (!sound_skb(skb, p, l3) || !endpoints(&t, p->v6) ||
 	    !for_this_host(skb, CTX_LOAD(skb, ifindex), &t, p->v6, now))
 		return PASS;
 	count(l, v);
@@ -554,7 +554,7 @@ static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_p
 	bpf_sk_release(sk);
 	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), !mptcp && policy_in_force()->cookies);
 	if (v == VERDICT_syn_admitted || v == VERDICT_syn_left || l->observe ||
-	    !sound(p, data, data_end, l3, false, true) || !source_answerable(&t, p->v6) ||
+	    !sound(p, data, data_end, l3, false, true) || !endpoints(&t, p->v6) ||
 	    !for_this_host(xdp, CTX_LOAD(xdp, ingress_ifindex), &t, p->v6, now)) {
 		__sync_fetch_and_add(&s->fronted, 1);
 		return XDP_PASS;

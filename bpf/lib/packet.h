@@ -136,21 +136,22 @@ static __always_inline bool is_plain_ack(u8 flags)
 }
 
 /*
- * Whether the IPv4 source can be answered: what ip_route_input_slow() calls a
- * martian source (0/8, 224/3) is the kernel's to drop.
+ * Whether an address can be one end of a connection. The kernel drops packets
+ * from or to the others as martians (ip_route_input_slow(), ip6_rcv_core()):
+ * 0/8 and 224/3, :: and multicast. Theirs is not for weir to answer.
  */
-static __always_inline bool source4_answerable(__be32 saddr)
+static __always_inline bool endpoint4(__be32 addr)
 {
-	u8 first = bpf_ntohl(saddr) >> 24;
+	u8 first = bpf_ntohl(addr) >> 24;
 
 	return first != 0 && first < 224;
 }
 
-static __always_inline bool source6_answerable(const __be32 *saddr)
+static __always_inline bool endpoint6(const __be32 *addr)
 {
-	if ((saddr[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000))
+	if ((addr[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000))
 		return false;
-	return saddr[0] | saddr[1] | saddr[2] | saddr[3];
+	return addr[0] | addr[1] | addr[2] | addr[3];
 }
 
 /* TCP options that a handshake needs. */

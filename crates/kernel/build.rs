@@ -14,6 +14,7 @@ fn main() {
     println!("cargo:rerun-if-changed={}", bpf.display());
     println!("cargo:rerun-if-env-changed=CLANG");
     let clang = compiler();
+    build_pure(&bpf);
     for (source, name) in [("guard.bpf.c", "guard"), ("tests/bench.bpf.c", "bench")] {
         SkeletonBuilder::new()
             .source(bpf.join(source))
@@ -35,6 +36,17 @@ fn main() {
             .build_and_generate(out.join(format!("{name}.skel.rs")))
             .unwrap_or_else(|e| panic!("bpf/{source} does not compile with {clang}: {e:#}"));
     }
+}
+
+/// The pure headers once more, natively, for the property tests.
+fn build_pure(bpf: &Path) {
+    cc::Build::new()
+        .file(bpf.join("tests/pure.c"))
+        .flag("-fno-strict-aliasing")
+        .flag_if_supported("-Wno-unused-function")
+        .flag_if_supported("-Wno-address-of-packed-member")
+        .opt_level(1)
+        .compile("weir_pure");
 }
 
 fn compiler() -> String {

@@ -49,7 +49,7 @@ impl From<&Listener> for Room {
 impl Room {
     /// Places that may be promised: the backlog and its overbooking; `listen(fd, 0)` still holds one.
     pub fn places(&self, limit: u32) -> u32 {
-        let all = u64::from(limit) + (u64::from(limit) * u64::from(self.overbook_1024) >> 10);
+        let all = u64::from(limit) + ((u64::from(limit) * u64::from(self.overbook_1024)) >> 10);
         (all as u32).max(1)
     }
 

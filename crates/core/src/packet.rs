@@ -80,23 +80,24 @@ impl Packet {
     }
 }
 
-/// Whether the headers of a frame are sound (checksums, an answerable source), so that the guard
+/// Whether the headers of a frame are sound (checksums right, both ends addresses that can be ends), so that the guard
 /// may answer it. `frame` must have parsed as `packet` at `l3`.
 pub fn answerable(frame: &[u8], l3: usize, packet: &Packet) -> bool {
     let ip = &frame[l3..];
     let header = if packet.v6 { 40 } else { 20 };
-    let source = if packet.v6 { &ip[8..24] } else { &ip[12..16] };
-    let source_ok = match packet.v6 {
-        true => source[0] != 0xff && source.iter().any(|&b| b != 0),
-        false => source[0] != 0 && source[0] < 224,
+    let addresses = if packet.v6 { &ip[8..40] } else { &ip[12..20] };
+    let (source, destination) = addresses.split_at(addresses.len() / 2);
+    let endpoint = |address: &[u8]| match packet.v6 {
+        true => address[0] != 0xff && address.iter().any(|&b| b != 0),
+        false => address[0] != 0 && address[0] < 224,
     };
     let ip_sound = packet.v6 || sum(&ip[..20], 0) == 0xffff;
-    let addresses = if packet.v6 { &ip[8..40] } else { &ip[12..20] };
     let pseudo = packet.tcp_len + u32::from(IPPROTO_TCP);
     let segment = &ip[header..header + packet.tcp_len as usize];
     // A SYN with payload is not summed: that would cost more than answering it.
     let unsummed = packet.tcp_len != u32::from(packet.header_len);
-    source_ok
+    endpoint(source)
+        && endpoint(destination)
         && ip_sound
         && (unsummed || sum(segment, u64::from(sum(addresses, pseudo.into()))) == 0xffff)
 }

@@ -8,6 +8,7 @@ mod error;
 mod guard;
 mod listeners;
 mod probe;
+pub mod pure;
 mod sysctl;
 
 pub mod testrun;
@@ -21,4 +22,4 @@ mod skel {
 pub use error::{Error, Result};
 pub use guard::{Event, Guard};
 pub use listeners::ListenSocket;
-pub use probe::{Mechanism, native_xdp, probe};
+pub use probe::{Mechanism, has_cookie_kfunc, native_xdp, probe};

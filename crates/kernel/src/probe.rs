@@ -1,6 +1,7 @@
 //! What this kernel can do: each mechanism is tried, not guessed from a version.
 
 use std::ffi::CString;
+use std::sync::OnceLock;
 
 use crate::sysctl;
 
@@ -142,9 +143,11 @@ fn tcx() -> Result<(), String> {
     }
 }
 
-/// Whether BPF SYN cookies can be handed to the kernel.
-pub(crate) fn has_cookie_kfunc() -> bool {
-    kernel_function("bpf_sk_assign_tcp_reqsk").is_ok()
+/// Whether BPF SYN cookies can be handed to the kernel (bpf_sk_assign_tcp_reqsk, kernel 6.9).
+pub fn has_cookie_kfunc() -> bool {
+    // The kernel does not change under the process, and its BTF takes 20 ms to read.
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| kernel_function("bpf_sk_assign_tcp_reqsk").is_ok())
 }
 
 fn kernel_function(name: &str) -> Result<(), String> {

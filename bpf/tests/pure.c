@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
+/*
+ * pure.c - the guard's pure headers, compiled natively, so that property tests
+ * can hold them against weir-core's models millions of times a second.
+ */
+#include <stddef.h>
+#include <linux/types.h>
+
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef __s32 s32;
+typedef _Bool bool;
+#define true 1
+#define false 0
+#undef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#define bpf_htons(x) ((__be16)__builtin_bswap16(x))
+#define bpf_ntohs(x) __builtin_bswap16(x)
+#define bpf_htonl(x) ((__be32)__builtin_bswap32(x))
+#define bpf_ntohl(x) __builtin_bswap32(x)
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86DD
+#define IPPROTO_TCP 6
+
+#include "../abi.h"
+#include "../lib/packet.h"
+#include "../lib/admit.h"
+#include "../lib/cookie.h"
+#include "../lib/reply.h"
+
+int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p)
+{
+	return packet_parse(frame, frame + len, len, l3, bpf_htons(ethertype), p);
+}
+
+u8 pure_syn_verdict(const struct listener_policy *l, const struct queue_view *q, u8 waiting, u8 cookies)
+{
+	return syn_verdict(l, q, waiting, cookies);
+}
+
+u8 pure_cookie_ack_verdict(const struct listener_policy *l, const struct queue_view *q, u8 waiting)
+{
+	return cookie_ack_verdict(l, q, waiting);
+}
+
+void pure_wait_look(struct wait_state *w, u64 now, const struct queue_view *q, u32 admitted, u64 target_ns,
+		    u64 interval_ns)
+{
+	wait_look(w, now, q, admitted, target_ns, interval_ns);
+}
+
+u8 pure_wait_refuses(struct wait_state *w, u64 now, u32 length, u64 target_ns)
+{
+	return wait_refuses(w, now, length, target_ns);
+}
+
+u32 pure_cookie_make(const struct flow *f, u32 isn, u64 now_ns, const struct syn_options *o,
+		     const struct siphash_key *key)
+{
+	return cookie_make(f, isn, now_ns, o, key);
+}
+
+u8 pure_cookie_check(const struct flow *f, u32 isn, u32 cookie, u64 now_ns, struct syn_options *o,
+		     const struct siphash_key *key)
+{
+	return cookie_check(f, isn, cookie, now_ns, o, key);
+}
+
+void pure_options(const u8 *buf, u32 len, struct syn_options *o)
+{
+	u8 padded[64] = { 0 };
+
+	for (u32 i = 0; i < len && i < sizeof(padded); i++)
+		padded[i] = buf[i];
+	*o = (struct syn_options){ .wscale = COOKIE_NO_WSCALE };
+	for (u32 at = 0; at < len && at < TCP_OPTIONS_MAX;)
+		at = option_step(padded, at, len, o);
+}
+
+/* Turns the frame into the answer; the frame has the answer's length already. */
+int pure_answer(u8 *frame, u32 len, u32 l3, u8 v6, const struct answer *a, const u8 *reason,
+		const __be32 *options)
+{
+	return answer_write(frame, frame + len, l3, v6, a, reason, options);
+}

@@ -1,0 +1,337 @@
+//! The guard's pure C headers, compiled natively (bpf/tests/pure.c), for property tests against the
+//! models in weir-core. Not used by weir itself.
+
+use weir_core::admit::{QueueView, Room};
+use weir_core::packet::Packet;
+use weir_core::verdict::{VERDICTS, Verdict};
+use weir_core::wait::Wait;
+
+use crate::skel::types::{listener_policy, siphash_key, syn_options, wait_state};
+
+#[repr(C)]
+#[derive(Default)]
+struct RawPacket {
+    l3: u32,
+    l4: u32,
+    tcp_len: u32,
+    sport: u16,
+    dport: u16,
+    v6: u8,
+    flags: u8,
+    header_len: u8,
+}
+
+#[repr(C)]
+struct RawView {
+    length: u32,
+    limit: u32,
+    half_open: u32,
+    young: u32,
+    claims: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct RawFlow {
+    saddr: [u32; 4],
+    daddr: [u32; 4],
+    sport: u16,
+    dport: u16,
+    v6: u8,
+}
+
+#[repr(C)]
+struct RawAnswer {
+    seq: u32,
+    ack: u32,
+    flags: u8,
+    partial: u8,
+    header_len: u8,
+    reason_len: u8,
+}
+
+unsafe extern "C" {
+    fn pure_parse(frame: *const u8, len: u32, l3: u32, ethertype: u16, p: *mut RawPacket) -> i32;
+    fn pure_syn_verdict(
+        l: *const listener_policy,
+        q: *const RawView,
+        waiting: u8,
+        cookies: u8,
+    ) -> u8;
+    fn pure_cookie_ack_verdict(l: *const listener_policy, q: *const RawView, waiting: u8) -> u8;
+    fn pure_wait_look(
+        w: *mut wait_state,
+        now: u64,
+        q: *const RawView,
+        admitted: u32,
+        target_ns: u64,
+        interval_ns: u64,
+    );
+    fn pure_wait_refuses(w: *mut wait_state, now: u64, length: u32, target_ns: u64) -> u8;
+    fn pure_cookie_make(
+        f: *const RawFlow,
+        isn: u32,
+        now_ns: u64,
+        o: *const syn_options,
+        key: *const siphash_key,
+    ) -> u32;
+    fn pure_cookie_check(
+        f: *const RawFlow,
+        isn: u32,
+        cookie: u32,
+        now_ns: u64,
+        o: *mut syn_options,
+        key: *const siphash_key,
+    ) -> u8;
+    fn pure_options(buf: *const u8, len: u32, o: *mut syn_options);
+    fn pure_answer(
+        frame: *mut u8,
+        len: u32,
+        l3: u32,
+        v6: u8,
+        a: *const RawAnswer,
+        reason: *const u8,
+        options: *const u32,
+    ) -> i32;
+}
+
+fn raw_view(q: &QueueView) -> RawView {
+    let QueueView {
+        length,
+        limit,
+        half_open,
+        young,
+        claims,
+    } = *q;
+    RawView {
+        length,
+        limit,
+        half_open,
+        young,
+        claims,
+    }
+}
+
+fn raw_policy(room: &Room) -> listener_policy {
+    listener_policy {
+        overbook_1024: room.overbook_1024,
+        establish: room.establish as u8,
+        reject_syn: room.reject_syn as u8,
+        admit: room.admit as u8,
+        draining: room.draining.into(),
+        ..Default::default()
+    }
+}
+
+fn verdict(index: u8) -> Verdict {
+    VERDICTS[usize::from(index)].verdict
+}
+
+/// `packet_parse()` of bpf/lib/packet.h.
+pub fn parse(frame: &[u8], l3: u32, ethertype: u16) -> Option<Packet> {
+    let mut p = RawPacket::default();
+    // SAFETY: frame is as long as said, p is writable, and the C side keeps neither.
+    let ours = unsafe { pure_parse(frame.as_ptr(), frame.len() as u32, l3, ethertype, &mut p) };
+    (ours == 0).then(|| Packet {
+        v6: p.v6 != 0,
+        source_port: u16::from_be(p.sport),
+        destination_port: u16::from_be(p.dport),
+        flags: p.flags,
+        header_len: p.header_len,
+        tcp_len: p.tcp_len,
+    })
+}
+
+/// `syn_verdict()` of bpf/lib/admit.h.
+pub fn syn_verdict(room: &Room, q: &QueueView, waiting: bool, cookies: bool) -> Verdict {
+    // SAFETY: both structures live through the call.
+    let index = unsafe {
+        pure_syn_verdict(
+            &raw_policy(room),
+            &raw_view(q),
+            waiting.into(),
+            cookies.into(),
+        )
+    };
+    verdict(index)
+}
+
+/// `cookie_ack_verdict()` of bpf/lib/admit.h.
+pub fn cookie_ack_verdict(room: &Room, q: &QueueView, waiting: bool) -> Verdict {
+    // SAFETY: both structures live through the call.
+    verdict(unsafe { pure_cookie_ack_verdict(&raw_policy(room), &raw_view(q), waiting.into()) })
+}
+
+/// The estimator of bpf/lib/admit.h.
+#[derive(Default)]
+pub struct CWait(wait_state);
+
+impl CWait {
+    /// `wait_look()`.
+    pub fn look(
+        &mut self,
+        now: u64,
+        q: &QueueView,
+        admitted: u32,
+        target_ns: u64,
+        interval_ns: u64,
+    ) {
+        // SAFETY: the state is exclusively ours, the view lives through the call.
+        unsafe {
+            pure_wait_look(
+                &mut self.0,
+                now,
+                &raw_view(q),
+                admitted,
+                target_ns,
+                interval_ns,
+            );
+        }
+    }
+
+    /// `wait_refuses()`.
+    pub fn refuses(&mut self, now: u64, length: u32, target_ns: u64) -> bool {
+        // SAFETY: the state is exclusively ours.
+        unsafe { pure_wait_refuses(&mut self.0, now, length, target_ns) != 0 }
+    }
+
+    /// Its fields, in the model's words.
+    pub fn state(&self) -> Wait {
+        Wait {
+            looked_ns: self.0.looked_ns,
+            sample_ns: self.0.sample_ns,
+            service_ns: self.0.service_ns,
+            above_ns: self.0.above_ns,
+            last_above_ns: self.0.last_above_ns,
+            sample_admitted: self.0.sample_admitted,
+            sample_used: self.0.sample_used,
+            high_mark: self.0.high_mark,
+            standing: self.0.standing != 0,
+            busy: self.0.busy != 0,
+        }
+    }
+}
+
+/// What a handshake agrees on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Options {
+    /// 0: not given.
+    pub mss: u16,
+    /// 15: not given.
+    pub wscale: u8,
+    /// SACK permitted.
+    pub sack: bool,
+    /// Timestamp value and echo.
+    pub timestamps: Option<(u32, u32)>,
+}
+
+impl Options {
+    fn raw(&self) -> syn_options {
+        let (tsval, tsecr) = self.timestamps.unwrap_or_default();
+        let mut o = syn_options {
+            mss: self.mss,
+            wscale: self.wscale,
+            ..Default::default()
+        };
+        o.sack = self.sack.into();
+        o.tstamp = self.timestamps.is_some().into();
+        (o.tsval, o.tsecr) = (tsval, tsecr);
+        o
+    }
+
+    fn of(o: &syn_options) -> Options {
+        Options {
+            mss: o.mss,
+            wscale: o.wscale,
+            sack: o.sack != 0,
+            timestamps: (o.tstamp != 0).then_some((o.tsval, o.tsecr)),
+        }
+    }
+}
+
+/// Reads TCP options (at most 40 bytes) as the guard does.
+pub fn options(bytes: &[u8]) -> Options {
+    let mut o = syn_options::default();
+    // SAFETY: the C side reads `len` bytes at most and writes `o`.
+    unsafe { pure_options(bytes.as_ptr(), bytes.len().min(40) as u32, &mut o) };
+    Options::of(&o)
+}
+
+/// A flow and the key under which cookies for it are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CookieJar {
+    /// Client and server address, in words as in packets; IPv4 in the first.
+    pub addresses: [[u32; 4]; 2],
+    /// Client and server port.
+    pub ports: [u16; 2],
+    /// Over IPv6.
+    pub v6: bool,
+    /// SipHash key.
+    pub key: [u64; 2],
+}
+
+impl CookieJar {
+    fn raw(&self) -> (RawFlow, siphash_key) {
+        let [saddr, daddr] = self.addresses;
+        let [sport, dport] = self.ports.map(u16::to_be);
+        let flow = RawFlow {
+            saddr,
+            daddr,
+            sport,
+            dport,
+            v6: self.v6.into(),
+        };
+        (
+            flow,
+            siphash_key {
+                k0: self.key[0],
+                k1: self.key[1],
+            },
+        )
+    }
+
+    /// `cookie_make()` of bpf/lib/cookie.h.
+    pub fn make(&self, isn: u32, now_ns: u64, options: &Options) -> u32 {
+        let (flow, key) = self.raw();
+        // SAFETY: all three structures live through the call.
+        unsafe { pure_cookie_make(&flow, isn, now_ns, &options.raw(), &key) }
+    }
+
+    /// `cookie_check()` of bpf/lib/cookie.h.
+    pub fn check(&self, isn: u32, cookie: u32, now_ns: u64) -> Option<Options> {
+        let (flow, key) = self.raw();
+        let mut o = syn_options::default();
+        // SAFETY: all three structures live through the call.
+        let good = unsafe { pure_cookie_check(&flow, isn, cookie, now_ns, &mut o, &key) };
+        (good != 0).then(|| Options::of(&o))
+    }
+}
+
+/// `answer_write()` of bpf/lib/reply.h for a RST without text: turns the frame around in place.
+/// Returns false when the frame is too short.
+pub fn answer_rst(frame: &mut [u8], v6: bool, seq: u32, ack: u32, header_len: u8) -> bool {
+    const RST_ACK: u8 = 0x14;
+    let a = RawAnswer {
+        seq,
+        ack,
+        flags: RST_ACK,
+        partial: 0,
+        header_len,
+        reason_len: 0,
+    };
+    let none = std::ptr::null();
+    // SAFETY: frame is writable and as long as said; reason and options are not read for such an answer.
+    let failed = unsafe {
+        let len = frame.len() as u32;
+        pure_answer(
+            frame.as_mut_ptr(),
+            len,
+            14,
+            v6.into(),
+            &a,
+            none,
+            std::ptr::null(),
+        )
+    };
+    failed == 0
+}
