@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use weir_lab::error::Result;
-use weir_lab::experiments::{demo, flash_crowd};
+use weir_lab::experiments::{bursts, crosscheck, demo, flash_crowd};
 use weir_lab::interrupt;
 use weir_lab::server::one_packet::{self, Mode};
 
@@ -23,6 +23,10 @@ enum Command {
     FlashCrowd(flash_crowd::Args),
     /// The flash crowd in short, with three sentences at the end (this is `make demo`)
     Demo(demo::Args),
+    /// More connect() calls at once, from every CPU, than the listen queue has places
+    Bursts(bursts::Args),
+    /// The load generator against Debian's httperf, side by side
+    Crosscheck(crosscheck::Args),
     /// The built-in one-packet server, until Ctrl-C
     Serve(ServeArgs),
 }
@@ -61,6 +65,8 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::FlashCrowd(args) => flash_crowd::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Bursts(args) => bursts::run(&args),
+        Command::Crosscheck(args) => crosscheck::run(&args),
         Command::Serve(args) => one_packet::serve(one_packet::Settings {
             port: args.port,
             backlog: args.backlog,

@@ -305,9 +305,9 @@ where
     };
     let path = [(saturation, bottom), (saturation, top)];
     chart.draw_series([DashedPathElement::new(path, 2, 4, FAINT.stroke_width(1))])?;
-    let style = text(12, FAINT).pos(Pos::new(HPos::Left, VPos::Top));
+    let style = text(12, FAINT).pos(Pos::new(HPos::Left, VPos::Bottom));
     chart.draw_series([
-        EmptyElement::at((saturation, top)) + Text::new("saturation", (5, 3), style)
+        EmptyElement::at((saturation, bottom)) + Text::new("saturation", (5, -4), style)
     ])?;
     Ok(())
 }

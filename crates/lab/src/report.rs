@@ -321,7 +321,7 @@ pub fn main_table(summaries: &[Summary]) -> String {
     let rows: Vec<Vec<String>> = summaries.iter().map(main_cells).collect();
     let mut text = table(&HEAD, &rows);
     if summaries.iter().any(|summary| summary.rounds.1 > 0) {
-        text += "! a point that does not count: the generator could not offer the load as stated\n";
+        text += "! a point that does not count: the load was not offered as stated, or other programs used the server's CPU\n";
     }
     text
 }

@@ -1,5 +1,7 @@
 //! What `weir-lab` measures.
 
+pub mod bursts;
+pub mod crosscheck;
 pub mod demo;
 pub mod flash_crowd;
 pub mod point;
