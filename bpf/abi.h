@@ -144,7 +144,7 @@ _Static_assert(sizeof(struct listen_record) == 56, "no holes");
 
 /* A refusal, sampled for `weir protect --verbose` and the log. */
 struct guard_event {
-	__u64 at_ns;		/* CLOCK_MONOTONIC */
+	__u64 at_ns;		/* the guard's clock: ns since about boot, in ticks */
 	__u32 saddr[4];		/* big endian; IPv4 as ::ffff:a.b.c.d */
 	__u32 daddr[4];
 	__u16 sport;		/* host order */

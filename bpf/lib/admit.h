@@ -30,7 +30,7 @@ struct queue_view {
 
 /*
  * How often the estimator looks at most, and the least and most that one
- * sample spans. The clock is the kernel's coarse one: ticks of 1 to 10 ms.
+ * sample spans. The clock goes in ticks of 1 to 10 ms.
  */
 #define WAIT_STEP_NS 1000000ULL
 #define WAIT_SAMPLE_MIN_NS 10000000ULL

@@ -251,11 +251,11 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, const struct listen
 static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_policy *l, const struct packet *p,
 				  u32 l3)
 {
-	u64 now = bpf_ktime_get_coarse_ns();
+	u64 now = clock_ns();
 	struct bpf_sock_tuple t;
 	struct queue_view q = {};
+	const struct tcp_sock *tp;
 	struct listen_state *s;
-	struct tcp_sock *tp;
 	struct bpf_sock *sk;
 	bool mptcp, cookies;
 	enum verdict v;
@@ -267,8 +267,8 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 		count(l, VERDICT_syn_unheard);
 		return PASS;
 	}
-	tp = sk->state == TCP_LISTEN ? bpf_skc_to_tcp_sock(sk) : NULL;
-	s = tp ? queue_state((u64)tp, now) : NULL;
+	tp = listener_read(sk);
+	s = sk->state == TCP_LISTEN ? queue_state((u64)tp, now) : NULL;
 	if (!s) {
 		bpf_sk_release(sk);
 		count(l, VERDICT_syn_repeated);
@@ -460,7 +460,7 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
 static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_policy *l, const struct packet *p,
 				  u32 l3)
 {
-	u64 now = bpf_ktime_get_coarse_ns();
+	u64 now = clock_ns();
 	struct bpf_sock_tuple t;
 	struct listen_state *s;
 	struct tcp_sock *tp;
@@ -524,11 +524,11 @@ static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_p
 {
 	void *data = xdp_start(xdp), *data_end = xdp_end(xdp);
 	const u32 l3 = sizeof(struct ethernet);
-	u64 now = bpf_ktime_get_coarse_ns();
+	u64 now = clock_ns();
 	struct bpf_sock_tuple t = {};
 	struct queue_view q = {};
+	const struct tcp_sock *tp;
 	struct listen_state *s;
-	struct tcp_sock *tp;
 	struct bpf_sock *sk;
 	enum verdict v;
 	bool mptcp;
@@ -543,8 +543,8 @@ static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_p
 	sk = listener_behind(xdp, flow_lookup(xdp, &t, p->v6), &t, p->v6);
 	if (!sk)
 		return XDP_PASS;
-	tp = sk->state == TCP_LISTEN ? bpf_skc_to_tcp_sock(sk) : NULL;
-	s = tp ? queue_state((u64)tp, now) : NULL;
+	tp = listener_read(sk);
+	s = sk->state == TCP_LISTEN ? queue_state((u64)tp, now) : NULL;
 	if (!s) {
 		bpf_sk_release(sk);
 		return XDP_PASS;

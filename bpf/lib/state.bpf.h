@@ -6,11 +6,15 @@
 #define WEIR_STATE_BPF_H
 
 #define PACKET_HOST 0
+
+extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym;
+
 #define SECOND_NS 1000000000ULL
 
 /* Set by user space before load. */
 const volatile struct siphash_key cookie_key = {};
 const volatile u32 nr_cpus = 1;
+const volatile u32 tick_ns = 4000000;
 
 /* 1.1 MiB, mapped by user space: one copy in force, the other one being written. */
 struct policy policies[2];
@@ -86,6 +90,15 @@ static __always_inline void *xdp_start(const struct xdp_md *xdp)
 static __always_inline void *xdp_end(const struct xdp_md *xdp)
 {
 	return (void *)CTX_LOAD(xdp, data_end);
+}
+
+/*
+ * The guard's clock: ticks of 1 to 10 ms, in ns since about boot. One load,
+ * where the kernel's coarse clock is a call of 20 ns.
+ */
+static __always_inline u64 clock_ns(void)
+{
+	return bpf_jiffies64() * tick_ns;
 }
 
 static __always_inline const struct policy *policy_in_force(void)
@@ -259,6 +272,12 @@ static __always_inline bool ack_watch_over(u64 now)
 		return false;
 	*(volatile u64 *)&ack_watch_until_ns = 0;
 	return true;
+}
+
+/* A listening socket's kernel structure, to be read only: unlike bpf_skc_to_tcp_sock() not a call. */
+static __always_inline const struct tcp_sock *listener_read(struct bpf_sock *sk)
+{
+	return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
 }
 
 /* What the kernel says about a listening socket now. Reads after the caller's claim_begin(). */

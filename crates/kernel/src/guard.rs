@@ -84,6 +84,7 @@ impl Guard {
         rodata.batch_max = sysctl::read("core/gro_normal_batch")
             .unwrap_or(DEFAULT_BATCH)
             .max(1) as u32;
+        rodata.tick_ns = tick_ns();
         rodata.cookie_key = types::siphash_key {
             k0: random()?,
             k1: random()?,
@@ -318,6 +319,15 @@ fn cannot_load(e: &libbpf_rs::Error) -> Error {
     }
 }
 
+/// Length of the kernel's tick: what the coarse clock resolves (1 / CONFIG_HZ).
+pub(crate) fn tick_ns() -> u32 {
+    // SAFETY: timespec is plain data; all zero is valid.
+    let mut resolution: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: resolution is writable.
+    unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut resolution) };
+    resolution.tv_nsec.max(1) as u32
+}
+
 fn random() -> Result<u64> {
     let mut bytes = [0u8; 8];
     // SAFETY: getrandom(2) writes at most the given length into the buffer.
@@ -333,12 +343,15 @@ fn random() -> Result<u64> {
 fn wait_for_packets() -> Result<()> {
     // SAFETY: membarrier(2) takes no pointers.
     let done = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    if done != 0 {
-        return Err(of_errno(
-            "wait for packets under the old policy (membarrier)",
-        ));
+    if done == 0 {
+        return Ok(());
     }
-    Ok(())
+    if std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
+        // Kernels with nohz_full CPUs have no such command. No packet takes this long.
+        std::thread::sleep(Duration::from_millis(100));
+        return Ok(());
+    }
+    Err(of_errno("wait for packets under the old policy (membarrier)"))
 }
 
 fn table_of(listeners: &[Listener]) -> Result<Table> {

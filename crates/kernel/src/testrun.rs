@@ -11,7 +11,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use weir_core::listener::Listener;
 
 use crate::error::{Error, Result, of_libbpf};
-use crate::guard::{Guard, fill_policy};
+use crate::guard::{Guard, fill_policy, tick_ns};
 use crate::skel::types;
 
 /// Skeleton of bpf/tests/bench.bpf.c.
@@ -101,6 +101,7 @@ impl Bench {
             .as_deref_mut()
             .expect("the guard has constants");
         rodata.nr_cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
+        rodata.tick_ns = tick_ns();
         let mut skel = open.load().map_err(failed)?;
         let bss = skel
             .maps
