@@ -160,17 +160,24 @@ impl<'a> Engine<'a> {
                 self.pace.late += u64::from(behind_ns > LATE_NS);
                 self.pace.worst_ns = self.pace.worst_ns.max(behind_ns);
             }
-            self.begin(now_ns)?;
+            self.begin(self.begun_ns(due_ns, now_ns), now_ns)?;
         }
         Ok(())
     }
 
-    fn begin(&mut self, now_ns: u64) -> Result<()> {
+    /// When a connection counts as begun: now, but on the side of the window's edges on which it was
+    /// due, so that a late SYN is never missing from the window.
+    fn begun_ns(&self, due_ns: u64, now_ns: u64) -> u64 {
+        let Range { start, end } = self.window_ns;
+        now_ns.min(if due_ns < start { start - 1 } else { end - 1 })
+    }
+
+    fn begin(&mut self, start_ns: u64, now_ns: u64) -> Result<()> {
         let Some(number) = self.take_number() else {
             self.pace.skipped += 1;
             return Ok(());
         };
-        self.tally.begin(now_ns);
+        self.tally.begin(start_ns);
         self.unresolved += 1;
         self.pace.max_in_flight = self.pace.max_in_flight.max(self.unresolved);
         let slot = self.slot(number);
@@ -178,12 +185,12 @@ impl<'a> Engine<'a> {
             self.wire,
             self.server,
             number,
-            now_ns,
+            start_ns,
             now_ns,
             &mut self.tally,
             &mut self.unresolved,
         );
-        self.table[slot] = Connection::open(number, now_ns, &self.rules, &mut outlet);
+        self.table[slot] = Connection::open(number, start_ns, &self.rules, &mut outlet);
         self.sent += outlet.finish()?;
         self.wheel
             .arm(number, self.table[slot].deadline_ms().unwrap_or(0));

@@ -1,0 +1,259 @@
+//! The lab against the real kernel. Needs root, /dev/net/tun and, for the cross-check, httperf; a
+//! test that cannot run says so and why (count them with `grep -c '^SKIPPED'`).
+//!
+//! Nothing here depends on how fast the machine is: loads are modest, and figures are compared with
+//! each other or with what must hold at any speed.
+
+use std::process::Command;
+use std::time::Duration;
+
+use weir_lab::bed::{Bed, Layout};
+use weir_lab::client::tcp::Kind;
+use weir_lab::client::{Fate, Generator, Load, Pattern};
+use weir_lab::experiments::crosscheck::{self, Comparison};
+use weir_lab::experiments::flash_crowd::ServerArgs;
+use weir_lab::experiments::point::{Measured, Stage};
+use weir_lab::experiments::policy::Policy;
+use weir_lab::netns::Netns;
+use weir_lab::server::{Program, Spec};
+
+/// Returns from a test, with the reason, if this machine cannot run it.
+macro_rules! needs {
+    ($condition:expr, $reason:literal) => {
+        if !$condition {
+            eprintln!("SKIPPED: needs {}", $reason);
+            return;
+        }
+    };
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+fn stage(program: Program, backlog: u32) -> Stage {
+    let spec = Spec {
+        program,
+        port: 80,
+        backlog,
+    };
+    let bed = Bed::build(Layout::of_this_machine()).unwrap();
+    Stage {
+        bed,
+        server: spec,
+        weir: None,
+        generator: Generator::new(),
+    }
+}
+
+fn load(stage: &Stage, rate_per_s: f64, ipv6: bool) -> Load {
+    Load {
+        target: (stage.bed.server_address(ipv6), 80).into(),
+        rate_per_s,
+        pattern: Pattern::Constant,
+        warm_up: Duration::ZERO,
+        window: Duration::from_secs(1),
+        timeout: Duration::from_secs(2),
+        kind: Kind::Rfc793,
+        server_closes_first: false,
+        drain: true,
+    }
+}
+
+fn measure(stage: &mut Stage, load: &Load, policy: &str) -> Measured {
+    let policy: Policy = policy.parse().unwrap();
+    stage.measure(&policy, load).unwrap()
+}
+
+/// Every connection has one end and no RST came that did not fit.
+fn assert_accounts_close(fate: &Fate) {
+    assert_eq!(fate.started, fate.finished(), "{fate:?}");
+    assert_eq!(fate.ignored_resets, 0, "{fate:?}");
+}
+
+#[test]
+fn every_client_below_saturation_is_served_over_both_families() {
+    needs!(is_root(), "root");
+    let mut stage = stage(Program::BuiltIn { work_us: 0 }, 1024);
+    for ipv6 in [false, true] {
+        let load = load(&stage, 500.0, ipv6);
+        let fate = measure(&mut stage, &load, "default").run.tally.fate;
+        assert_accounts_close(&fate);
+        assert_eq!(
+            (fate.started, fate.served),
+            (500, 500),
+            "IPv6: {ipv6}, {fate:?}"
+        );
+    }
+}
+
+#[test]
+fn close_rst_and_server_closes_first_are_served_too() {
+    needs!(is_root(), "root");
+    let mut stage = stage(Program::BuiltIn { work_us: 0 }, 1024);
+    let base = load(&stage, 500.0, false);
+    for (kind, server_closes_first) in [(Kind::CloseRst, false), (Kind::Rfc793, true)] {
+        let load = Load {
+            kind,
+            server_closes_first,
+            ..base.clone()
+        };
+        let measured = measure(&mut stage, &load, "default");
+        assert_accounts_close(&measured.run.tally.fate);
+        assert_eq!(
+            measured.run.tally.fate.served, 500,
+            "{kind:?}, {server_closes_first}"
+        );
+    }
+}
+
+#[test]
+fn a_closed_port_refuses_rfc793_at_one_syn_and_win_emu_at_three() {
+    needs!(is_root(), "root");
+    let mut stage = stage(Program::BuiltIn { work_us: 0 }, 16);
+    // The server listens on port 80; nobody on 81.
+    let target = (stage.bed.server_address(false), 81).into();
+    let base = Load {
+        target,
+        ..load(&stage, 200.0, false)
+    };
+    for (kind, syns_each) in [(Kind::Rfc793, 1), (Kind::WinEmu, 3)] {
+        let load = Load {
+            kind,
+            ..base.clone()
+        };
+        let tally = measure(&mut stage, &load, "default").run.tally;
+        assert_eq!(tally.fate.refused, 200, "{kind:?}");
+        // A SYN that leaves behind the window's end is not in its counts.
+        let expected = 200 * syns_each - 100..=200 * syns_each;
+        assert!(
+            expected.contains(&tally.wire.syns),
+            "{kind:?}: {} SYNs",
+            tally.wire.syns
+        );
+        assert_eq!(tally.refusal_us.len(), 200);
+    }
+}
+
+#[test]
+fn an_overloaded_plain_server_overflows_and_every_client_s_fate_is_known() {
+    needs!(is_root(), "root");
+    // 5 ms a request: 200 requests/s at most, on any machine.
+    let mut stage = stage(Program::BuiltIn { work_us: 5000 }, 8);
+    let load = load(&stage, 1000.0, false);
+    let measured = measure(&mut stage, &load, "default");
+    let fate = measured.run.tally.fate;
+    assert_accounts_close(&fate);
+    assert!(fate.timed_out > 0 && fate.served < fate.started, "{fate:?}");
+    assert!(
+        measured.run.tally.wire.syn_retransmissions + fate.waited_for_syn > 0,
+        "{fate:?}"
+    );
+    assert!(measured.in_all.get("TcpExt.ListenOverflows") > 0);
+}
+
+#[test]
+fn kernel_abort_resets_clients_and_is_undone_afterwards() {
+    needs!(is_root(), "root");
+    let mut stage = stage(Program::BuiltIn { work_us: 5000 }, 8);
+    let load = load(&stage, 1000.0, false);
+    let fate = measure(&mut stage, &load, "kernel-abort").run.tally.fate;
+    assert_accounts_close(&fate);
+    assert!(fate.reset > 0 && fate.false_establishments > 0, "{fate:?}");
+    let fate = measure(&mut stage, &load, "default").run.tally.fate;
+    assert_eq!(fate.reset, 0, "{fate:?}");
+}
+
+#[test]
+fn nginx_serves_from_the_helper_s_configuration() {
+    needs!(is_root(), "root");
+    needs!(Command::new("nginx").arg("-v").output().is_ok(), "nginx");
+    let mut stage = stage(Program::Nginx, 511);
+    let load = load(&stage, 200.0, false);
+    let fate = measure(&mut stage, &load, "default").run.tally.fate;
+    assert_eq!((fate.started, fate.served), (200, 200), "{fate:?}");
+}
+
+#[test]
+fn a_server_that_dies_is_reported_with_its_stderr() {
+    needs!(is_root(), "root");
+    let command = "echo no such luck >&2; exit 7".to_string();
+    let mut stage = stage(Program::Command(command), 1);
+    let load = load(&stage, 10.0, false);
+    let error = stage
+        .measure(&"default".parse().unwrap(), &load)
+        .unwrap_err();
+    assert!(error.cause.contains("no such luck"), "{error}");
+}
+
+#[test]
+fn namespaces_are_gone_after_drop_and_after_a_panic() {
+    needs!(is_root(), "root");
+    let netns = Netns::create("drop").unwrap();
+    let path = netns.path();
+    assert!(path.exists());
+    drop(netns);
+    assert!(!path.exists());
+    let path = std::sync::Mutex::new(None);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let netns = Netns::create("panic").unwrap();
+        *path.lock().unwrap() = Some(netns.path());
+        std::panic::panic_any("on purpose");
+    }));
+    assert!(panicked.is_err());
+    assert!(!path.lock().unwrap().as_ref().unwrap().exists());
+}
+
+fn compare(work_us: u32, rate_per_s: f64) -> Comparison {
+    let args = crosscheck::Args {
+        rates: vec![rate_per_s],
+        seconds: 2.0,
+        timeout: 1.0,
+        json: false,
+        server: ServerArgs {
+            server: Program::BuiltIn { work_us },
+            port: 80,
+            backlog: 128,
+            work_us,
+            weir: None,
+        },
+    };
+    crosscheck::measure(&args).unwrap().remove(0)
+}
+
+#[test]
+fn httperf_and_the_generator_agree_below_and_above_saturation() {
+    needs!(is_root(), "root");
+    needs!(
+        Command::new("httperf").arg("--version").output().is_ok(),
+        "httperf"
+    );
+    let below = compare(0, 300.0);
+    assert_eq!(below.httperf.other_errors, 0, "{below:?}");
+    for figures in [below.httperf, below.generator] {
+        assert_eq!(
+            (figures.connections, figures.replies),
+            (600, 600),
+            "{below:?}"
+        );
+    }
+    // 2.5 ms a request: 400 requests/s at most. httperf has descriptors for about 1000 in flight.
+    let above = compare(2500, 800.0);
+    assert_eq!(above.httperf.other_errors, 0, "{above:?}");
+    assert_eq!(
+        above.httperf.connections, above.generator.connections,
+        "{above:?}"
+    );
+    let apart = (above.httperf.served_share() - above.generator.served_share()).abs();
+    assert!(
+        apart < 0.15,
+        "shares served differ by {apart:.2}: {above:?}"
+    );
+    assert!(
+        above.httperf.timed_out > 0 && above.generator.timed_out > 0,
+        "{above:?}"
+    );
+    for figures in [above.httperf, above.generator] {
+        assert_eq!((figures.refused, figures.reset), (0, 0), "{above:?}");
+    }
+}
