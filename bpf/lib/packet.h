@@ -17,11 +17,16 @@
 #define FLAG_PSH 0x08
 #define FLAG_ACK 0x10
 
+/*
+ * Headers as they lie in the frame. Not packed: clang would then read every
+ * word byte by byte. IP headers may lie on odd words; BPF and the machines
+ * that weir runs on read those as well.
+ */
 struct ethernet {
 	u8 dst[6];
 	u8 src[6];
 	__be16 proto;
-} __attribute__((packed));
+};
 
 struct ipv4 {
 	u8 version_ihl;
@@ -34,7 +39,7 @@ struct ipv4 {
 	__be16 csum;
 	__be32 saddr;
 	__be32 daddr;
-} __attribute__((packed));
+};
 
 struct ipv6 {
 	__be32 version_class_flow;
@@ -43,7 +48,7 @@ struct ipv6 {
 	u8 hop_limit;
 	__be32 saddr[4];
 	__be32 daddr[4];
-} __attribute__((packed));
+};
 
 struct tcp {
 	__be16 sport;
@@ -55,7 +60,10 @@ struct tcp {
 	__be16 window;
 	__be16 csum;
 	__be16 urgent;
-} __attribute__((packed));
+};
+
+_Static_assert(sizeof(struct ethernet) == 14 && sizeof(struct ipv4) == 20, "no holes");
+_Static_assert(sizeof(struct ipv6) == 40 && sizeof(struct tcp) == 20, "no holes");
 
 /* A plain TCP packet. Ports, seq and ack as they stand in the packet (big endian). */
 struct packet {
