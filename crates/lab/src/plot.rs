@@ -156,7 +156,16 @@ fn draw_header(
         &title,
         (24, 14),
     )?;
-    let machine = format!("{}; {}", results.machine, results.load);
+    let flawed = results
+        .summaries
+        .iter()
+        .any(|point| point.median.flaw.is_some());
+    let note = if flawed {
+        "; a white dot marks points measured on a busy machine"
+    } else {
+        ""
+    };
+    let machine = format!("{}; {}{note}", results.machine, results.load);
     area.draw_text(&machine, &text(13, FAINT), (24, 46))?;
     Ok(())
 }
@@ -312,7 +321,7 @@ where
     Ok(())
 }
 
-/// A line and its markers; their shapes differ as the colours do, for prints in grey.
+/// A line and its markers, with a white dot in those of points that do not count. Their shapes differ as the colours do, for prints in grey.
 fn draw_line<X, Y>(
     chart: &mut ChartContext<'_, SVGBackend<'_>, Coordinates<X, Y>>,
     line: &Line,
@@ -326,12 +335,23 @@ where
         points.iter().copied(),
         line.colour().stroke_width(2),
     ))?;
+    let flawed = line
+        .points
+        .iter()
+        .zip(points)
+        .filter(|(point, _)| point.median.flaw.is_some());
+    let flawed: Vec<(f64, f64)> = flawed.map(|(_, &at)| at).collect();
     let (at, colour) = (points.iter().copied(), line.colour().filled());
     match line.index % 3 {
         0 => drop(chart.draw_series(at.map(|at| Circle::new(at, 5, colour)))?),
         1 => drop(chart.draw_series(at.map(|at| EmptyElement::at(at) + square((0, 0), colour)))?),
         _ => drop(chart.draw_series(at.map(|at| TriangleMarker::new(at, 7, colour)))?),
     }
+    chart.draw_series(
+        flawed
+            .into_iter()
+            .map(|at| Circle::new(at, 2, WHITE.filled())),
+    )?;
     Ok(())
 }
 

@@ -9,11 +9,12 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::flash_crowd::ServerArgs;
-use super::point::Stage;
+use super::point::{Stage, busy_flaw};
 use super::policy::{Policy, Protection};
 use crate::bed::SERVER_VETH_V4;
 use crate::client::tcp::Kind;
 use crate::client::{Load, Pattern};
+use crate::cpu::Ticks;
 use crate::error::{Context, Error, Result};
 use crate::report::{Times, count, ms, table};
 use crate::server::Server;
@@ -75,7 +76,7 @@ pub struct Comparison {
     pub httperf: Figures,
     /// The generator's.
     pub generator: Figures,
-    /// Why the generator's run does not count.
+    /// Why one of the two runs does not count.
     pub flaw: Option<String>,
 }
 
@@ -110,14 +111,14 @@ pub fn measure(args: &Args) -> Result<Vec<Comparison>> {
         stage.server.describe()
     );
     let compare = |&rate_per_s: &f64| {
-        let httperf = run_httperf(args, &stage, rate_per_s)?;
+        let (httperf, busy) = run_httperf(args, &stage, rate_per_s)?;
         let (generator, flaw) = run_generator(args, &mut stage, rate_per_s)?;
         eprintln!("  {}/s done", count(rate_per_s));
         Ok(Comparison {
             rate_per_s,
             httperf,
             generator,
-            flaw,
+            flaw: busy.or(flaw),
         })
     };
     args.rates.iter().map(compare).collect()
@@ -158,8 +159,8 @@ fn run_generator(
     Ok((figures, run.flaw))
 }
 
-fn run_httperf(args: &Args, stage: &Stage, rate_per_s: f64) -> Result<Figures> {
-    let _server = Server::start(&stage.bed, &stage.server)?;
+fn run_httperf(args: &Args, stage: &Stage, rate_per_s: f64) -> Result<(Figures, Option<String>)> {
+    let server = Server::start(&stage.bed, &stage.server)?;
     let connections = (rate_per_s * args.seconds).round();
     let mut command = Command::new("httperf");
     command.args(["--hog", "--uri", "/", "--num-calls", "1"]);
@@ -178,6 +179,8 @@ fn run_httperf(args: &Args, stage: &Stage, rate_per_s: f64) -> Result<Figures> {
     command
         .args(["--timeout", &args.timeout.to_string()])
         .stdin(Stdio::null());
+    let cpu = stage.bed.layout.server_cpu;
+    let before = Ticks::read(cpu, server.session())?;
     let output = stage
         .bed
         .clients
@@ -187,11 +190,13 @@ fn run_httperf(args: &Args, stage: &Stage, rate_per_s: f64) -> Result<Figures> {
                     .hint("install it: apt-get install httperf")
             })
         })?;
+    let taken = Ticks::read(cpu, server.session())?.taken_by_others_since(&before);
     let text = String::from_utf8_lossy(&output.stdout);
-    parse_httperf(&text).ok_or_else(|| {
+    let figures = parse_httperf(&text).ok_or_else(|| {
         let stderr = String::from_utf8_lossy(&output.stderr);
         Error::failed("cannot read httperf's report", format!("{text}{stderr}"))
-    })
+    })?;
+    Ok((figures, busy_flaw(taken)))
 }
 
 /// Takes the figures from httperf's report.

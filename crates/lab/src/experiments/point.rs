@@ -59,12 +59,7 @@ impl Stage {
         let before = self.bed.counters()?;
         let (mut run, edges) = run_load(&self.bed, &mut self.generator, server.session(), load)?;
         let taken = edges.1.ticks.taken_by_others_since(&edges.0.ticks);
-        if taken > MAX_TAKEN && run.flaw.is_none() {
-            let percent = taken * 100.0;
-            run.flaw = Some(format!(
-                "other programs took {percent:.0} % of the server's CPU"
-            ));
-        }
+        run.flaw = run.flaw.or_else(|| busy_flaw(taken));
         let after = self.bed.counters()?;
         server.check_alive()?;
         in_force.check_alive()?;
@@ -88,6 +83,12 @@ impl Stage {
             Ok(busy == 0 || begun.elapsed() > SETTLE_LIMIT)
         })
     }
+}
+
+/// Why a point does not count of which other programs took this share of the server's CPU.
+pub fn busy_flaw(taken: f64) -> Option<String> {
+    let percent = taken * 100.0;
+    (taken > MAX_TAKEN).then(|| format!("other programs took {percent:.0} % of the server's CPU"))
 }
 
 /// What is read at each edge of the window.
