@@ -1,0 +1,248 @@
+//! `establish` and `reject_syn`: who gets a place in the listen queue, and what the others see.
+
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use crate::common::{
+    BACKLOG, Bed, Fate, PORT, Path, Peer, Raw, accept, connect, connect_patiently, echo_both_ways,
+    fate, greet, listen, output, until,
+};
+
+/// A config that guards the port on each path's address with the same policy.
+fn on_each_path(bed: &Bed, policy: &str) -> String {
+    let listener = |path: Path<'_>| {
+        let (name, address) = (path.name, path.at(PORT));
+        format!(
+            "[[listener]]\nname = {name:?}\naddress = \"{address}\"\nadmit = \"queue\"\n{policy}\n"
+        )
+    };
+    bed.paths().map(listener).concat()
+}
+
+fn listen_on_each_path(bed: &Bed) -> [TcpListener; 4] {
+    bed.paths()
+        .map(|path| listen(bed.server(), path.at(PORT), BACKLOG))
+}
+
+#[test]
+fn reserv_rst_syn_refuses_exactly_what_does_not_fit_and_the_others_are_served_later() {
+    let Some(bed) = Bed::new() else { return };
+    let listeners = listen_on_each_path(&bed);
+    let _weir = bed.run(&on_each_path(
+        &bed,
+        "establish = \"reserv\"\nreject_syn = \"rst\"",
+    ));
+    for (path, listener) in bed.paths().iter().zip(&listeners) {
+        let mut clients = connect(path.client, path.at(PORT), 12);
+        assert_eq!(clients.counts(), (4, 8, 0), "{}", path.name);
+        greet(&mut accept(listener, 4));
+        assert_eq!(clients.fates(), (4, 0, 0), "{}", path.name);
+        assert_eq!(
+            connect(path.client, path.at(PORT), 1).counts(),
+            (1, 0, 0),
+            "{}",
+            path.name
+        );
+    }
+    for number in 0..listeners.len() {
+        assert_eq!(
+            bed.verdicts(number),
+            [("syn_admitted".into(), 5), ("syn_reset_full".into(), 8)]
+        );
+    }
+    assert_eq!(bed.overflows(), 0);
+}
+
+#[test]
+fn reserv_drop_lets_the_client_come_again_and_serves_it_once_there_is_room() {
+    let Some(bed) = Bed::new() else { return };
+    let path = bed.veth4();
+    let listener = listen(bed.server(), path.at(PORT), BACKLOG);
+    let _weir = bed.protect(&format!(
+        "{PORT} --establish reserv --reject-syn drop --admit queue"
+    ));
+    let _first = connect(path.client, path.at(PORT), 4);
+    let begun = Instant::now();
+    let mut late = std::thread::scope(|scope| {
+        let late = scope.spawn(|| connect_patiently(path.client, path.at(PORT)));
+        until("its SYN is dropped", || {
+            (bed.counter(0, "syn_dropped_full") > 0).then_some(())
+        });
+        greet(&mut accept(&listener, 4));
+        late.join().unwrap()
+    });
+    assert!(
+        begun.elapsed() > Duration::from_millis(900),
+        "by a repeated SYN"
+    );
+    greet(&mut accept(&listener, 1));
+    assert_eq!(fate(&mut late), Fate::Served);
+    assert_eq!(bed.overflows(), 0);
+}
+
+/// Fills the listen queue but for two of the kernel's places, and begins more handshakes than that:
+/// at their final ACKs the kernel would overflow.
+fn overcommit(bed: &Bed, raw: &Raw<'_>, handshakes: u32) -> Vec<(Peer, u32)> {
+    let path = bed.loopback4();
+    std::mem::forget(connect(path.client, path.at(PORT), 3));
+    let begin = |number| {
+        let peer = Peer::v4(number, PORT);
+        (peer, raw.half_open(peer))
+    };
+    (0..handshakes).map(begin).collect()
+}
+
+/// Ends the handshakes; how many of them were reset.
+fn end_handshakes(raw: &Raw<'_>, handshakes: &[(Peer, u32)]) -> usize {
+    let mut resets = 0;
+    for (peer, server_seq) in handshakes {
+        raw.final_ack(*peer, *server_seq);
+        let answers = raw.answers_until_now(*peer);
+        resets += answers
+            .iter()
+            .filter(|answer| answer.header.rst && answer.sound)
+            .count();
+    }
+    resets
+}
+
+#[test]
+fn abort_resets_at_the_final_ack_where_the_kernel_would_overflow() {
+    let Some(bed) = Bed::new() else { return };
+    let raw = Raw(&bed.lab.wire);
+    let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
+    let _listener = listen(bed.server(), any, BACKLOG);
+    let _weir = bed.protect(&format!("{PORT} --establish abort --reject-syn drop"));
+    // As many as the kernel keeps half-open: none of them by a cookie of its own.
+    let handshakes = overcommit(&bed, &raw, 4);
+    assert_eq!(end_handshakes(&raw, &handshakes), 2);
+    assert_eq!(bed.counter(0, "ack_reset_full"), 2);
+    assert_eq!(bed.overflows(), 0);
+}
+
+#[test]
+fn abort_resets_what_the_kernel_answered_with_a_cookie_too() {
+    let Some(bed) = Bed::new() else { return };
+    let raw = Raw(&bed.lab.wire);
+    let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
+    let _listener = listen(bed.server(), any, BACKLOG);
+    let _weir = bed.protect(&format!("{PORT} --establish abort --reject-syn drop"));
+    let handshakes = overcommit(&bed, &raw, 8);
+    assert_eq!(end_handshakes(&raw, &handshakes), 6);
+    assert_eq!(bed.overflows(), 0);
+}
+
+#[test]
+fn no_syn_drop_connects_everyone_and_resets_those_without_a_place() {
+    let Some(bed) = Bed::new() else { return };
+    let listeners = listen_on_each_path(&bed);
+    let _weir = bed.run(&on_each_path(&bed, "establish = \"no-syn-drop\""));
+    for (path, listener) in bed.paths().iter().zip(&listeners) {
+        let mut clients = connect(path.client, path.at(PORT), 12);
+        assert_eq!(clients.counts(), (12, 0, 0), "{}", path.name);
+        greet(&mut accept(listener, 4));
+        assert_eq!(clients.fates(), (4, 8, 0), "{}", path.name);
+        let mut next = connect(path.client, path.at(PORT), 1);
+        greet(&mut accept(listener, 1));
+        assert_eq!(next.fates(), (1, 0, 0), "{}: room again", path.name);
+    }
+    for number in 0..listeners.len() {
+        assert_eq!(bed.counter(number, "ack_reset_full"), 8);
+        assert_eq!(bed.counter(number, "syn_reset_full"), 0);
+    }
+    assert_eq!(bed.overflows(), 0);
+}
+
+/// Clients of an IPv4 and IPv6 listener of which half is held by handshakes under way, so that all
+/// others get cookies; and how `ss` sees the server's side of each.
+fn cookie_connections(bed: &Bed) -> Vec<(&'static str, String)> {
+    const ROOMY: i32 = 16;
+    for netns in [bed.client(), bed.server()] {
+        // The largest window in bytes; it makes clients offer window scale 11.
+        netns
+            .set_sysctl("net.ipv4.tcp_rmem", "4096 131072 67108864")
+            .unwrap();
+    }
+    let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
+    let listener = listen(bed.server(), any, ROOMY);
+    let _weir = bed.protect(&format!("{PORT} --establish no-syn-drop"));
+    let raw = Raw(&bed.lab.wire);
+    for number in 0..ROOMY as u32 / 2 {
+        raw.half_open(Peer::v4(number, PORT));
+    }
+    let mut seen = Vec::new();
+    for (number, path) in bed.paths().iter().enumerate() {
+        let mut client = connect_patiently(path.client, path.at(PORT));
+        let mut server = accept(&listener, 1).remove(0);
+        assert_eq!(
+            bed.counter(0, "cookie_accepted"),
+            number as u64 + 1,
+            "{}",
+            path.name
+        );
+        let filter = format!("dport = :{}", client.local_addr().unwrap().port());
+        seen.push((path.name, output(bed.server(), "ss", &["-tinoOH", &filter])));
+        echo_both_ways(&mut client, &mut server, 1 << 20);
+    }
+    seen
+}
+
+/// The words of `ss -i` that say what the handshake agreed on.
+fn agreed(ss: &str) -> Vec<&str> {
+    let told = |word: &&str| {
+        ["ts", "sack"].contains(word) || word.starts_with("wscale:") || word.starts_with("mss:")
+    };
+    ss.split_whitespace().filter(told).collect()
+}
+
+#[test]
+fn cookies_keep_mss_window_scale_sack_and_timestamps_and_carry_data_intact() {
+    let Some(bed) = Bed::new() else { return };
+    for (path, ss) in cookie_connections(&bed) {
+        // A cookie has room for four sizes; that of Ethernet is the largest.
+        let mss = if path.ends_with('6') {
+            "mss:1428"
+        } else {
+            "mss:1448"
+        };
+        assert_eq!(
+            agreed(&ss),
+            ["ts", "sack", "wscale:11,7", mss],
+            "{path}: {ss}"
+        );
+    }
+}
+
+#[test]
+fn cookies_keep_mss_window_scale_and_sack_for_clients_without_timestamps() {
+    let Some(bed) = Bed::new() else { return };
+    for netns in [bed.client(), bed.server()] {
+        netns.set_sysctl("net.ipv4.tcp_timestamps", "0").unwrap();
+    }
+    for (path, ss) in cookie_connections(&bed) {
+        let mss = if path.ends_with('6') {
+            "mss:1440"
+        } else {
+            "mss:1460"
+        };
+        assert_eq!(agreed(&ss), ["sack", "wscale:11,7", mss], "{path}: {ss}");
+    }
+}
+
+#[test]
+fn default_leaves_everything_to_the_kernel() {
+    let Some(bed) = Bed::new() else { return };
+    let path = bed.veth4();
+    let outcome = |port: u16| {
+        let _listener = listen(bed.server(), path.at(port), BACKLOG);
+        let before = bed.overflows();
+        let clients = connect(path.client, path.at(port), 8);
+        (clients.counts(), bed.overflows() - before)
+    };
+    let plain = outcome(PORT);
+    let _weir = bed.protect(&format!(
+        "{PORT} --anyway --establish default --reject-syn drop"
+    ));
+    assert_eq!(outcome(PORT), plain);
+    assert_eq!(plain, ((5, 0, 3), 3), "the kernel drops what does not fit");
+}
