@@ -227,7 +227,8 @@ fn draw_response(
         .map(|(_, mean)| mean)
         .filter(|mean| *mean > 0.0)
         .fold(top / 10.0, f64::min);
-    let bottom = decade_above(least) / 10.0;
+    // Room below the lowest marker, which would else lie on the axis.
+    let bottom = decade_above(least / 1.3) / 10.0;
     let mut chart = panel(
         area,
         "Response time of the served: mean, and 99th percentile (dashed)",

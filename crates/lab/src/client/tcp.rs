@@ -30,6 +30,17 @@ pub enum Kind {
     CloseRst,
 }
 
+impl Kind {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Rfc793 => "rfc793",
+            Kind::WinEmu => "win-emu",
+            Kind::CloseRst => "close-rst",
+        }
+    }
+}
+
 /// What all connections of a run have in common.
 #[derive(Debug, Clone)]
 pub struct Rules {

@@ -261,8 +261,9 @@ impl Args {
         };
         let family = if self.ipv6 { "IPv6" } else { "IPv4" };
         format!(
-            "{:?} clients over {family}, {pattern}, time-out {} s",
-            self.client, self.timeout
+            "{} clients over {family}, {pattern}, time-out {} s",
+            self.client.name(),
+            self.timeout
         )
     }
 
