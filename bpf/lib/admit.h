@@ -160,13 +160,14 @@ static __always_inline u32 places(const struct listener_policy *l, u32 limit)
 
 /*
  * reserv: a place is free when waiting, half-open and claimed ones together
- * leave one, and the kernel's SYN queue (at most the backlog) has room.
+ * leave one. Overbooked or not, the kernel drops a SYN whose accept queue or
+ * SYN queue is full (each at most the backlog).
  */
 static __always_inline bool place_free(const struct listener_policy *l, const struct queue_view *q)
 {
-	u32 pending = q->half_open + q->claims;
+	u32 pending = q->half_open + q->claims, limit = q->limit ? q->limit : 1;
 
-	return q->length + pending < places(l, q->limit) && pending < (q->limit ? q->limit : 1);
+	return q->length + pending < places(l, q->limit) && pending < limit && q->length < limit;
 }
 
 /* The kernel's own rule, sk_acceptq_is_full(): default and abort follow it. */
@@ -182,7 +183,8 @@ static __always_inline bool kernel_full(const struct queue_view *q)
  */
 static __always_inline bool place_free_of_young(const struct listener_policy *l, const struct queue_view *q)
 {
-	return q->length + q->young + q->claims < places(l, q->limit);
+	return q->length + q->young + q->claims < places(l, q->limit) &&
+	       q->length < (q->limit ? q->limit : 1);
 }
 
 /*

@@ -54,16 +54,19 @@ impl Room {
     }
 
     /// SB06 Section III-B1, reserv: waiting, half-open and claimed connections together leave a
-    /// place, and the kernel's SYN queue (at most the backlog) has room.
+    /// place. Overbooked or not, the kernel drops a SYN whose accept queue or SYN queue is full
+    /// (each at most the backlog).
     pub fn place_free(&self, q: &QueueView) -> bool {
         let pending = q.half_open.wrapping_add(q.claims);
-        q.length.wrapping_add(pending) < self.places(q.limit) && pending < q.limit.max(1)
+        let limit = q.limit.max(1);
+        q.length.wrapping_add(pending) < self.places(q.limit) && pending < limit && q.length < limit
     }
 
     /// As [`Room::place_free`], without the half-open connections that let their first SYN/ACK time
     /// out: in a flood of spoofed SYNs those hold every place and never come.
     pub fn place_free_of_young(&self, q: &QueueView) -> bool {
         q.length.wrapping_add(q.young).wrapping_add(q.claims) < self.places(q.limit)
+            && q.length < q.limit.max(1)
     }
 
     /// Whether handshakes hold the half of the places that no-syn-drop reserves; the other half is
