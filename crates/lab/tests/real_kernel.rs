@@ -260,31 +260,36 @@ fn httperf_and_the_generator_agree_below_and_above_saturation() {
         );
     }
     // 2.5 ms a request: 400 requests/s at most. httperf has descriptors for about 1000 in flight.
-    // What a server can do while other programs use its CPU differs from minute to minute.
-    let Some(above) = (0..5)
-        .map(|_| compare(2500, 800.0))
-        .find(|c| c.flaw.is_none())
-    else {
-        eprintln!(
-            "SKIPPED: the comparison above saturation needs a machine that is not busy otherwise"
+    // What a server can do while other programs use its CPU differs from minute to minute, and
+    // whether httperf kept to its rate is not known: hence the median of several sound comparisons.
+    let attempts = (0..5).map(|_| compare(2500, 800.0));
+    let above: Vec<Comparison> = attempts.filter(|c| c.flaw.is_none()).take(3).collect();
+    if above.is_empty() {
+        return skipped(
+            "the comparison above saturation needs a machine that is not busy otherwise",
         );
-        return;
-    };
-    assert_eq!(above.httperf.other_errors, 0, "{above:?}");
-    assert_eq!(
-        above.httperf.connections, above.generator.connections,
-        "{above:?}"
-    );
-    let apart = (above.httperf.served_share() - above.generator.served_share()).abs();
+    }
+    for comparison in &above {
+        for figures in [comparison.httperf, comparison.generator] {
+            assert_eq!((figures.refused, figures.reset), (0, 0), "{comparison:?}");
+            assert_eq!(
+                (figures.connections, figures.other_errors),
+                (1600, 0),
+                "{comparison:?}"
+            );
+            assert_eq!(figures.replies + figures.timed_out, 1600, "{comparison:?}");
+        }
+    }
+    let apart = median(&above, |c| c.httperf.served_share())
+        - median(&above, |c| c.generator.served_share());
     assert!(
-        apart < 0.15,
+        apart.abs() < 0.15,
         "shares served differ by {apart:.2}: {above:?}"
     );
-    assert!(
-        above.httperf.timed_out > 0 && above.generator.timed_out > 0,
-        "{above:?}"
-    );
-    for figures in [above.httperf, above.generator] {
-        assert_eq!((figures.refused, figures.reset), (0, 0), "{above:?}");
-    }
+}
+
+fn median(comparisons: &[Comparison], value: impl Fn(&Comparison) -> f64) -> f64 {
+    let mut values: Vec<f64> = comparisons.iter().map(value).collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
