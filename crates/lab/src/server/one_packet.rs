@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{
-    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, SockaddrIn6, bind, listen, recv, send,
-    setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn6, bind, recv, send, setsockopt, socket,
+    sockopt,
 };
 
 use super::BODY_BYTES;
@@ -271,11 +271,16 @@ fn open_listener(port: u16, backlog: u32) -> Result<TcpListener> {
         setsockopt(&fd, sockopt::ReuseAddr, &true)?;
         let any = std::net::SocketAddrV6::new(std::net::Ipv6Addr::UNSPECIFIED, port, 0, 0);
         bind(fd.as_raw_fd(), &SockaddrIn6::from(any))?;
-        listen(&fd, Backlog::new(backlog as i32)?)?;
         Ok(fd)
     };
-    open().map(TcpListener::from).map_err(|cause| {
-        let hint = if cause == Errno::EADDRINUSE {
+    let listening = || -> std::io::Result<TcpListener> {
+        let fd = open().map_err(std::io::Error::from)?;
+        // nix's listen() takes no backlog above the default somaxconn.
+        socket2::SockRef::from(&fd).listen(backlog as i32)?;
+        Ok(TcpListener::from(fd))
+    };
+    listening().map_err(|cause| {
+        let hint = if cause.kind() == std::io::ErrorKind::AddrInUse {
             "choose another --port"
         } else {
             ""
