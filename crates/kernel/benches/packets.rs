@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
 use etherparse::PacketBuilder;
 use nix::sched::{CloneFlags, unshare};
-use weir_core::listener::{Establish, ListenAddress, Listener};
+use weir_core::listener::{Establish, Front, ListenAddress, Listener};
 use weir_kernel::testrun::{Bench, Stage, Subject};
 
 const ROUNDS: usize = 41;
@@ -30,7 +30,7 @@ fn main() {
     unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace of our own");
     set_loopback_up();
     let open = TcpListener::bind("127.0.0.1:0").expect("a listener with room");
-    let full = nix_listener(1);
+    let full = listener_with(1);
     let full_port = full.local_addr().unwrap().port();
     let _held: Vec<TcpStream> = (0..2)
         .map(|_| TcpStream::connect(("127.0.0.1", full_port)).expect("room for two"))
@@ -50,6 +50,11 @@ fn main() {
         "packet", "ns", "spread", "limit", "ratio"
     );
     let mut missed = 0;
+    let floor = floor(&mut bench, &syn(open_port));
+    println!(
+        "{:<44}{floor:>8.0}",
+        "(the kernel's socket lookup for a SYN alone)"
+    );
     for row in &rows {
         missed += usize::from(!measure(&mut bench, row));
     }
@@ -101,6 +106,20 @@ fn rows(open: u16, full: u16) -> Vec<Row> {
             100.0,
         ),
     ]
+}
+
+/// What no verdict on a SYN can go below on this machine.
+fn floor(bench: &mut Bench, frame: &[u8]) -> f64 {
+    let mut ns = |subject| {
+        let (time, _) = bench
+            .run(Stage::Tc, subject, frame, REPEAT)
+            .expect("a test run");
+        time.as_nanos() as f64
+    };
+    let mut differences: Vec<f64> = (0..ROUNDS)
+        .map(|_| ns(Subject::Lookup) - ns(Subject::Rewrite))
+        .collect();
+    quartiles(&mut differences).1
 }
 
 /// Prints one row; false when it is over its limit.
@@ -190,12 +209,8 @@ fn syn(port: u16) -> Vec<u8> {
     frame
 }
 
-/// The same; the benchmark's listeners have the XDP front on.
-fn syn_at_front(port: u16) -> Vec<u8> {
-    syn(port)
-}
-
-fn nix_listener(backlog: i32) -> TcpListener {
+/// std's listener chooses its own backlog.
+fn listener_with(backlog: i32) -> TcpListener {
     use nix::sys::socket::*;
     let fd = socket(
         AddressFamily::Inet,

@@ -351,7 +351,9 @@ fn wait_for_packets() -> Result<()> {
         std::thread::sleep(Duration::from_millis(100));
         return Ok(());
     }
-    Err(of_errno("wait for packets under the old policy (membarrier)"))
+    Err(of_errno(
+        "wait for packets under the old policy (membarrier)",
+    ))
 }
 
 fn table_of(listeners: &[Listener]) -> Result<Table> {

@@ -70,6 +70,8 @@ pub enum Subject {
     Empty,
     /// Writing the packet anew, which the guard's figures contain too.
     Rewrite,
+    /// Writing the packet anew, then only the kernel's socket lookup (tc).
+    Lookup,
     /// Writing the packet anew, then the guard.
     Guard,
 }
@@ -143,6 +145,7 @@ impl Bench {
             (Stage::Tc, Subject::Empty) => &p.bench_empty,
             (Stage::Tc, Subject::Rewrite) => &p.bench_rewrite,
             (Stage::Tc, Subject::Guard) => &p.bench_guard,
+            (_, Subject::Lookup) => &p.bench_lookup,
             (Stage::Xdp, Subject::Empty) => &p.bench_xdp_empty,
             (Stage::Xdp, Subject::Rewrite) => &p.bench_xdp_rewrite,
             (Stage::Xdp, Subject::Guard) => &p.bench_xdp_guard,
