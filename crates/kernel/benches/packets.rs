@@ -101,7 +101,7 @@ fn rows(open: u16, full: u16) -> Vec<Row> {
         row(
             "SYN refused with RST, XDP front",
             Stage::Xdp,
-            syn_at_front(full),
+            syn(full),
             xdp_tx,
             100.0,
         ),
