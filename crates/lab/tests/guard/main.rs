@@ -4,8 +4,13 @@
 //! One file a theme. Every test builds a bed of its own (namespaces that go with it), so they run in
 //! parallel or one at a time. Nothing sleeps: a test waits for a condition, at most [`common::PATIENCE`].
 
+mod bursts;
 mod close;
 mod common;
 mod establish;
+mod flood;
 mod life;
+mod observe;
+mod peers;
+mod reason;
 mod scope;

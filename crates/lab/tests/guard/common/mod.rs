@@ -2,6 +2,7 @@
 
 mod raw;
 mod sockets;
+mod tun;
 mod weir;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,9 +15,10 @@ use weir_lab::netns::{Netns, require_root};
 
 pub use raw::{Peer, Raw, Segment, Shape};
 pub use sockets::{
-    Fate, accept, attempt, connect, connect_patiently, echo_both_ways, fate, greet, listen,
-    listen_in_group, within,
+    Attempts, Fate, accept, attempt, connect, connect_patiently, echo_both_ways, fate, greet,
+    listen, listen_in_group, within,
 };
+pub use tun::Tun;
 pub use weir::Weir;
 
 /// The port of the server under guard.

@@ -11,6 +11,8 @@ use etherparse::{
 use nix::errno::Errno;
 use weir_lab::bed::{GATEWAY_MAC, SERVER_MAC, SERVER_V4, SERVER_V6, Tap};
 
+use super::tun::Tun;
+
 use super::PATIENCE;
 
 /// A TCP endpoint on the wire, talking to one port of the server.
@@ -77,8 +79,42 @@ impl Answer {
     }
 }
 
+/// Something that carries Ethernet frames.
+pub trait Wire: Sync {
+    fn send(&self, frame: &[u8]) -> Result<(), Errno>;
+    fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, Errno>;
+}
+
+impl Wire for Tap {
+    fn send(&self, frame: &[u8]) -> Result<(), Errno> {
+        Tap::send(self, frame)
+    }
+
+    fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, Errno> {
+        Tap::receive(self, buffer)
+    }
+}
+
+const ETHERNET_BYTES: usize = 14;
+
+/// The Ethernet header is taken off, and put on for the reader.
+impl Wire for Tun {
+    fn send(&self, frame: &[u8]) -> Result<(), Errno> {
+        Tun::send(self, &frame[ETHERNET_BYTES..])
+    }
+
+    fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, Errno> {
+        let Some(bytes) = Tun::receive(self, &mut buffer[ETHERNET_BYTES..])? else {
+            return Ok(None);
+        };
+        let ipv6 = buffer[ETHERNET_BYTES] >> 4 == 6;
+        buffer[..ETHERNET_BYTES].copy_from_slice(&ethernet(if ipv6 { 0x86dd } else { 0x0800 }));
+        Ok(Some(&buffer[..ETHERNET_BYTES + bytes]))
+    }
+}
+
 /// The far end of the wire.
-pub struct Raw<'a>(pub &'a Tap);
+pub struct Raw<'a>(pub &'a dyn Wire);
 
 impl Raw<'_> {
     /// Sends a SYN with MSS 1460, window scale 7 and SACK.
@@ -118,6 +154,11 @@ impl Raw<'_> {
             }
         }
         None
+    }
+
+    /// Throws away what the server has sent so far.
+    pub fn discard(&self) {
+        while self.next().is_some() {}
     }
 
     /// Waits for the server's next segment to this peer; segments to others are lost.
