@@ -49,7 +49,7 @@
 	X(ack_reset_wait, refuse, "connection reset at the final ACK of its handshake: the listen queue's wait was over target_wait") \
 	X(fin_reset, refuse, "connection reset at the client's FIN: half-closed connections are not served (half_close = reset)") \
 	X(fallback_mptcp, note, "of the refused SYNs, those that no-syn-drop would have answered with a cookie, but cannot on an MPTCP listener") \
-	X(refused_at_xdp, note, "of the refused SYNs, those refused by the XDP front, before the kernel's receive queues")
+	X(refused_at_xdp, note, "of the SYNs and final ACKs refused or answered, those that the XDP front dealt with, before the kernel's receive queues")
 
 enum verdict {
 #define X(name, kind, text) VERDICT_##name,

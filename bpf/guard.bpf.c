@@ -11,8 +11,8 @@
  *      ACK            -> on_ack():  only while cookies or overbooked places are out
  *      anything else  -> pass; data of established connections ends here
  *
- * The XDP front (front = xdp) makes the same decision on SYNs in the driver,
- * refuses there, and leaves admission to tc.
+ * The XDP front (front = xdp) makes the same decision on SYNs and final ACKs in
+ * the driver, refuses there, and leaves admission to tc.
  *
  * State. policies[] and active: written by user space only; two copies, so
  * that a packet sees the old policy or the new one, whole. queues: one entry a
@@ -32,6 +32,7 @@
 #include "lib/state.bpf.h"
 #include "lib/act.bpf.h"
 #include "lib/establish.bpf.h"
+#include "lib/front.bpf.h"
 #include "lib/close.bpf.h"
 #include "lib/report.bpf.h"
 
@@ -94,15 +95,17 @@ static __always_inline int judge_xdp(struct xdp_md *xdp)
 
 	if ((void *)(eth + 1) > data_end || eth->dst[0] & 1)
 		return XDP_PASS;
-	if (packet_parse(data, data_end, data_end - data, sizeof(*eth), eth->proto, &p) || !is_syn(p.flags))
+	if (packet_parse(data, data_end, data_end - data, sizeof(*eth), eth->proto, &p))
 		return XDP_PASS;
 	policy = policy_in_force();
 	if (!port_guarded(policy, p.dport))
 		return XDP_PASS;
+	if (!is_syn(p.flags) && !(is_plain_ack(p.flags) && acks_watched()))
+		return XDP_PASS;
 	l = listener_of(policy, &p, data, data_end, sizeof(*eth));
 	if (!l || !l->front_xdp || !on_interface(l, CTX_LOAD(xdp, ingress_ifindex)))
 		return XDP_PASS;
-	return front_syn(xdp, l, &p);
+	return is_syn(p.flags) ? front_syn(xdp, l, &p) : front_ack(xdp, l, &p);
 }
 
 SEC("xdp")

@@ -13,9 +13,18 @@
 extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs,
 				   int attrs__sz) __ksym __weak;
 
-/* By cookie: ISN and cookie of a handshake that was accepted just now, or refused. */
+/* By cookie: ISN and cookie of a handshake that was accepted just now, or refused, or let by at the front. */
 u64 accepted[SETTLED_SLOTS];
 u64 refused[SETTLED_SLOTS];
+u64 let_by[SETTLED_SLOTS];
+
+static __always_inline void front_reached_tc(struct listen_state *s, const struct listener_policy *l, u64 now)
+{
+	if (!l->front_xdp)
+		return;
+	__sync_fetch_and_add(&s->front_seen, 1);
+	s->front_seen_ns = now;
+}
 
 static __always_inline u64 inflight_behind_front(struct listen_state *s, u64 now)
 {
@@ -274,10 +283,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 		count(l, VERDICT_syn_repeated);
 		return PASS;
 	}
-	if (l->front_xdp) {
-		__sync_fetch_and_add(&s->front_seen, 1);
-		s->front_seen_ns = now;
-	}
+	front_reached_tc(s, l, now);
 	cookies = !(mptcp = tp->is_mptcp) && policy_in_force()->cookies;
 	view_queue(skb, s, tp, l, &q, 0, 0, now);
 	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), cookies);
@@ -404,6 +410,7 @@ static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct lis
 		bpf_sk_release(sk);
 		return PASS;
 	}
+	front_reached_tc(s, l, now);
 	claim_begin(s);
 	view_queue(skb, s, tp, l, &q, 1, 0, now);
 	v = cookie_ack_verdict(l, &q, waits_too_long(s, l, &q, now));
@@ -480,91 +487,6 @@ static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_p
 		return PASS;
 	}
 	return on_cookie_ack(skb, l, p, l3, sk, &t, s, tp, now);
-}
-
-/* The XDP front: refuses what tc would refuse, before receive steering and its queues. */
-static __always_inline int front_refuse(struct xdp_md *xdp, const struct listener_policy *l,
-					const struct packet *p, const struct bpf_sock_tuple *t, enum verdict v,
-					u64 now)
-{
-	void *data = xdp_start(xdp), *data_end = xdp_end(xdp);
-	const u32 l3 = sizeof(struct ethernet);
-	__be32 options[SYNACK_HEADER / 4 - 5] = {};
-	struct option_walk w = {};
-	struct answer a = {};
-	u32 ack, isn, len;
-	int grow;
-
-	isn = p->v6 ? tcp_seq(data, data_end, l3, true, &ack) : tcp_seq(data, data_end, l3, false, &ack);
-	if (sends_cookie(v)) {
-		len = p->header_len - sizeof(struct tcp);
-		if (len && len <= TCP_OPTIONS_MAX &&
-		    !bpf_xdp_load_bytes(xdp, p->l4 + sizeof(struct tcp), w.buf, len))
-			w.len = len;
-		/* XDP knows no MTU; 1500 is what it can count on. */
-		cookie_answer(&a, options, &w, t, p->v6, isn, 1500, now);
-		watch_acks(now);
-	} else if (sends_rst(v)) {
-		rst_to_syn(&a, p, isn, l);
-	} else {
-		return XDP_DROP;
-	}
-	grow = (int)answer_len(p, l3, &a) - (int)(xdp_end(xdp) - xdp_start(xdp));
-	if (grow && bpf_xdp_adjust_tail(xdp, grow))
-		return XDP_PASS;
-	data = xdp_start(xdp);
-	data_end = xdp_end(xdp);
-	if (p->v6 ? answer_write(data, data_end, l3, true, &a, reason_for(v), options) :
-		    answer_write(data, data_end, l3, false, &a, reason_for(v), options))
-		return XDP_PASS;
-	return XDP_TX;
-}
-
-static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_policy *l, const struct packet *p)
-{
-	void *data = xdp_start(xdp), *data_end = xdp_end(xdp);
-	const u32 l3 = sizeof(struct ethernet);
-	u64 now = clock_ns();
-	struct bpf_sock_tuple t = {};
-	struct queue_view q = {};
-	const struct tcp_sock *tp;
-	struct listen_state *s;
-	struct bpf_sock *sk;
-	enum verdict v;
-	bool mptcp;
-
-	if (p->v6) {
-		if (data + l3 + sizeof(struct ipv6) > data_end)
-			return XDP_PASS;
-	} else if (data + l3 + sizeof(struct ipv4) > data_end) {
-		return XDP_PASS;
-	}
-	tuple_of(&t, p, data + l3);
-	sk = listener_behind(xdp, flow_lookup(xdp, &t, p->v6), &t, p->v6);
-	if (!sk)
-		return XDP_PASS;
-	tp = listener_read(sk);
-	s = sk->state == TCP_LISTEN ? queue_state((u64)tp, now) : NULL;
-	if (!s) {
-		bpf_sk_release(sk);
-		return XDP_PASS;
-	}
-	mptcp = tp->is_mptcp;
-	view_queue(xdp, s, tp, l, &q, 0, inflight_behind_front(s, now), now);
-	bpf_sk_release(sk);
-	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), !mptcp && policy_in_force()->cookies);
-	if (v == VERDICT_syn_admitted || v == VERDICT_syn_left || l->observe ||
-	    !sound(p, data, data_end, l3, false, true) || !endpoints(&t, p->v6) ||
-	    !for_this_host(xdp, CTX_LOAD(xdp, ingress_ifindex), &t, p->v6, now)) {
-		__sync_fetch_and_add(&s->fronted, 1);
-		return XDP_PASS;
-	}
-	count(l, v);
-	count(l, VERDICT_refused_at_xdp);
-	if (lacks_mptcp_cookie(l, mptcp, v))
-		count(l, VERDICT_fallback_mptcp);
-	sample(s, l, v, &t, p->v6, &q, now);
-	return front_refuse(xdp, l, p, &t, v, now);
 }
 
 #endif

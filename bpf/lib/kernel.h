@@ -93,6 +93,14 @@ struct net_device {
 	unsigned int mtu;
 };
 
+struct xdp_rxq_info {
+	struct net_device *dev;
+};
+
+struct xdp_buff {
+	struct xdp_rxq_info *rxq;
+};
+
 struct sk_buff {
 	u8 ip_summed : 2;
 	struct net_device *dev;
