@@ -38,41 +38,73 @@ static __always_inline u64 inflight_behind_front(struct listen_state *s, u64 now
 	return 0;
 }
 
-/*
- * Reads the queue, and sees to it that no claim which the kernel counts by now
- * stands between the SYN and a place. own: 1 if the caller's claim is in
- * s->claims already. extra: SYNs under way from the front.
- */
-static __always_inline void view_queue(void *ctx, struct listen_state *s, const struct tcp_sock *tp,
-				       const struct listener_policy *l, struct queue_view *q, u32 own,
-				       u32 extra, u64 now)
+/* Whether the claims in the view stand between somebody and a place. */
+static __always_inline bool claims_matter(const struct listener_policy *l, const struct queue_view *q, u32 extra)
 {
-	u32 claims;
+	struct queue_view bare = *q;
+
+	bare.claims = extra;
+	return place_free(l, &bare) != place_free(l, q) ||
+	       place_free_of_young(l, &bare) != place_free_of_young(l, q) ||
+	       (l->establish == ESTABLISH_NO_SYN_DROP && half_reserved(l, &bare) != half_reserved(l, q));
+}
+
+/* Takes out the claims that the kernel counts by now. Global: verified once, not on every path to it. */
+__noinline int claims_resolve_skb(struct __sk_buff *skb, struct listen_state *s, u64 now)
+{
 	u32 i;
 
-	q->claims = claims_outstanding(s) - own + extra;
-	queue_read(tp, q);
-	claims = q->claims;
-	if (!claims || !reserves(l) || place_free(l, q))
-		return;
-	q->claims = extra;
-	if (!place_free(l, q)) {
-		q->claims = claims;
-		return;
-	}
+	if (!s)
+		return 0;
 	bpf_for(i, 0, nr_cpus)
-		claim_resolve(ctx, s, i, now);
+		claim_resolve(skb, s, i, now);
+	return 0;
+}
+
+__noinline int claims_resolve_xdp(struct xdp_md *xdp, struct listen_state *s, u64 now)
+{
+	u32 i;
+
+	if (!s)
+		return 0;
+	bpf_for(i, 0, nr_cpus)
+		claim_resolve(xdp, s, i, now);
+	return 0;
+}
+
+/* own: 1 if the caller's claim is in s->claims already. extra: SYNs under way from the front. */
+static __always_inline void view_read(struct listen_state *s, const struct tcp_sock *tp, struct queue_view *q,
+				      u32 own, u32 extra)
+{
 	q->claims = claims_outstanding(s) - own + extra;
 	queue_read(tp, q);
 }
 
-/* Follows a lookup to the listening socket behind a TIME-WAIT one, which a new SYN may replace. */
+/*
+ * Reads the queue, and sees to it that no claim which the kernel counts by now
+ * stands between the SYN and a place.
+ */
+static __always_inline void view_queue(struct __sk_buff *skb, struct listen_state *s, const struct tcp_sock *tp,
+				       const struct listener_policy *l, struct queue_view *q, u32 own, u64 now)
+{
+	view_read(s, tp, q, own, 0);
+	if (!q->claims || !reserves(l) || !claims_matter(l, q, 0))
+		return;
+	claims_resolve_skb(skb, s, now);
+	view_read(s, tp, q, own, 0);
+}
+
+/*
+ * Follows a lookup to the listening socket behind a TIME-WAIT one, which a new
+ * SYN may replace. No cookie then: its final ACK would find the TIME-WAIT one.
+ */
 static __always_inline struct bpf_sock *listener_behind(void *ctx, struct bpf_sock *sk, struct bpf_sock_tuple *t,
-							bool v6)
+							bool v6, bool *time_wait)
 {
 	struct bpf_sock_tuple any = *t;
 
-	if (!sk || sk->state != TCP_TIME_WAIT)
+	*time_wait = sk && sk->state == TCP_TIME_WAIT;
+	if (!*time_wait)
 		return sk;
 	bpf_sk_release(sk);
 	/* No connection has port 0, so only a listener can match. */
@@ -266,12 +298,12 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 	const struct tcp_sock *tp;
 	struct listen_state *s;
 	struct bpf_sock *sk;
-	bool mptcp, cookies;
+	bool mptcp, cookies, time_wait;
 	enum verdict v;
 
 	if (!skb_tuple(skb, p, l3, &t))
 		return PASS;
-	sk = listener_behind(skb, flow_lookup(skb, &t, p->v6), &t, p->v6);
+	sk = listener_behind(skb, flow_lookup(skb, &t, p->v6), &t, p->v6, &time_wait);
 	if (!sk) {
 		count(l, VERDICT_syn_unheard);
 		return PASS;
@@ -284,13 +316,18 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 		return PASS;
 	}
 	front_reached_tc(s, l, now);
-	cookies = !(mptcp = tp->is_mptcp) && policy_in_force()->cookies;
-	view_queue(skb, s, tp, l, &q, 0, 0, now);
+	if (!for_this_host(skb, CTX_LOAD(skb, ifindex), &t, p->v6, now)) {
+		bpf_sk_release(sk);
+		return PASS;
+	}
+	mptcp = tp->is_mptcp;
+	cookies = !mptcp && !time_wait && policy_in_force()->cookies;
+	view_queue(skb, s, tp, l, &q, 0, now);
 	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), cookies);
 	if (v == VERDICT_syn_admitted) {
 		/* The same once more with the claim made: now no other CPU can take the same place. */
 		claim_begin(s);
-		view_queue(skb, s, tp, l, &q, 1, 0, now);
+		view_queue(skb, s, tp, l, &q, 1, now);
 		v = syn_verdict(l, &q, wait_refuses(&s->wait, now, q.length, l->target_wait_ns), cookies);
 		if (v != VERDICT_syn_admitted)
 			claim_cancel(s);
@@ -303,8 +340,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 		count(l, v);
 		return PASS;
 	}
-	if (!sound_skb(skb, p, l3) || !endpoints(&t, p->v6) ||
-	    !for_this_host(skb, CTX_LOAD(skb, ifindex), &t, p->v6, now))
+	if (!sound_skb(skb, p, l3) || !endpoints(&t, p->v6))
 		return PASS;
 	count(l, v);
 	if (lacks_mptcp_cookie(l, mptcp, v))
@@ -412,7 +448,7 @@ static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct lis
 	}
 	front_reached_tc(s, l, now);
 	claim_begin(s);
-	view_queue(skb, s, tp, l, &q, 1, 0, now);
+	view_queue(skb, s, tp, l, &q, 1, now);
 	v = cookie_ack_verdict(l, &q, waits_too_long(s, l, &q, now));
 	if (v != VERDICT_cookie_accepted) {
 		bpf_sk_release(sk);
@@ -464,6 +500,28 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
 	return reset_both(skb, p, l3, seq, ack, reason_full, l->reason);
 }
 
+/*
+ * abort: an ACK for which only the listener was found, while its queue is full.
+ * If it ends the handshake of a kernel's cookie, the kernel would drop it; if
+ * not, the kernel would reset it too. Releases sk.
+ */
+static __always_inline int on_listener_ack(struct __sk_buff *skb, const struct listener_policy *l,
+					   const struct packet *p, u32 l3, struct bpf_sock *sk)
+{
+	struct queue_view q = {};
+	u32 ack = 0;
+
+	queue_read(listener_read(sk), &q);
+	bpf_sk_release(sk);
+	if (!kernel_full(&q) || l->draining)
+		return PASS;
+	count(l, VERDICT_ack_reset_full);
+	if (l->observe)
+		return PASS;
+	skb_seq(skb, p, l3, &ack);
+	return refuse_ack(skb, l, p, l3, ack, VERDICT_ack_reset_full);
+}
+
 static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_policy *l, const struct packet *p,
 				  u32 l3)
 {
@@ -480,6 +538,8 @@ static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_p
 		return PASS;
 	if (sk->state == TCP_NEW_SYN_RECV)
 		return on_request_ack(skb, l, p, l3, sk, &t, now);
+	if (sk->state == TCP_LISTEN && l->establish == ESTABLISH_ABORT)
+		return on_listener_ack(skb, l, p, l3, sk);
 	tp = sk->state == TCP_LISTEN && reserves(l) && !l->observe ? bpf_skc_to_tcp_sock(sk) : NULL;
 	s = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state((u64)tp, now) : NULL;
 	if (!s) {

@@ -36,13 +36,12 @@ static __always_inline u32 xdp_seq(struct xdp_md *xdp, const struct packet *p, u
 		       tcp_seq(data, data_end, FRONT_L3, false, ack);
 }
 
-/* Sound headers, addresses that can be ends, and this host's: then weir may answer. */
+/* Sound headers, and addresses that can be ends: then weir may answer. */
 static __always_inline bool xdp_answerable(struct xdp_md *xdp, const struct packet *p,
-					   const struct bpf_sock_tuple *t, u64 now)
+					   const struct bpf_sock_tuple *t)
 {
 	/* A packet from this machine may carry the pseudo-header's sum only (veth). */
-	return sound(p, xdp_start(xdp), xdp_end(xdp), FRONT_L3, false, true) && endpoints(t, p->v6) &&
-	       for_this_host(xdp, CTX_LOAD(xdp, ingress_ifindex), t, p->v6, now);
+	return sound(p, xdp_start(xdp), xdp_end(xdp), FRONT_L3, false, true) && endpoints(t, p->v6);
 }
 
 static __always_inline int xdp_answer(struct xdp_md *xdp, const struct packet *p, const struct answer *a,
@@ -83,6 +82,19 @@ static __always_inline int front_refuse_syn(struct xdp_md *xdp, const struct lis
 	return xdp_answer(xdp, p, &a, reason_for(v), options);
 }
 
+/* As view_queue(), without a claim of its own and with those under way to tc. */
+static __always_inline void front_view(struct xdp_md *xdp, struct listen_state *s, const struct tcp_sock *tp,
+				       const struct listener_policy *l, struct queue_view *q, u64 now)
+{
+	u32 extra = inflight_behind_front(s, now);
+
+	view_read(s, tp, q, 0, extra);
+	if (q->claims == extra || !reserves(l) || !claims_matter(l, q, extra))
+		return;
+	claims_resolve_xdp(xdp, s, now);
+	view_read(s, tp, q, 0, extra);
+}
+
 static __always_inline int let_by_front(struct listen_state *s)
 {
 	__sync_fetch_and_add(&s->fronted, 1);
@@ -97,12 +109,12 @@ static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_p
 	struct bpf_sock_tuple t;
 	struct listen_state *s;
 	struct bpf_sock *sk;
+	bool mptcp, time_wait;
 	enum verdict v;
-	bool mptcp;
 
 	if (!xdp_tuple(xdp, p, &t))
 		return XDP_PASS;
-	sk = listener_behind(xdp, flow_lookup(xdp, &t, p->v6), &t, p->v6);
+	sk = listener_behind(xdp, flow_lookup(xdp, &t, p->v6), &t, p->v6, &time_wait);
 	if (!sk)
 		return XDP_PASS;
 	tp = listener_read(sk);
@@ -111,11 +123,16 @@ static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_p
 		bpf_sk_release(sk);
 		return XDP_PASS;
 	}
+	if (!for_this_host(xdp, CTX_LOAD(xdp, ingress_ifindex), &t, p->v6, now)) {
+		bpf_sk_release(sk);
+		return XDP_PASS;
+	}
 	mptcp = tp->is_mptcp;
-	view_queue(xdp, s, tp, l, &q, 0, inflight_behind_front(s, now), now);
+	front_view(xdp, s, tp, l, &q, now);
 	bpf_sk_release(sk);
-	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), !mptcp && policy_in_force()->cookies);
-	if (v == VERDICT_syn_admitted || v == VERDICT_syn_left || l->observe || !xdp_answerable(xdp, p, &t, now))
+	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now),
+			!mptcp && !time_wait && policy_in_force()->cookies);
+	if (v == VERDICT_syn_admitted || v == VERDICT_syn_left || l->observe || !xdp_answerable(xdp, p, &t))
 		return let_by_front(s);
 	count(l, v);
 	count(l, VERDICT_refused_at_xdp);
@@ -143,9 +160,9 @@ static __always_inline int front_cookie_ack(struct xdp_md *xdp, const struct lis
 	if (*settled_slot(let_by, c.cookie) == fingerprint || !cookie_valid(t, p->v6, &c, now))
 		return XDP_PASS;
 	if (*settled_slot(refused, c.cookie) != fingerprint) {
-		view_queue(xdp, s, tp, l, &q, 0, inflight_behind_front(s, now), now);
+		front_view(xdp, s, tp, l, &q, now);
 		v = cookie_ack_verdict(l, &q, waits_too_long(s, l, &q, now));
-		if (v == VERDICT_cookie_accepted || !xdp_answerable(xdp, p, t, now)) {
+		if (v == VERDICT_cookie_accepted || !xdp_answerable(xdp, p, t)) {
 			*settled_slot(let_by, c.cookie) = fingerprint;
 			return let_by_front(s);
 		}
