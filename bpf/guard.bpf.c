@@ -56,6 +56,7 @@ static __always_inline int guard(struct __sk_buff *skb, u32 l3)
 	policy = policy_in_force();
 	if (!port_guarded(policy, p.dport))
 		return PASS;
+	packet_taken();
 	if (is_plain_ack(p.flags) && !acks_watched())
 		return PASS;
 	if (CTX_LOAD(skb, vlan_present) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)

@@ -188,9 +188,9 @@ static __always_inline bool place_free_of_young(const struct listener_policy *l,
 }
 
 /*
- * no-syn-drop reserves places for at most half of the queue, and answers the
- * others with cookies: their final ACKs find places even when the clients are
- * so far away that handshakes under way would hold them all.
+ * no-syn-drop, and reserv in a flood, reserve places for at most half of the
+ * queue, and answer the others with cookies: their final ACKs find places even
+ * when handshakes under way, of clients far away or spoofed, would hold all.
  */
 static __always_inline bool half_reserved(const struct listener_policy *l, const struct queue_view *q)
 {
@@ -206,10 +206,13 @@ static __always_inline bool reserves(const struct listener_policy *l)
 
 /*
  * The verdict on a new SYN. waiting: wait_refuses() said so. cookies: a
- * cookie can be sent (kernel and listener allow it).
+ * cookie can be sent (kernel and listener allow it). flooded: half-open
+ * connections that never came held the places within the last FLOOD_NS.
  */
+#define FLOOD_NS 10000000000ULL
+
 static __always_inline enum verdict syn_verdict(const struct listener_policy *l, const struct queue_view *q,
-						bool waiting, bool cookies)
+						bool waiting, bool cookies, bool flooded)
 {
 	bool full = reserves(l) ? !place_free(l, q) : kernel_full(q);
 
@@ -218,10 +221,11 @@ static __always_inline enum verdict syn_verdict(const struct listener_policy *l,
 		return VERDICT_syn_admitted;
 	if (l->establish == ESTABLISH_NO_SYN_DROP && cookies && (full || waiting || half_reserved(l, q)))
 		return VERDICT_cookie_sent;
+	if (l->establish == ESTABLISH_RESERV && cookies && !waiting && place_free_of_young(l, q) &&
+	    (full || (flooded && half_reserved(l, q))))
+		return VERDICT_cookie_sent_flood;
 	if (!full && !waiting)
 		return VERDICT_syn_admitted;
-	if (l->establish == ESTABLISH_RESERV && cookies && !waiting && place_free_of_young(l, q))
-		return VERDICT_cookie_sent_flood;
 	if (l->reject_syn == REJECT_RST)
 		return full ? VERDICT_syn_reset_full : VERDICT_syn_reset_wait;
 	if (full && !reserves(l))

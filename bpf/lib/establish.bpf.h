@@ -46,7 +46,7 @@ static __always_inline bool claims_matter(const struct listener_policy *l, const
 	bare.claims = extra;
 	return place_free(l, &bare) != place_free(l, q) ||
 	       place_free_of_young(l, &bare) != place_free_of_young(l, q) ||
-	       (l->establish == ESTABLISH_NO_SYN_DROP && half_reserved(l, &bare) != half_reserved(l, q));
+	       half_reserved(l, &bare) != half_reserved(l, q);
 }
 
 /* Takes out the claims that the kernel counts by now. Global: verified once, not on every path to it. */
@@ -200,6 +200,17 @@ static __always_inline int send_cookie(struct __sk_buff *skb, const struct packe
 	return answer_instead(skb, p, l3, &a, NULL, options);
 }
 
+static __always_inline bool flooded(const struct listen_state *s, u64 now)
+{
+	return now < s->flood_until_ns;
+}
+
+static __always_inline void note_flood(struct listen_state *s, enum verdict v, u64 now)
+{
+	if (v == VERDICT_cookie_sent_flood && now + FLOOD_NS - s->flood_until_ns > SECOND_NS)
+		s->flood_until_ns = now + FLOOD_NS;
+}
+
 static __always_inline bool sends_cookie(enum verdict v)
 {
 	return v == VERDICT_cookie_sent || v == VERDICT_cookie_sent_flood;
@@ -323,12 +334,13 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 	mptcp = tp->is_mptcp;
 	cookies = !mptcp && !time_wait && policy_in_force()->cookies;
 	view_queue(skb, s, tp, l, &q, 0, now);
-	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), cookies);
+	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), cookies, flooded(s, now));
 	if (v == VERDICT_syn_admitted) {
 		/* The same once more with the claim made: now no other CPU can take the same place. */
 		claim_begin(s);
 		view_queue(skb, s, tp, l, &q, 1, now);
-		v = syn_verdict(l, &q, wait_refuses(&s->wait, now, q.length, l->target_wait_ns), cookies);
+		v = syn_verdict(l, &q, wait_refuses(&s->wait, now, q.length, l->target_wait_ns), cookies,
+				flooded(s, now));
 		if (v != VERDICT_syn_admitted)
 			claim_cancel(s);
 	}
@@ -343,6 +355,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 	if (!sound_skb(skb, p, l3) || !endpoints(&t, p->v6))
 		return PASS;
 	count(l, v);
+	note_flood(s, v, now);
 	if (lacks_mptcp_cookie(l, mptcp, v))
 		count(l, VERDICT_fallback_mptcp);
 	if (v != VERDICT_syn_left)

@@ -15,10 +15,12 @@
  *             last is delivered, all are.
  *
  * A CPU's claims are delivered when a lookup finds a request or connection for
- * the last one, or after CLAIM_EXPIRES_NS (the stack dropped it). All but the
- * batch_max of a CPU are delivered in any case: the receive path holds back no
- * more (net.core.gro_normal_batch). So a SYN that the stack drops, or
- * whose client resets at once, blocks a few places for a moment, not the door.
+ * the last one; or when the CPU has taken up batch_max packets since, for the
+ * receive path holds back no more (net.core.gro_normal_batch); or after
+ * CLAIM_EXPIRES_NS (the CPU is idle, and the stack dropped the last one). All
+ * but a CPU's last 2 * batch_max are delivered in any case. So a SYN that the
+ * stack drops, or whose client is gone at once, blocks a few places for a
+ * moment, not the door.
  *
  * Why it never over-admits: a CPU first adds its claim to `claims`, then reads
  * the kernel's counters. Any other SYN let in before is either still in
@@ -31,15 +33,18 @@
 #ifndef WEIR_LEDGER_BPF_H
 #define WEIR_LEDGER_BPF_H
 
-#define CLAIM_EXPIRES_NS 100000000ULL
+/* Two ticks at HZ = 250: no CPU that runs holds a batch back for so long. */
+#define CLAIM_EXPIRES_NS 8000000ULL
 
 /* One per CPU that makes claims; a cache line of its own. `made` is written last. */
 struct claim {
 	struct bpf_sock_tuple flow;	/* of the last one */
-	u32 v6;
+	u32 packet;	/* `taken` of the CPU when it was made */
 	u64 at_ns;
+	u32 v6;
 	u32 made;
 	u32 resolved;
+	u32 pad;
 };
 
 struct listen_state {
@@ -50,6 +55,7 @@ struct listen_state {
 	u64 front_seen;		/* atomic: of those, how many reached tc */
 	u64 front_seen_ns;	/* when the last did */
 	u64 event_ns;		/* last sampled event */
+	u64 flood_until_ns;	/* until when it counts as flooded */
 	u32 wait_busy;		/* 1: a CPU updates `wait` */
 	u32 pad;
 	struct wait_state wait;
@@ -58,6 +64,12 @@ struct listen_state {
 
 /* Packets that the receive path may hold back in one batch: the sysctl's value. Set before load. */
 const volatile u32 batch_max = 8;
+
+/* Packets to guarded ports that a CPU has taken up at tc; a cache line each. Wraps. */
+struct taken {
+	u32 packets;
+	u32 pad[15];
+} taken[WEIR_MAX_CPUS];
 
 static __always_inline u32 claim_slot(u32 cpu)
 {
@@ -71,13 +83,19 @@ static __always_inline struct bpf_sock *flow_lookup(void *ctx, struct bpf_sock_t
 		    bpf_skc_lookup_tcp(ctx, t, sizeof(t->ipv4), BPF_F_CURRENT_NETNS, 0);
 }
 
-static __always_inline bool claim_delivered(void *ctx, struct claim *c, u64 now)
+static __always_inline void packet_taken(void)
+{
+	taken[claim_slot(bpf_get_smp_processor_id())].packets++;
+}
+
+static __always_inline bool claim_delivered(void *ctx, struct claim *c, u32 cpu, u64 now)
 {
 	struct bpf_sock_tuple flow;
 	struct bpf_sock *sk;
 	bool found;
 
-	if (now - c->at_ns >= CLAIM_EXPIRES_NS)
+	if (now - c->at_ns >= CLAIM_EXPIRES_NS ||
+	    *(volatile u32 *)&taken[claim_slot(cpu)].packets - c->packet >= batch_max)
 		return true;
 	flow = c->flow;
 	sk = flow_lookup(ctx, &flow, c->v6);
@@ -116,7 +134,7 @@ static __always_inline void claim_resolve(void *ctx, struct listen_state *s, u32
 	/* `made` first: the flow read later is then of this claim or of a younger one. */
 	u32 made = *(volatile u32 *)&c->made, resolved = *(volatile u32 *)&c->resolved;
 
-	if (made != resolved && claim_delivered(ctx, c, now))
+	if (made != resolved && claim_delivered(ctx, c, cpu, now))
 		claim_settle(s, c, resolved, made);
 }
 
@@ -141,10 +159,12 @@ static __always_inline void claim_not_needed(struct listen_state *s)
 static __always_inline void claim_commit(struct listen_state *s, const struct bpf_sock_tuple *flow, bool v6,
 					 u64 now)
 {
-	struct claim *c = &s->claim[claim_slot(bpf_get_smp_processor_id())];
+	u32 slot = claim_slot(bpf_get_smp_processor_id());
+	struct claim *c = &s->claim[slot];
 	u32 made, resolved;
 
 	c->flow = *flow;
+	c->packet = taken[slot].packets;
 	c->v6 = v6;
 	c->at_ns = now;
 	/* Atomic for its barrier: whoever sees the new count sees the new flow. */

@@ -35,9 +35,10 @@ int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p
 	return packet_parse(frame, frame + len, len, l3, bpf_htons(ethertype), p);
 }
 
-u8 pure_syn_verdict(const struct listener_policy *l, const struct queue_view *q, u8 waiting, u8 cookies)
+u8 pure_syn_verdict(const struct listener_policy *l, const struct queue_view *q, u8 waiting, u8 cookies,
+		    u8 flooded)
 {
-	return syn_verdict(l, q, waiting, cookies);
+	return syn_verdict(l, q, waiting, cookies, flooded);
 }
 
 u8 pure_cookie_ack_verdict(const struct listener_policy *l, const struct queue_view *q, u8 waiting)

@@ -69,8 +69,8 @@ impl Room {
             && q.length < q.limit.max(1)
     }
 
-    /// Whether handshakes hold the half of the places that no-syn-drop reserves; the other half is
-    /// for the final ACKs of cookies.
+    /// Whether handshakes hold the half of the places that no-syn-drop, and reserv in a flood,
+    /// reserve; the other half is for the final ACKs of cookies.
     pub fn half_reserved(&self, q: &QueueView) -> bool {
         q.half_open.wrapping_add(q.claims) >= (self.places(q.limit) / 2).max(1)
     }
@@ -80,8 +80,15 @@ impl Room {
     }
 
     /// The verdict on a new SYN. `waiting`: the standing wait is over the target. `cookies`: a
-    /// cookie can be sent (kernel and listener allow it).
-    pub fn syn_verdict(&self, q: &QueueView, waiting: bool, cookies: bool) -> Verdict {
+    /// cookie can be sent (kernel and listener allow it). `flooded`: half-open connections that never
+    /// came held the places within the last 10 s.
+    pub fn syn_verdict(
+        &self,
+        q: &QueueView,
+        waiting: bool,
+        cookies: bool,
+        flooded: bool,
+    ) -> Verdict {
         let full = if self.reserves() {
             !self.place_free(q)
         } else {
@@ -89,13 +96,15 @@ impl Room {
         };
         let waiting = waiting && self.admit == Admit::Wait && self.establish != Establish::Default;
         let cookie_instead = cookies && (full || waiting || self.half_reserved(q));
+        let flood_cookie = cookies
+            && !waiting
+            && self.place_free_of_young(q)
+            && (full || (flooded && self.half_reserved(q)));
         match self.establish {
             _ if self.draining => Verdict::SynAdmitted,
             Establish::NoSynDrop if cookie_instead => Verdict::CookieSent,
+            Establish::Reserv if flood_cookie => Verdict::CookieSentFlood,
             _ if !full && !waiting => Verdict::SynAdmitted,
-            Establish::Reserv if cookies && !waiting && self.place_free_of_young(q) => {
-                Verdict::CookieSentFlood
-            }
             _ => self.refusal(full),
         }
     }
@@ -153,15 +162,15 @@ mod tests {
     fn reserv_promises_each_place_once() {
         let r = room(Establish::Reserv);
         assert_eq!(
-            r.syn_verdict(&queue(100, 20, 7), false, true),
+            r.syn_verdict(&queue(100, 20, 7), false, true, false),
             Verdict::SynAdmitted
         );
         assert_eq!(
-            r.syn_verdict(&queue(100, 20, 8), false, true),
+            r.syn_verdict(&queue(100, 20, 8), false, true, false),
             Verdict::SynResetFull
         );
         assert_eq!(
-            r.syn_verdict(&queue(128, 0, 0), false, true),
+            r.syn_verdict(&queue(128, 0, 0), false, true, false),
             Verdict::SynResetFull
         );
     }
@@ -173,11 +182,11 @@ mod tests {
             ..room(Establish::Reserv)
         };
         assert_eq!(
-            r.syn_verdict(&queue(100, 91, 0), false, true),
+            r.syn_verdict(&queue(100, 91, 0), false, true, false),
             Verdict::SynAdmitted
         );
         assert_eq!(
-            r.syn_verdict(&queue(100, 92, 0), false, true),
+            r.syn_verdict(&queue(100, 92, 0), false, true, false),
             Verdict::SynResetFull
         );
     }
@@ -186,9 +195,15 @@ mod tests {
     fn a_backlog_of_zero_holds_one() {
         let r = room(Establish::Reserv);
         let empty = QueueView::default();
-        assert_eq!(r.syn_verdict(&empty, false, true), Verdict::SynAdmitted);
+        assert_eq!(
+            r.syn_verdict(&empty, false, true, false),
+            Verdict::SynAdmitted
+        );
         let taken = QueueView { length: 1, ..empty };
-        assert_eq!(r.syn_verdict(&taken, false, true), Verdict::SynResetFull);
+        assert_eq!(
+            r.syn_verdict(&taken, false, true, false),
+            Verdict::SynResetFull
+        );
     }
 
     #[test]
@@ -199,39 +214,64 @@ mod tests {
             ..queue(0, 128, 0)
         };
         assert_eq!(
-            r.syn_verdict(&flooded, false, true),
+            r.syn_verdict(&flooded, false, true, false),
             Verdict::CookieSentFlood
         );
-        assert_eq!(r.syn_verdict(&flooded, false, false), Verdict::SynResetFull);
+        assert_eq!(
+            r.syn_verdict(&flooded, false, false, false),
+            Verdict::SynResetFull
+        );
         assert_eq!(
             r.cookie_ack_verdict(&flooded, false),
             Verdict::CookieAccepted
         );
         let young = queue(0, 128, 0);
-        assert_eq!(r.syn_verdict(&young, false, true), Verdict::SynResetFull);
+        assert_eq!(
+            r.syn_verdict(&young, false, true, false),
+            Verdict::SynResetFull
+        );
+    }
+
+    #[test]
+    fn a_flood_is_left_half_of_the_places() {
+        let r = room(Establish::Reserv);
+        let half = queue(0, 64, 0);
+        assert_eq!(
+            r.syn_verdict(&half, false, true, true),
+            Verdict::CookieSentFlood
+        );
+        assert_eq!(
+            r.syn_verdict(&half, false, true, false),
+            Verdict::SynAdmitted
+        );
+        assert_eq!(
+            r.syn_verdict(&queue(0, 63, 0), false, true, true),
+            Verdict::SynAdmitted
+        );
+        assert_eq!(r.cookie_ack_verdict(&half, false), Verdict::CookieAccepted);
     }
 
     #[test]
     fn no_syn_drop_answers_every_syn() {
         let r = room(Establish::NoSynDrop);
         assert_eq!(
-            r.syn_verdict(&queue(0, 63, 0), false, true),
+            r.syn_verdict(&queue(0, 63, 0), false, true, false),
             Verdict::SynAdmitted
         );
         assert_eq!(
-            r.syn_verdict(&queue(0, 64, 0), false, true),
+            r.syn_verdict(&queue(0, 64, 0), false, true, false),
             Verdict::CookieSent
         );
         assert_eq!(
-            r.syn_verdict(&queue(128, 0, 0), false, true),
+            r.syn_verdict(&queue(128, 0, 0), false, true, false),
             Verdict::CookieSent
         );
         assert_eq!(
-            r.syn_verdict(&queue(0, 0, 0), true, true),
+            r.syn_verdict(&queue(0, 0, 0), true, true, false),
             Verdict::CookieSent
         );
         assert_eq!(
-            r.syn_verdict(&queue(128, 0, 0), false, false),
+            r.syn_verdict(&queue(128, 0, 0), false, false, false),
             Verdict::SynResetFull
         );
         assert_eq!(
@@ -252,20 +292,20 @@ mod tests {
                 ..room(establish)
             };
             assert_eq!(
-                drop.syn_verdict(&queue(128, 99, 0), false, true),
+                drop.syn_verdict(&queue(128, 99, 0), false, true, false),
                 Verdict::SynAdmitted
             );
             assert_eq!(
-                drop.syn_verdict(&queue(129, 0, 0), false, true),
+                drop.syn_verdict(&queue(129, 0, 0), false, true, false),
                 Verdict::SynLeft
             );
             let rst = room(establish);
             assert_eq!(
-                rst.syn_verdict(&queue(129, 0, 0), false, true),
+                rst.syn_verdict(&queue(129, 0, 0), false, true, false),
                 Verdict::SynResetFull
             );
         }
-        let waiting = |e| room(e).syn_verdict(&queue(1, 0, 0), true, true);
+        let waiting = |e| room(e).syn_verdict(&queue(1, 0, 0), true, true, false);
         assert_eq!(waiting(Establish::Default), Verdict::SynAdmitted);
         assert_eq!(waiting(Establish::Abort), Verdict::SynResetWait);
     }
@@ -277,7 +317,7 @@ mod tests {
             ..room(Establish::NoSynDrop)
         };
         assert_eq!(
-            r.syn_verdict(&queue(128, 128, 9), true, true),
+            r.syn_verdict(&queue(128, 128, 9), true, true, false),
             Verdict::SynAdmitted
         );
         assert_eq!(

@@ -57,6 +57,7 @@ unsafe extern "C" {
         q: *const RawView,
         waiting: u8,
         cookies: u8,
+        flooded: u8,
     ) -> u8;
     fn pure_cookie_ack_verdict(l: *const listener_policy, q: *const RawView, waiting: u8) -> u8;
     fn pure_wait_look(
@@ -143,7 +144,13 @@ pub fn parse(frame: &[u8], l3: u32, ethertype: u16) -> Option<Packet> {
 }
 
 /// `syn_verdict()` of bpf/lib/admit.h.
-pub fn syn_verdict(room: &Room, q: &QueueView, waiting: bool, cookies: bool) -> Verdict {
+pub fn syn_verdict(
+    room: &Room,
+    q: &QueueView,
+    waiting: bool,
+    cookies: bool,
+    flooded: bool,
+) -> Verdict {
     // SAFETY: both structures live through the call.
     let index = unsafe {
         pure_syn_verdict(
@@ -151,6 +158,7 @@ pub fn syn_verdict(room: &Room, q: &QueueView, waiting: bool, cookies: bool) -> 
             &raw_view(q),
             waiting.into(),
             cookies.into(),
+            flooded.into(),
         )
     };
     verdict(index)

@@ -65,11 +65,11 @@ fn room() -> impl Strategy<Value = Room> {
 fn verdicts_on_syn_and_final_ack_are_those_of_the_model() {
     runner(200_000)
         .run(
-            &(room(), view(), any::<bool>(), any::<bool>()),
-            |(room, q, waiting, cookies)| {
+            &(room(), view(), any::<[bool; 3]>()),
+            |(room, q, [waiting, cookies, flooded])| {
                 prop_assert_eq!(
-                    pure::syn_verdict(&room, &q, waiting, cookies),
-                    room.syn_verdict(&q, waiting, cookies)
+                    pure::syn_verdict(&room, &q, waiting, cookies, flooded),
+                    room.syn_verdict(&q, waiting, cookies, flooded)
                 );
                 prop_assert_eq!(
                     pure::cookie_ack_verdict(&room, &q, waiting),

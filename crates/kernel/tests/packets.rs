@@ -238,7 +238,7 @@ impl World {
                 ..Default::default()
             },
         };
-        let verdict = Room::from(&self.listeners[index]).syn_verdict(&queue, false, true);
+        let verdict = Room::from(&self.listeners[index]).syn_verdict(&queue, false, true, false);
         let may = verdict == Verdict::SynAdmitted || answerable(frame, 14, &p);
         may.then_some(verdict)
     }
