@@ -20,8 +20,9 @@ pub struct Args {
 }
 
 const PLAIN: &str = "default";
-const WEIR: &str = "reserv rst-syn";
-const COOKIES: &str = "no-syn-drop";
+// The server's device can refuse in its driver (native XDP), off the server's core.
+const WEIR: &str = "reserv rst-syn front=xdp";
+const COOKIES: &str = "no-syn-drop front=xdp";
 
 /// The flash crowd of the demo. 50 µs of work for each request are little for an application, and
 /// enough that the generator, not the server, has CPU time to spare at four times saturation.
