@@ -44,6 +44,7 @@ fn build_pure(bpf: &Path) {
         .file(bpf.join("tests/pure.c"))
         .flag("-fno-strict-aliasing")
         .flag_if_supported("-Wno-unused-function")
+        .flag_if_supported("-Wno-unknown-pragmas")
         .flag_if_supported("-Wno-address-of-packed-member")
         .opt_level(1)
         .compile("weir_pure");

@@ -165,7 +165,7 @@ fn guarded(name: &str, port: u16, establish: Establish) -> Listener {
         ip: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         port,
     };
-    let front = weir_core::listener::Front::Xdp;
+    let front = Front::Xdp;
     Listener {
         establish,
         front,

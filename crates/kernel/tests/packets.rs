@@ -263,7 +263,7 @@ fn pick<T: Copy>(random: &mut TestRng, from: &[T]) -> T {
 
 /// From nearly nothing to a whole SYN: built right, then bent in one or two places or cut, or noise.
 fn random_frame(random: &mut TestRng, world: &World) -> Vec<u8> {
-    if random.next_u32() % 16 == 0 {
+    if random.next_u32().is_multiple_of(16) {
         let mut noise = vec![0u8; 15 + random.next_u32() as usize % 120];
         random.fill_bytes(&mut noise);
         let ethertype = pick(random, &[0x0800u16, 0x86dd, 0x0806, 0x8100]);
@@ -336,7 +336,7 @@ fn valid_frame(random: &mut TestRng, world: &World) -> Vec<u8> {
     }
     let mut options = vec![0u8; random.next_u32() as usize % 11 * 4];
     random.fill_bytes(&mut options);
-    if random.next_u32() % 2 == 0 {
+    if random.next_u32().is_multiple_of(2) {
         options = [
             2u8, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7,
         ]
