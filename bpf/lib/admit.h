@@ -226,6 +226,10 @@ static __always_inline enum verdict syn_verdict(const struct listener_policy *l,
 		return VERDICT_cookie_sent_flood;
 	if (!full && !waiting)
 		return VERDICT_syn_admitted;
+	/* With a full SYN queue the kernel sends cookies itself (tcp_syncookies = 1). */
+	if (l->establish == ESTABLISH_RESERV && !cookies && !waiting && place_free_of_young(l, q) &&
+	    q->half_open >= q->limit)
+		return VERDICT_syn_left_flood;
 	if (l->reject_syn == REJECT_RST)
 		return full ? VERDICT_syn_reset_full : VERDICT_syn_reset_wait;
 	if (full && !reserves(l))

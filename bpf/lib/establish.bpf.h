@@ -221,6 +221,11 @@ static __always_inline bool sends_rst(enum verdict v)
 	return v == VERDICT_syn_reset_full || v == VERDICT_syn_reset_wait;
 }
 
+static __always_inline bool left_to_kernel(enum verdict v)
+{
+	return v == VERDICT_syn_left || v == VERDICT_syn_left_flood;
+}
+
 static __always_inline bool lacks_mptcp_cookie(const struct listener_policy *l, bool mptcp, enum verdict v)
 {
 	return mptcp && l->establish == ESTABLISH_NO_SYN_DROP && v != VERDICT_syn_admitted;
@@ -358,9 +363,9 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 	note_flood(s, v, now);
 	if (lacks_mptcp_cookie(l, mptcp, v))
 		count(l, VERDICT_fallback_mptcp);
-	if (v != VERDICT_syn_left)
+	if (!left_to_kernel(v))
 		sample(s, l, v, &t, p->v6, &q, now);
-	if (l->observe || v == VERDICT_syn_left) {
+	if (l->observe || left_to_kernel(v)) {
 		account_passed(s, &q);
 		return PASS;
 	}
@@ -486,6 +491,14 @@ static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct lis
 	return PASS;
 }
 
+/* Whether an ACK with these numbers is the one that the half-open connection waits for. */
+static __always_inline bool request_ended_by(struct bpf_sock *sk, u32 seq, u32 ack)
+{
+	const struct tcp_request_sock *r = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_request_sock));
+
+	return seq == r->rcv_isn + 1 && ack == r->snt_isn + 1;
+}
+
 /* The final ACK of a handshake that the kernel holds: abort, and reserv with overbooking. Releases sk. */
 static __always_inline int on_request_ack(struct __sk_buff *skb, const struct listener_policy *l,
 					  const struct packet *p, u32 l3, struct bpf_sock *sk,
@@ -495,6 +508,7 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
 	struct tcp_sock *tp = listener ? bpf_skc_to_tcp_sock(listener) : NULL;
 	struct listen_state *s = tp ? queue_state((u64)tp, now) : NULL;
 	struct queue_view q = {};
+	bool ends_handshake;
 	u32 ack = 0, seq;
 
 	if (!s || l->establish == ESTABLISH_DEFAULT || l->draining) {
@@ -502,14 +516,15 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
 		return PASS;
 	}
 	queue_read(tp, &q);
+	seq = skb_seq(skb, p, l3, &ack);
+	ends_handshake = request_ended_by(sk, seq, ack);
 	bpf_sk_release(sk);
-	if (!kernel_full(&q))
+	if (!kernel_full(&q) || !ends_handshake)
 		return PASS;
 	count(l, VERDICT_ack_reset_full);
 	sample(s, l, VERDICT_ack_reset_full, t, p->v6, &q, now);
 	if (l->observe)
 		return PASS;
-	seq = skb_seq(skb, p, l3, &ack);
 	return reset_both(skb, p, l3, seq, ack, reason_full, l->reason);
 }
 
@@ -544,7 +559,9 @@ static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_p
 	struct tcp_sock *tp;
 	struct bpf_sock *sk;
 
-	if (ack_watch_over(now) || !skb_tuple(skb, p, l3, &t))
+	/* A damaged or misdirected packet must not end a handshake. */
+	if (ack_watch_over(now) || !skb_tuple(skb, p, l3, &t) || !sound_skb(skb, p, l3) || !endpoints(&t, p->v6) ||
+	    !for_this_host(skb, CTX_LOAD(skb, ifindex), &t, p->v6, now))
 		return PASS;
 	sk = flow_lookup(skb, &t, p->v6);
 	if (!sk)

@@ -132,7 +132,7 @@ static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_p
 	bpf_sk_release(sk);
 	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now),
 			!mptcp && !time_wait && policy_in_force()->cookies, flooded(s, now));
-	if (v == VERDICT_syn_admitted || v == VERDICT_syn_left || l->observe || !xdp_answerable(xdp, p, &t))
+	if (v == VERDICT_syn_admitted || left_to_kernel(v) || l->observe || !xdp_answerable(xdp, p, &t))
 		return let_by_front(s);
 	count(l, v);
 	note_flood(s, v, now);

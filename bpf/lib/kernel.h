@@ -89,6 +89,11 @@ struct tcp_sock {
 	bool is_mptcp;
 };
 
+struct tcp_request_sock {
+	u32 rcv_isn;
+	u32 snt_isn;
+};
+
 struct net_device {
 	unsigned int mtu;
 };

@@ -40,7 +40,7 @@ impl From<&Listener> for Room {
             establish: l.establish,
             reject_syn: l.reject_syn,
             admit: l.admit,
-            overbook_1024: (l.overbook * 1024.0).round() as u32,
+            overbook_1024: l.overbook_1024(),
             draining: false,
         }
     }
@@ -105,6 +105,15 @@ impl Room {
             Establish::NoSynDrop if cookie_instead => Verdict::CookieSent,
             Establish::Reserv if flood_cookie => Verdict::CookieSentFlood,
             _ if !full && !waiting => Verdict::SynAdmitted,
+            // With a full SYN queue the kernel sends cookies itself (tcp_syncookies = 1).
+            Establish::Reserv
+                if !cookies
+                    && !waiting
+                    && self.place_free_of_young(q)
+                    && q.half_open >= q.limit =>
+            {
+                Verdict::SynLeftFlood
+            }
             _ => self.refusal(full),
         }
     }
@@ -219,7 +228,7 @@ mod tests {
         );
         assert_eq!(
             r.syn_verdict(&flooded, false, false, false),
-            Verdict::SynResetFull
+            Verdict::SynLeftFlood
         );
         assert_eq!(
             r.cookie_ack_verdict(&flooded, false),

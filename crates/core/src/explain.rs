@@ -133,7 +133,7 @@ fn advice(name: &str) -> Option<&'static str> {
 }
 
 /// One row per verdict; the test `every_verdict_has_advice` holds it complete.
-const ADVICE: [(&str, &str); 18] = [
+const ADVICE: [(&str, &str); 19] = [
     (
         "syn_admitted",
         "The good case: with reserv, a place is kept for this connection until it is accepted.",
@@ -205,6 +205,10 @@ const ADVICE: [(&str, &str); 18] = [
     (
         "refused_at_xdp",
         "The earlier a refusal happens, the less it costs the server: these never reached its core's receive queue.",
+    ),
+    (
+        "syn_left_flood",
+        "As cookie_sent_flood, but by the kernel: its cookies keep SACK and window scale only with timestamps. Needs tcp_syncookies = 1.",
     ),
 ];
 

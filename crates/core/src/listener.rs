@@ -144,4 +144,12 @@ impl Listener {
             front: Front::Tc,
         }
     }
+
+    /// Places promised beyond the backlog, in 1/1024 of it: only `reserv` overbooks.
+    pub fn overbook_1024(&self) -> u32 {
+        match self.establish {
+            Establish::Reserv => (self.overbook * 1024.0).round() as u32,
+            _ => 0,
+        }
+    }
 }

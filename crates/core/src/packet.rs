@@ -113,7 +113,7 @@ pub fn sum(bytes: &[u8], start: u64) -> u16 {
     total as u16
 }
 
-/// What a verdict does to a SYN at tc: pass it, drop it, or send an answer in its place.
+/// What a verdict does to a SYN or a final ACK at tc: pass it, drop it, or send an answer in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// Goes on to the stack, unchanged.
@@ -124,12 +124,13 @@ pub enum Fate {
     Answer,
 }
 
-/// What an enforced verdict does to a SYN.
+/// What an enforced verdict does to a SYN or to the final ACK of a cookie.
 pub fn fate(verdict: Verdict) -> Fate {
     match verdict {
         Verdict::SynDroppedFull | Verdict::SynDroppedWait => Fate::Drop,
         Verdict::SynResetFull | Verdict::SynResetWait => Fate::Answer,
         Verdict::CookieSent | Verdict::CookieSentFlood => Fate::Answer,
+        Verdict::AckResetFull | Verdict::AckResetWait => Fate::Answer,
         _ => Fate::Pass,
     }
 }

@@ -2,6 +2,7 @@
 //! other than pass, except where the model of the decision says so. Needs root. The seed is printed;
 //! set WEIR_SEED to run one again.
 
+use std::cell::Cell;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -30,6 +31,8 @@ struct World {
     listeners: Vec<Listener>,
     table: Table,
     full: Vec<bool>,
+    /// A cookie is out, so ACKs are looked at.
+    acks_watched: Cell<bool>,
     _sockets: Vec<TcpListener>,
     _held: Vec<TcpStream>,
 }
@@ -123,6 +126,7 @@ impl World {
             listeners: Vec::new(),
             table: Table::default(),
             full: Vec::new(),
+            acks_watched: Cell::new(false),
             _sockets: Vec::new(),
             _held: Vec::new(),
         };
@@ -220,10 +224,19 @@ impl World {
             false => IpAddr::from(<[u8; 4]>::try_from(&frame[30..34]).unwrap()),
         };
         let number = self.table.listener_of(destination, p.destination_port);
-        if number == 0 || !for_us || !p.is_syn() {
+        if number == 0 || !for_us {
             return None;
         }
         let index = usize::from(number) - 1;
+        if p.is_plain_ack() {
+            // abort: the final ACK of a kernel's cookie, or a stray one, at a full queue.
+            let aborts = self.listeners[index].establish == Establish::Abort;
+            let reset = aborts && self.acks_watched.get() && answerable(frame, 14, &p);
+            return reset.then_some(Verdict::AckResetFull);
+        }
+        if !p.is_syn() {
+            return None;
+        }
         if self.listeners[index].name == "unheard" {
             return Some(Verdict::SynUnheard);
         }
@@ -240,6 +253,9 @@ impl World {
         };
         let verdict = Room::from(&self.listeners[index]).syn_verdict(&queue, false, true, false);
         let may = verdict == Verdict::SynAdmitted || answerable(frame, 14, &p);
+        if may && verdict == Verdict::CookieSent {
+            self.acks_watched.set(true);
+        }
         may.then_some(verdict)
     }
 
@@ -370,6 +386,11 @@ fn check_answer(syn: &[u8], answer: &[u8], verdict: Verdict, context: &dyn Fn() 
     );
     let payload = asked.tcp_len - u32::from(asked.header_len);
     let cookie = matches!(verdict, Verdict::CookieSent | Verdict::CookieSentFlood);
+    if verdict == Verdict::AckResetFull {
+        assert_eq!(said.flags, 0x04, "{}", context());
+        assert_eq!(word(answer, l4 + 4), word(syn, l4 + 8), "{}", context());
+        return;
+    }
     let (flags, acknowledged) = if cookie {
         (0x12, 1)
     } else {

@@ -1,7 +1,7 @@
 //! Policies and interfaces in a few words, for lines and tables.
 
 use weir_core::config::{Word, policy_words};
-use weir_core::listener::{Admit, HalfClose, Listener, Mode};
+use weir_core::listener::{Admit, Establish, Front, HalfClose, Listener, Mode};
 use weir_core::units::format_duration;
 use weir_core::verdict::{Counters, Kind, Verdict};
 
@@ -12,14 +12,18 @@ const NAMED_INTERFACES: usize = 6;
 pub fn policy(listener: &Listener) -> String {
     let mut words = policy_words(listener);
     words += &match listener.admit {
+        _ if listener.establish == Establish::Default => String::new(),
         Admit::Queue => ", admit queue".to_owned(),
         Admit::Wait => format!(", admit wait {}", format_duration(listener.target_wait)),
     };
-    if listener.overbook > 0.0 {
+    if listener.overbook_1024() > 0 {
         words += &format!(", overbook {}", listener.overbook);
     }
     if listener.half_close != HalfClose::Keep {
         words += &format!(", half-close {}", listener.half_close.word());
+    }
+    if listener.front == Front::Xdp {
+        words += ", front xdp";
     }
     words
 }
