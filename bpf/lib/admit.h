@@ -12,7 +12,7 @@
  * Wait (CoDel's idea, RFC 8289, on the listen queue): a burst may fill the
  * queue; only a queue that stands is refused. The wait is length times the
  * measured time between accepts. It stands when it was over the target for a
- * whole interval without draining by a quarter from its highest mark; while
+ * whole interval without draining by an eighth from its highest mark; while
  * it stands, a SYN is refused whenever the wait is over the target; it ends
  * when the wait was under the target for an interval.
  */
@@ -111,7 +111,7 @@ static __always_inline void wait_judge(struct wait_state *w, u64 now, u32 length
 		w->high_mark = length;
 	} else if (length > w->high_mark) {
 		w->high_mark = length;
-	} else if (!w->standing && length < w->high_mark - w->high_mark / 4) {
+	} else if (!w->standing && length < w->high_mark - w->high_mark / 8) {
 		w->above_ns = now;
 		w->high_mark = length;
 	}
