@@ -19,7 +19,6 @@
 
 #define COOKIE_EPOCH_SHIFT 36
 #define COOKIE_NO_WSCALE 15
-#define MSS_CHOICES 4
 
 struct siphash_key {
 	u64 k0;

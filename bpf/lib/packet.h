@@ -14,7 +14,6 @@
 #define FLAG_FIN 0x01
 #define FLAG_SYN 0x02
 #define FLAG_RST 0x04
-#define FLAG_PSH 0x08
 #define FLAG_ACK 0x10
 
 /*
