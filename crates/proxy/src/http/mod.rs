@@ -1,0 +1,1 @@
+//! HTTP/1 as pure functions on bytes: heads, framing, chunks, rewriting.

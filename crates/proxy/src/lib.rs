@@ -1,0 +1,7 @@
+//! The splicing proxy of weir: forwards HTTP and TCP between clients and servers.
+//!
+//! One thread per core runs its own event loop; a connection stays on its thread. The bytes of a
+//! body move through one receive and one send if they are few, and through splice(2) if they are
+//! many; at the end of a body the proxy has both connections back.
+
+pub mod http;
