@@ -3,8 +3,6 @@
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use crate::sysctl;
-
 /// One mechanism and whether this machine has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mechanism {
@@ -71,14 +69,6 @@ pub fn probe() -> Vec<Mechanism> {
             min_kernel: "5.9, and a driver with native XDP",
             state: native_xdp_somewhere(),
             without: "refusals are made at tc ingress",
-            needed: false,
-        },
-        Mechanism {
-            name: "syncookies",
-            purpose: "final ACKs of cookies reach their listener (net.ipv4.tcp_syncookies >= 1)",
-            min_kernel: "any",
-            state: syncookies(),
-            without: "no-syn-drop refuses as reserv does",
             needed: false,
         },
     ]
@@ -191,11 +181,4 @@ fn native_xdp_somewhere() -> Result<(), String> {
         return Ok(());
     }
     Err("no interface of this network namespace has a driver with native XDP".into())
-}
-
-fn syncookies() -> Result<(), String> {
-    match sysctl::read("ipv4/tcp_syncookies") {
-        Some(0) => Err("net.ipv4.tcp_syncookies is 0".into()),
-        _ => Ok(()),
-    }
 }

@@ -134,8 +134,8 @@ fn syn_cookies(facts: &Facts) -> Finding {
         Some(SynCookies::Never) => finding(
             name,
             State::Warn,
-            "0: the kernel takes no cookie; no-syn-drop falls back to reserv rst-syn, and reserv \
-             has no answer to a SYN flood",
+            "0: the kernel takes no cookie; no-syn-drop works as reserv, which has no \
+             answer to a SYN flood",
             "sysctl -w net.ipv4.tcp_syncookies=1",
         ),
         Some(SynCookies::Always) => finding(
@@ -148,7 +148,7 @@ fn syn_cookies(facts: &Facts) -> Finding {
         None => finding(
             name,
             State::Warn,
-            "not there: this kernel has no SYN cookies; no-syn-drop falls back to reserv rst-syn",
+            "not there: this kernel has no SYN cookies; no-syn-drop works as reserv",
             "a kernel with CONFIG_SYN_COOKIES",
         ),
     }

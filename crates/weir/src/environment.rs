@@ -1,7 +1,6 @@
 //! Settings of this network namespace that policies depend on. Read only: weir never writes one.
 
 use std::path::Path;
-use std::sync::OnceLock;
 
 use weir_core::config::{Environment, SynCookies, fit};
 use weir_core::listener::Listener;
@@ -14,20 +13,8 @@ pub fn read() -> Environment {
     let syn_cookies = sysctl("net/ipv4/tcp_syncookies").unwrap_or(0);
     Environment {
         syn_cookies: SynCookies::from_sysctl(syn_cookies).unwrap_or(SynCookies::Always),
-        bpf_cookies: kernel_takes_bpf_cookies(),
+        bpf_cookies: weir_kernel::has_cookie_kfunc(),
     }
-}
-
-/// Asked once: a running kernel does not change, and reading its BTF costs some 20 ms a reload.
-fn kernel_takes_bpf_cookies() -> bool {
-    static TAKES: OnceLock<bool> = OnceLock::new();
-    *TAKES.get_or_init(|| {
-        let mechanisms = weir_kernel::probe();
-        let cookies = mechanisms
-            .iter()
-            .find(|mechanism| mechanism.name == "cookies");
-        cookies.is_none_or(|mechanism| mechanism.state.is_ok())
-    })
 }
 
 /// Whether each policy, or one of the same effect, is possible here.

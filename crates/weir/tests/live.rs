@@ -450,6 +450,10 @@ fn doctor_works_here_and_names_a_small_backlog() {
     let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(diagnosis["ok"], true);
     let advice = diagnosis["advice"].as_array().unwrap();
+    let mechanisms = diagnosis["mechanisms"].as_array().unwrap();
+    let rows = mechanisms.iter().chain(advice);
+    let syncookies = rows.filter(|row| row["name"].as_str().unwrap().contains("syncookies"));
+    assert_eq!(syncookies.count(), 1, "{diagnosis:#}");
     let small = |finding: &&Value| finding["name"] == "backlog of 0.0.0.0:8080";
     assert_eq!(
         advice.iter().find(small).expect("4 is small")["state"],

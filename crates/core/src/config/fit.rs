@@ -82,7 +82,6 @@ pub fn fit(asked: &Listener, environment: Environment) -> Result<Fitted, Fault> 
         && let Some(because) = environment.no_cookies_because()
     {
         listener.establish = Establish::Reserv;
-        listener.reject_syn = RejectSyn::Rst;
         let policy = policy_words(&listener);
         fallback = Some(Fallback {
             policy,
@@ -140,18 +139,27 @@ mod tests {
     }
 
     #[test]
-    fn without_cookies_no_syn_drop_becomes_reserv_with_rst_and_says_so() {
+    fn without_cookies_no_syn_drop_becomes_reserv_with_its_reject_syn_and_says_so() {
         let old = Environment {
             syn_cookies: SynCookies::WhenNeeded,
             bpf_cookies: false,
         };
         for (environment, word) in [(environment(SynCookies::Never), "sysctl"), (old, "6.9")] {
-            let fitted = fit(&asked(Establish::NoSynDrop), environment).unwrap();
-            assert_eq!(fitted.listener.establish, Establish::Reserv);
-            assert_eq!(fitted.listener.reject_syn, RejectSyn::Rst);
-            let fallback = fitted.fallback.unwrap();
-            assert_eq!(fallback.policy, "reserv rst-syn");
-            assert!(fallback.because.contains(word), "{}", fallback.because);
+            for (reject_syn, policy) in [
+                (RejectSyn::Rst, "reserv rst-syn"),
+                (RejectSyn::Drop, "reserv"),
+            ] {
+                let asked = Listener {
+                    reject_syn,
+                    ..asked(Establish::NoSynDrop)
+                };
+                let fitted = fit(&asked, environment).unwrap();
+                assert_eq!(fitted.listener.establish, Establish::Reserv);
+                assert_eq!(fitted.listener.reject_syn, reject_syn);
+                let fallback = fitted.fallback.unwrap();
+                assert_eq!(fallback.policy, policy);
+                assert!(fallback.because.contains(word), "{}", fallback.because);
+            }
         }
     }
 

@@ -20,7 +20,7 @@ pub fn lint(listener: &Listener, given: &[&str]) -> Vec<String> {
     {
         say(
             "no-syn-drop answers every SYN: reject_syn = drop is used only where cookies are \
-             not possible (MPTCP listeners, tcp_syncookies = 0)"
+             not possible (MPTCP listeners, tcp_syncookies = 0, Linux before 6.9)"
                 .into(),
         );
     }
