@@ -1,0 +1,421 @@
+//! One pass over the fields of a head: what an intermediary must know of them.
+
+use super::Refusal;
+use super::field::{self, FieldSet, Known};
+use super::framing::{BodyKind, Method, ReplyFacts, RequestFacts, Version};
+use super::head::{ReplyHead, RequestHead};
+use super::lines::Lines;
+use super::target::{Authority, Target};
+
+/// More connection options than any peer sends; each costs a look at every field.
+const MAX_OPTIONS: usize = 16;
+
+/// Whose head it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Request,
+    Reply,
+}
+
+/// What the fields of one head say, before the start line is taken into account.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// Fields that end at this proxy.
+    pub(super) dropped: FieldSet,
+    /// All lines of `Forwarded`: for whom the client says it speaks.
+    pub(super) forwarded: FieldSet,
+    /// All lines of `X-Forwarded-For`.
+    pub(super) x_forwarded_for: FieldSet,
+    /// The line of `Host`.
+    pub(super) host_line: FieldSet,
+    pub(super) has_date: bool,
+    pub(super) has_via: bool,
+    /// The client takes trailers.
+    pub(super) te_trailers: bool,
+    /// The lines of `Content-Length` and `Transfer-Encoding`.
+    pub(super) framing: FieldSet,
+    /// A length that is to be written anew: with the zeros in front that it has, some read octal.
+    pub(super) padded_length: Option<u64>,
+    host: Option<usize>,
+    length: Option<u64>,
+    coding: Option<Coding>,
+    upgrade_lines: FieldSet,
+    upgrade_is_hidden_http: bool,
+    expect_lines: FieldSet,
+    expectation: Option<Expectation>,
+    max_forwards: Option<usize>,
+    options: Options,
+}
+
+/// What `Transfer-Encoding` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Coding {
+    Chunked,
+    Refused(Refusal),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expectation {
+    Continue,
+    Unknown,
+}
+
+/// What `Connection` says.
+#[derive(Debug, Default)]
+struct Options {
+    count: usize,
+    close: bool,
+    keep_alive: bool,
+    upgrade: bool,
+    /// It names further fields that end here.
+    nominates: bool,
+}
+
+impl Survey {
+    pub(super) fn of(lines: &Lines, side: Side) -> Result<Self, Refusal> {
+        let mut survey = Self::default();
+        for (index, field) in lines.fields.iter().enumerate() {
+            survey.look_at(index, Known::of(field.name), field.value, side)?;
+        }
+        if survey.options.nominates {
+            survey.drop_nominated(lines, side)?;
+        }
+        if survey.length.is_some() && survey.coding.is_some() {
+            return Err(Refusal::LengthAndCoding);
+        }
+        Ok(survey)
+    }
+
+    #[inline]
+    fn look_at(
+        &mut self,
+        index: usize,
+        name: Known,
+        value: &[u8],
+        side: Side,
+    ) -> Result<(), Refusal> {
+        match name {
+            Known::Other => {}
+            Known::Connection => {
+                self.dropped.insert(index);
+                self.options.read(value)?;
+            }
+            Known::KeepAlive | Known::ProxyConnection | Known::Http2Settings => {
+                self.dropped.insert(index);
+            }
+            // Credentials for a proxy must not reach the origin, nor an origin's demand for them the
+            // client. `Proxy` would be HTTP_PROXY to a CGI program.
+            Known::Proxy | Known::ProxyAuthorization if side == Side::Request => {
+                self.dropped.insert(index);
+            }
+            Known::ProxyAuthenticate | Known::ProxyAuthenticationInfo if side == Side::Reply => {
+                self.dropped.insert(index);
+            }
+            Known::Te => {
+                self.dropped.insert(index);
+                self.te_trailers |=
+                    field::members(value).any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
+            }
+            Known::ContentLength => self.read_length(index, value)?,
+            Known::TransferEncoding => self.read_coding(index, value),
+            Known::Host if side == Side::Request => {
+                if self.host.replace(index).is_some() {
+                    return Err(Refusal::HostTwice);
+                }
+                self.host_line.insert(index);
+            }
+            Known::Upgrade => {
+                self.upgrade_lines.insert(index);
+                self.upgrade_is_hidden_http |= field::members(value).any(is_http);
+            }
+            Known::Expect => {
+                self.expect_lines.insert(index);
+                let only =
+                    self.expectation.is_none() && value.eq_ignore_ascii_case(b"100-continue");
+                self.expectation = Some(match only {
+                    true => Expectation::Continue,
+                    false => Expectation::Unknown,
+                });
+            }
+            Known::MaxForwards => self.max_forwards = Some(index),
+            Known::Forwarded => self.forwarded.insert(index),
+            Known::XForwardedFor => self.x_forwarded_for.insert(index),
+            Known::Via => self.has_via = true,
+            Known::Date => self.has_date = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn read_length(&mut self, index: usize, value: &[u8]) -> Result<(), Refusal> {
+        let length = field::decimal(value).ok_or(Refusal::Length)?;
+        self.framing.insert(index);
+        if value.len() > 1 && value[0] == b'0' {
+            self.dropped.insert(index);
+            self.padded_length = Some(length);
+        }
+        match self.length.replace(length) {
+            Some(_) => Err(Refusal::LengthTwice),
+            None => Ok(()),
+        }
+    }
+
+    /// A message with both a length and a coding is refused for that, whatever the coding: so the
+    /// coding's own fault is only noted.
+    fn read_coding(&mut self, index: usize, value: &[u8]) {
+        self.framing.insert(index);
+        self.coding = Some(match self.coding {
+            Some(_) => Coding::Refused(Refusal::CodingFinal),
+            None => Coding::of(value),
+        });
+    }
+
+    /// Drops the fields that `Connection` names (RFC 9110 Section 7.6.1).
+    #[cold]
+    fn drop_nominated(&mut self, lines: &Lines, side: Side) -> Result<(), Refusal> {
+        for option in lines.values("connection").flat_map(field::members) {
+            if Known::frames_or_routes(option) {
+                match side {
+                    Side::Request => return Err(Refusal::Nominated),
+                    // Servers that follow RFC 2616 name Transfer-Encoding; it is heeded here.
+                    Side::Reply => continue,
+                }
+            }
+            for (index, field) in lines.fields.iter().enumerate() {
+                if field.name.as_bytes().eq_ignore_ascii_case(option) {
+                    self.dropped.insert(index);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn request<'a>(
+        mut self,
+        method: &'a str,
+        target: &'a str,
+        version: Version,
+        lines: Lines<'a>,
+    ) -> Result<RequestHead<'a>, Refusal> {
+        let kind = Method::of(method);
+        let target = Target::parse(target, kind)?;
+        let host = self.host(&lines, version)?;
+        let body = self.request_body(kind, version)?;
+        let upgrade = self.upgrade(version, body);
+        let expects_continue = self.expects_continue(version, body)?;
+        let facts = RequestFacts {
+            len: lines.raw.len(),
+            method: kind,
+            version,
+            body,
+            keep_alive: self.options.persist(version),
+            expects_continue,
+            upgrade,
+        };
+        Ok(RequestHead {
+            facts,
+            method,
+            target,
+            host,
+            max_forwards: self.max_forwards(kind, &lines),
+            lines,
+            survey: self,
+        })
+    }
+
+    fn host<'a>(
+        &self,
+        lines: &Lines<'a>,
+        version: Version,
+    ) -> Result<Option<Authority<'a>>, Refusal> {
+        let Some(index) = self.host else {
+            return match version {
+                Version::Http10 => Ok(None),
+                Version::Http11 => Err(Refusal::HostMissing),
+            };
+        };
+        let text = std::str::from_utf8(lines.fields[index].value);
+        let authority = text.ok().and_then(Authority::parse);
+        authority.map(Some).ok_or(Refusal::Host)
+    }
+
+    fn request_body(&self, method: Method, version: Version) -> Result<BodyKind, Refusal> {
+        let body = match self.coding {
+            Some(_) if version == Version::Http10 => return Err(Refusal::CodingVersion),
+            Some(Coding::Refused(reason)) => return Err(reason),
+            Some(Coding::Chunked) => BodyKind::Chunked,
+            None => match self.length {
+                None | Some(0) => BodyKind::None,
+                Some(length) => BodyKind::Length(length),
+            },
+        };
+        match method {
+            Method::Connect | Method::Trace if body != BodyKind::None => {
+                Err(Refusal::BodyNotAllowed)
+            }
+            _ => Ok(body),
+        }
+    }
+
+    /// Whether the client may leave HTTP. It may not for another HTTP (`h2c`), whose requests would
+    /// pass through the tunnel unseen; such an offer, and one with a body, is taken as not made.
+    fn upgrade(&mut self, version: Version, body: BodyKind) -> bool {
+        let upgrade = self.options.upgrade
+            && self.upgrade_lines != FieldSet::default()
+            && !self.upgrade_is_hidden_http
+            && version == Version::Http11
+            && body == BodyKind::None;
+        if !upgrade {
+            self.dropped.insert_all(self.upgrade_lines);
+        }
+        upgrade
+    }
+
+    /// A 1.0 client's expectation is ignored (RFC 9110 Section 10.1.1), and one without a body is void.
+    fn expects_continue(&mut self, version: Version, body: BodyKind) -> Result<bool, Refusal> {
+        let heeded = version == Version::Http11;
+        if heeded && self.expectation == Some(Expectation::Unknown) {
+            return Err(Refusal::Expectation);
+        }
+        let expects = heeded && body != BodyKind::None && self.expectation.is_some();
+        if !expects {
+            self.dropped.insert_all(self.expect_lines);
+        }
+        Ok(expects)
+    }
+
+    fn max_forwards(&mut self, method: Method, lines: &Lines) -> Option<u64> {
+        let index = self.max_forwards?;
+        if !matches!(method, Method::Trace | Method::Options) {
+            return None;
+        }
+        let count = field::decimal(lines.fields[index].value)?;
+        self.dropped.insert(index);
+        Some(count)
+    }
+
+    /// The outgoing head says nothing of a body's end.
+    fn drop_framing(&mut self) {
+        self.dropped.insert_all(self.framing);
+        self.padded_length = None;
+    }
+
+    pub(super) fn reply<'a>(
+        mut self,
+        status: u16,
+        version: Version,
+        request: &RequestFacts,
+        lines: Lines<'a>,
+    ) -> Result<ReplyHead<'a>, Refusal> {
+        if status < 100 {
+            return Err(Refusal::Status);
+        }
+        let body = self.reply_body(status, version, request)?;
+        if status != 101 {
+            self.dropped.insert_all(self.upgrade_lines);
+        }
+        let framed = self.length.is_some_and(|length| length > 0) || self.coding.is_some();
+        let has_no_framing = status < 200 || status == 204;
+        if has_no_framing || body == BodyKind::Tunnel {
+            self.drop_framing();
+        }
+        let facts = ReplyFacts {
+            len: lines.raw.len(),
+            status,
+            version,
+            body,
+            // A server that gives 204 a body may send it, too.
+            keep_alive: self.options.persist(version)
+                && !matches!(body, BodyKind::UntilClose | BodyKind::Tunnel)
+                && !(has_no_framing && framed),
+        };
+        Ok(ReplyHead {
+            facts,
+            lines,
+            survey: self,
+        })
+    }
+
+    /// RFC 9112 Section 6.3, in its order.
+    fn reply_body(
+        &self,
+        status: u16,
+        version: Version,
+        request: &RequestFacts,
+    ) -> Result<BodyKind, Refusal> {
+        match (status, request.method) {
+            (101, _) if request.upgrade => return Ok(BodyKind::Tunnel),
+            (101, _) => return Err(Refusal::Switch),
+            (200..300, Method::Connect) => return Ok(BodyKind::Tunnel),
+            (100..200 | 204, _) => return Ok(BodyKind::None),
+            _ => {}
+        }
+        let body = match self.coding {
+            Some(_) if version == Version::Http10 => return Err(Refusal::CodingVersion),
+            Some(Coding::Refused(reason)) => return Err(reason),
+            Some(Coding::Chunked) => BodyKind::Chunked,
+            None => match self.length {
+                None => BodyKind::UntilClose,
+                Some(0) => BodyKind::None,
+                Some(length) => BodyKind::Length(length),
+            },
+        };
+        match (status, request.method) {
+            (304, _) | (_, Method::Head) => Ok(BodyKind::None),
+            _ => Ok(body),
+        }
+    }
+}
+
+impl Coding {
+    fn of(value: &[u8]) -> Self {
+        if value.eq_ignore_ascii_case(b"chunked") {
+            return Self::Chunked;
+        }
+        let is_chunked = |coding: &[u8]| coding.eq_ignore_ascii_case(b"chunked");
+        let chunked = field::members(value)
+            .filter(|coding| is_chunked(coding))
+            .count();
+        let ends_in_chunked = field::members(value).last().is_some_and(is_chunked);
+        let several = field::members(value).count() > 1;
+        Self::Refused(match chunked == 1 && ends_in_chunked && several {
+            true => Refusal::Coding,
+            false => Refusal::CodingFinal,
+        })
+    }
+}
+
+impl Options {
+    fn read(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        for option in field::members(value) {
+            self.count += 1;
+            if option.eq_ignore_ascii_case(b"close") {
+                self.close = true;
+            } else if option.eq_ignore_ascii_case(b"keep-alive") {
+                self.keep_alive = true;
+            } else if option.eq_ignore_ascii_case(b"upgrade") {
+                self.upgrade = true;
+            } else {
+                self.nominates = true;
+            }
+        }
+        match self.count > MAX_OPTIONS {
+            true => Err(Refusal::Nominated),
+            false => Ok(()),
+        }
+    }
+
+    /// RFC 9112 Section 9.3, without what is special to a proxy.
+    fn persist(&self, version: Version) -> bool {
+        !self.close && (version == Version::Http11 || self.keep_alive)
+    }
+}
+
+/// Whether an upgrade's protocol is HTTP again, or hides it.
+fn is_http(protocol: &[u8]) -> bool {
+    let starts_with = |name: &[u8]| {
+        let start = protocol.get(..name.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(name))
+    };
+    starts_with(b"h2") || starts_with(b"http/") || starts_with(b"tls/")
+}
