@@ -217,7 +217,13 @@ impl Guard {
         let attached = self.links.get_mut(&ifindex).expect("inserted above");
         if !xdp {
             attached.xdp = None;
-        } else if attached.xdp.is_none() && header > 0 {
+        } else if header == 0 {
+            return Err(Error::Unsupported {
+                what: "the XDP front".into(),
+                cause: "the device has no link header".into(),
+                hint: "use front = \"tc\"".into(),
+            });
+        } else if attached.xdp.is_none() {
             let program = self.skel.progs.guard_xdp.as_fd().as_raw_fd();
             attached.xdp = Some(link(program, ifindex, Hook::Xdp)?);
         }

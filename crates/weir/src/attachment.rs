@@ -4,41 +4,74 @@ use std::collections::BTreeMap;
 
 use weir_core::listener::{Front, Listener};
 
-use crate::links::Link;
+use crate::links::{Link, Peer};
 
 /// Where a guard is to be attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The interface's name, for messages.
     pub name: String,
-    /// With the XDP front.
-    pub xdp: bool,
+    /// Where its refusals are to be carried out.
+    pub refusals: Refusals,
     /// A listener named it, so failing here fails the command.
     pub named: bool,
 }
 
-/// Interface index → how the guard is attached there, for all listeners together.
-pub fn places(listeners: &[Listener], links: &[Link]) -> BTreeMap<u32, Place> {
+/// Where the refusals of one interface are carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusals {
+    /// At tc ingress.
+    Tc,
+    /// In the driver, by the XDP front.
+    Xdp,
+    /// At tc ingress although a listener wants the front, and why.
+    TcBecause(&'static str),
+}
+
+const LOOPBACK: &str = "the loopback device has no driver that could run it";
+/// What keeps the front off a veth.
+pub const LONELY_VETH: &str = "the other end of this veth has no XDP program, so answers from XDP \
+     would be lost (attach one there, then start or reload weir)";
+
+/// Interface index → how the guard is attached there, for all listeners together. `runs_xdp` says
+/// whether the other end of a veth has an XDP program.
+pub fn places(
+    listeners: &[Listener],
+    links: &[Link],
+    runs_xdp: impl Fn(&Peer) -> bool,
+) -> BTreeMap<u32, Place> {
     let mut places = BTreeMap::new();
     for link in links {
-        let named = |l: &&Listener| l.interfaces.contains(&link.name);
-        let carried = |l: &&Listener| named(l) || l.interfaces.is_empty() && !link.port;
-        let mut here = listeners.iter().filter(carried).peekable();
-        if here.peek().is_some() {
-            // The loopback device has no XDP in its driver, and nothing is steered before it.
-            let xdp = !link.loopback && here.any(|l| l.front == Front::Xdp);
-            let named = listeners.iter().any(|l| named(&l));
-            places.insert(
-                link.index,
-                Place {
-                    name: link.name.clone(),
-                    xdp,
-                    named,
-                },
-            );
+        let mut here = listeners.iter().filter(|l| carries(link, l)).peekable();
+        if here.peek().is_none() {
+            continue;
         }
+        let refusals = match here.any(|l| l.front == Front::Xdp) {
+            false => Refusals::Tc,
+            true if link.loopback => Refusals::TcBecause(LOOPBACK),
+            true if link.peer.is_some_and(|peer| !runs_xdp(&peer)) => {
+                Refusals::TcBecause(LONELY_VETH)
+            }
+            true => Refusals::Xdp,
+        };
+        let named = listeners.iter().any(|l| l.interfaces.contains(&link.name));
+        let name = link.name.clone();
+        places.insert(
+            link.index,
+            Place {
+                name,
+                refusals,
+                named,
+            },
+        );
     }
     places
+}
+
+/// Whether the listener is guarded on this interface.
+pub fn carries(link: &Link, listener: &Listener) -> bool {
+    let unnamed = listener.interfaces.is_empty() && !link.port;
+    unnamed || listener.interfaces.contains(&link.name)
 }
 
 /// Whether the listener is guarded anywhere: on all interfaces, or on a named one that exists.
@@ -62,15 +95,11 @@ pub fn missing(listeners: &[Listener], links: &[Link]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::links::fake::link;
     use weir_core::listener::ListenAddress;
 
-    pub fn link(index: u32, name: &str) -> Link {
-        Link {
-            index,
-            name: name.into(),
-            loopback: name == "lo",
-            port: false,
-        }
+    fn places(listeners: &[Listener], links: &[Link]) -> BTreeMap<u32, Place> {
+        super::places(listeners, links, |peer| peer.index == 7)
     }
 
     fn listener(interfaces: &[&str], front: Front) -> Listener {
@@ -111,8 +140,24 @@ mod tests {
             listener(&[], Front::Tc),
         ];
         let places = places(&listeners, &machine());
-        let xdp: Vec<bool> = places.values().map(|place| place.xdp).collect();
-        assert_eq!(xdp, [false, true, false]);
+        let refusals: Vec<Refusals> = places.values().map(|place| place.refusals).collect();
+        use Refusals::*;
+        assert_eq!(refusals, [TcBecause(LOOPBACK), Xdp, Tc]);
+    }
+
+    #[test]
+    fn xdp_is_on_a_veth_only_if_its_peer_runs_xdp_too() {
+        let veth = |index, peer| Link {
+            peer: Some(Peer {
+                index: peer,
+                netns: Some(0),
+            }),
+            ..link(index, "veth")
+        };
+        let links = [veth(2, 7), veth(3, 8)];
+        let places = places(&[listener(&[], Front::Xdp)], &links);
+        assert_eq!(places[&2].refusals, Refusals::Xdp);
+        assert_eq!(places[&3].refusals, Refusals::TcBecause(LONELY_VETH));
     }
 
     #[test]

@@ -1,10 +1,15 @@
-//! What the daemon needs of the kernel half, so that its logic is tested without root.
+//! What the daemon needs of the kernel, so that its logic is tested without root.
+
+use std::net::IpAddr;
 
 use weir_core::listener::Listener;
 use weir_core::verdict::Counters;
 use weir_kernel::{Event, Guard, ListenSocket, Result};
 
-/// A loaded guard; see [`weir_kernel::Guard`] for what each function promises.
+use crate::environment;
+use crate::links::{self, Peer};
+
+/// A loaded guard and the namespace around it; see [`weir_kernel::Guard`] for what each function promises.
 pub trait Backend {
     /// Puts a policy in force, atomically; on failure nothing has changed.
     fn apply(&mut self, listeners: &[Listener]) -> Result<()>;
@@ -20,6 +25,10 @@ pub trait Backend {
     fn events(&mut self) -> Result<Vec<Event>>;
     /// Admits all from now on; cookies that are out stay valid.
     fn drain(&mut self) -> Result<()>;
+    /// Whether the other end of a veth has a native XDP program, as far as can be told.
+    fn runs_xdp(&self, peer: &Peer) -> bool;
+    /// Whether the address is one of this namespace, as far as can be told.
+    fn has_address(&self, ip: IpAddr) -> bool;
 }
 
 impl Backend for Guard {
@@ -50,6 +59,14 @@ impl Backend for Guard {
     fn drain(&mut self) -> Result<()> {
         Guard::drain(self)
     }
+
+    fn runs_xdp(&self, peer: &Peer) -> bool {
+        links::runs_xdp(peer)
+    }
+
+    fn has_address(&self, ip: IpAddr) -> bool {
+        environment::has_address(ip)
+    }
 }
 
 /// A kernel half that only remembers what it was told.
@@ -57,7 +74,6 @@ impl Backend for Guard {
 pub mod fake {
     use std::cell::RefCell;
     use std::collections::BTreeMap;
-    use std::net::IpAddr;
     use std::rc::Rc;
 
     use weir_kernel::Error;
@@ -73,6 +89,8 @@ pub mod fake {
         pub counters: BTreeMap<String, Counters>,
         pub sockets: Vec<ListenSocket>,
         pub no_xdp: Vec<u32>,
+        pub peers_with_xdp: Vec<u32>,
+        pub absent: Vec<IpAddr>,
         pub broken: Vec<u32>,
         pub refuse_apply: bool,
         pub drained: bool,
@@ -150,6 +168,14 @@ pub mod fake {
         fn drain(&mut self) -> Result<()> {
             self.0.borrow_mut().drained = true;
             Ok(())
+        }
+
+        fn runs_xdp(&self, peer: &Peer) -> bool {
+            self.0.borrow().peers_with_xdp.contains(&peer.index)
+        }
+
+        fn has_address(&self, ip: IpAddr) -> bool {
+            !self.0.borrow().absent.contains(&ip)
         }
     }
 }

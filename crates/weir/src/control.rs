@@ -51,7 +51,7 @@ pub enum Answer {
     Reloaded {
         /// How many.
         listeners: usize,
-        /// What is valid in the file and yet hardly what was meant.
+        /// What is hardly meant in the file, and what is in force otherwise than asked.
         warnings: Vec<String>,
     },
     /// To [`Request::Detach`], once nothing is attached any more.

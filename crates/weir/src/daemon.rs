@@ -2,7 +2,7 @@
 //! after the other, in one thread.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -10,15 +10,17 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use sd_notify::NotifyState;
+use weir_core::config::Environment;
 use weir_core::listener::Listener;
 use weir_core::verdict::Counters;
+use weir_kernel::Guard;
 
 use crate::backend::Backend;
 use crate::commands::check;
-use crate::control::{Answer, Claim, Client, Request};
+use crate::control::{Answer, Claim, Client, Request, namespace};
 use crate::environment;
 use crate::failure::{Failure, Result};
-use crate::links::{self, LinkWatch};
+use crate::links::{self, Link, LinkWatch};
 use crate::report::{Process, Report};
 use crate::session::Session;
 
@@ -30,7 +32,7 @@ const REFUSALS_EVERY: Duration = Duration::from_millis(200);
 
 /// Signals that end the process or make it reload, as a descriptor. They have to be blocked before
 /// anything is attached, so that Ctrl-C never leaves by the default action.
-pub struct Signals {
+struct Signals {
     descriptor: SignalFd,
 }
 
@@ -39,7 +41,7 @@ impl Signals {
     ///
     /// # Errors
     /// No signalfd.
-    pub fn take() -> Result<Signals> {
+    fn take() -> Result<Signals> {
         let take = || -> nix::Result<SignalFd> {
             let mut set = SigSet::empty();
             for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -66,22 +68,83 @@ pub enum Role {
     Run(PathBuf),
 }
 
+/// All that a daemon needs before its policy is put in force. Nothing is attached yet.
+pub struct Start {
+    /// The loaded guard.
+    pub guard: Guard,
+    /// The interfaces of the namespace.
+    pub links: Vec<Link>,
+    environment: Environment,
+    signals: Signals,
+    watch: LinkWatch,
+    claim: Claim,
+    /// Inode number of the namespace.
+    namespace: u64,
+}
+
+impl Start {
+    /// Claims the namespace for these listeners and loads the guard.
+    ///
+    /// # Errors
+    /// A policy that is not possible here, another weir, no rights, or a kernel that lacks something.
+    pub fn prepare(runtime_dir: &Path, listeners: &[Listener]) -> Result<Start> {
+        let environment = environment::read();
+        // Refused before anything is loaded: it needs no root to be told.
+        environment::check_fit(environment, listeners)?;
+        let signals = Signals::take()?;
+        let watch = LinkWatch::new()?;
+        let links = links::list()?;
+        let namespace = namespace()?;
+        let claim = Claim::take(runtime_dir, namespace)?;
+        Ok(Start {
+            guard: Guard::load()?,
+            links,
+            environment,
+            signals,
+            watch,
+            claim,
+            namespace,
+        })
+    }
+
+    /// Puts the listeners under guard.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub fn daemon(
+        self,
+        listeners: Vec<Listener>,
+        role: Role,
+        verbose: bool,
+    ) -> Result<Daemon<Guard>> {
+        let session = Session::start(self.guard, self.environment, listeners, self.links)?;
+        let told = session.warnings();
+        Ok(Daemon {
+            session,
+            claim: self.claim,
+            signals: self.signals,
+            watch: self.watch,
+            role,
+            namespace: self.namespace,
+            verbose,
+            told,
+        })
+    }
+}
+
 /// A guard that is on, and all that the loop listens to.
 pub struct Daemon<B> {
     /// What guards.
     pub session: Session<B>,
-    /// The claim on the namespace.
-    pub claim: Claim,
-    /// Signals.
-    pub signals: Signals,
-    /// Changes of the interfaces.
-    pub watch: LinkWatch,
-    /// `protect` or `run`.
-    pub role: Role,
-    /// Inode number of the namespace.
-    pub namespace: u64,
+    claim: Claim,
+    signals: Signals,
+    watch: LinkWatch,
+    role: Role,
+    namespace: u64,
     /// Print sampled refusals to stderr.
-    pub verbose: bool,
+    verbose: bool,
+    /// The session's warnings that the user has seen.
+    told: Vec<String>,
 }
 
 /// Why the loop ended.
@@ -142,7 +205,10 @@ impl<B: Backend> Daemon<B> {
             if linked {
                 self.watch.clear();
                 match links::list() {
-                    Ok(links) => self.session.links_changed(links),
+                    Ok(links) => {
+                        self.session.links_changed(links);
+                        self.log_new_warnings();
+                    }
                     Err(failure) => tracing::warn!("{failure}"),
                 }
             }
@@ -150,6 +216,14 @@ impl<B: Backend> Daemon<B> {
                 return Ok(end);
             }
         }
+    }
+
+    fn log_new_warnings(&mut self) {
+        let warnings = self.session.warnings();
+        for warning in warnings.iter().filter(|text| !self.told.contains(text)) {
+            tracing::warn!("{warning}");
+        }
+        self.told = warnings;
     }
 
     /// Waits for signals, links and requests; says which there are.
@@ -174,9 +248,7 @@ impl<B: Backend> Daemon<B> {
         let signal = self.signals.next()?;
         match (&self.role, signal) {
             (Role::Run(_), Signal::SIGHUP) => {
-                if let Answer::Error(failure) = self.reload() {
-                    tracing::error!("reload failed, the running policy stays in force\n{failure}");
-                }
+                self.reload();
                 None
             }
             (_, signal) => Some(End::Signal(signal)),
@@ -219,12 +291,15 @@ impl<B: Backend> Daemon<B> {
             Ok(now) => notify(&[NotifyState::Reloading, now]),
             Err(error) => tracing::debug!("no monotonic clock for the service manager: {error}"),
         }
-        let answer = self.swap(&file).unwrap_or_else(Answer::Error);
+        let answer = self.swap(&file).unwrap_or_else(|failure| {
+            tracing::error!("reload failed, the running policy stays in force\n{failure}");
+            Answer::Error(failure)
+        });
         notify(&[NotifyState::Ready]);
         answer
     }
 
-    fn swap(&mut self, file: &std::path::Path) -> Result<Answer> {
+    fn swap(&mut self, file: &Path) -> Result<Answer> {
         let config = check::read(file)?;
         let listeners = config.listeners.len();
         self.session.swap(environment::read(), config.listeners)?;
@@ -233,7 +308,8 @@ impl<B: Backend> Daemon<B> {
             .iter()
             .map(|warning| warning.to_string())
             .collect();
-        warnings.extend(self.session.fallbacks()?);
+        self.told = self.session.warnings();
+        warnings.extend(self.session.notices()?);
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
@@ -260,6 +336,7 @@ impl<B: Backend> Daemon<B> {
             running: true,
             process: Some(process),
             interfaces: self.session.interfaces(),
+            warnings: self.session.warnings(),
             listeners: self.session.listeners()?,
         })
     }

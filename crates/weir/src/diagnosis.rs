@@ -3,6 +3,8 @@
 use serde::Serialize;
 use weir_core::config::SynCookies;
 
+use crate::describe;
+
 /// Backlogs below this overflow in bursts that a server absorbs easily: at 10 000 connections/s it
 /// is 50 ms of them. It is the default of nginx and Apache; 128 was that of older kernels.
 const SMALL_BACKLOG: u32 = 511;
@@ -60,6 +62,8 @@ pub struct Facts {
     pub cpus: usize,
     /// Interfaces of real devices with their receive queues.
     pub receivers: Vec<Receiver>,
+    /// Ends of veth pairs whose other end has no XDP program.
+    pub lonely_veths: Vec<String>,
     /// Listening sockets, or why they cannot be read.
     pub sockets: Result<Vec<Socket>, String>,
 }
@@ -97,6 +101,7 @@ pub fn advise(facts: &Facts) -> Vec<Finding> {
             .iter()
             .map(|receiver| steering(receiver, facts)),
     );
+    findings.extend(xdp_on_veth(&facts.lonely_veths));
     match &facts.sockets {
         Ok(sockets) => {
             findings.push(somaxconn(facts));
@@ -235,6 +240,21 @@ fn steering(receiver: &Receiver, facts: &Facts) -> Finding {
     finding(&name, State::Ok, format!("{queues} receive queues"), "")
 }
 
+fn xdp_on_veth(lonely: &[String]) -> Option<Finding> {
+    if lonely.is_empty() {
+        return None;
+    }
+    let names = describe::interfaces(lonely.iter().map(String::as_str));
+    Some(finding(
+        &format!("XDP front on {names}"),
+        State::Warn,
+        "veth whose other end has no XDP program: answers from XDP would be lost, so front = \
+         \"xdp\" stays at tc ingress there",
+        "with front = \"tc\" (the default) nothing is amiss; for \"xdp\" attach a native XDP \
+         program to the other end, one that passes everything will do",
+    ))
+}
+
 fn somaxconn(facts: &Facts) -> Finding {
     match facts.somaxconn {
         Some(limit) if limit < SMALL_BACKLOG => finding(
@@ -305,6 +325,7 @@ mod tests {
                 queues: 2,
                 rps: false,
             }],
+            lonely_veths: Vec::new(),
             sockets: Ok(vec![Socket {
                 address: "0.0.0.0:80".into(),
                 limit: 511,
@@ -398,6 +419,13 @@ mod tests {
                 "somaxconn",
             ),
             (one("eth0", false), "receive steering of eth0"),
+            (
+                Facts {
+                    lonely_veths: vec!["veth0".into()],
+                    ..healthy()
+                },
+                "XDP front on veth0",
+            ),
             (sockets(128, false), "backlog of 0.0.0.0:80"),
             (sockets(511, true), "MPTCP on 0.0.0.0:80"),
             (

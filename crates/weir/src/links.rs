@@ -4,10 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{
+    InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
+};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use crate::failure::{Failure, Result};
@@ -28,6 +31,17 @@ pub struct Link {
     pub loopback: bool,
     /// A port of a bridge, bond, team or the like: its master hands the traffic to the stack.
     pub port: bool,
+    /// The other end, if this is one of a veth pair.
+    pub peer: Option<Peer>,
+}
+
+/// The other end of a veth pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its index in its network namespace.
+    pub index: u32,
+    /// That namespace, as an id of ours; `None` if it is ours.
+    pub netns: Option<i32>,
 }
 
 /// All interfaces, ordered by index.
@@ -51,10 +65,47 @@ pub fn list() -> Result<Vec<Link>> {
 
 /// `None` if the links changed during the dump, which then may lack some.
 fn dump() -> io::Result<Option<Vec<Link>>> {
+    let (messages, whole) = request(NLM_F_DUMP, LinkMessage::default())?;
+    Ok(whole.then(|| messages.iter().filter_map(read_link).collect()))
+}
+
+/// Whether the peer has a native XDP program. Without one, veth throws away what an XDP program on
+/// this end sends back. Also `false` where we have no right to ask the peer's namespace.
+pub fn runs_xdp(peer: &Peer) -> bool {
+    let mut message = LinkMessage::default();
+    message.header.index = peer.index;
+    // IFLA_IF_NETNSID is IFLA_TARGET_NETNSID by its older name.
+    message.attributes = peer
+        .netns
+        .map(LinkAttribute::IfNetnsId)
+        .into_iter()
+        .collect();
+    match request(NLM_F_ACK, message) {
+        Ok((answers, _)) => answers.iter().any(has_native_xdp),
+        Err(error) => {
+            tracing::debug!(
+                "the peer with index {} cannot be looked at: {error}",
+                peer.index
+            );
+            false
+        }
+    }
+}
+
+fn has_native_xdp(message: &LinkMessage) -> bool {
+    let native = |xdp: &LinkXdp| matches!(xdp, LinkXdp::DrvProgId(id) if *id != 0);
+    message.attributes.iter().any(|attribute| match attribute {
+        LinkAttribute::Xdp(xdp) => xdp.iter().any(native),
+        _ => false,
+    })
+}
+
+/// The links that a request is answered with, and whether they are all of one moment.
+fn request(flags: u16, message: LinkMessage) -> io::Result<(Vec<LinkMessage>, bool)> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    socket.send(&dump_request(), 0)?;
+    socket.send(&serialized(flags, message), 0)?;
     let (mut links, mut whole) = (Vec::new(), true);
     loop {
         let (bytes, _) = socket.recv_from_full()?;
@@ -67,10 +118,15 @@ fn dump() -> io::Result<Option<Vec<Link>>> {
             let length = (message.header.length as usize).next_multiple_of(4).max(4);
             rest = rest.get(length..).unwrap_or_default();
             match message.payload {
-                NetlinkPayload::Done(_) => return Ok(whole.then_some(links)),
-                NetlinkPayload::Error(error) => return Err(error.to_io()),
+                NetlinkPayload::Done(_) => return Ok((links, whole)),
+                NetlinkPayload::Error(error) => {
+                    // Code 0 acknowledges.
+                    return error
+                        .code
+                        .map_or(Ok((links, whole)), |_| Err(error.to_io()));
+                }
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
-                    links.extend(read_link(&link));
+                    links.push(link);
                 }
                 _ => {}
             }
@@ -78,10 +134,10 @@ fn dump() -> io::Result<Option<Vec<Link>>> {
     }
 }
 
-fn dump_request() -> Vec<u8> {
-    let get = RouteNetlinkMessage::GetLink(LinkMessage::default());
+fn serialized(flags: u16, message: LinkMessage) -> Vec<u8> {
+    let get = RouteNetlinkMessage::GetLink(message);
     let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_DUMP | NLM_F_REQUEST;
+    header.flags = flags | NLM_F_REQUEST;
     let mut message = NetlinkMessage::new(header, NetlinkPayload::from(get));
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
@@ -92,13 +148,17 @@ fn dump_request() -> Vec<u8> {
 /// `None` for a link without a name, which the kernel does not send.
 fn read_link(message: &LinkMessage) -> Option<Link> {
     let (mut name, mut has_master, mut vrf_port) = (None, false, false);
+    let (mut veth, mut other_end, mut netns) = (false, None, None);
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(text) => name = Some(text.clone()),
             LinkAttribute::Controller(index) => has_master = *index != 0,
             LinkAttribute::LinkInfo(infos) => {
                 vrf_port = infos.contains(&LinkInfo::PortKind(InfoPortKind::Vrf));
+                veth = infos.contains(&LinkInfo::Kind(InfoKind::Veth));
             }
+            LinkAttribute::Link(index) => other_end = Some(*index),
+            LinkAttribute::LinkNetNsId(id) => netns = Some(*id),
             _ => {}
         }
     }
@@ -108,6 +168,9 @@ fn read_link(message: &LinkMessage) -> Option<Link> {
         loopback: message.header.flags.contains(LinkFlags::Loopback),
         // A VRF is routing only: packets are still received on its ports.
         port: has_master && !vrf_port,
+        peer: other_end
+            .filter(|_| veth)
+            .map(|index| Peer { index, netns }),
     })
 }
 
@@ -159,6 +222,22 @@ impl AsFd for LinkWatch {
 }
 
 #[cfg(test)]
+pub mod fake {
+    use super::Link;
+
+    /// An interface like a network card's; `lo` is the loopback one.
+    pub fn link(index: u32, name: &str) -> Link {
+        Link {
+            index,
+            name: name.into(),
+            loopback: name == "lo",
+            port: false,
+            peer: None,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -188,5 +267,26 @@ mod tests {
         assert!(port(InfoPortKind::Team));
         assert!(port(InfoPortKind::Other("openvswitch".into())));
         assert!(!port(InfoPortKind::Vrf));
+    }
+
+    #[test]
+    fn only_a_veth_has_a_peer() {
+        let of_kind = |kind| {
+            let mut message = LinkMessage::default();
+            message.attributes = vec![
+                LinkAttribute::IfName("p0".into()),
+                LinkAttribute::Link(7),
+                LinkAttribute::LinkNetNsId(3),
+                LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]),
+            ];
+            read_link(&message).unwrap().peer
+        };
+        let (index, netns) = (7, Some(3));
+        assert_eq!(of_kind(InfoKind::Veth), Some(Peer { index, netns }));
+        assert_eq!(
+            of_kind(InfoKind::Vlan),
+            None,
+            "its link is the device below"
+        );
     }
 }

@@ -20,6 +20,9 @@ pub struct Report {
     pub process: Option<Process>,
     /// Where it is attached.
     pub interfaces: Vec<InterfaceReport>,
+    /// Where it stands otherwise than asked: interfaces, the XDP front, addresses.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// The listeners under guard.
     pub listeners: Vec<ListenerReport>,
 }
@@ -123,8 +126,10 @@ impl Report {
             .interfaces
             .iter()
             .map(|interface| interface.name.as_str());
+        let warnings = self.warnings.iter();
+        let warnings: String = warnings.map(|text| format!("warning: {text}\n")).collect();
         let mut text = format!(
-            "weir {} (pid {}) guards {} on {}\n\n{}",
+            "weir {} (pid {}) guards {} on {}\n{}\n{}",
             match &process.config {
                 Some(file) => format!("{} --config {file}", process.command),
                 None => process.command.clone(),
@@ -132,6 +137,7 @@ impl Report {
             process.pid,
             describe::count(self.listeners.len(), "listener"),
             describe::interfaces(names),
+            warnings,
             self.listener_table(),
         );
         for listener in &self.listeners {
@@ -300,6 +306,7 @@ mod tests {
                 index: 2,
                 xdp: false,
             }],
+            warnings: vec!["interface eth7 does not exist yet".into()],
             listeners: vec![web],
         }
     }
@@ -308,6 +315,7 @@ mod tests {
     fn people_see_queues_fallback_and_the_verdicts_that_fell() {
         let expected = "\
 weir run --config /etc/weir/weir.toml (pid 7) guards 1 listener on eth0
+warning: interface eth7 does not exist yet
 
 listener  address     mode      queue  half-open   wait  policy
 web       *:80        enforce  5/1022          2  1.5ms  reserv rst-syn, admit wait 20ms

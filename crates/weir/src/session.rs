@@ -2,7 +2,7 @@
 //!
 //! A session owns the kernel half. Dropping it takes all protection off.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use weir_core::config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
@@ -10,7 +10,7 @@ use weir_core::listener::{Listener, Mode};
 use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::{Event, ListenSocket};
 
-use crate::attachment::{Place, exists_somewhere, missing, places};
+use crate::attachment::{Place, Refusals, carries, exists_somewhere, missing, places};
 use crate::backend::Backend;
 use crate::commands::check::settings;
 use crate::describe;
@@ -27,16 +27,16 @@ pub struct Session<B> {
     /// The policy as the kernel half has it, and what its interface names meant then.
     applied: Applied,
     attached: BTreeMap<u32, Attached>,
-    /// Interfaces that could not be guarded, and of which the log knows.
-    failed: BTreeSet<u32>,
+    /// Interfaces that could not be guarded: what is said of each.
+    failed: BTreeMap<u32, String>,
 }
 
 /// An interface with the guard on it.
 struct Attached {
     /// How it was to be attached.
     wanted: Place,
-    /// Whether the XDP front is there: not every driver has XDP.
-    xdp: bool,
+    /// Why the XDP front that was wanted is not there.
+    no_front: Option<String>,
 }
 
 /// A listener as it was asked for and as this namespace can have it.
@@ -72,9 +72,8 @@ impl<B: Backend> Session<B> {
             links,
             applied,
             attached: BTreeMap::new(),
-            failed: BTreeSet::new(),
+            failed: BTreeMap::new(),
         };
-        session.warn_of_missing_interfaces();
         session.attach_at_start()?;
         Ok(session)
     }
@@ -88,7 +87,6 @@ impl<B: Backend> Session<B> {
         let applied = Applied::of(&policies, &self.links);
         self.backend.apply(&applied.listeners)?;
         (self.policies, self.applied) = (policies, applied);
-        self.warn_of_missing_interfaces();
         self.follow_links();
         Ok(())
     }
@@ -106,24 +104,21 @@ impl<B: Backend> Session<B> {
         self.follow_links();
     }
 
-    fn warn_of_missing_interfaces(&self) {
-        let listeners: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
-        for name in missing(&listeners, &self.links) {
-            tracing::warn!("interface {name} does not exist yet; it is guarded once it appears");
-        }
+    fn places(&self) -> BTreeMap<u32, Place> {
+        let runs_xdp = |peer: &_| self.backend.runs_xdp(peer);
+        places(&self.applied.listeners, &self.links, runs_xdp)
     }
 
     /// Attaches everywhere; an interface that was named must work, and at least one in all.
     fn attach_at_start(&mut self) -> Result<()> {
-        let places = places(&self.applied.listeners, &self.links);
+        let places = self.places();
         let mut first_failure = None;
         for (index, place) in &places {
             if let Err(error) = self.attach(*index, place) {
                 if place.named {
                     return Err(attach_failure(place, error));
                 }
-                tracing::warn!("interface {} is not guarded: {error}", place.name);
-                self.failed.insert(*index);
+                self.failed.insert(*index, not_guarded(place, &error));
                 first_failure.get_or_insert_with(|| attach_failure(place, error));
             }
         }
@@ -135,13 +130,13 @@ impl<B: Backend> Session<B> {
 
     /// Attaches where it is needed by now, then detaches where it no longer is.
     fn follow_links(&mut self) {
-        let places = places(&self.applied.listeners, &self.links);
+        let places = self.places();
         for (index, place) in &places {
             match self.attached.get_mut(index) {
-                Some(attached) if attached.wanted.xdp == place.xdp => {
+                Some(attached) if attached.wanted.refusals == place.refusals => {
                     attached.wanted = place.clone();
                 }
-                _ => self.attach_and_log(*index, place),
+                _ => self.attach_or_note(*index, place),
             }
         }
         let gone: Vec<u32> = self
@@ -154,41 +149,78 @@ impl<B: Backend> Session<B> {
             self.backend.detach(index);
             self.attached.remove(&index);
         }
-        self.failed.retain(|index| places.contains_key(index));
+        self.failed.retain(|index, _| places.contains_key(index));
     }
 
-    /// Tries again whenever the links change, but complains of an interface only once.
-    fn attach_and_log(&mut self, index: u32, place: &Place) {
+    /// An interface that fails is tried again whenever the links change.
+    fn attach_or_note(&mut self, index: u32, place: &Place) {
         match self.attach(index, place) {
             Ok(()) => {
                 self.failed.remove(&index);
                 tracing::info!("guarding interface {}", place.name);
             }
-            Err(error) if self.failed.insert(index) => {
-                tracing::warn!("interface {} is not guarded: {error}", place.name);
+            Err(error) => {
+                self.failed.insert(index, not_guarded(place, &error));
             }
-            Err(_) => {}
         }
     }
 
     /// Attaches to one interface; without XDP in its driver, at tc only.
     fn attach(&mut self, index: u32, place: &Place) -> weir_kernel::Result<()> {
-        let mut xdp = place.xdp;
-        if xdp && let Err(error) = self.backend.attach(index, true) {
-            tracing::warn!("no XDP front on {}, tc ingress only: {error}", place.name);
-            xdp = false;
-        }
-        if !xdp {
+        let no_front = match place.refusals {
+            Refusals::Tc => None,
+            Refusals::TcBecause(why) => Some(why.to_owned()),
+            Refusals::Xdp => self
+                .backend
+                .attach(index, true)
+                .err()
+                .map(|error| error.to_string()),
+        };
+        if place.refusals != Refusals::Xdp || no_front.is_some() {
             self.backend.attach(index, false)?;
         }
-        self.attached.insert(
-            index,
-            Attached {
-                wanted: place.clone(),
-                xdp,
-            },
-        );
+        let wanted = place.clone();
+        self.attached.insert(index, Attached { wanted, no_front });
         Ok(())
+    }
+
+    /// Where the guard stands otherwise than asked, a sentence each: interfaces, the front,
+    /// addresses. [`Session::fallbacks`] are the policies.
+    pub fn warnings(&self) -> Vec<String> {
+        let asked: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
+        let missing = missing(&asked, &self.links).into_iter().map(|name| {
+            format!("interface {name} does not exist yet; it is guarded once it appears")
+        });
+        let at_tc = self.attached.values().filter_map(|attached| {
+            let why = attached.no_front.as_ref()?;
+            let name = &attached.wanted.name;
+            Some(format!("front = xdp stays at tc ingress on {name}: {why}"))
+        });
+        let absent = asked.iter().filter_map(|listener| {
+            let ip = listener.address.ip?;
+            (!self.backend.has_address(ip)).then(|| {
+                format!(
+                    "listener {:?}: no interface has the address {ip}, so no packet is for it yet \
+                     (`ip address` lists those that are there)",
+                    listener.name
+                )
+            })
+        });
+        missing
+            .chain(self.failed.values().cloned())
+            .chain(at_tc)
+            .chain(absent)
+            .collect()
+    }
+
+    /// Everything that is otherwise than asked: [`Session::warnings`] and [`Session::fallbacks`].
+    ///
+    /// # Errors
+    /// The sockets cannot be read.
+    pub fn notices(&self) -> Result<Vec<String>> {
+        let mut notices = self.warnings();
+        notices.extend(self.fallbacks()?);
+        Ok(notices)
     }
 
     /// Every listener's queues and counters now.
@@ -285,7 +317,7 @@ impl<B: Backend> Session<B> {
         let report = |(index, attached): (&u32, &Attached)| InterfaceReport {
             name: attached.wanted.name.clone(),
             index: *index,
-            xdp: attached.xdp,
+            xdp: attached.wanted.refusals == Refusals::Xdp && attached.no_front.is_none(),
         };
         self.attached.iter().map(report).collect()
     }
@@ -295,21 +327,18 @@ impl<B: Backend> Session<B> {
         let Some(policy) = self.policies.iter().find(|p| p.asked.name == listener) else {
             return Vec::new();
         };
-        let its = places(std::slice::from_ref(&policy.asked), &self.links);
-        let attached = self
-            .attached
+        let its = self
+            .links
             .iter()
-            .filter(|(index, _)| its.contains_key(index));
-        attached
-            .map(|(_, attached)| attached.wanted.name.as_str())
-            .collect()
+            .filter(|link| carries(link, &policy.asked) && self.attached.contains_key(&link.index));
+        its.map(|link| link.name.as_str()).collect()
     }
 
     /// What was asked for and is carried out otherwise, a sentence each.
     ///
     /// # Errors
     /// The sockets cannot be read.
-    pub fn fallbacks(&self) -> Result<Vec<String>> {
+    fn fallbacks(&self) -> Result<Vec<String>> {
         let reports = self.listeners()?;
         let told = |r: &ListenerReport| {
             let (policy, because) = (r.fallback.as_ref()?, r.fallback_because.as_ref()?);
@@ -359,6 +388,10 @@ fn fit_all(listeners: Vec<Listener>, environment: Environment) -> Result<Vec<Pol
         Ok(Policy { asked, fitted })
     };
     listeners.into_iter().map(fitted).collect()
+}
+
+fn not_guarded(place: &Place, error: &weir_kernel::Error) -> String {
+    format!("interface {} is not guarded: {error}", place.name)
 }
 
 fn attach_failure(place: &Place, error: weir_kernel::Error) -> Failure {

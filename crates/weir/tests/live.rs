@@ -77,6 +77,7 @@ impl Bed {
         let mut child = self
             .command(&format!("protect {PORT} {flags}"))
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -96,7 +97,7 @@ impl Bed {
         let command = format!("run --config {}", file.display());
         let daemon = Daemon(
             self.command(&command)
-                .stderr(Stdio::null())
+                .stderr(Stdio::piped())
                 .spawn()
                 .unwrap(),
         );
@@ -129,6 +130,15 @@ impl Daemon {
 
     fn wait(&mut self) -> ExitStatus {
         self.0.wait().unwrap()
+    }
+
+    /// Ends it; what it has logged.
+    fn log(mut self) -> String {
+        self.signal(Signal::SIGTERM);
+        let mut log = String::new();
+        let mut stderr = self.0.stderr.take().unwrap();
+        stderr.read_to_string(&mut log).unwrap();
+        log
     }
 }
 
@@ -332,7 +342,7 @@ fn a_bad_config_leaves_the_running_policy_in_force_and_a_good_one_keeps_the_coun
         return;
     };
     let _server = idle_server(PORT);
-    let mut daemon = bed.run(RESERV);
+    let daemon = bed.run(RESERV);
     let mut kept = Vec::new();
     assert_eq!(connect(6, &mut kept).refused, 2);
     bed.write_config("[[listener]]\nadress = \"*:8080\"\n");
@@ -357,8 +367,55 @@ fn a_bad_config_leaves_the_running_policy_in_force_and_a_good_one_keeps_the_coun
     bed.write_config(RESERV);
     daemon.signal(Signal::SIGHUP);
     bed.until(|status| status["listeners"][0]["establish"] == "reserv");
-    daemon.signal(Signal::SIGTERM);
-    assert_eq!(daemon.wait().code(), Some(0));
+    let log = daemon.log();
+    assert_eq!(log.matches("reload failed").count(), 1, "{log}");
+    assert!(log.contains("did you mean address?"), "{log}");
+}
+
+#[test]
+fn reload_says_what_is_in_force_otherwise_than_asked_and_so_do_status_and_the_log() {
+    let Some(bed) = Bed::new("warnings") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let daemon = bed.run(RESERV);
+    // 192.0.2.0/24 belongs to nobody (RFC 5737).
+    bed.write_config(
+        "[[listener]]\naddress = \"*:8080\"\nfront = \"xdp\"\n\
+         [[listener]]\naddress = \"192.0.2.1:8081\"\ninterfaces = [\"nope0\"]\n",
+    );
+    let reload = bed.weir("reload");
+    assert_eq!(reload.status.code(), Some(0), "{}", stderr(&reload));
+    let status = bed.status()["warnings"].to_string();
+    let log = daemon.log();
+    for told in [stderr(&reload), status, log] {
+        for what in [
+            "interface nope0 does not exist yet",
+            "front = xdp stays at tc ingress on lo",
+            "no interface has the address 192.0.2.1",
+        ] {
+            assert_eq!(told.matches(what).count(), 1, "{what}: {told}");
+        }
+    }
+}
+
+#[test]
+fn an_address_that_is_not_there_is_warned_of_and_guarded_all_the_same() {
+    let Some(bed) = Bed::new("address") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let protect = bed.protect("--address 192.0.2.1");
+    assert!(
+        protect.line.contains("protecting 192.0.2.1:8080"),
+        "{}",
+        protect.line
+    );
+    let log = protect.child.log();
+    assert!(
+        log.contains("no interface has the address 192.0.2.1"),
+        "{log}"
+    );
 }
 
 #[test]

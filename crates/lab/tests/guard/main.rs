@@ -9,6 +9,7 @@ mod close;
 mod common;
 mod establish;
 mod flood;
+mod front;
 mod life;
 mod observe;
 mod peers;

@@ -10,7 +10,7 @@ use crate::cli::Doctor;
 use crate::diagnosis::{Facts, Finding, Receiver, Socket, State, advise};
 use crate::environment::sysctl;
 use crate::failure::{Failure, ROOT_HINT, Result};
-use crate::links;
+use crate::links::{self, Link};
 use crate::output::{print, print_json};
 use crate::table::{Align, table};
 
@@ -139,6 +139,7 @@ fn advice_cells(finding: &Finding) -> Vec<Vec<String>> {
 }
 
 fn facts() -> Result<Facts> {
+    let links = links::list()?;
     let softnet = std::fs::read_to_string("/proc/net/softnet_stat").ok();
     Ok(Facts {
         syn_cookies: sysctl("net/ipv4/tcp_syncookies"),
@@ -147,7 +148,8 @@ fn facts() -> Result<Facts> {
         abort_on_overflow: sysctl("net/ipv4/tcp_abort_on_overflow"),
         receive_drops: softnet.as_deref().and_then(receive_drops),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
-        receivers: receivers(Path::new("/sys/class/net"))?,
+        receivers: receivers(&links, Path::new("/sys/class/net")),
+        lonely_veths: lonely_veths(&links),
         sockets: sockets().map_err(|error| error.to_string()),
     })
 }
@@ -173,16 +175,22 @@ fn receive_drops(softnet: &str) -> Option<u64> {
 
 /// Receive queues of the devices that have hardware (or a hypervisor) behind them. /sys may show
 /// another network namespace than ours; only interfaces with the same index count.
-fn receivers(sys: &Path) -> Result<Vec<Receiver>> {
-    let links = links::list()?;
+fn receivers(links: &[Link], sys: &Path) -> Vec<Receiver> {
     let ours = links.iter().filter(|link| {
         let index = std::fs::read_to_string(sys.join(&link.name).join("ifindex"));
         let same = index.is_ok_and(|text| text.trim() == link.index.to_string());
         same && sys.join(&link.name).join("device").exists()
     });
-    Ok(ours
-        .map(|link| receiver(&link.name, &sys.join(&link.name).join("queues")))
-        .collect())
+    ours.map(|link| receiver(&link.name, &sys.join(&link.name).join("queues")))
+        .collect()
+}
+
+/// Ends of veth pairs that would be guarded and on which the XDP front could not answer.
+fn lonely_veths(links: &[Link]) -> Vec<String> {
+    let lonely = links
+        .iter()
+        .filter(|link| !link.port && link.peer.is_some_and(|peer| !links::runs_xdp(&peer)));
+    lonely.map(|link| link.name.clone()).collect()
 }
 
 fn receiver(interface: &str, queues: &Path) -> Receiver {

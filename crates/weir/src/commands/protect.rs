@@ -7,17 +7,15 @@ use std::time::{Duration, Instant};
 use weir_core::config::{Warning, default_name, lint};
 use weir_core::listener::{ListenAddress, Listener, Mode};
 use weir_core::verdict::Counters;
-use weir_kernel::{Guard, ListenSocket};
+use weir_kernel::ListenSocket;
 
 use crate::attachment::missing;
 use crate::backend::Backend;
 use crate::cli::{PolicyFlags, Protect};
-use crate::control::{Claim, namespace};
-use crate::daemon::{Daemon, Role, Signals};
+use crate::daemon::{Role, Start};
 use crate::describe;
-use crate::environment;
 use crate::failure::{Code, Failure, Result};
-use crate::links::{self, Link, LinkWatch};
+use crate::links::Link;
 use crate::output::{print, warn, warn_text};
 use crate::report::{ListenerReport, counter_table, counters_by_name};
 use crate::session::Session;
@@ -30,33 +28,15 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     for text in lint(&listener, &given(&args.policy)) {
         warn(&Warning { place: None, text });
     }
-    let environment = environment::read();
-    // Refused before anything is loaded: it needs no root to be told.
-    environment::check_fit(environment, std::slice::from_ref(&listener))?;
-    let signals = Signals::take()?;
-    let watch = LinkWatch::new()?;
-    let links = links::list()?;
-    interfaces_exist(&listener, &links)?;
-    let namespace = namespace()?;
-    let claim = Claim::take(runtime_dir, namespace)?;
-    let guard = Guard::load()?;
+    let start = Start::prepare(runtime_dir, std::slice::from_ref(&listener))?;
+    interfaces_exist(&listener, &start.links)?;
     if !args.anyway {
-        something_listens(&listener, &guard.listen_sockets()?)?;
+        something_listens(&listener, &start.guard.listen_sockets()?)?;
     }
-    let session = Session::start(guard, environment, vec![listener.clone()], links)?;
-    session.fallbacks()?.iter().for_each(warn_text);
-    print(&on_line(&session, &listener)?)?;
+    let daemon = start.daemon(vec![listener.clone()], Role::Protect, args.verbose)?;
+    daemon.session.notices()?.iter().for_each(warn_text);
+    print(&on_line(&daemon.session, &listener)?)?;
     let since = Instant::now();
-    let role = Role::Protect;
-    let daemon = Daemon {
-        session,
-        claim,
-        signals,
-        watch,
-        role,
-        namespace,
-        verbose: args.verbose,
-    };
     let totals = daemon.guard()?;
     for (listener, counters) in &totals {
         print(&summary(listener, counters, since.elapsed()))?;
@@ -202,6 +182,7 @@ fn summary(listener: &Listener, counters: &Counters, time: Duration) -> String {
 mod tests {
     use super::*;
     use crate::backend::fake::{Fake, socket};
+    use crate::links::fake::link;
     use clap::Parser;
     use weir_core::config::{Environment, SynCookies};
     use weir_core::verdict::Verdict;
@@ -218,12 +199,6 @@ mod tests {
         let listener = listener(&args(flags)).unwrap();
         let fake = Fake::default();
         fake.0.borrow_mut().sockets = sockets;
-        let link = |index, name: &str| Link {
-            index,
-            name: name.into(),
-            loopback: name == "lo",
-            port: false,
-        };
         let links = vec![link(1, "lo"), link(2, "eth0")];
         let environment = Environment {
             syn_cookies: SynCookies::WhenNeeded,

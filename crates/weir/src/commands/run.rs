@@ -6,12 +6,9 @@ use weir_kernel::Guard;
 
 use crate::cli::Run;
 use crate::commands::check;
-use crate::control::{Claim, namespace};
-use crate::daemon::{Daemon, Role, Signals};
+use crate::daemon::{Role, Start};
 use crate::describe;
-use crate::environment;
 use crate::failure::{Failure, Result};
-use crate::links::{self, LinkWatch};
 use crate::session::Session;
 
 /// Runs the command.
@@ -23,25 +20,9 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    let environment = environment::read();
-    environment::check_fit(environment, &config.listeners)?;
-    let signals = Signals::take()?;
-    let watch = LinkWatch::new()?;
-    let namespace = namespace()?;
-    let claim = Claim::take(runtime_dir, namespace)?;
-    let guard = Guard::load()?;
-    let session = Session::start(guard, environment, config.listeners, links::list()?)?;
-    log_start(&session)?;
-    let role = Role::Run(file);
-    let daemon = Daemon {
-        session,
-        claim,
-        signals,
-        watch,
-        role,
-        namespace,
-        verbose: args.verbose,
-    };
+    let start = Start::prepare(runtime_dir, &config.listeners)?;
+    let daemon = start.daemon(config.listeners, Role::Run(file), args.verbose)?;
+    log_start(&daemon.session)?;
     for (listener, counters) in daemon.guard()? {
         let totals = describe::totals(listener.mode, &counters);
         tracing::info!("{}: off; {totals}", listener.name);
@@ -61,8 +42,8 @@ fn log_start(session: &Session<Guard>) -> Result<()> {
             tracing::warn!("{name}: nothing listens on {address} yet");
         }
     }
-    for fallback in session.fallbacks()? {
-        tracing::warn!("{fallback}");
+    for notice in session.notices()? {
+        tracing::warn!("{notice}");
     }
     Ok(())
 }

@@ -5,20 +5,13 @@ use weir_core::listener::{Establish, Front, ListenAddress};
 
 use super::*;
 use crate::backend::fake::{Fake, socket};
+use crate::links::Peer;
+use crate::links::fake::link;
 
 const NORMAL: Environment = Environment {
     syn_cookies: SynCookies::WhenNeeded,
     bpf_cookies: true,
 };
-
-fn link(index: u32, name: &str) -> Link {
-    Link {
-        index,
-        name: name.into(),
-        loopback: name == "lo",
-        port: false,
-    }
-}
 
 fn machine() -> Vec<Link> {
     vec![link(1, "lo"), link(2, "eth0")]
@@ -231,7 +224,7 @@ fn without_syncookies_reserv_is_applied_and_no_syn_drop_still_shown_as_asked() {
     let report = session.listeners().unwrap().remove(0);
     assert_eq!(report.settings["establish"], "no-syn-drop");
     assert_eq!(report.fallback.as_deref(), Some("reserv rst-syn"));
-    assert_eq!(session.fallbacks().unwrap().len(), 1);
+    assert_eq!(session.notices().unwrap().len(), 1);
 }
 
 #[test]
@@ -251,4 +244,77 @@ fn cookies_are_out_only_after_one_was_sent_in_earnest() {
         }],
     );
     assert!(!observed.cookies_may_be_out());
+}
+
+fn with_front() -> Listener {
+    Listener {
+        front: Front::Xdp,
+        ..web()
+    }
+}
+
+#[test]
+fn the_front_comes_to_a_veth_and_goes_with_the_program_on_its_peer() {
+    let fake = Fake::default();
+    let veth = Link {
+        peer: Some(Peer {
+            index: 9,
+            netns: Some(0),
+        }),
+        ..link(2, "eth0")
+    };
+    let machine = vec![link(1, "lo"), veth];
+    let mut session =
+        Session::start(fake.clone(), NORMAL, vec![with_front()], machine.clone()).unwrap();
+    let at_xdp = |fake: &Fake| fake.0.borrow().attached[&2];
+    assert!(!at_xdp(&fake));
+    let warnings = session.warnings().join("\n");
+    assert!(
+        warnings.contains("on eth0: the other end of this veth"),
+        "{warnings}"
+    );
+    fake.0.borrow_mut().peers_with_xdp.push(9);
+    session.swap(NORMAL, vec![with_front()]).unwrap();
+    assert!(at_xdp(&fake));
+    assert!(session.interfaces()[1].xdp);
+    assert!(!session.warnings().join("\n").contains("eth0"));
+    fake.0.borrow_mut().peers_with_xdp.clear();
+    session.links_changed(machine);
+    assert!(!at_xdp(&fake));
+}
+
+#[test]
+fn what_stands_otherwise_than_asked_is_said() {
+    let fake = Fake::default();
+    fake.0
+        .borrow_mut()
+        .absent
+        .push("192.0.2.1".parse().unwrap());
+    fake.0.borrow_mut().no_xdp.push(2);
+    let elsewhere = Listener {
+        name: "far".into(),
+        address: ListenAddress::parse("192.0.2.1:81").unwrap(),
+        ..on("eth7")
+    };
+    let mut session = start(&fake, vec![with_front(), elsewhere]);
+    let starts = |session: &Session<Fake>, expected: &[&str]| {
+        let warnings = session.warnings();
+        assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
+        for (text, start) in warnings.iter().zip(expected) {
+            assert!(text.starts_with(start), "{text}");
+        }
+    };
+    starts(
+        &session,
+        &[
+            "interface eth7 does not exist yet",
+            "front = xdp stays at tc ingress on lo: ",
+            "front = xdp stays at tc ingress on eth0: ",
+            "listener \"far\": no interface has the address 192.0.2.1",
+        ],
+    );
+    fake.0.borrow_mut().broken.push(3);
+    session.swap(NORMAL, vec![web()]).unwrap();
+    session.links_changed(vec![link(1, "lo"), link(3, "eth1")]);
+    starts(&session, &["interface eth1 is not guarded: "]);
 }

@@ -1,0 +1,48 @@
+//! On veth the XDP front is there only if its answers arrive.
+
+use weir_kernel::Guard;
+
+use crate::common::{BACKLOG, Bed, PORT, Weir, connect, listen, within};
+
+/// Two clients more than there are places, of a weir that was asked for the front: all six hear.
+fn two_are_refused_aloud(bed: &Bed, weir: &Weir) {
+    let path = bed.veth4();
+    let clients = connect(path.client, path.at(PORT), BACKLOG as usize + 2);
+    assert_eq!(clients.counts(), (4, 2, 0), "{}", weir.line);
+}
+
+/// Whether the front is on the bed's veth.
+fn front_is_on_veth(bed: &Bed) -> bool {
+    let status = bed.status();
+    let interfaces = status["interfaces"].as_array().unwrap();
+    let veth = interfaces.iter().find(|i| i["name"] == "veth0").unwrap();
+    let says_tc = status["warnings"].to_string().contains("on veth0");
+    assert_ne!(veth["xdp"], says_tc, "{status:#}");
+    !says_tc
+}
+
+#[test]
+fn on_a_veth_whose_peer_runs_no_xdp_the_front_stays_at_tc_and_refusals_arrive() {
+    let Some(bed) = Bed::new() else { return };
+    let _listener = listen(bed.server(), bed.veth4().at(PORT), BACKLOG);
+    let weir = bed.protect(&format!("{PORT} --admit queue --front xdp"));
+    assert!(!front_is_on_veth(&bed));
+    two_are_refused_aloud(&bed, &weir);
+    assert_eq!(bed.counter(0, "refused_at_xdp"), 0);
+}
+
+#[test]
+fn on_a_veth_whose_peer_runs_xdp_the_front_refuses_in_the_driver_and_is_heard() {
+    let Some(bed) = Bed::new() else { return };
+    let _listener = listen(bed.server(), bed.veth4().at(PORT), BACKLOG);
+    within(bed.client(), || {
+        // A guard without listeners passes everything.
+        let mut passes_all = Guard::load().unwrap();
+        let peer = nix::net::if_::if_nametoindex("veth0").unwrap();
+        passes_all.attach(peer, true).unwrap();
+        let weir = bed.protect(&format!("{PORT} --admit queue --front xdp"));
+        assert!(front_is_on_veth(&bed));
+        two_are_refused_aloud(&bed, &weir);
+        assert_eq!(bed.counter(0, "refused_at_xdp"), 2);
+    });
+}
