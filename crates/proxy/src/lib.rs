@@ -5,3 +5,4 @@
 //! many; at the end of a body the proxy has both connections back.
 
 pub mod http;
+pub mod proxy_protocol;

@@ -65,7 +65,8 @@ refusals! {
     LengthTwice, 400, "length-twice", "there is more than one Content-Length";
     LengthAndCoding, 400, "length-and-coding", "there are both Content-Length and Transfer-Encoding";
     Coding, 501, "coding", "Transfer-Encoding names a coding other than `chunked`";
-    CodingFinal, 400, "coding-final", "the last transfer coding is not `chunked`, or `chunked` stands there twice";
+    CodingTwice, 400, "coding-twice", "there is more than one Transfer-Encoding";
+    CodingFinal, 400, "coding-final", "`chunked` is not the last transfer coding, or not the only one of its name";
     CodingVersion, 400, "coding-version", "Transfer-Encoding in HTTP/1.0";
     BodyNotAllowed, 400, "body-not-allowed", "CONNECT and TRACE have no body";
     Nominated, 400, "nominated", "Connection names a field that is not only for this connection, or too many";

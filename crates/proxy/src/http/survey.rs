@@ -165,7 +165,7 @@ impl Survey {
     fn read_coding(&mut self, index: usize, value: &[u8]) {
         self.framing.insert(index);
         self.coding = Some(match self.coding {
-            Some(_) => Coding::Refused(Refusal::CodingFinal),
+            Some(_) => Coding::Refused(Refusal::CodingTwice),
             None => Coding::of(value),
         });
     }

@@ -39,7 +39,7 @@ pub fn unescape(text: &str) -> Vec<u8> {
 }
 
 /// The rows of a table of so many columns.
-fn rows<const N: usize>(table: &str) -> Vec<[&str; N]> {
+pub fn rows<const N: usize>(table: &str) -> Vec<[&str; N]> {
     let lines = table
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'));
