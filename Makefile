@@ -22,7 +22,7 @@ help: ## list the targets
 
 .PHONY: demo
 demo: ## see a server drown in a flash crowd, then kept at its peak (root; 3 minutes)
-	@scripts/setup build test
+	@scripts/setup build demo
 	@$(MAKE) --no-print-directory build
 	scripts/as-root $(RELEASE)/weir-lab demo $(DEMO_FLAGS)
 
@@ -38,7 +38,7 @@ build: ## release binaries in target/release
 
 .PHONY: bench
 bench: ## ns per packet and the other figures of the README (root)
-	@scripts/setup build test
+	@scripts/setup build
 	@scripts/bench
 
 .PHONY: lint

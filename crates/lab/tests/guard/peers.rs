@@ -28,12 +28,13 @@ fn installed(program: &str) -> bool {
     there
 }
 
-/// A command that finds programs which Debian keeps outside a user's PATH.
+/// A command that finds programs which Debian keeps outside a user's PATH, and go.dev's Go before
+/// Debian's, which may be too old.
 fn command(program: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new("env");
     command
-        .arg(format!("PATH={path}:/usr/sbin:/usr/local/go/bin"))
+        .arg(format!("PATH=/usr/local/go/bin:{path}:/usr/sbin"))
         .arg(program);
     command
 }
