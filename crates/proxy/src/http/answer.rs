@@ -205,3 +205,112 @@ fn reason(status: u16) -> &'static str {
         _ => "Error",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::{
+        BodyKind, FieldSlots, Limits, Method, ReplyFacts, RequestFacts, Version, read_reply,
+    };
+
+    const ENVELOPE: Envelope = Envelope {
+        name: "weir",
+        date: "Sun, 06 Nov 1994 08:49:37 GMT",
+        keep_alive: true,
+        head_only: false,
+    };
+
+    fn written(answer: Answer, envelope: Envelope) -> Vec<u8> {
+        let mut out = Vec::new();
+        answer.write(&envelope, &mut out);
+        out
+    }
+
+    /// As a client of ours would read it.
+    fn read(reply: &[u8]) -> ReplyFacts {
+        let request = RequestFacts {
+            len: 0,
+            method: Method::Get,
+            version: Version::Http11,
+            body: BodyKind::None,
+            keep_alive: true,
+            expects_continue: false,
+            upgrade: false,
+        };
+        let mut slots = FieldSlots::new();
+        let head = read_reply(reply, 0, &request, &Limits::default(), &mut slots);
+        head.expect("a valid reply").expect("a whole one").facts
+    }
+
+    #[test]
+    fn an_answer_is_a_whole_reply_that_says_why() {
+        let out = written(ProxyError::ConnectionRefused.into(), ENVELOPE);
+        let expected = "HTTP/1.1 502 Bad Gateway\r\n\
+            Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+            Content-Type: text/plain\r\n\
+            Content-Length: 50\r\n\
+            Cache-Control: no-store\r\n\
+            Proxy-Status: weir; error=connection_refused; \
+            details=\"the server refused the connection\"\r\n\r\n\
+            502 Bad Gateway\nthe server refused the connection\n";
+        assert_eq!(
+            out.escape_ascii().to_string(),
+            expected.as_bytes().escape_ascii().to_string()
+        );
+    }
+
+    #[test]
+    fn every_answer_has_the_length_that_it_says() {
+        let errors = ProxyError::ALL.iter().map(|&error| Answer::from(error));
+        let requests = Refusal::ALL
+            .iter()
+            .map(|&reason| Answer::to_refused_request(reason));
+        let replies = Refusal::ALL
+            .iter()
+            .map(|&reason| Answer::to_refused_reply(reason));
+        for answer in errors
+            .chain(requests)
+            .chain(replies)
+            .chain([Answer::to_late_request()])
+        {
+            let out = written(answer, ENVELOPE);
+            let facts = read(&out);
+            let body = (out.len() - facts.len) as u64;
+            assert_eq!(
+                (facts.status, facts.body),
+                (answer.status, BodyKind::Length(body))
+            );
+            assert_ne!(reason(answer.status), "Error", "{}", answer.status);
+        }
+    }
+
+    #[test]
+    fn texts_need_no_quoting() {
+        let errors = ProxyError::ALL.iter().map(|error| error.text());
+        for text in errors.chain(Refusal::ALL.iter().map(|reason| reason.text())) {
+            let is_plain = |byte| matches!(byte, b' '..=b'~') && !b"\"\\".contains(&byte);
+            assert!(text.bytes().all(is_plain), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_answer_to_head_tells_the_length_and_has_no_body() {
+        let whole = written(ProxyError::DnsError.into(), ENVELOPE);
+        let head_only = Envelope {
+            head_only: true,
+            ..ENVELOPE
+        };
+        let head = written(ProxyError::DnsError.into(), head_only);
+        assert_eq!(head, whole[..read(&whole).len]);
+    }
+
+    #[test]
+    fn an_answer_that_closes_says_so() {
+        let closing = Envelope {
+            keep_alive: false,
+            ..ENVELOPE
+        };
+        assert!(!read(&written(ProxyError::DnsError.into(), closing)).keep_alive);
+        assert!(read(&written(ProxyError::DnsError.into(), ENVELOPE)).keep_alive);
+    }
+}

@@ -174,6 +174,10 @@ impl Survey {
     #[cold]
     fn drop_nominated(&mut self, lines: &Lines, side: Side) -> Result<(), Refusal> {
         for option in lines.values("connection").flat_map(field::members) {
+            // Upgrade has a meaning of its own, decided elsewhere.
+            if option.eq_ignore_ascii_case(b"upgrade") {
+                continue;
+            }
             if Known::frames_or_routes(option) {
                 match side {
                     Side::Request => return Err(Refusal::Nominated),
