@@ -53,6 +53,8 @@ pub struct Row {
     pub offered_per_s: f64,
     /// Replies/s completed inside the window.
     pub replies_per_s: f64,
+    /// Peak throughput of the unprotected server, measured beside this point, replies/s.
+    pub peak_per_s: Option<f64>,
     /// First SYN to the end of the reply, of the served.
     pub response: Times,
     /// First SYN to the first SYN/ACK.
@@ -103,6 +105,7 @@ impl Row {
             rate_per_s,
             offered_per_s: run.offered_per_s,
             replies_per_s: run.tally.wire.replies as f64 / window_s,
+            peak_per_s: None,
             response: Times::of(&run.tally.response_us),
             connect: Times::of(&run.tally.connect_us),
             refusal: Times::of(&run.tally.refusal_us),
@@ -135,6 +138,8 @@ pub struct Summary {
     pub median: Row,
     /// Least and most replies/s.
     pub replies_range_per_s: (f64, f64),
+    /// Replies/s over the peak beside it: median, least, most of the rounds.
+    pub of_peak: Option<(f64, f64, f64)>,
     /// Rounds, and how many of them do not count.
     pub rounds: (usize, usize),
 }
@@ -160,9 +165,17 @@ impl Summary {
                 replies().fold(f64::INFINITY, f64::min),
                 replies().fold(0.0, f64::max),
             ),
+            of_peak: of_peak(&used),
             rounds: (rounds.len(), rounds.len() - sound.len()),
         })
     }
+}
+
+fn of_peak(rows: &[&Row]) -> Option<(f64, f64, f64)> {
+    let ratio = |row: &&Row| Some(row.replies_per_s / row.peak_per_s?.max(1.0));
+    let mut ratios: Vec<f64> = rows.iter().map(ratio).collect::<Option<_>>()?;
+    ratios.sort_by(f64::total_cmp);
+    Some((ratios[ratios.len() / 2], *ratios.first()?, *ratios.last()?))
 }
 
 fn median_row(rows: &[&Row]) -> Row {
@@ -299,10 +312,11 @@ pub fn ms(value: f64) -> String {
     }
 }
 
-const HEAD: [&str; 14] = [
+const HEAD: [&str; 15] = [
     "policy",
     "offered/s",
     "replies/s",
+    "of peak (range)",
     "mean ms",
     "p50",
     "p99",
@@ -345,6 +359,9 @@ fn main_cells(summary: &Summary) -> Vec<String> {
         summary.policy.clone(),
         format!("{offered}{mark}"),
         format!("{}{spread}", count(row.replies_per_s)),
+        summary
+            .of_peak
+            .map_or("-".into(), |of| of_peak_cell(of, summary.rounds.0)),
         ms(times.mean_ms),
         ms(times.p50_ms),
         ms(times.p99_ms),
@@ -360,6 +377,19 @@ fn main_cells(summary: &Summary) -> Vec<String> {
         n(row.listen_overflows.max(0) as u64),
         n(row.softnet_drops.max(0) as u64),
     ]
+}
+
+fn of_peak_cell((median, least, most): (f64, f64, f64), rounds: usize) -> String {
+    let percent = |share: f64| format!("{:.0}", 100.0 * share);
+    match rounds {
+        1 => percent(median) + " %",
+        _ => format!(
+            "{} % ({}–{})",
+            percent(median),
+            percent(least),
+            percent(most)
+        ),
+    }
 }
 
 /// SB06's Table II of the same points.
@@ -433,9 +463,26 @@ mod tests {
         assert_eq!(summary.replies_range_per_s, (1.0, 3.0));
         assert_eq!(summary.rounds, (3, 1));
         assert!(summary.median.flaw.is_none());
+        assert_eq!(summary.of_peak, None, "no peak was measured");
         let flawed = Summary::of(&[row(9.0, Some("late"))], None).unwrap();
         assert_eq!(flawed.median.replies_per_s, 9.0);
         assert!(flawed.median.flaw.is_some());
+    }
+
+    #[test]
+    fn the_share_of_the_peak_is_a_median_of_each_round_s_own_ratio() {
+        let beside = |replies: f64, peak: f64| Row {
+            peak_per_s: Some(peak),
+            ..row(replies, None)
+        };
+        let rounds = [
+            beside(100.0, 100.0),
+            beside(40.0, 50.0),
+            beside(180.0, 200.0),
+        ];
+        let summary = Summary::of(&rounds, None).unwrap();
+        assert_eq!(summary.of_peak, Some((0.9, 0.8, 1.0)));
+        assert_eq!(of_peak_cell((0.9, 0.8, 1.0), 3), "90 % (80–100)");
     }
 
     #[test]

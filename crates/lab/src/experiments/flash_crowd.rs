@@ -296,18 +296,26 @@ pub fn measure(args: &Args) -> Result<Results> {
         stage.server.describe(),
         args.describe_load()
     );
-    let (saturation_per_s, rates) = rates(args, &mut stage, &base)?;
+    let constant = Load {
+        pattern: Pattern::Constant,
+        ..base.clone()
+    };
+    let (saturation_per_s, rates) = rates(args, &mut stage, &constant)?;
     eprintln!("{PROGRESS_HEAD}");
     let mut rows = Vec::new();
     for round in 1..=args.rounds {
         for &(rate_per_s, multiple) in &rates {
+            let peak_per_s = peak_beside(args, &mut stage, &constant, saturation_per_s)?;
             for policy in &policies {
                 let load = Load {
                     rate_per_s,
                     ..base.clone()
                 };
                 let measured = stage.measure(policy, &load)?;
-                let row = Row::of(&policy.label, rate_per_s, args.seconds, measured);
+                let row = Row {
+                    peak_per_s,
+                    ..Row::of(&policy.label, rate_per_s, args.seconds, measured)
+                };
                 eprintln!("{}", progress(&row, round, args.rounds, multiple));
                 rows.push(row);
             }
@@ -324,23 +332,37 @@ pub fn measure(args: &Args) -> Result<Results> {
     })
 }
 
+/// The peak that the points of one rate and round are compared with. With several rounds it is
+/// measured anew, beside them.
+fn peak_beside(
+    args: &Args,
+    stage: &mut Stage,
+    base: &Load,
+    saturation_per_s: Option<f64>,
+) -> Result<Option<f64>> {
+    match saturation_per_s {
+        Some(peak) if args.rounds > 1 => {
+            saturation::again(stage, base, peak, report_saturation).map(Some)
+        }
+        peak => Ok(peak),
+    }
+}
+
+fn report_saturation(offered_per_s: f64, replies_per_s: f64) {
+    eprintln!(
+        "  saturation: offered {:>7}/s, served {:>7}/s",
+        count(offered_per_s),
+        count(replies_per_s)
+    );
+}
+
 type RateList = Vec<(f64, Option<f64>)>;
 
 fn rates(args: &Args, stage: &mut Stage, base: &Load) -> Result<(Option<f64>, RateList)> {
     match &args.rates {
         Rates::PerSecond(rates) => Ok((None, rates.iter().map(|&rate| (rate, None)).collect())),
         Rates::Multiples(multiples) => {
-            let constant = Load {
-                pattern: Pattern::Constant,
-                ..base.clone()
-            };
-            let peak = saturation::find(stage, &constant, 2000.0, |offered, served| {
-                eprintln!(
-                    "  saturation: offered {:>7}/s, served {:>7}/s",
-                    count(offered),
-                    count(served)
-                );
-            })?;
+            let peak = saturation::find(stage, base, 2000.0, report_saturation)?;
             eprintln!(
                 "weir-lab: the unprotected server peaks at {} replies/s",
                 count(peak)
