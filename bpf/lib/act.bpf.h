@@ -91,29 +91,31 @@ static __always_inline bool routed_here(void *ctx, u32 ifindex, const struct bpf
 }
 
 /*
- * Whether the packet is for this host. One that is only forwarded through it
- * may meet a wildcard listener in the lookup, and is none of our business.
- * Asking the routing table takes 30 ns, so the answer is kept for a second.
+ * What is known about the packet's destination. One that is only forwarded
+ * through this host may meet a wildcard listener in the lookup, and is none of
+ * our business. NULL: treat it so.
  */
-static __always_inline bool for_this_host(void *ctx, u32 ifindex, const struct bpf_sock_tuple *t, bool v6,
-					  u64 now)
+static __always_inline struct destination *destination_of(void *ctx, u32 ifindex, const struct packet *p,
+							  const struct bpf_sock_tuple *t, u64 now)
 {
-	u32 addr[4] = { v6 ? t->ipv6.daddr[0] : t->ipv4.daddr, v6 ? t->ipv6.daddr[1] : 0,
-			v6 ? t->ipv6.daddr[2] : 0, v6 ? t->ipv6.daddr[3] : 0 };
-	u32 key = (addr[0] ^ addr[1] ^ addr[2] ^ addr[3]) * 0x9e3779b1 >> 26, second = now >> 30;
-	struct locality *l = bpf_map_lookup_elem(&localities, &key);
+	u32 addr[4] = { p->v6 ? t->ipv6.daddr[0] : t->ipv4.daddr, p->v6 ? t->ipv6.daddr[1] : 0,
+			p->v6 ? t->ipv6.daddr[2] : 0, p->v6 ? t->ipv6.daddr[3] : 0 };
+	u32 key = (addr[0] ^ addr[1] ^ addr[2] ^ addr[3] ^ p->dport) * 0x9e3779b1 >> 26, second = now >> 30;
+	struct destination *d = bpf_map_lookup_elem(&destinations, &key);
 
-	_Static_assert(LOCALITY_SLOTS == 1 << (32 - 26), "key is in range");
-	if (!l)
-		return false;
-	if (l->second == second && l->ifindex == ifindex && l->addr[0] == addr[0] && l->addr[1] == addr[1] &&
-	    l->addr[2] == addr[2] && l->addr[3] == addr[3])
-		return l->ours;
-	__builtin_memcpy(l->addr, addr, 16);
-	l->ifindex = ifindex;
-	l->second = second;
-	l->ours = routed_here(ctx, ifindex, t, v6);
-	return l->ours;
+	_Static_assert(DESTINATION_SLOTS == 1 << (32 - 26), "key is in range");
+	if (!d)
+		return NULL;
+	if (d->second != second || d->port != p->dport || d->ifindex != ifindex || d->addr[0] != addr[0] ||
+	    d->addr[1] != addr[1] || d->addr[2] != addr[2] || d->addr[3] != addr[3]) {
+		__builtin_memcpy(d->addr, addr, 16);
+		d->port = p->dport;
+		d->ifindex = ifindex;
+		d->second = second;
+		d->ours = routed_here(ctx, ifindex, t, p->v6);
+		d->listener = 0;
+	}
+	return d->ours ? d : NULL;
 }
 
 static __always_inline bool endpoints(const struct bpf_sock_tuple *t, bool v6)

@@ -305,20 +305,68 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, const struct listen
 	return answer_instead(skb, p, l3, &a, reason_for(v), NULL);
 }
 
+/*
+ * The verdict on a SYN for this listening socket. When it is "admitted", a
+ * claim is made: then no other CPU can take the same place.
+ */
+static __always_inline enum verdict judge_syn(struct __sk_buff *skb, struct listen_state *s,
+					      const struct tcp_sock *tp, const struct listener_policy *l,
+					      struct queue_view *q, bool time_wait, u64 now)
+{
+	bool cookies = !tp->is_mptcp && !time_wait && policy_in_force()->cookies;
+	enum verdict v;
+
+	view_queue(skb, s, tp, l, q, 0, now);
+	v = syn_verdict(l, q, waits_too_long(s, l, q, now), cookies, flooded(s, now));
+	if (v != VERDICT_syn_admitted)
+		return v;
+	claim_begin(s);
+	view_queue(skb, s, tp, l, q, 1, now);
+	v = syn_verdict(l, q, wait_refuses(&s->wait, now, q->length, l->target_wait_ns), cookies,
+			flooded(s, now));
+	if (v != VERDICT_syn_admitted)
+		claim_cancel(s);
+	return v;
+}
+
+static __always_inline int admit_syn(struct listen_state *s, const struct listener_policy *l,
+				     const struct bpf_sock_tuple *t, bool v6, u64 now)
+{
+	claim_commit(s, t, v6, now);
+	if (!reserves(l) || l->overbook_1024)
+		watch_acks(now);
+	count(l, VERDICT_syn_admitted);
+	return PASS;
+}
+
 static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_policy *l, const struct packet *p,
 				  u32 l3)
 {
+	enum verdict v = VERDICT_syn_admitted;
+	const struct tcp_sock *tp, *known;
+	struct listen_state *s = NULL;
+	struct queue_view q = {};
 	u64 now = clock_ns();
 	struct bpf_sock_tuple t;
-	struct queue_view q = {};
-	const struct tcp_sock *tp;
-	struct listen_state *s;
+	struct destination *d;
 	struct bpf_sock *sk;
-	bool mptcp, cookies, time_wait;
-	enum verdict v;
+	bool mptcp, time_wait;
 
 	if (!skb_tuple(skb, p, l3, &t))
 		return PASS;
+	d = destination_of(skb, CTX_LOAD(skb, ifindex), p, &t, now);
+	if (!d)
+		return PASS;
+	known = listener_remembered(d);
+	if (known)
+		s = queue_state((u64)known, now);
+	if (s) {
+		front_reached_tc(s, l, now);
+		v = judge_syn(skb, s, known, l, &q, false, now);
+		if (v == VERDICT_syn_admitted)
+			return admit_syn(s, l, &t, p->v6, now);
+	}
+	/* Nobody is refused before it is known that no handshake or connection is meant. */
 	sk = listener_behind(skb, flow_lookup(skb, &t, p->v6), &t, p->v6, &time_wait);
 	if (!sk) {
 		count(l, VERDICT_syn_unheard);
@@ -331,32 +379,16 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 		count(l, VERDICT_syn_repeated);
 		return PASS;
 	}
-	front_reached_tc(s, l, now);
-	if (!for_this_host(skb, CTX_LOAD(skb, ifindex), &t, p->v6, now)) {
-		bpf_sk_release(sk);
-		return PASS;
-	}
 	mptcp = tp->is_mptcp;
-	cookies = !mptcp && !time_wait && policy_in_force()->cookies;
-	view_queue(skb, s, tp, l, &q, 0, now);
-	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now), cookies, flooded(s, now));
-	if (v == VERDICT_syn_admitted) {
-		/* The same once more with the claim made: now no other CPU can take the same place. */
-		claim_begin(s);
-		view_queue(skb, s, tp, l, &q, 1, now);
-		v = syn_verdict(l, &q, wait_refuses(&s->wait, now, q.length, l->target_wait_ns), cookies,
-				flooded(s, now));
-		if (v != VERDICT_syn_admitted)
-			claim_cancel(s);
+	if (tp != known) {
+		listener_remember(d, tp);
+		front_reached_tc(s, l, now);
 	}
+	if (tp != known || time_wait)
+		v = judge_syn(skb, s, tp, l, &q, time_wait, now);
 	bpf_sk_release(sk);
-	if (v == VERDICT_syn_admitted) {
-		claim_commit(s, &t, p->v6, now);
-		if (!reserves(l) || l->overbook_1024)
-			watch_acks(now);
-		count(l, v);
-		return PASS;
-	}
+	if (v == VERDICT_syn_admitted)
+		return admit_syn(s, l, &t, p->v6, now);
 	if (!sound_skb(skb, p, l3) || !endpoints(&t, p->v6))
 		return PASS;
 	count(l, v);
@@ -561,7 +593,7 @@ static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_p
 
 	/* A damaged or misdirected packet must not end a handshake. */
 	if (ack_watch_over(now) || !skb_tuple(skb, p, l3, &t) || !sound_skb(skb, p, l3) || !endpoints(&t, p->v6) ||
-	    !for_this_host(skb, CTX_LOAD(skb, ifindex), &t, p->v6, now))
+	    !destination_of(skb, CTX_LOAD(skb, ifindex), p, &t, now))
 		return PASS;
 	sk = flow_lookup(skb, &t, p->v6);
 	if (!sk)

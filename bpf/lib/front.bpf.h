@@ -101,37 +101,61 @@ static __always_inline int let_by_front(struct listen_state *s)
 	return XDP_PASS;
 }
 
+static __always_inline enum verdict front_judge(struct xdp_md *xdp, struct listen_state *s,
+						const struct tcp_sock *tp, const struct listener_policy *l,
+						struct queue_view *q, bool time_wait, u64 now)
+{
+	bool cookies = !tp->is_mptcp && !time_wait && policy_in_force()->cookies;
+
+	front_view(xdp, s, tp, l, q, now);
+	return syn_verdict(l, q, waits_too_long(s, l, q, now), cookies, flooded(s, now));
+}
+
 static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_policy *l, const struct packet *p)
 {
-	u64 now = clock_ns();
-	const struct tcp_sock *tp;
+	enum verdict v = VERDICT_syn_admitted;
+	const struct tcp_sock *tp, *known;
+	struct listen_state *s = NULL;
 	struct queue_view q = {};
+	u64 now = clock_ns();
 	struct bpf_sock_tuple t;
-	struct listen_state *s;
+	struct destination *d;
 	struct bpf_sock *sk;
 	bool mptcp, time_wait;
-	enum verdict v;
 
 	if (!xdp_tuple(xdp, p, &t))
 		return XDP_PASS;
+	d = destination_of(xdp, CTX_LOAD(xdp, ingress_ifindex), p, &t, now);
+	if (!d)
+		return XDP_PASS;
+	known = listener_remembered(d);
+	if (known)
+		s = queue_state((u64)known, now);
+	if (s) {
+		v = front_judge(xdp, s, known, l, &q, false, now);
+		if (v == VERDICT_syn_admitted || left_to_kernel(v))
+			return let_by_front(s);
+	}
 	sk = listener_behind(xdp, flow_lookup(xdp, &t, p->v6), &t, p->v6, &time_wait);
 	if (!sk)
 		return XDP_PASS;
+	if (sk->state != TCP_LISTEN) {
+		bpf_sk_release(sk);
+		/* tc will count it too, if it knows the listener. */
+		return s ? let_by_front(s) : XDP_PASS;
+	}
 	tp = listener_read(sk);
-	s = sk->state == TCP_LISTEN ? queue_state((u64)tp, now) : NULL;
+	s = queue_state((u64)tp, now);
 	if (!s) {
 		bpf_sk_release(sk);
 		return XDP_PASS;
 	}
-	if (!for_this_host(xdp, CTX_LOAD(xdp, ingress_ifindex), &t, p->v6, now)) {
-		bpf_sk_release(sk);
-		return XDP_PASS;
-	}
 	mptcp = tp->is_mptcp;
-	front_view(xdp, s, tp, l, &q, now);
+	if (tp != known)
+		listener_remember(d, tp);
+	if (tp != known || time_wait)
+		v = front_judge(xdp, s, tp, l, &q, time_wait, now);
 	bpf_sk_release(sk);
-	v = syn_verdict(l, &q, waits_too_long(s, l, &q, now),
-			!mptcp && !time_wait && policy_in_force()->cookies, flooded(s, now));
 	if (v == VERDICT_syn_admitted || left_to_kernel(v) || l->observe || !xdp_answerable(xdp, p, &t))
 		return let_by_front(s);
 	count(l, v);

@@ -38,21 +38,27 @@ struct listen_state queues[WEIR_MAX_SOCKETS];
 #define QUEUE_PROBES 4
 #define QUEUE_IDLE_NS (30 * SECOND_NS)
 
-/* Destinations that turned out to be this host's, or not, in this second. */
-struct locality {
+/*
+ * What the routing table and the socket table said about a destination in this
+ * second: asking them takes 30 and 60 ns.
+ */
+struct destination {
 	u32 addr[4];
 	u32 ifindex;
 	u32 second;
-	u32 ours;
+	__be16 port;
+	u8 ours;	/* 1: for this host, not through it */
+	u8 pad[5];
+	u64 listener;	/* the only listening socket that can be meant; 0: not known */
 };
-#define LOCALITY_SLOTS 64
+#define DESTINATION_SLOTS 64
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, LOCALITY_SLOTS);
+	__uint(max_entries, DESTINATION_SLOTS);
 	__type(key, u32);
-	__type(value, struct locality);
-} localities SEC(".maps");
+	__type(value, struct destination);
+} destinations SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -278,6 +284,36 @@ static __always_inline bool ack_watch_over(u64 now)
 static __always_inline const struct tcp_sock *listener_read(struct bpf_sock *sk)
 {
 	return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
+}
+
+/*
+ * The listening socket that a lookup found within this second. It may have
+ * been closed since: TCP sockets keep their type when freed
+ * (SLAB_TYPESAFE_BY_RCU), so what is read then is old or another socket's, and
+ * the state and the port tell.
+ */
+static __always_inline const struct tcp_sock *listener_remembered(const struct destination *d)
+{
+	const struct sock_common *sk;
+
+	if (!d->listener)
+		return NULL;
+	sk = bpf_rdonly_cast((void *)d->listener, bpf_core_type_id_kernel(struct sock_common));
+	if (sk->skc_state != TCP_LISTEN || sk->skc_num != bpf_ntohs(d->port))
+		return NULL;
+	return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
+}
+
+/*
+ * One of an SO_REUSEPORT group is chosen by the client's address too, and one
+ * on another port by a program on the sk_lookup hook: these are looked up.
+ */
+static __always_inline void listener_remember(struct destination *d, const struct tcp_sock *tp)
+{
+	const struct sock_common *sk = (const void *)tp;
+	bool only = sk->skc_num == bpf_ntohs(d->port) && !BPF_CORE_READ_BITFIELD(sk, skc_reuseport);
+
+	d->listener = only ? (u64)tp : 0;
 }
 
 /* What the kernel says about a listening socket now. Reads after the caller's claim_begin(). */
