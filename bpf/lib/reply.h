@@ -47,57 +47,72 @@ static __always_inline u64 csum_words(const void *from, u32 words)
 	return sum;
 }
 
+/*
+ * Headers are written in whole words, and sums are of what was written, not
+ * read back: a wide load behind narrow stores waits until they are in the
+ * cache, which took 40 ns of a RST's 130.
+ */
 static __always_inline void swap_ethernet(struct ethernet *eth)
 {
-	struct ethernet old = *eth;
+	u16 *half = (void *)eth, d0 = half[0], d1 = half[1], d2 = half[2];
 
-	__builtin_memcpy(eth->dst, old.src, 6);
-	__builtin_memcpy(eth->src, old.dst, 6);
+	half[0] = half[3];
+	half[1] = half[4];
+	half[2] = half[5];
+	half[3] = d0;
+	half[4] = d1;
+	half[5] = d2;
 }
 
 /* Turns the IPv4 header around; returns the sum of its pseudo-header. */
 static __always_inline u64 turn_ipv4(struct ipv4 *ip, u32 tcp_len)
 {
-	__be32 client = ip->saddr;
+	__be32 *word = (void *)ip, client = ip->saddr, server = ip->daddr;
+	__be32 first = bpf_htonl(0x45000000 | (sizeof(*ip) + tcp_len));
+	/* Don't fragment; id 0 is then allowed (RFC 6864, Section 4.1). */
+	__be32 second = bpf_htonl(0x4000), third = bpf_htonl(TTL << 24 | IPPROTO_TCP << 16);
+	u64 addresses = (u64)client + server;
 
-	ip->saddr = ip->daddr;
+	word[0] = first;
+	word[1] = second;
+	word[2] = third;
+	ip->csum = ~csum_fold(addresses + first + second + third);
+	ip->saddr = server;
 	ip->daddr = client;
-	ip->tos = 0;
-	ip->total_len = bpf_htons(sizeof(*ip) + tcp_len);
-	ip->id = 0;
-	ip->frag = bpf_htons(0x4000); /* don't fragment; id 0 is then allowed (RFC 6864, Section 4.1) */
-	ip->ttl = TTL;
-	ip->csum = 0;
-	ip->csum = ~csum_fold(csum_words(ip, 5));
-	return csum_words(&ip->saddr, 2) + bpf_htonl(IPPROTO_TCP << 16 | tcp_len);
+	return addresses + bpf_htonl(IPPROTO_TCP << 16 | tcp_len);
 }
 
 static __always_inline u64 turn_ipv6(struct ipv6 *ip, u32 tcp_len)
 {
-	__be32 client[4];
+	__be32 *word = (void *)ip;
+	u64 addresses = csum_words(ip->saddr, 8);
 
-	__builtin_memcpy(client, ip->saddr, 16);
-	__builtin_memcpy(ip->saddr, ip->daddr, 16);
-	__builtin_memcpy(ip->daddr, client, 16);
-	ip->version_class_flow = bpf_htonl(0x60000000);
-	ip->payload_len = bpf_htons(tcp_len);
-	ip->hop_limit = TTL;
-	return csum_words(ip->saddr, 8) + bpf_htonl(tcp_len) + bpf_htonl(IPPROTO_TCP);
+	word[0] = bpf_htonl(0x60000000);
+	word[1] = bpf_htonl(tcp_len << 16 | IPPROTO_TCP << 8 | TTL);
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		__be32 client = ip->saddr[i];
+
+		ip->saddr[i] = ip->daddr[i];
+		ip->daddr[i] = client;
+	}
+	return addresses + bpf_htonl(tcp_len) + bpf_htonl(IPPROTO_TCP);
 }
 
-static __always_inline void turn_tcp(struct tcp *tcp, const struct answer *a)
+/* Turns the TCP header around, with a checksum of 0; returns its sum. */
+static __always_inline u64 turn_tcp(struct tcp *tcp, const struct answer *a)
 {
-	__be16 client = tcp->sport;
+	__be32 *word = (void *)tcp, ports = word[0] << 16 | word[0] >> 16;
+	u32 window = a->flags & FLAG_SYN ? COOKIE_WINDOW : 0;
+	__be32 rest = bpf_htonl(a->header_len << 26 | a->flags << 16 | window);
+	__be32 seq = bpf_htonl(a->seq), ack = bpf_htonl(a->ack);
 
-	tcp->sport = tcp->dport;
-	tcp->dport = client;
-	tcp->seq = bpf_htonl(a->seq);
-	tcp->ack = bpf_htonl(a->ack);
-	tcp->doff = a->header_len << 2;
-	tcp->flags = a->flags;
-	tcp->window = 0;
-	tcp->urgent = 0;
-	tcp->csum = 0;
+	word[0] = ports;
+	word[1] = seq;
+	word[2] = ack;
+	word[3] = rest;
+	word[4] = 0;
+	return (u64)ports + seq + ack + rest;
 }
 
 static __always_inline void set_checksum(struct tcp *tcp, u64 pseudo, u64 body, bool partial)
@@ -123,24 +138,23 @@ static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool
 	if (l3)
 		swap_ethernet(data);
 	pseudo = v6 ? turn_ipv6(data + l3, tcp_len) : turn_ipv4(data + l3, tcp_len);
-	turn_tcp(tcp, a);
+	body = turn_tcp(tcp, a);
 	if (a->flags & FLAG_SYN) {
 		__be32 *to = (void *)(tcp + 1);
 
 		if ((void *)(to + 5) > data_end)
 			return -1;
-		tcp->window = bpf_htons(COOKIE_WINDOW);
 #pragma unroll
 		for (int i = 0; i < 5; i++)
 			to[i] = options[i];
-		body = csum_words(tcp, 10);
+		body += csum_words(options, 5);
 	} else if (a->reason_len) {
 		void *to = tcp + 1;
 
 		if (to + REASON_LEN > data_end)
 			return -1;
 		__builtin_memcpy(to, reason, REASON_LEN);
-		body = csum_words(tcp, (sizeof(*tcp) + REASON_LEN) / 4);
+		body += csum_words(to, REASON_LEN / 4);
 	} else {
 		__be32 *pad = (void *)(tcp + 1);
 
@@ -153,7 +167,6 @@ static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool
 				return -1;
 			pad[i] = 0;
 		}
-		body = csum_words(tcp, 5);
 	}
 	set_checksum(tcp, pseudo, body, a->partial);
 	return 0;
