@@ -32,8 +32,8 @@
  * enforcement would have done, and the packet passes.
  */
 #define GUARD_VERDICTS(X) \
-	X(syn_admitted, pass, "SYN passed to the server: there is room in its listen queue") \
-	X(syn_repeated, pass, "SYN of a handshake that is already under way (a retransmission): passed") \
+	X(syn_admitted, pass, "SYN passed to the server: there is room in its listen queue; a retransmission counts again") \
+	X(syn_repeated, pass, "SYN of a handshake that is already under way (a retransmission), without room for another: passed") \
 	X(syn_unheard, pass, "SYN for a guarded address where no socket listens at the moment: passed, the kernel answers") \
 	X(syn_left, pass, "SYN that found the listen queue full and was left to the kernel, which drops it (establish = default or abort, reject_syn = drop)") \
 	X(syn_dropped_full, refuse, "SYN dropped: every place in the listen queue is taken or reserved") \
