@@ -14,7 +14,7 @@ mod parse;
 mod suggest;
 mod word;
 
-pub use address::{parse_ip, parse_port};
+pub use address::{parse_ip, parse_port, parse_socket_address};
 pub use error::{Fault, Place, Problem, Problems};
 pub use example::example;
 pub use fit::{Environment, Fallback, Fitted, SynCookies, fit, mptcp_fallback, policy_words};

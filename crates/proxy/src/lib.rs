@@ -5,4 +5,12 @@
 //! many; at the end of a body the proxy has both connections back.
 
 pub mod http;
+pub mod metrics;
 pub mod proxy_protocol;
+pub mod runtime;
+mod server;
+mod sys;
+pub mod transfer;
+mod upstream;
+
+pub use server::{Error, Server, Total, Totals};

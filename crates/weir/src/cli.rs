@@ -3,7 +3,7 @@
 //! Values and texts of the policy flags come from `weir_core::config::keys`, where the config file
 //! has them from too.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,8 +12,9 @@ use clap::{Args, Parser, Subcommand};
 use weir_core::config::keys::{
     Key, Setting, check_overbook, parse_interface, parse_name, parse_wait,
 };
-use weir_core::config::{Fault, Word, parse_ip, parse_port};
+use weir_core::config::{Fault, Word, parse_ip, parse_port, parse_socket_address};
 use weir_core::listener::{Admit, Establish, Front, HalfClose, ListenAddress, Listener, RejectSyn};
+use weir_core::proxy::{Engine, Mode};
 
 /// Where the control socket and the lock are, one pair per network namespace.
 pub const RUNTIME_DIR: &str = "/run/weir";
@@ -43,6 +44,8 @@ pub enum Command {
     Run(Run),
     /// Read the config file of `weir run` again and swap the policy atomically
     Reload,
+    /// Forward HTTP or TCP between clients and servers, in the foreground, until Ctrl-C
+    Proxy(Proxy),
     /// Check a config file and print the values in effect
     Check(Check),
     /// Show the listeners under guard: queues, policy, verdicts
@@ -119,6 +122,26 @@ pub struct Run {
     /// Print sampled refusals to stderr
     #[arg(long, short)]
     pub verbose: bool,
+}
+
+/// `weir proxy`.
+#[derive(Debug, Args)]
+pub struct Proxy {
+    /// Where to listen; * is every address, IPv4 and IPv6, and port 0 any free port
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parsed(parse_socket_address))]
+    pub listen: SocketAddr,
+    /// What to do with connections
+    #[arg(long, value_name = "M", value_parser = words::<Mode>())]
+    pub mode: Mode,
+    /// A server to hand them to, with mode reverse or tcp (may be repeated)
+    #[arg(long = "backend", value_name = "ADDR:PORT", value_parser = parsed(parse_socket_address))]
+    pub backends: Vec<SocketAddr>,
+    /// What moves the bytes [default: auto]
+    #[arg(long, value_name = "E", value_parser = words::<Engine>())]
+    pub engine: Option<Engine>,
+    /// Threads, each with an event loop [default: one per CPU]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
 }
 
 /// `weir check`.

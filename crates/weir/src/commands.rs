@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod explain;
 pub mod generate;
 pub mod protect;
+pub mod proxy;
 pub mod reload;
 pub mod run;
 pub mod status;

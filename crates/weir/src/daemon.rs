@@ -32,7 +32,7 @@ const REFUSALS_EVERY: Duration = Duration::from_millis(200);
 
 /// Signals that end the process or make it reload, as a descriptor. They have to be blocked before
 /// anything is attached, so that Ctrl-C never leaves by the default action.
-struct Signals {
+pub struct Signals {
     descriptor: SignalFd,
 }
 
@@ -41,7 +41,7 @@ impl Signals {
     ///
     /// # Errors
     /// No signalfd.
-    fn take() -> Result<Signals> {
+    pub fn take() -> Result<Signals> {
         let take = || -> nix::Result<SignalFd> {
             let mut set = SigSet::empty();
             for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -52,6 +52,22 @@ impl Signals {
         };
         let descriptor = take().map_err(|errno| Failure::io("take signals over", errno.into()))?;
         Ok(Signals { descriptor })
+    }
+
+    /// Waits for the next signal; `None` if nothing came in this time.
+    ///
+    /// # Errors
+    /// poll() fails.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Signal>> {
+        let timeout = match timeout {
+            Some(time) => PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX),
+            None => PollTimeout::NONE,
+        };
+        let mut fds = [PollFd::new(self.descriptor.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => Ok(self.next()),
+            Err(errno) => Err(Failure::io("wait for signals", errno.into())),
+        }
     }
 
     fn next(&self) -> Option<Signal> {

@@ -39,6 +39,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
     let dir = &cli.runtime_dir;
     match &cli.command {
         Command::Protect(args) => commands::protect::run(dir, args),
+        Command::Proxy(args) => commands::proxy::run(args),
         Command::Run(args) => commands::run::run(dir, args),
         Command::Reload => commands::reload::run(dir),
         Command::Check(args) => commands::check::run(args),

@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 const CASES: &[(&str, &str)] = &[
     ("help", "--help"),
     ("help-protect", "protect --help"),
+    ("help-proxy", "proxy --help"),
     ("help-run", "run --help"),
     ("help-check", "check --help"),
     ("help-status", "status --help"),
@@ -37,6 +38,16 @@ const CASES: &[(&str, &str)] = &[
     (
         "protect-interface",
         "protect 80 --interface an-interface-name-that-is-too-long",
+    ),
+    ("proxy-nowhere", "proxy --listen 127.0.0.1:0 --mode tcp"),
+    (
+        "proxy-backend",
+        "proxy --listen *:0 --mode forward --backend 10.0.0.1:80",
+    ),
+    ("proxy-listen", "proxy --listen localhost:80 --mode tcp"),
+    (
+        "proxy-address",
+        "proxy --listen 192.0.2.1:0 --mode tcp --backend 10.0.0.1:80",
     ),
     ("run-bad", "run --config bad.toml"),
     ("status-none", "--runtime-dir none status"),

@@ -1,7 +1,7 @@
 //! Addresses of listeners: `0.0.0.0:80`, `[::]:80`, `10.0.0.1:80`, `*:80`.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use super::error::Fault;
@@ -47,6 +47,19 @@ pub fn parse_port(text: &str) -> Result<u16, Fault> {
             "a port is a number from 1 to 65535",
         )),
     }
+}
+
+/// Reads the `ADDRESS:PORT` of a proxy's socket; `*` is every address of both families.
+///
+/// # Errors
+/// No address, or no port. A name is no address: servers are connected to without a look-up.
+pub fn parse_socket_address(text: &str) -> Result<SocketAddr, Fault> {
+    let every = text.strip_prefix('*').map(|port| format!("[::]{port}"));
+    let address = every.as_deref().unwrap_or(text);
+    address.parse().map_err(|_| {
+        let hint = "write the IP address and the port: \"10.0.0.1:80\" or \"[2001:db8::1]:80\"";
+        Fault::new(format!("{text:?} is no address with a port"), hint)
+    })
 }
 
 impl ListenAddress {
@@ -132,6 +145,16 @@ mod tests {
             ("224.0.0.1:80", "224.0.0.1 is a multicast address"),
         ] {
             assert_eq!(ListenAddress::parse(text).unwrap_err().cause, cause);
+        }
+    }
+
+    #[test]
+    fn a_socket_address_has_an_address_and_a_port() {
+        let read = |text| parse_socket_address(text).map(|address| address.to_string());
+        assert_eq!(read("10.0.0.1:80").unwrap(), "10.0.0.1:80");
+        assert_eq!(read("*:0").unwrap(), "[::]:0");
+        for text in ["80", "*", "localhost:80", "::1:80", "[::]", "1.2.3.4:65536"] {
+            assert!(read(text).is_err(), "{text}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! The words of the policy enums: one spelling each in `weir.toml`, in flags and in status.
 
 use crate::listener::{Admit, Establish, Front, HalfClose, Mode, RejectSyn};
+use crate::proxy;
 
 /// One word of a setting and its one-line text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,6 +134,42 @@ impl Word for Front {
     ];
 }
 
+impl Word for proxy::Mode {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            proxy::Mode::Forward,
+            "forward",
+            "go where the client says: absolute URI, CONNECT",
+        ),
+        row(
+            proxy::Mode::Reverse,
+            "reverse",
+            "hand each HTTP request to a backend",
+        ),
+        row(
+            proxy::Mode::Tcp,
+            "tcp",
+            "hand each connection, whatever it carries, to a backend",
+        ),
+    ];
+}
+
+impl Word for proxy::Engine {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            proxy::Engine::Auto,
+            "auto",
+            "copy for few bytes, splice for many, per transfer",
+        ),
+        row(
+            proxy::Engine::Copy,
+            "copy",
+            "one receive and one send through a buffer",
+        ),
+        row(proxy::Engine::Splice, "splice", "splice(2) through a pipe"),
+    ];
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +190,9 @@ mod tests {
         words_are_distinct_and_read_back(&[HalfClose::Keep, HalfClose::Reset]);
         words_are_distinct_and_read_back(&[Mode::Enforce, Mode::Observe]);
         words_are_distinct_and_read_back(&[Front::Tc, Front::Xdp]);
+        use proxy::{Engine, Mode::*};
+        words_are_distinct_and_read_back(&[Forward, Reverse, Tcp]);
+        words_are_distinct_and_read_back(&[Engine::Auto, Engine::Copy, Engine::Splice]);
     }
 
     #[test]

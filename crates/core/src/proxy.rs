@@ -1,0 +1,89 @@
+//! A proxy and what it is to do: the words of the config file and of the flags, once each.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What a proxy does with the connections that it accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Goes where the client says: GET with an absolute URI, CONNECT (RFC 9110, Section 3.7).
+    Forward,
+    /// Hands HTTP requests to one of its backends.
+    Reverse,
+    /// Hands each connection, whatever it carries, to one of its backends.
+    Tcp,
+}
+
+/// What moves the bytes of bodies and tunnels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Copy for few bytes, splice for many, per transfer.
+    Auto,
+    /// One receive and one send through a buffer.
+    Copy,
+    /// splice(2) through a pipe.
+    Splice,
+}
+
+/// One proxy: where it listens and what it does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proxy {
+    /// Its name in status and metrics; unique.
+    pub name: String,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// What it does with connections.
+    pub mode: Mode,
+    /// Where `reverse` and `tcp` hand them to; at least one. `forward` has none.
+    pub backends: Vec<SocketAddr>,
+    /// What moves the bytes.
+    pub engine: Engine,
+    /// Threads, each with its own listening socket and event loop; 0: one per CPU that the process
+    /// may run on.
+    pub threads: u32,
+    /// Accept queue of each listening socket.
+    pub backlog: u32,
+    /// Connections to one backend at most, from all threads; 0: no bound.
+    pub max_connections: u32,
+    /// Connections of clients at most, on all threads.
+    pub max_clients: u32,
+    /// Bytes of a request's or a reply's head at most.
+    pub max_head: u32,
+    /// Time for a connection to a backend to be established.
+    pub connect_timeout: Duration,
+    /// Time for a request's head to arrive once its first byte is due or there.
+    pub head_timeout: Duration,
+    /// Time that a connection without a request is kept.
+    pub keep_alive: Duration,
+    /// Time without a byte after which a transfer or a tunnel is given up.
+    pub idle_timeout: Duration,
+    /// Time that transfers have to finish after SIGTERM.
+    pub drain_timeout: Duration,
+}
+
+impl Proxy {
+    /// A proxy with every setting at its default and no backend.
+    pub fn new(name: impl Into<String>, listen: SocketAddr, mode: Mode) -> Proxy {
+        Proxy {
+            name: name.into(),
+            listen,
+            mode,
+            backends: Vec::new(),
+            engine: Engine::Auto,
+            threads: 0,
+            backlog: 4096,
+            max_connections: 0,
+            max_clients: 100_000,
+            max_head: 32 * 1024,
+            connect_timeout: Duration::from_secs(5),
+            head_timeout: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(300),
+            drain_timeout: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Counters of a proxy: each thread has its own and adds without a lock; readers sum them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Declares the counters once: field, name and text.
+macro_rules! counters {
+    ($(#[$of:meta])* $name:ident { $($field:ident: $text:literal,)* }) => {
+        $(#[$of])*
+        #[derive(Debug, Default)]
+        pub struct $name {
+            $(#[doc = $text] pub $field: Counter,)*
+        }
+
+        impl $name {
+            /// Name and text of each counter.
+            pub const NAMES: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($field), $text),)*];
+
+            /// The values, in the order of [`NAMES`](Self::NAMES).
+            pub fn values(&self) -> impl Iterator<Item = u64> {
+                [$(self.$field.get(),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// What one thread did for the clients.
+    ListenerCounters {
+        clients_accepted: "connections of clients accepted",
+        clients_closed: "connections of clients closed",
+        requests: "HTTP requests whose head was read",
+        tunnels: "tunnels opened: CONNECT, Upgrade, and every connection of mode tcp",
+        bytes_up: "bytes of bodies and tunnels from clients to servers",
+        bytes_down: "bytes of bodies and tunnels from servers to clients",
+        replies_refused: "replies that the proxy itself gave: bad requests, no backend, timeouts",
+        transfers_broken: "transfers that a connection's failure ended early",
+        timed_out: "connections closed because nothing came for too long",
+        retries: "requests that were sent again to another connection or backend",
+    }
+}
+
+counters! {
+    /// What one thread did with one backend.
+    BackendCounters {
+        connects: "connections opened",
+        connects_failed: "connections that could not be opened",
+        reused: "requests on a connection that was open already",
+        failures: "replies that broke, were late or were no HTTP",
+    }
+}
+
+/// A counter with one writer.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds. Only the thread that owns it may: a plain load and store, no locked instruction.
+    pub fn add(&self, amount: u64) {
+        let value = self.0.load(Ordering::Relaxed);
+        self.0.store(value.wrapping_add(amount), Ordering::Relaxed);
+    }
+
+    /// The value, from any thread.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

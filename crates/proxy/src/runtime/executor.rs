@@ -1,0 +1,397 @@
+//! Tasks: their queue, their deadlines, and the loop that runs them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use slab::Slab;
+
+use super::poller::{Poller, Trigger};
+use super::source::{Direction, Source};
+use super::wheel::Wheel;
+
+/// A task; its number may be another task's later, the generation is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskId {
+    index: u32,
+    generation: u32,
+}
+
+/// Milliseconds since the loop began.
+pub type Clock = u64;
+
+const NEVER: Clock = Clock::MAX;
+
+type Work = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Task {
+    /// `None` while it runs.
+    work: Option<Work>,
+    generation: u32,
+    queued: bool,
+    deadline: Clock,
+}
+
+struct Inner {
+    poller: RefCell<Poller>,
+    tasks: RefCell<Slab<Task>>,
+    queue: RefCell<VecDeque<TaskId>>,
+    wheel: RefCell<Wheel>,
+    start: Instant,
+    /// Read once per turn of the loop.
+    now: Cell<Clock>,
+    running: Cell<TaskId>,
+    generation: Cell<u32>,
+}
+
+/// A reference to the loop of this thread.
+#[derive(Clone)]
+pub struct Handle(Rc<Inner>);
+
+/// The loop of one thread.
+pub struct Runtime {
+    handle: Handle,
+}
+
+impl Runtime {
+    /// A loop without tasks.
+    ///
+    /// # Errors
+    /// The kernel gives no epoll descriptor.
+    pub fn new() -> io::Result<Runtime> {
+        let nobody = TaskId {
+            index: u32::MAX,
+            generation: 0,
+        };
+        let inner = Inner {
+            poller: RefCell::new(Poller::new()?),
+            tasks: RefCell::default(),
+            queue: RefCell::default(),
+            wheel: RefCell::new(Wheel::new(0)),
+            start: Instant::now(),
+            now: Cell::new(0),
+            running: Cell::new(nobody),
+            generation: Cell::new(0),
+        };
+        Ok(Runtime {
+            handle: Handle(Rc::new(inner)),
+        })
+    }
+
+    /// What tasks and sockets need of the loop.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Runs tasks until `main` is done. The other tasks are dropped then.
+    ///
+    /// # Errors
+    /// epoll fails.
+    pub fn run<T: 'static>(self, main: impl Future<Output = T> + 'static) -> io::Result<T> {
+        let result = Rc::new(Cell::new(None));
+        let out = result.clone();
+        self.handle.spawn(async move { out.set(Some(main.await)) });
+        loop {
+            self.handle.run_queue();
+            if let Some(value) = result.take() {
+                return Ok(value);
+            }
+            self.handle.turn()?;
+        }
+    }
+}
+
+impl Drop for Runtime {
+    /// Tasks hold handles and handles hold tasks: ends that circle.
+    fn drop(&mut self) {
+        let tasks = self.handle.0.tasks.take();
+        drop(tasks);
+    }
+}
+
+impl Handle {
+    /// Starts a task. It runs for the first time before the loop waits again.
+    pub fn spawn(&self, work: impl Future<Output = ()> + 'static) {
+        let generation = self.0.generation.get().wrapping_add(1);
+        self.0.generation.set(generation);
+        let index = self.0.tasks.borrow_mut().insert(Task {
+            work: Some(Box::pin(work)),
+            generation,
+            queued: true,
+            deadline: NEVER,
+        });
+        let index = index as u32;
+        let task = TaskId { index, generation };
+        self.0.queue.borrow_mut().push_back(task);
+    }
+
+    /// The loop's clock, as of this turn.
+    pub fn now(&self) -> Clock {
+        self.0.now.get()
+    }
+
+    /// Gives the running task this long: waits that last beyond it fail with `TimedOut`, until the
+    /// deadline is moved.
+    pub fn set_deadline(&self, time: Duration) {
+        let millis = Clock::try_from(time.as_millis()).unwrap_or(NEVER);
+        self.set_deadline_at(self.now().saturating_add(millis));
+    }
+
+    /// Lets the running task wait for ever.
+    pub fn clear_deadline(&self) {
+        self.set_deadline_at(NEVER);
+    }
+
+    fn set_deadline_at(&self, deadline: Clock) {
+        let task = self.0.running.get();
+        self.0.tasks.borrow_mut()[task.index as usize].deadline = deadline;
+        if deadline == NEVER {
+            return;
+        }
+        let mut wheel = self.0.wheel.borrow_mut();
+        // A timer that fires too early looks again; only one that would fire too late must move.
+        if wheel.due(task.index).is_none_or(|due| due > deadline) {
+            wheel.arm(task.index, deadline);
+        }
+    }
+
+    fn deadline_has_passed(&self) -> bool {
+        let task = self.0.running.get();
+        self.0.tasks.borrow()[task.index as usize].deadline <= self.now()
+    }
+
+    /// Lets the running task sleep; its deadline is cleared.
+    pub async fn sleep(&self, time: Duration) {
+        self.set_deadline(time);
+        std::future::poll_fn(|_| match self.deadline_has_passed() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+        self.clear_deadline();
+    }
+
+    /// Lets the other tasks run before this one goes on.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        std::future::poll_fn(|_| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            self.wake(self.0.running.get());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Makes every task look again.
+    pub fn wake_all(&self) {
+        let mut tasks = self.0.tasks.borrow_mut();
+        let mut queue = self.0.queue.borrow_mut();
+        for (index, task) in tasks.iter_mut().filter(|(_, task)| !task.queued) {
+            task.queued = true;
+            let (index, generation) = (index as u32, task.generation);
+            queue.push_back(TaskId { index, generation });
+        }
+    }
+
+    /// Waits until the running task is woken by [`wake`](Self::wake) or its deadline passes, and
+    /// `ready` gives a value.
+    ///
+    /// # Errors
+    /// `TimedOut`.
+    pub async fn wait_for<T>(&self, mut ready: impl FnMut() -> Option<T>) -> io::Result<T> {
+        std::future::poll_fn(|_| match ready() {
+            Some(value) => Poll::Ready(Ok(value)),
+            None if self.deadline_has_passed() => Poll::Ready(Err(timed_out())),
+            None => Poll::Pending,
+        })
+        .await
+    }
+
+    /// The task that is running.
+    pub fn running(&self) -> TaskId {
+        self.0.running.get()
+    }
+
+    /// Makes a task look again for what it waits for. One that has ended stays so.
+    pub fn wake(&self, id: TaskId) {
+        if let Some(task) = self.0.tasks.borrow_mut().get_mut(id.index as usize)
+            && task.generation == id.generation
+            && !task.queued
+        {
+            task.queued = true;
+            self.0.queue.borrow_mut().push_back(id);
+        }
+    }
+
+    /// Waits until `source`, the readiness of `fd`, is ready for `direction`, or `interrupted`,
+    /// which is asked each time that the task is woken.
+    pub(super) async fn ready(
+        &self,
+        fd: impl AsFd,
+        source: &Rc<Source>,
+        trigger: Trigger,
+        direction: Direction,
+        interrupted: impl Fn() -> bool,
+    ) -> io::Result<()> {
+        std::future::poll_fn(|_| {
+            if source.is_ready(direction) || interrupted() {
+                return Poll::Ready(Ok(()));
+            }
+            if self.deadline_has_passed() {
+                return Poll::Ready(Err(timed_out()));
+            }
+            source.wait(direction, self.running());
+            match self.register(&fd, source, trigger) {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            }
+        })
+        .await
+    }
+
+    /// Lets events tell the readiness of `fd` from now on, if they do not yet.
+    pub(super) fn register(
+        &self,
+        fd: impl AsFd,
+        source: &Rc<Source>,
+        trigger: Trigger,
+    ) -> io::Result<()> {
+        if source.key.get().is_none() {
+            let key = self.0.poller.borrow_mut().register(fd, source, trigger)?;
+            source.key.set(Some(key));
+        }
+        Ok(())
+    }
+
+    pub(super) fn forget(&self, source: &Source) {
+        if let Some(key) = source.key.take() {
+            self.0.poller.borrow_mut().forget(key);
+        }
+    }
+
+    /// Runs the tasks that are queued now; those that they wake run after the next look at epoll.
+    fn run_queue(&self) {
+        let queued = self.0.queue.borrow().len();
+        for _ in 0..queued {
+            let Some(id) = self.0.queue.borrow_mut().pop_front() else {
+                return;
+            };
+            self.run_task(id);
+        }
+    }
+
+    fn run_task(&self, id: TaskId) {
+        let index = id.index as usize;
+        let mut work = {
+            let mut tasks = self.0.tasks.borrow_mut();
+            let task = &mut tasks[index];
+            task.queued = false;
+            task.work.take().expect("a task is run by the loop only")
+        };
+        self.0.running.set(id);
+        let poll = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if poll.is_pending() {
+            self.0.tasks.borrow_mut()[index].work = Some(work);
+            return;
+        }
+        // Before the task's number is free for another: what it holds may still name it.
+        drop(work);
+        self.0.wheel.borrow_mut().disarm(id.index);
+        self.0.tasks.borrow_mut().remove(index);
+    }
+
+    /// Waits for the next event or timer, and queues whom it wakes.
+    fn turn(&self) -> io::Result<()> {
+        let timeout = match self.0.queue.borrow().is_empty() {
+            true => self.until_next_timer(),
+            false => Some(Duration::ZERO),
+        };
+        let mut poller = self.0.poller.borrow_mut();
+        poller.wait(timeout, |source, readiness| {
+            source.update(readiness, |task| self.wake(task));
+        })?;
+        drop(poller);
+        self.0.now.set(self.0.start.elapsed().as_millis() as Clock);
+        self.fire_timers();
+        Ok(())
+    }
+
+    fn until_next_timer(&self) -> Option<Duration> {
+        let next = self.0.wheel.borrow().next()?;
+        Some(Duration::from_millis(next.saturating_sub(self.now())))
+    }
+
+    fn fire_timers(&self) {
+        let now = self.now();
+        if self.0.wheel.borrow().next().is_none_or(|next| next > now) {
+            return;
+        }
+        let mut fired = Vec::new();
+        self.0.wheel.borrow_mut().advance(now, &mut fired);
+        for index in fired {
+            let (deadline, generation) = {
+                let task = &self.0.tasks.borrow()[index as usize];
+                (task.deadline, task.generation)
+            };
+            if deadline <= now {
+                self.wake(TaskId { index, generation });
+            } else if deadline != NEVER {
+                self.0.wheel.borrow_mut().arm(index, deadline);
+            }
+        }
+    }
+}
+
+fn timed_out() -> io::Error {
+    io::ErrorKind::TimedOut.into()
+}
+
+/// Runs two futures as one, in one task, until one of them is done; the other is dropped.
+pub async fn first<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -> T {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    std::future::poll_fn(move |context| match a.as_mut().poll(context) {
+        Poll::Pending => b.as_mut().poll(context),
+        done => done,
+    })
+    .await
+}
+
+/// Runs two futures as one, in one task, until both are done or one has failed.
+///
+/// # Errors
+/// The first failure; the other future is dropped where it stands.
+pub async fn try_both<A, B, E>(
+    a: impl Future<Output = Result<A, E>>,
+    b: impl Future<Output = Result<B, E>>,
+) -> Result<(A, B), E> {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    let (mut a_done, mut b_done) = (None, None);
+    std::future::poll_fn(move |context| {
+        if a_done.is_none()
+            && let Poll::Ready(result) = a.as_mut().poll(context)
+        {
+            a_done = Some(result?);
+        }
+        if b_done.is_none()
+            && let Poll::Ready(result) = b.as_mut().poll(context)
+        {
+            b_done = Some(result?);
+        }
+        match (a_done.take(), b_done.take()) {
+            (Some(a), Some(b)) => Poll::Ready(Ok((a, b))),
+            (a, b) => {
+                (a_done, b_done) = (a, b);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}

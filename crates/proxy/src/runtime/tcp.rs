@@ -1,0 +1,377 @@
+//! TCP sockets on the event loop.
+
+use std::cell::Cell;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, ipproto, sockopt,
+};
+
+use super::executor::Handle;
+use super::poller::Trigger;
+use super::source::{Direction, Source};
+use crate::sys;
+
+/// A connection.
+pub struct TcpStream {
+    fd: OwnedFd,
+    source: Rc<Source>,
+    handle: Handle,
+}
+
+/// TCP options of the connections of one side, independent of the other side's.
+#[derive(Debug, Clone, Default)]
+pub struct SideOptions {
+    /// Congestion control by its kernel name, as `bbr`; `None` is the system's.
+    pub congestion: Option<String>,
+}
+
+impl TcpStream {
+    fn new(fd: OwnedFd, handle: Handle) -> TcpStream {
+        TcpStream {
+            fd,
+            source: Rc::new(Source::new()),
+            handle,
+        }
+    }
+
+    /// Connects, from one of the addresses of `source` if given.
+    ///
+    /// # Errors
+    /// As connect(2); `TimedOut` after the task's deadline.
+    pub async fn connect(
+        handle: &Handle,
+        address: SocketAddr,
+        source: Option<IpAddr>,
+        options: &SideOptions,
+    ) -> io::Result<TcpStream> {
+        let fd = socket(address)?;
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        if let Some(congestion) = &options.congestion {
+            sockopt::set_tcp_congestion(&fd, congestion)?;
+        }
+        if let Some(ip) = source {
+            // The port is chosen at connect(), where only the whole 4-tuple has to be free.
+            sys::set_bind_address_no_port(&fd)?;
+            rustix::net::bind(&fd, &SocketAddr::new(ip, 0))?;
+        }
+        let stream = TcpStream::new(fd, handle.clone());
+        match rustix::net::connect(&stream.fd, &address) {
+            Ok(()) => return Ok(stream),
+            Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        stream.source.clear(Direction::Read);
+        stream.source.clear(Direction::Write);
+        stream.writable().await?;
+        if stream.is_broken() {
+            sockopt::socket_error(&stream.fd)??;
+        }
+        Ok(stream)
+    }
+
+    async fn wait(&self, direction: Direction, interrupted: impl Fn() -> bool) -> io::Result<()> {
+        let (fd, source) = (&self.fd, &self.source);
+        let ready = self
+            .handle
+            .ready(fd, source, Trigger::Edge, direction, interrupted);
+        ready.await
+    }
+
+    /// Waits until a read is worth a try: there is data, an end or an error; or nothing is known.
+    ///
+    /// # Errors
+    /// `TimedOut` after the task's deadline.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.wait(Direction::Read, || false).await
+    }
+
+    /// Waits until a read is worth a try, or `other` has been reset by its peer.
+    ///
+    /// # Errors
+    /// `TimedOut` after the task's deadline.
+    pub async fn readable_or_broken(&self, other: &TcpStream) -> io::Result<()> {
+        if !self.source.is_ready(Direction::Read) {
+            self.handle
+                .register(&other.fd, &other.source, Trigger::Edge)?;
+        }
+        let broken = || {
+            other.source.wait(Direction::Read, self.handle.running());
+            other.is_broken()
+        };
+        self.wait(Direction::Read, broken).await
+    }
+
+    /// Waits until a read is worth a try, or `interrupted`, which is asked each time that the task
+    /// is woken.
+    ///
+    /// # Errors
+    /// `TimedOut` after the task's deadline.
+    pub async fn readable_or(&self, interrupted: impl Fn() -> bool) -> io::Result<()> {
+        self.wait(Direction::Read, interrupted).await
+    }
+
+    /// Waits until a write is worth a try.
+    ///
+    /// # Errors
+    /// `TimedOut` after the task's deadline.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.wait(Direction::Write, || false).await
+    }
+
+    /// Whether the connection is known to be over, in both ways.
+    pub fn is_broken(&self) -> bool {
+        self.source.is_broken()
+    }
+
+    /// Why it is over.
+    pub fn take_error(&self) -> io::Error {
+        match sockopt::socket_error(&self.fd) {
+            Ok(Ok(())) => io::ErrorKind::ConnectionReset.into(),
+            Ok(Err(error)) | Err(error) => error.into(),
+        }
+    }
+
+    /// Calls `operation` once; `None` is EAGAIN, and the next event will tell.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub fn attempt<T>(
+        &self,
+        direction: Direction,
+        operation: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<T>,
+    ) -> io::Result<Option<T>> {
+        match operation(self.fd.as_fd()) {
+            Ok(value) => Ok(Some(value)),
+            Err(Errno::AGAIN) => {
+                self.source.clear(direction);
+                Ok(None)
+            }
+            Err(Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Receives what there is, at most a buffer full; 0 is the end, `None` nothing yet.
+    ///
+    /// # Errors
+    /// As recv(2).
+    pub fn try_receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let capacity = buffer.len();
+        let receive = |fd: BorrowedFd<'_>| Ok(rustix::net::recv(fd, buffer, RecvFlags::empty())?.1);
+        let received = self.attempt(Direction::Read, receive)?;
+        if received.is_some_and(|bytes| bytes < capacity) {
+            self.source.clear_after_short_read();
+        }
+        Ok(received)
+    }
+
+    /// Receives what there is, at most a buffer full, once there is something; 0 is the end.
+    ///
+    /// # Errors
+    /// As recv(2); `TimedOut` after the task's deadline.
+    pub async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.readable().await?;
+            if let Some(received) = self.try_receive(buffer)? {
+                return Ok(received);
+            }
+        }
+    }
+
+    /// Sends what the socket takes; `None` is nothing. `more` says that the rest follows at once, so
+    /// that a last segment that is not full waits for it.
+    ///
+    /// # Errors
+    /// As send(2).
+    pub fn try_send(&self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
+        let mut flags = SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
+        let sent = self.attempt(Direction::Write, |fd| rustix::net::send(fd, bytes, flags))?;
+        if sent.is_some_and(|sent| sent < bytes.len()) {
+            self.source.clear(Direction::Write);
+        }
+        Ok(sent)
+    }
+
+    /// Sends all bytes.
+    ///
+    /// # Errors
+    /// As send(2); `TimedOut` after the task's deadline.
+    pub async fn send_all(&self, mut bytes: &[u8], more: bool) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.writable().await?;
+            let sent = self.try_send(bytes, more)?.unwrap_or(0);
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+
+    /// Ends this side's half: the peer reads an end after all that was sent.
+    pub fn shut_down_write(&self) {
+        // The peer may have reset the connection, which needs no end any more.
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
+    }
+
+    /// Lets the close that follows send a RST and throw away what was not sent.
+    pub fn reset_on_close(&self) {
+        let _ = sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO));
+    }
+
+    /// The loop that it belongs to.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// The connection has been reset meanwhile.
+    pub fn peer(&self) -> io::Result<SocketAddr> {
+        let peer = rustix::net::getpeername(&self.fd)?.ok_or(Errno::NOTCONN)?;
+        Ok(SocketAddr::try_from(peer)?)
+    }
+
+    /// The address that the peer connected to.
+    ///
+    /// # Errors
+    /// As getsockname(2).
+    pub fn local(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::try_from(rustix::net::getsockname(&self.fd)?)?)
+    }
+}
+
+impl AsFd for TcpStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        self.handle.forget(&self.source);
+    }
+}
+
+fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let tcp = Some(ipproto::TCP);
+    Ok(rustix::net::socket_with(
+        family,
+        SocketType::STREAM,
+        flags,
+        tcp,
+    )?)
+}
+
+/// How a port is listened on.
+#[derive(Debug, Clone, Default)]
+pub struct ListenOptions {
+    /// Length of the accept queue; the kernel caps it at net.core.somaxconn.
+    pub backlog: u32,
+    /// Clients speak first: a connection is accepted when its first bytes are there, or after this
+    /// time at the latest.
+    pub defer_accept: Option<Duration>,
+    /// What accepted connections inherit.
+    pub side: SideOptions,
+}
+
+/// A socket that listens, one of those that share a port.
+pub struct TcpListener {
+    fd: OwnedFd,
+    source: Rc<Source>,
+    handle: Handle,
+    /// How many connections the next turn asks for.
+    batch: Cell<usize>,
+}
+
+/// Most connections that one turn of the loop accepts.
+const ACCEPT_BATCH: usize = 64;
+
+impl TcpListener {
+    /// Opens a socket of the port's group (SO_REUSEPORT) and listens.
+    ///
+    /// # Errors
+    /// As bind(2) and listen(2).
+    pub fn open(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
+        let fd = socket(address)?;
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        sockopt::set_socket_reuseport(&fd, true)?;
+        // Accepted connections inherit both.
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        if let Some(congestion) = &options.side.congestion {
+            sockopt::set_tcp_congestion(&fd, congestion)?;
+        }
+        if let Some(time) = options.defer_accept {
+            sys::set_defer_accept(&fd, time)?;
+        }
+        rustix::net::bind(&fd, &address)?;
+        rustix::net::listen(&fd, options.backlog.min(i32::MAX as u32) as i32)?;
+        Ok(fd)
+    }
+
+    /// Takes a listening socket into the loop.
+    pub fn new(fd: OwnedFd, handle: &Handle) -> TcpListener {
+        TcpListener {
+            fd,
+            source: Rc::new(Source::new()),
+            handle: handle.clone(),
+            batch: Cell::new(1),
+        }
+    }
+
+    /// Waits for connections and hands each to `serve`, most of the time one.
+    ///
+    /// As long as one is all that waits, no second one is asked for: that would cost a call that
+    /// says no. Each time that there was one, twice as many are asked for.
+    ///
+    /// # Errors
+    /// accept4(2) fails for want of descriptors or memory: it may be called again, later. Errors of
+    /// single connections are passed over.
+    pub async fn accept(&self, mut serve: impl FnMut(TcpStream)) -> io::Result<()> {
+        let (fd, source) = (&self.fd, &self.source);
+        let ready = self
+            .handle
+            .ready(fd, source, Trigger::Level, Direction::Read, || false);
+        ready.await?;
+        self.source.clear(Direction::Read);
+        let batch = self.batch.get();
+        let accepted = self.accept_up_to(batch, &mut serve)?;
+        self.batch.set(match accepted == batch {
+            true => (batch * 2).min(ACCEPT_BATCH),
+            false => 1,
+        });
+        Ok(())
+    }
+
+    fn accept_up_to(&self, batch: usize, serve: &mut impl FnMut(TcpStream)) -> io::Result<usize> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        for accepted in 0..batch {
+            match rustix::net::accept_with(&self.fd, flags) {
+                Ok(fd) => serve(TcpStream::new(fd, self.handle.clone())),
+                Err(Errno::AGAIN) => return Ok(accepted),
+                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                    return Err(error.into());
+                }
+                // accept(2): errors of the network that belong to that one connection.
+                Err(_) => {}
+            }
+        }
+        Ok(batch)
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        self.handle.forget(&self.source);
+    }
+}

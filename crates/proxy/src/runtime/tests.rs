@@ -1,0 +1,155 @@
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+fn run<T: 'static>(main: impl AsyncFnOnce(Handle) -> T + 'static) -> T {
+    let runtime = Runtime::new().unwrap();
+    let handle = runtime.handle().clone();
+    runtime.run(async move { main(handle).await }).unwrap()
+}
+
+fn listener(handle: &Handle) -> (SocketAddr, TcpListener) {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let options = ListenOptions {
+        backlog: 16,
+        ..ListenOptions::default()
+    };
+    let fd = TcpListener::open(any, &options).unwrap();
+    let address = rustix::net::getsockname(&fd).unwrap().try_into().unwrap();
+    (address, TcpListener::new(fd, handle))
+}
+
+async fn pair(handle: &Handle) -> (TcpStream, TcpStream) {
+    let (address, listener) = listener(handle);
+    let options = SideOptions::default();
+    let connected = TcpStream::connect(handle, address, None, &options)
+        .await
+        .unwrap();
+    let accepted = Cell::new(None);
+    listener
+        .accept(|stream| accepted.set(Some(stream)))
+        .await
+        .unwrap();
+    (connected, accepted.take().unwrap())
+}
+
+#[test]
+fn tasks_take_turns() {
+    let order = run(async |handle| {
+        let order = Rc::new(RefCell::new(Vec::new()));
+        for name in ["a", "b"] {
+            let (order, handle_in) = (order.clone(), handle.clone());
+            handle.spawn(async move {
+                for _ in 0..2 {
+                    order.borrow_mut().push(name);
+                    handle_in.yield_now().await;
+                }
+            });
+        }
+        for _ in 0..4 {
+            handle.yield_now().await;
+        }
+        order.take()
+    });
+    assert_eq!(order, ["a", "b", "a", "b"]);
+}
+
+#[test]
+fn a_wait_ends_at_the_tasks_deadline_and_the_next_one_may_go_on() {
+    run(async |handle| {
+        let (client, server) = pair(&handle).await;
+        let start = Instant::now();
+        handle.set_deadline(Duration::from_millis(30));
+        let error = server.receive(&mut [0; 8]).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        assert!(start.elapsed() >= Duration::from_millis(29));
+        handle.set_deadline(Duration::from_secs(20));
+        client.send_all(b"late", false).await.unwrap();
+        let mut bytes = [0; 8];
+        assert_eq!(server.receive(&mut bytes).await.unwrap(), 4);
+        drop(client);
+    });
+}
+
+#[test]
+fn a_deadline_that_is_moved_on_does_not_fire() {
+    run(async |handle| {
+        let (sender, mailbox) = mailbox(&handle).unwrap();
+        handle.set_deadline(Duration::from_millis(1));
+        handle.set_deadline(Duration::from_secs(20));
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            sender.send("in time");
+        });
+        assert_eq!(mailbox.receive().await.unwrap(), "in time");
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn an_end_behind_a_short_read_is_not_missed() {
+    run(async |handle| {
+        let (client, server) = pair(&handle).await;
+        // Registers the server's side, so that it learns of bytes and end by events only.
+        handle.set_deadline(Duration::from_millis(1));
+        assert!(server.receive(&mut [0; 8]).await.is_err());
+        handle.set_deadline(Duration::from_secs(20));
+        client.send_all(b"last", false).await.unwrap();
+        drop(client);
+        let mut bytes = [0; 8];
+        assert_eq!(server.receive(&mut bytes).await.unwrap(), 4);
+        assert_eq!(server.receive(&mut bytes).await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_refused_connection_is_an_error() {
+    run(async |handle| {
+        let (address, listener) = listener(&handle);
+        drop(listener);
+        let options = SideOptions::default();
+        let refused = TcpStream::connect(&handle, address, None, &options).await;
+        let error = refused.err().unwrap();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn a_burst_of_connections_is_accepted_whole() {
+    run(async |handle| {
+        let (address, listener) = listener(&handle);
+        let clients: Vec<_> = (0..10)
+            .map(|_| std::net::TcpStream::connect(address).unwrap())
+            .collect();
+        let mut accepted = 0;
+        while accepted < clients.len() {
+            listener.accept(|_| accepted += 1).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn messages_arrive_in_their_order() {
+    let sum = run(async |handle| {
+        let (sender, mailbox) = mailbox(&handle).unwrap();
+        let thread = std::thread::spawn(move || (0..1000).for_each(|n| sender.send(n)));
+        for n in 0..1000 {
+            assert_eq!(mailbox.receive().await.unwrap(), n);
+        }
+        thread.join().is_ok()
+    });
+    assert!(sum);
+}
+
+#[test]
+fn one_failure_ends_both_futures() {
+    run(async |handle| {
+        let never = std::future::pending::<Result<(), &str>>();
+        let fails = async { Err::<(), _>("broken") };
+        assert_eq!(try_both(never, fails).await, Err("broken"));
+        drop(handle);
+    });
+}

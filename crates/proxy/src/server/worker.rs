@@ -1,0 +1,194 @@
+//! One thread: accepts connections, and ends when the last one is served after a drain.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use weir_core::proxy::{Mode, Proxy};
+
+use super::{Counters, tcp};
+use crate::metrics::ListenerCounters;
+use crate::runtime::{
+    Handle, Mailbox, Runtime, Sender, TaskId, TcpListener, TcpStream, first, mailbox,
+};
+use crate::transfer::{Lanes, Rules, Tunnelled};
+use crate::upstream::Backends;
+
+/// What a thread is told.
+pub enum Order {
+    /// Accept no more; end when all is served, or after this time.
+    Drain(Duration),
+}
+
+/// How long accepting pauses when the process is out of descriptors or memory.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
+
+/// What the connections of one thread share.
+pub struct Worker {
+    /// The thread's loop.
+    pub handle: Handle,
+    /// What the proxy is to do.
+    pub settings: Arc<Proxy>,
+    /// Buffers and pipes.
+    pub lanes: Lanes,
+    /// The servers.
+    pub backends: Backends,
+    /// What the thread did.
+    pub counters: Arc<ListenerCounters>,
+    /// Connections of clients that are open.
+    clients: Cell<usize>,
+    most_clients: usize,
+    draining: Cell<bool>,
+    /// The task that accepts, and waits for the last client.
+    main: TaskId,
+}
+
+/// The thread's whole life. `started` gets the way to give it orders.
+pub fn run(
+    settings: Arc<Proxy>,
+    counters: Counters,
+    listener: OwnedFd,
+    most_clients: usize,
+    started: &SyncSender<Sender<Order>>,
+) -> io::Result<()> {
+    let runtime = Runtime::new()?;
+    let handle = runtime.handle().clone();
+    let (orders, mailbox) = mailbox(&handle)?;
+    let listener = TcpListener::new(listener, &handle);
+    // The one who waits for it is gone only if the whole server is.
+    let _ = started.send(orders);
+    runtime.run(async move {
+        let worker = Rc::new(Worker {
+            main: handle.running(),
+            handle,
+            lanes: Lanes::default(),
+            backends: Backends::new(
+                &settings.backends,
+                &counters.backends,
+                settings.connect_timeout,
+            ),
+            settings,
+            counters: counters.listener,
+            clients: Cell::new(0),
+            most_clients,
+            draining: Cell::new(false),
+        });
+        let time = worker.accept_until_drained(listener, &mailbox).await?;
+        worker.finish(&mailbox, time).await;
+        Ok(())
+    })?
+}
+
+impl Worker {
+    async fn accept_until_drained(
+        self: &Rc<Self>,
+        listener: TcpListener,
+        orders: &Mailbox<Order>,
+    ) -> io::Result<Duration> {
+        loop {
+            let order = async { orders.receive().await.map(Some) };
+            match first(order, self.accept(&listener)).await {
+                Ok(Some(Order::Drain(time))) => return Ok(time),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!("cannot accept connections: {error}");
+                    self.handle.set_deadline(OUT_OF_DESCRIPTORS);
+                    match orders.receive().await {
+                        Ok(Order::Drain(time)) => return Ok(time),
+                        Err(_) => self.handle.clear_deadline(),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn accept(self: &Rc<Self>, listener: &TcpListener) -> io::Result<Option<Order>> {
+        let room = || (self.clients.get() < self.most_clients).then_some(());
+        self.handle.wait_for(room).await?;
+        listener.accept(|client| self.serve(client)).await?;
+        Ok(None)
+    }
+
+    fn serve(self: &Rc<Self>, client: TcpStream) {
+        let guest = Guest::new(self);
+        self.handle.spawn(async move {
+            match guest.0.settings.mode {
+                Mode::Tcp => tcp::serve(&guest.0, client).await,
+                Mode::Forward | Mode::Reverse => {}
+            }
+        });
+    }
+
+    /// Waits for the last client, at most this long; a second order gives another time.
+    async fn finish(&self, orders: &Mailbox<Order>, mut time: Duration) {
+        self.draining.set(true);
+        self.handle.wake_all();
+        loop {
+            self.handle.set_deadline(time);
+            let served = async {
+                let served = || (self.clients.get() == 0).then_some(());
+                self.handle.wait_for(served).await.map(|()| None)
+            };
+            let order = async { orders.receive().await.map(Some) };
+            match first(served, order).await {
+                Ok(Some(Order::Drain(again))) => time = again,
+                Ok(None) => return,
+                Err(_) => return tracing::warn!("{} connections were cut", self.clients.get()),
+            }
+        }
+    }
+
+    /// Whether connections that are idle are to be closed.
+    pub fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// How bodies and tunnels are moved.
+    pub fn rules(&self) -> Rules {
+        Rules {
+            engine: self.settings.engine,
+            idle: self.settings.idle_timeout,
+        }
+    }
+
+    /// Counts a tunnel that has ended.
+    pub fn count_tunnel(&self, tunnelled: &Tunnelled) {
+        self.counters.bytes_up.add(tunnelled.forth);
+        self.counters.bytes_down.add(tunnelled.back);
+        match &tunnelled.end {
+            Ok(()) => {}
+            Err(broken) if broken.error().kind() == io::ErrorKind::TimedOut => {
+                self.counters.timed_out.add(1);
+            }
+            Err(_) => self.counters.transfers_broken.add(1),
+        }
+    }
+}
+
+/// A client that is counted as long as its task lives.
+struct Guest(Rc<Worker>);
+
+impl Guest {
+    fn new(worker: &Rc<Worker>) -> Guest {
+        worker.clients.set(worker.clients.get() + 1);
+        worker.counters.clients_accepted.add(1);
+        Guest(worker.clone())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let worker = &self.0;
+        worker.counters.clients_closed.add(1);
+        let clients = worker.clients.get();
+        worker.clients.set(clients - 1);
+        let awaited = clients == worker.most_clients || (worker.draining.get() && clients == 1);
+        if awaited {
+            worker.handle.wake(worker.main);
+        }
+    }
+}

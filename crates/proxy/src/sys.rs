@@ -1,0 +1,71 @@
+//! The few system calls that rustix lacks.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+/// Lets the kernel choose the local port at connect(), for a socket that is bound to an address:
+/// then a port may serve many destinations at once (IP_BIND_ADDRESS_NO_PORT).
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_bind_address_no_port(fd: impl AsFd) -> io::Result<()> {
+    set_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
+/// Lets accept() return a connection once its first bytes are there (TCP_DEFER_ACCEPT). The kernel
+/// rounds the time up to a number of SYN/ACK retransmissions.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_defer_accept(fd: impl AsFd, time: Duration) -> io::Result<()> {
+    let seconds = time.as_secs().clamp(1, 3600) as libc::c_int;
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)
+}
+
+/// Bytes that a socket's send queue has room for, in the kernel's accounting, which counts the
+/// segments' overhead too (SO_MEMINFO).
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn send_room(fd: impl AsFd) -> io::Result<usize> {
+    let mut info = [0u32; MEMINFO_FIELDS];
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to a live array of that size.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let limit = info[libc::SK_MEMINFO_SNDBUF as usize];
+    let queued = info[libc::SK_MEMINFO_WMEM_QUEUED as usize];
+    Ok(limit.saturating_sub(queued) as usize)
+}
+
+/// SK_MEMINFO_VARS of linux/sock_diag.h.
+const MEMINFO_FIELDS: usize = 9;
+
+fn set_int(fd: impl AsFd, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the pointer and the length are those of a live int, which is what both options take.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

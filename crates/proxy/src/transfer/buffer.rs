@@ -1,0 +1,72 @@
+//! The thread's buffers.
+
+use std::cell::{Cell, RefCell};
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+
+/// Length of a buffer: one receive takes what a GRO packet of 64 KiB holds.
+pub const BUFFER_BYTES: usize = 64 * 1024;
+/// Buffers kept for the next user.
+const KEPT: usize = 16;
+/// From so many buffers in use on, a receiver's room is asked for before anything is read for it.
+const CROWDED: usize = 64;
+
+/// Buffers that are lent while they carry bytes.
+#[derive(Default, Clone)]
+pub struct Buffers(Rc<Pool>);
+
+#[derive(Default)]
+struct Pool {
+    free: RefCell<Vec<Box<[u8]>>>,
+    lent: Cell<usize>,
+}
+
+/// A buffer on loan.
+pub struct Buffer {
+    /// Taken only by drop.
+    bytes: Option<Box<[u8]>>,
+    pool: Rc<Pool>,
+}
+
+impl Buffers {
+    /// Lends a buffer. Its bytes are those of earlier users.
+    pub fn lend(&self) -> Buffer {
+        let free = self.0.free.borrow_mut().pop();
+        self.0.lent.set(self.0.lent.get() + 1);
+        Buffer {
+            bytes: Some(free.unwrap_or_else(|| vec![0; BUFFER_BYTES].into())),
+            pool: self.0.clone(),
+        }
+    }
+
+    /// Whether so many are lent that slow receivers must be behind it.
+    pub fn crowded(&self) -> bool {
+        self.0.lent.get() >= CROWDED
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.as_deref().unwrap_or_default()
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.bytes.as_deref_mut().unwrap_or_default()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.pool.lent.set(self.pool.lent.get() - 1);
+        let mut free = self.pool.free.borrow_mut();
+        if free.len() < KEPT
+            && let Some(bytes) = self.bytes.take()
+        {
+            free.push(bytes);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Mode tcp, with real sockets: what goes in comes out, ends and resets travel through.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+use weir_core::proxy::{Engine, Mode, Proxy};
+use weir_proxy::{Server, Totals};
+
+const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
+
+/// A proxy in front of a server of the test.
+struct Bench {
+    proxy: Server,
+    server: TcpListener,
+}
+
+impl Bench {
+    fn new(engine: Engine) -> Bench {
+        Bench::with(|proxy| proxy.engine = engine)
+    }
+
+    fn with(change: impl FnOnce(&mut Proxy)) -> Bench {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Tcp);
+        settings.backends = vec![server.local_addr().unwrap()];
+        settings.threads = 1;
+        change(&mut settings);
+        let proxy = Server::start(settings).unwrap();
+        Bench { proxy, server }
+    }
+
+    /// A client's connection and the server's connection that the proxy made for it.
+    fn pair(&self) -> (TcpStream, TcpStream) {
+        let client = connect(self.proxy.address());
+        let (server, _) = self.server.accept().unwrap();
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        (client, server)
+    }
+
+    fn end(self) -> Totals {
+        self.proxy.drain(PATIENCE);
+        self.proxy.join().unwrap()
+    }
+}
+
+/// After this long a test fails instead of waiting on.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Bytes of which no two stretches are alike.
+fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut bytes = vec![0; length];
+    random.fill(&mut bytes);
+    bytes
+}
+
+fn send_then_end(mut stream: TcpStream, bytes: Vec<u8>) -> thread::JoinHandle<TcpStream> {
+    thread::spawn(move || {
+        stream.write_all(&bytes).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        stream
+    })
+}
+
+fn read_to_end(mut stream: &TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+fn total(totals: &Totals, name: &str) -> u64 {
+    let mut all = totals.listener.iter();
+    all.find(|total| total.name == name).unwrap().value
+}
+
+#[test]
+fn both_ways_carry_every_byte_at_once() {
+    for engine in ENGINES {
+        let bench = Bench::new(engine);
+        for (up, down) in [(0, 0), (1, 3_000_000), (70_000, 1), (5_000_000, 5_000_000)] {
+            let (client, server) = bench.pair();
+            let (forth, back) = (pattern(up, 1), pattern(down, 2));
+            let sending = [
+                send_then_end(client.try_clone().unwrap(), forth.clone()),
+                send_then_end(server.try_clone().unwrap(), back.clone()),
+            ];
+            let reading = thread::spawn(move || read_to_end(&server));
+            assert!(
+                read_to_end(&client) == back,
+                "{engine:?}, {down} bytes back"
+            );
+            assert!(
+                reading.join().unwrap() == forth,
+                "{engine:?}, {up} bytes forth"
+            );
+            for thread in sending {
+                thread.join().unwrap();
+            }
+        }
+        let totals = bench.end();
+        assert_eq!(total(&totals, "bytes_up"), 5_070_001);
+        assert_eq!(total(&totals, "bytes_down"), 8_000_001);
+        assert_eq!(total(&totals, "transfers_broken"), 0);
+    }
+}
+
+#[test]
+fn messages_of_all_sizes_go_through_before_the_next_one() {
+    for engine in ENGINES {
+        let bench = Bench::new(engine);
+        let (mut client, mut server) = bench.pair();
+        for length in [1, 100, 4096, 65_536, 20_000, 300_000, 1, 1, 1, 150_000, 10] {
+            let message = pattern(length, length as u64);
+            let (bytes, mut sender) = (message.clone(), client.try_clone().unwrap());
+            let sending = thread::spawn(move || sender.write_all(&bytes).unwrap());
+            let mut request = vec![0; length];
+            server.read_exact(&mut request).unwrap();
+            sending.join().unwrap();
+            server.write_all(&request[..length.min(1000)]).unwrap();
+            let mut reply = vec![0; length.min(1000)];
+            client.read_exact(&mut reply).unwrap();
+            assert!(
+                request == message && message.starts_with(&reply),
+                "{engine:?} {length}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_half_that_ends_leaves_the_other_open() {
+    for engine in ENGINES {
+        let bench = Bench::new(engine);
+        let (mut client, mut server) = bench.pair();
+        client.write_all(b"question").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_to_end(&server), b"question");
+        server.write_all(b"answer").unwrap();
+        let mut answer = [0; 6];
+        client.read_exact(&mut answer).unwrap();
+        server.write_all(b", and more").unwrap();
+        drop(server);
+        assert_eq!(read_to_end(&client), b", and more");
+    }
+}
+
+fn reset(stream: TcpStream) {
+    SockRef::from(&stream)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+}
+
+fn is_reset(mut stream: &TcpStream) -> bool {
+    let read = stream.read(&mut [0; 64]);
+    read.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
+}
+
+#[test]
+fn a_reset_is_a_reset_on_the_other_side() {
+    for engine in ENGINES {
+        let bench = Bench::new(engine);
+        let (client, server) = bench.pair();
+        reset(client);
+        assert!(is_reset(&server), "{engine:?}: from the client");
+        let (client, server) = bench.pair();
+        reset(server);
+        assert!(is_reset(&client), "{engine:?}: from the server");
+    }
+}
+
+#[test]
+fn a_reset_after_a_half_close_is_noticed_at_once() {
+    for engine in ENGINES {
+        let bench = Bench::new(engine);
+        let (client, server) = bench.pair();
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_to_end(&server), b"");
+        reset(client);
+        // A socket whose peer has ended reads an end also after the RST; its error is EPIPE.
+        let deadline = Instant::now() + PATIENCE;
+        let mut error = None;
+        while error.is_none() && Instant::now() < deadline {
+            error = server.take_error().unwrap();
+        }
+        let kind = error.map(|error| error.kind());
+        assert_eq!(kind, Some(ErrorKind::BrokenPipe), "{engine:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_pauses_gets_every_byte_and_holds_the_sender_back() {
+    for engine in ENGINES {
+        let bench = Bench::new(engine);
+        let (client, mut server) = bench.pair();
+        let bytes = pattern(64 << 20, 9);
+        server.set_nonblocking(true).unwrap();
+        // Until the kernel's buffers on the way are full for a whole half second: then the proxy
+        // does not take more without a reader.
+        let (mut sent, mut quiet) = (0, 0);
+        while quiet < 50 {
+            match server.write(&bytes[sent..]) {
+                Ok(count) => (sent, quiet) = (sent + count, 0),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    quiet += 1;
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => panic!("{error}"),
+            }
+            assert!(
+                sent < bytes.len(),
+                "{engine:?}: nobody reads, and all was taken"
+            );
+        }
+        server.set_nonblocking(false).unwrap();
+        let rest = send_then_end(server, bytes[sent..].to_vec());
+        assert!(read_to_end(&client) == bytes, "{engine:?}");
+        rest.join().unwrap();
+    }
+}
+
+#[test]
+fn a_silent_tunnel_is_closed_after_the_idle_time() {
+    let bench = Bench::with(|proxy| proxy.idle_timeout = Duration::from_millis(50));
+    let (client, server) = bench.pair();
+    assert_eq!(read_to_end(&client), b"");
+    assert_eq!(read_to_end(&server), b"");
+    assert_eq!(total(&bench.end(), "timed_out"), 1);
+}
+
+#[test]
+fn a_client_without_a_server_is_reset() {
+    let nobody = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let bench = Bench::with(|proxy| proxy.backends = vec![nobody]);
+    assert!(is_reset(&connect(bench.proxy.address())));
+}
+
+#[test]
+fn the_next_server_takes_over_when_one_does_not_listen() {
+    let nobody = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let bench = Bench::with(|proxy| proxy.backends.insert(0, nobody));
+    for _ in 0..4 {
+        let (mut client, server) = bench.pair();
+        client.write_all(b"hello").unwrap();
+        drop(client);
+        assert_eq!(read_to_end(&server), b"hello");
+    }
+}
+
+#[test]
+fn a_drain_lets_tunnels_finish_and_takes_no_new_ones() {
+    let bench = Bench::new(Engine::Auto);
+    let (mut client, server) = bench.pair();
+    let address = bench.proxy.address();
+    bench.proxy.drain(PATIENCE);
+    while TcpStream::connect(address).is_ok() {}
+    client.write_all(b"still here").unwrap();
+    drop(client);
+    assert_eq!(read_to_end(&server), b"still here");
+    drop(server);
+    assert_eq!(total(&bench.proxy.join().unwrap(), "transfers_broken"), 0);
+}
+
+#[test]
+fn a_drain_without_time_cuts_tunnels() {
+    let bench = Bench::new(Engine::Auto);
+    let (client, _server) = bench.pair();
+    bench.proxy.drain(Duration::ZERO);
+    bench.proxy.join().unwrap();
+    assert_eq!(read_to_end(&client), b"");
+}
