@@ -108,8 +108,10 @@ fn soup() -> impl Strategy<Value = Input> {
 fn field_line() -> impl Strategy<Value = Vec<u8>> {
     let known = select(vec![
         "Content-Length: 5",
+        "Content-Length: +5",
         "content-length: 0005",
         "Transfer-Encoding: chunked",
+        "Transfer-Encoding: gzip, chunked",
         "Connection: close",
         "Connection: x-hop, keep-alive",
         "Connection: upgrade",
@@ -238,14 +240,14 @@ fn config() -> ProptestConfig {
     });
     println!("WEIR_SEED={seed}");
     ProptestConfig {
-        cases: 4096,
+        cases: 2048,
         rng_seed: RngSeed::Fixed(seed),
         failure_persistence: None,
         ..ProptestConfig::default()
     }
 }
 
-/// The properties say nothing about messages that are never generated.
+/// The properties say nothing about heads that are never generated.
 #[test]
 fn generated_heads_are_often_taken_and_often_refused() {
     let mut runner = TestRunner::new(config());
@@ -253,14 +255,14 @@ fn generated_heads_are_often_taken_and_often_refused() {
     let (mut requests, mut replies) = (0, 0);
     for _ in 0..1000 {
         let input = request().new_tree(&mut runner).expect("a tree").current();
-        let mut steps = by(usize::MAX, input.len());
-        requests += usize::from(reader::request(&input, &mut steps).is_ok());
+        let head = read_request(&input, 0, &Limits::default(), &mut FieldSlots::new()).is_ok();
+        requests += usize::from(head);
         let input = reply().new_tree(&mut runner).expect("a tree").current();
-        let mut steps = by(usize::MAX, input.len());
-        replies += usize::from(reader::reply(&input, &to, &mut steps).is_ok());
+        let head = read_reply(&input, 0, &to, &Limits::default(), &mut FieldSlots::new()).is_ok();
+        replies += usize::from(head);
     }
     assert!((200..900).contains(&requests), "{requests} of 1000 taken");
-    assert!((200..950).contains(&replies), "{replies} of 1000 taken");
+    assert!((200..900).contains(&replies), "{replies} of 1000 taken");
 }
 
 proptest! {
@@ -363,7 +365,8 @@ proptest! {
         let end = reader::chunks(&input, 0, &mut steps(&cuts, input.len()));
         prop_assert_eq!(end, Ok(Some(body.len())));
         prop_assert_eq!(data_of(&body), data);
-        for len in 0..body.len() {
+        for cut in cuts {
+            let len = cut.index(body.len());
             let end = reader::chunks(&body[..len], 0, &mut by(usize::MAX, len));
             prop_assert_eq!(end, Ok(None), "a body that is cut off has no end");
         }
