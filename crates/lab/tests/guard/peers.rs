@@ -1,15 +1,19 @@
 //! Servers that people run, and curl, under guard.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 use crate::common::{Bed, PORT, Path, connect, output, until, within};
 
-/// A server in the bed's server namespace; killed on drop.
+/// A server in the bed's server namespace; killed on drop with its workers.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        let _ = killpg(Pid::from_raw(self.0.id() as i32), Signal::SIGKILL);
         let _ = self.0.wait();
     }
 }
@@ -44,7 +48,8 @@ fn start(bed: &Bed, mut command: Command) -> Server {
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .stderr(Stdio::null());
+        .stderr(Stdio::null())
+        .process_group(0);
     let mut server = Server(within(bed.server(), || command.spawn().unwrap()));
     until("the server listens", || {
         let exit = server.0.try_wait().unwrap();
