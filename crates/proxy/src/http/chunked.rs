@@ -146,10 +146,13 @@ impl ChunkScanner {
         }
     }
 
-    /// So many bytes of data were passed on unseen: at most what [`Next::Data`] said.
+    /// So many bytes of data were passed on unseen.
+    ///
+    /// # Panics
+    /// They are more than [`Next::Data`] said: the end of the body would be lost.
     pub fn skip(&mut self, data: u64) {
-        debug_assert!(self.state == State::Data && data <= self.remaining);
-        self.remaining = self.remaining.saturating_sub(data);
+        assert!(self.state == State::Data && data <= self.remaining);
+        self.remaining -= data;
         if self.remaining == 0 {
             self.state = State::DataCr;
         }

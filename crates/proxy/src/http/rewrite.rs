@@ -138,10 +138,9 @@ pub fn reply(head: &ReplyHead, edit: &ReplyEdit, out: &mut Vec<u8>) {
         survey,
     } = head;
     let mut dropped = survey.dropped;
-    let mut padded_length = survey.padded_length;
-    if edit.delivery.dechunk {
+    // Also in a reply to HEAD, which has no chunks to take the framing from.
+    if edit.client == Version::Http10 && survey.has_coding() {
         dropped.insert_all(survey.framing);
-        padded_length = None;
     }
     let from = match status_line_is_kept(lines) {
         true => 0,
@@ -151,7 +150,7 @@ pub fn reply(head: &ReplyHead, edit: &ReplyEdit, out: &mut Vec<u8>) {
         }
     };
     lines.copy(from, dropped, out);
-    if let Some(length) = padded_length {
+    if let Some(length) = survey.padded_length {
         number_field(out, "Content-Length", length);
     }
     match edit.date {

@@ -304,6 +304,10 @@ impl Survey {
         self.padded_length = None;
     }
 
+    pub(super) fn has_coding(&self) -> bool {
+        self.coding.is_some()
+    }
+
     pub(super) fn reply<'a>(
         mut self,
         status: u16,

@@ -205,7 +205,7 @@ fn rewritten_request(came: &[u8], how: &str) -> Vec<u8> {
 }
 
 fn rewritten_reply(came: &[u8], how: &str) -> Vec<u8> {
-    let mut request = reader::request_of("GET");
+    let mut request = reader::request_of(if how.contains("HEAD") { "HEAD" } else { "GET" });
     if how.contains("to 1.0") {
         request.version = Version::Http10;
     }
