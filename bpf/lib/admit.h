@@ -83,13 +83,17 @@ static __always_inline void wait_measure(struct wait_state *w, u64 now, u32 admi
 		left = 0;
 	if (elapsed < WAIT_SAMPLE_MAX_NS && (elapsed < WAIT_SAMPLE_MIN_NS || left < WAIT_SAMPLE_ACCEPTS))
 		return;
-	/* An idle server's accepts follow the arrivals and say nothing about its speed. */
-	if (w->busy) {
-		sample = elapsed / (left ? (u32)left : 1);
-		if (sample > WAIT_SERVICE_MAX_NS)
-			sample = WAIT_SERVICE_MAX_NS;
+	/*
+	 * An idle server's accepts follow the arrivals: they only say that it is
+	 * no slower. Without that, what was learnt while it stood still would stay.
+	 */
+	sample = elapsed / (left ? (u32)left : 1);
+	if (sample > WAIT_SERVICE_MAX_NS)
+		sample = WAIT_SERVICE_MAX_NS;
+	if (!w->busy)
+		w->service_ns = sample < w->service_ns ? sample : w->service_ns;
+	else
 		w->service_ns = w->service_ns ? (3 * w->service_ns + sample) / 4 : sample;
-	}
 	wait_restart_sample(w, now, admitted, used, length);
 }
 

@@ -93,15 +93,14 @@ impl Wait {
         if elapsed < SAMPLE_MAX_NS && !enough {
             return;
         }
-        // An idle server's accepts follow the arrivals and say nothing about its speed.
-        if self.busy {
-            let sample = (elapsed / left.max(1) as u64).min(SERVICE_MAX_NS);
-            self.service_ns = if self.service_ns == 0 {
-                sample
-            } else {
-                (3 * self.service_ns + sample) / 4
-            };
-        }
+        let sample = (elapsed / left.max(1) as u64).min(SERVICE_MAX_NS);
+        // An idle server's accepts follow the arrivals: they only say that it is no slower. Without
+        // that, what was learnt while it stood still would stay.
+        self.service_ns = match (self.busy, self.service_ns) {
+            (false, known) => known.min(sample),
+            (true, 0) => sample,
+            (true, known) => (3 * known + sample) / 4,
+        };
         self.restart_sample(now, admitted, used, length);
     }
 
@@ -236,6 +235,18 @@ mod tests {
         sim.run(300, 0.5);
         assert!(!sim.wait.standing);
         assert_eq!(sim.run(1000, 0.9), 0);
+    }
+
+    #[test]
+    fn what_was_learnt_while_the_server_stood_still_does_not_stay() {
+        let mut sim = Sim::new(33_000, 511);
+        sim.run(500, 0.3);
+        sim.service_ns *= 1000.0;
+        sim.run(1000, 300.0);
+        assert!(sim.wait.standing);
+        sim.service_ns /= 1000.0;
+        sim.run(500, 0.3);
+        assert_eq!(sim.run(5000, 0.3), 0);
     }
 
     #[test]
