@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::point::Stage;
 use super::policy::{self, Policy};
-use super::saturation;
+use super::saturation::{self, Peak};
 use crate::bed::{Bed, Layout};
 use crate::client::tcp::Kind;
 use crate::client::{Generator, Load, Pattern};
@@ -300,12 +300,12 @@ pub fn measure(args: &Args) -> Result<Results> {
         pattern: Pattern::Constant,
         ..base.clone()
     };
-    let (saturation_per_s, rates) = rates(args, &mut stage, &constant)?;
+    let (saturation, rates) = rates(args, &mut stage, &constant)?;
     eprintln!("{PROGRESS_HEAD}");
     let mut rows = Vec::new();
     for round in 1..=args.rounds {
         for &(rate_per_s, multiple) in &rates {
-            let peak_per_s = peak_beside(args, &mut stage, &constant, saturation_per_s)?;
+            let peak_per_s = peak_beside(args, &mut stage, &constant, saturation)?;
             for policy in &policies {
                 let load = Load {
                     rate_per_s,
@@ -326,7 +326,7 @@ pub fn measure(args: &Args) -> Result<Results> {
         machine: report::machine(),
         server: stage.server.describe(),
         load: args.describe_load(),
-        saturation_per_s,
+        saturation_per_s: saturation.map(|peak| peak.replies_per_s),
         summaries,
         rows,
     })
@@ -338,13 +338,13 @@ fn peak_beside(
     args: &Args,
     stage: &mut Stage,
     base: &Load,
-    saturation_per_s: Option<f64>,
+    saturation: Option<Peak>,
 ) -> Result<Option<f64>> {
-    match saturation_per_s {
+    match saturation {
         Some(peak) if args.rounds > 1 => {
             saturation::again(stage, base, peak, report_saturation).map(Some)
         }
-        peak => Ok(peak),
+        peak => Ok(peak.map(|peak| peak.replies_per_s)),
     }
 }
 
@@ -358,18 +358,18 @@ fn report_saturation(offered_per_s: f64, replies_per_s: f64) {
 
 type RateList = Vec<(f64, Option<f64>)>;
 
-fn rates(args: &Args, stage: &mut Stage, base: &Load) -> Result<(Option<f64>, RateList)> {
+fn rates(args: &Args, stage: &mut Stage, base: &Load) -> Result<(Option<Peak>, RateList)> {
     match &args.rates {
         Rates::PerSecond(rates) => Ok((None, rates.iter().map(|&rate| (rate, None)).collect())),
         Rates::Multiples(multiples) => {
             let peak = saturation::find(stage, base, 2000.0, report_saturation)?;
             eprintln!(
                 "weir-lab: the unprotected server peaks at {} replies/s",
-                count(peak)
+                count(peak.replies_per_s)
             );
             let rates = multiples
                 .iter()
-                .map(|&multiple| (peak * multiple, Some(multiple)))
+                .map(|&multiple| (peak.replies_per_s * multiple, Some(multiple)))
                 .collect();
             Ok((Some(peak), rates))
         }

@@ -11,54 +11,73 @@ use crate::error::Result;
 const KEPT_UP: f64 = 0.9;
 /// Then it looks around the best throughput found, at these multiples of it.
 const SWEEP: [f64; 6] = [0.9, 0.95, 1.0, 1.05, 1.15, 1.3];
-/// And again at these, beside each round.
-const BESIDE: [f64; 2] = [1.0, 1.15];
 /// Search no further; the generator itself ends about here.
 const MAX_RATE_PER_S: f64 = 160_000.0;
 
-/// The peak throughput of the stage's server without protection, replies/s. `base` gives all but
-/// the rate; `first_rate_per_s` should be below saturation; `report` is told each point (offered/s,
+/// Where an unprotected server's throughput is highest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Peak {
+    /// Its throughput there.
+    pub replies_per_s: f64,
+    /// The rate at which it was found.
+    pub offered_per_s: f64,
+}
+
+impl Peak {
+    fn or_better(self, offered_per_s: f64, replies_per_s: f64) -> Peak {
+        if replies_per_s <= self.replies_per_s {
+            return self;
+        }
+        Peak {
+            replies_per_s,
+            offered_per_s,
+        }
+    }
+}
+
+/// The peak of the stage's server without protection. `base` gives all but the rate;
+/// `first_rate_per_s` should be below saturation; `report` is told each point (offered/s,
 /// replies/s).
 pub fn find(
     stage: &mut Stage,
     base: &Load,
     first_rate_per_s: f64,
     mut report: impl FnMut(f64, f64),
-) -> Result<f64> {
+) -> Result<Peak> {
     let mut throughput =
         |rate_per_s, window| unprotected(stage, base, rate_per_s, window, &mut report);
-    let mut peak: f64 = 0.0;
+    let mut peak = Peak {
+        replies_per_s: 0.0,
+        offered_per_s: first_rate_per_s,
+    };
     let mut rate_per_s = first_rate_per_s;
     while rate_per_s <= MAX_RATE_PER_S {
         let served = throughput(rate_per_s, Duration::from_millis(600))?;
-        peak = peak.max(served);
+        peak = peak.or_better(rate_per_s, served);
         if served < KEPT_UP * rate_per_s {
             break;
         }
         rate_per_s *= 2.0;
     }
-    let rough = peak;
+    let rough = peak.replies_per_s;
     for multiple in SWEEP {
-        peak = peak.max(throughput(rough * multiple, Duration::from_millis(1500))?);
+        let rate_per_s = rough * multiple;
+        let served = throughput(rate_per_s, Duration::from_millis(1500))?;
+        peak = peak.or_better(rate_per_s, served);
     }
     Ok(peak)
 }
 
-/// The same once more, close to a peak known from [`find`]: machines get slower and faster by the
-/// minute, so what is compared with the peak must be measured beside it.
+/// The throughput at the peak's rate once more, replies/s: machines get slower and faster by the
+/// minute, so what is compared with the peak must be measured beside it, for as long. One point
+/// only: the best of several would be the luckiest.
 pub fn again(
     stage: &mut Stage,
     base: &Load,
-    peak_per_s: f64,
+    peak: Peak,
     mut report: impl FnMut(f64, f64),
 ) -> Result<f64> {
-    let mut peak: f64 = 0.0;
-    for multiple in BESIDE {
-        let window = Duration::from_millis(2000);
-        let served = unprotected(stage, base, peak_per_s * multiple, window, &mut report)?;
-        peak = peak.max(served);
-    }
-    Ok(peak)
+    unprotected(stage, base, peak.offered_per_s, base.window, &mut report)
 }
 
 /// Replies/s of the unprotected server at one rate, over the window, after a warm-up of a quarter of it.
