@@ -22,12 +22,12 @@ macro_rules! refusals {
                 match self { $(Self::$variant => $status,)* }
             }
 
-            /// The name in metrics, logs and `Proxy-Status`, in kebab case.
+            /// The name in metrics and logs, in kebab case.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// One clause for people.
+            /// One clause for people, also in `Proxy-Status`.
             pub fn text(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
@@ -89,3 +89,21 @@ impl std::fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_is_in_the_documentation() {
+        let table = include_str!("../../../../docs/design/http.md");
+        for reason in Refusal::ALL {
+            let (name, status, text) = (reason.name(), reason.status(), reason.text());
+            let row = format!("| `{name}` | {status} | {text} |");
+            assert!(
+                table.lines().any(|line| line == row),
+                "docs/design/http.md lacks {row}"
+            );
+        }
+    }
+}
