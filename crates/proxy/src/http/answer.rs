@@ -151,6 +151,11 @@ impl Answer<'_> {
             true => "",
             false => "Connection: close\r\n",
         };
+        // RFC 9110 Section 15.5.6 wants it there: what the proxy passes on.
+        let allow = match status {
+            405 => "Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n",
+            _ => "",
+        };
         write!(
             out,
             "HTTP/1.1 {status:03} {reason}\r\n\
@@ -159,7 +164,7 @@ impl Answer<'_> {
              Content-Length: {body_bytes}\r\n\
              Cache-Control: no-store\r\n\
              Proxy-Status: {name}; error={error}; details=\"{details}\"\r\n\
-             {connection}\r\n"
+             {allow}{connection}\r\n"
         )
         .expect("a vector takes every write");
         if !head_only {
@@ -302,6 +307,18 @@ mod tests {
         };
         let head = written(ProxyError::DnsError.into(), head_only);
         assert_eq!(head, whole[..read(&whole).len]);
+    }
+
+    #[test]
+    fn a_method_that_is_refused_gets_the_list_of_those_that_are_not() {
+        let refused = Answer {
+            status: 405,
+            error: ProxyError::HttpRequestDenied,
+            details: "no",
+        };
+        let out = String::from_utf8(written(refused, ENVELOPE)).expect("ASCII");
+        assert!(out.contains("\r\nAllow: GET, HEAD, "), "{out}");
+        assert!(read(out.as_bytes()).len < out.len());
     }
 
     #[test]
