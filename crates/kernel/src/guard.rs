@@ -196,10 +196,16 @@ impl Guard {
 
     /// Attaches to one interface (tcx ingress; with `xdp` also native XDP). Attaching twice is no
     /// error, and adds or takes away the XDP front. An interface that has disappeared needs no detach.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on link layers other than Ethernet and bare IP, and for the front
+    /// where there is no link header; else what the kernel refused.
     pub fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()> {
-        let Some(header) = link_header_len(ifindex)? else {
-            return Ok(());
-        };
+        let header = link_header_len(ifindex)?.ok_or_else(|| Error::Unsupported {
+            what: "the guard on this interface".into(),
+            cause: "it carries neither Ethernet frames nor bare IP packets".into(),
+            hint: "name the interfaces to guard, without it".into(),
+        })?;
         if !self.links.contains_key(&ifindex) {
             let program = match header {
                 0 => self.skel.progs.guard_l3.as_fd(),
