@@ -12,6 +12,12 @@ pub fn pin_this_thread(cpu: usize) -> Result<()> {
     sched_setaffinity(Pid::from_raw(0), &set).context(format!("cannot pin a thread to CPU {cpu}"))
 }
 
+/// A one-CPU mask as sysfs wants it: hexadecimal words of 32 bits, highest first.
+pub fn mask(cpu: usize) -> String {
+    let zero_words = ",00000000".repeat(cpu / 32);
+    format!("{:x}{zero_words}", 1u32 << (cpu % 32))
+}
+
 /// CPU time that went by on one CPU, and in one session of processes, in clock ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ticks {
@@ -26,17 +32,7 @@ pub struct Ticks {
 impl Ticks {
     /// Reads the ticks of a CPU and of the session with this leader.
     pub fn read(cpu: usize, session: u32) -> Result<Ticks> {
-        let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
-        let name = format!("cpu{cpu} ");
-        let row = stat
-            .lines()
-            .find_map(|line| line.strip_prefix(&name))
-            .unwrap_or_default();
-        let columns: Vec<u64> = row
-            .split_whitespace()
-            .flat_map(str::parse)
-            .take(8)
-            .collect();
+        let columns = columns(cpu)?;
         Ok(Ticks {
             programs: columns.iter().take(3).sum(),
             all: columns.iter().sum(),
@@ -51,6 +47,39 @@ impl Ticks {
         let all = self.all.saturating_sub(earlier.all).max(1);
         programs.saturating_sub(session) as f64 / all as f64
     }
+}
+
+/// The share of a CPU's time that was spare, idle or spent by programs of positive nice, by /proc/stat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spare {
+    spare: u64,
+    all: u64,
+}
+
+impl Spare {
+    /// Reads it.
+    pub fn read(cpu: usize) -> Result<Spare> {
+        let columns = columns(cpu)?;
+        let column = |index| columns.get(index).copied().unwrap_or(0);
+        Ok(Spare {
+            spare: column(1) + column(3) + column(4),
+            all: columns.iter().sum(),
+        })
+    }
+
+    /// The share since `earlier`, 0 to 1.
+    pub fn share_since(&self, earlier: &Spare) -> f64 {
+        (self.spare - earlier.spare) as f64 / (self.all - earlier.all).max(1) as f64
+    }
+}
+
+/// user, nice, system, idle, iowait, irq, softirq and steal of a CPU in /proc/stat.
+fn columns(cpu: usize) -> Result<Vec<u64>> {
+    let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+    let name = format!("cpu{cpu} ");
+    let row = stat.lines().find_map(|line| line.strip_prefix(&name));
+    let values = row.unwrap_or_default().split_whitespace();
+    Ok(values.flat_map(str::parse).take(8).collect())
 }
 
 fn session_ticks(session: u32) -> u64 {
@@ -78,6 +107,12 @@ fn ticks_in_session(stat: &str, session: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn masks_have_words_of_32_bits() {
+        assert_eq!(mask(1), "2");
+        assert_eq!(mask(35), "8,00000000");
+    }
 
     #[test]
     fn a_session_s_ticks_are_found_behind_odd_process_names() {

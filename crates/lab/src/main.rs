@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use weir_lab::error::Result;
-use weir_lab::experiments::{bursts, crosscheck, demo, flash_crowd};
+use weir_lab::experiments::{bursts, crosscheck, demo, flash_crowd, proxy_bench};
 use weir_lab::interrupt;
 use weir_lab::server::one_packet::{self, Mode};
 
@@ -27,6 +27,8 @@ enum Command {
     Bursts(bursts::Args),
     /// The load generator against Debian's httperf, side by side
     Crosscheck(crosscheck::Args),
+    /// weir's proxy against HAProxy and nginx: CPU per reply, latency, throughput
+    ProxyBench(proxy_bench::Args),
     /// The built-in one-packet server, until Ctrl-C
     Serve(ServeArgs),
 }
@@ -67,6 +69,7 @@ fn run(command: Command) -> Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Bursts(args) => bursts::run(&args),
         Command::Crosscheck(args) => crosscheck::run(&args),
+        Command::ProxyBench(args) => proxy_bench::run(&args),
         Command::Serve(args) => one_packet::serve(one_packet::Settings {
             port: args.port,
             backlog: args.backlog,

@@ -123,6 +123,16 @@ impl Netns {
         })
     }
 
+    /// Moves the receive work of a device's packets, behind GRO, to one CPU (RPS).
+    pub fn steer_receive_work(&self, device: &str, cpu: usize) -> Result<()> {
+        let path = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
+        self.run_with_sysfs(|| {
+            std::fs::write(&path, crate::cpu::mask(cpu)).context(format!(
+                "cannot steer the receive work of {device} (RPS) through {path}"
+            ))
+        })
+    }
+
     fn open(&self) -> Result<File> {
         File::open(self.path()).context(format!("cannot open network namespace {}", self.name))
     }

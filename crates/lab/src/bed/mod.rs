@@ -21,7 +21,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub use counters::Counters;
 pub use tap::Tap;
 
-use crate::error::{Context, Result};
+use crate::error::Result;
 use crate::netns::Netns;
 
 /// Name of the server's device that leads to the generator.
@@ -95,7 +95,7 @@ impl Bed {
         bed.set_sysctls()?;
         bed.configure_wire()?;
         bed.configure_veth()?;
-        bed.steer_receive_work()?;
+        bed.server.steer_receive_work(WIRE, bed.layout.server_cpu)?;
         Ok(bed)
     }
 
@@ -165,35 +165,8 @@ impl Bed {
              route add default via 10.66.1.1",
         )
     }
-
-    fn steer_receive_work(&self) -> Result<()> {
-        let path = format!("/sys/class/net/{WIRE}/queues/rx-0/rps_cpus");
-        let mask = cpu_mask(self.layout.server_cpu);
-        self.server.run_with_sysfs(|| {
-            std::fs::write(&path, &mask).context(format!(
-                "cannot steer the receive work of {WIRE} (RPS) through {path}"
-            ))
-        })
-    }
 }
 
 fn colons(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
-}
-
-/// A one-CPU mask as sysfs wants it: hexadecimal words of 32 bits, highest first.
-fn cpu_mask(cpu: usize) -> String {
-    let zero_words = ",00000000".repeat(cpu / 32);
-    format!("{:x}{zero_words}", 1u32 << (cpu % 32))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cpu_masks_have_words_of_32_bits() {
-        assert_eq!(cpu_mask(1), "2");
-        assert_eq!(cpu_mask(35), "8,00000000");
-    }
 }

@@ -5,7 +5,7 @@
 //! buffers on the path that also runs native XDP programs (`tun_build_skb`).
 
 use std::fs::OpenOptions;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
@@ -13,15 +13,12 @@ use nix::libc;
 
 use crate::error::{Error, Result};
 use crate::netns::Netns;
+use crate::sys;
 
 /// The generator's end of a TAP device; the device exists as long as this value.
 #[derive(Debug)]
 pub struct Tap {
     file: OwnedFd,
-}
-
-mod request {
-    nix::ioctl_write_int!(set_interface, b'T', 202);
 }
 
 impl Tap {
@@ -38,7 +35,7 @@ impl Tap {
                     Error::unsupported(&what, format!("/dev/net/tun: {cause}"))
                         .hint("load the module: modprobe tun")
                 })?;
-            attach(&file, device).map_err(|cause| Error::failed(what, cause))?;
+            sys::attach_tap(&file, device).map_err(|cause| Error::failed(what, cause))?;
             Ok(Tap { file: file.into() })
         })
     }
@@ -59,22 +56,4 @@ impl Tap {
             Err(error) => Err(error),
         }
     }
-}
-
-/// TUNSETIFF, which nix does not wrap.
-#[allow(unsafe_code)]
-fn attach(file: &std::fs::File, device: &str) -> std::result::Result<(), Errno> {
-    let mut name = [0 as libc::c_char; libc::IFNAMSIZ];
-    for (to, from) in name.iter_mut().zip(device.bytes().take(libc::IFNAMSIZ - 1)) {
-        *to = from as libc::c_char;
-    }
-    let flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
-    let request = libc::ifreq {
-        ifr_name: name,
-        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags },
-    };
-    // SAFETY: the argument is a valid, NUL-terminated ifreq that outlives the call; TUNSETIFF reads
-    // and writes nothing beyond it.
-    unsafe { request::set_interface(file.as_raw_fd(), &raw const request as libc::c_ulong) }?;
-    Ok(())
 }

@@ -458,7 +458,7 @@ pub fn write_files(results: &Results, out: &Path) -> Result<()> {
     std::fs::create_dir_all(out).context(format!("cannot create folder {}", out.display()))?;
     std::fs::write(&json, to_json(results)?).context(format!("cannot write {}", json.display()))?;
     eprintln!("weir-lab: wrote {}", json.display());
-    crate::plot::write(results, out)
+    crate::plot::flash_crowd::write(results, out)
 }
 
 #[cfg(test)]

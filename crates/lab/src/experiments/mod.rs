@@ -6,4 +6,5 @@ pub mod demo;
 pub mod flash_crowd;
 pub mod point;
 pub mod policy;
+pub mod proxy_bench;
 pub mod saturation;

@@ -1,40 +1,24 @@
-//! The picture of a flash crowd: throughput and response time over the offered rate, one line a
-//! policy; as SVG (plotters) and, rendered from it with an embedded font, as PNG (resvg).
+//! The picture of a flash crowd: throughput and response time over the offered rate, one line a policy.
 
 use std::path::Path;
 
 use plotters::chart::{ChartBuilder, ChartContext};
-use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::error::{Context, Error, Result};
+use super::{
+    Area, Coordinates, FAILED, FAINT, GRID, INK, colour, decade_above, draw_legend, draw_markers,
+    drawing_failed, text,
+};
+use crate::error::{Context, Result};
 use crate::experiments::flash_crowd::Results;
 use crate::report::{Summary, count};
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Coordinates<X, Y> = Cartesian2d<X, Y>;
-
 const SIZE: (u32, u32) = (1280, 560);
-/// PNG pixels for one unit of the SVG.
-const PNG_SCALE: f32 = 1.5;
 const HEADER_HEIGHT: u32 = 76;
 const LEGEND_HEIGHT: u32 = 64;
-const INK: RGBColor = RGBColor(34, 34, 34);
-const FAINT: RGBColor = RGBColor(110, 110, 110);
-const GRID: RGBColor = RGBColor(225, 225, 225);
-/// Okabe and Ito's colours, which stay apart for the colour-blind; yellow is too faint on white.
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(213, 94, 0),
-    RGBColor(0, 114, 178),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(0, 0, 0),
-];
 
 /// One policy's points: offered rate, then the measured values.
 struct Line<'a> {
@@ -45,7 +29,7 @@ struct Line<'a> {
 
 impl Line<'_> {
     fn colour(&self) -> RGBColor {
-        COLOURS[self.index % COLOURS.len()]
+        colour(self.index)
     }
 
     fn values(&self, value: impl Fn(&Summary) -> f64) -> Vec<(f64, f64)> {
@@ -58,18 +42,7 @@ impl Line<'_> {
 
 /// Writes `flash-crowd.svg` and `flash-crowd.png` into a folder that exists.
 pub fn write(results: &Results, out: &Path) -> Result<()> {
-    let svg = draw(results)?;
-    let svg_path = out.join("flash-crowd.svg");
-    std::fs::write(&svg_path, &svg).context(format!("cannot write {}", svg_path.display()))?;
-    let png_path = out.join("flash-crowd.png");
-    std::fs::write(&png_path, render(&svg)?)
-        .context(format!("cannot write {}", png_path.display()))?;
-    eprintln!(
-        "weir-lab: wrote {} and {}",
-        svg_path.display(),
-        png_path.display()
-    );
-    Ok(())
+    super::write_both(&draw(results)?, out, "flash-crowd")
 }
 
 /// The picture as SVG.
@@ -85,39 +58,11 @@ pub fn draw(results: &Results) -> Result<String> {
         draw_header(&header, results).context(FAILED)?;
         draw_throughput(&left, results, &lines).map_err(drawing_failed)?;
         draw_response(&right, results, &lines).map_err(drawing_failed)?;
-        draw_legend(&legend, &lines).context(FAILED)?;
+        let names: Vec<&str> = lines.iter().map(|line| line.policy).collect();
+        draw_legend(&legend, &names).context(FAILED)?;
         root.present().context(FAILED)?;
     }
     Ok(svg)
-}
-
-/// Renders an SVG as PNG, with DejaVu Sans for all text: no font of the system is needed.
-pub fn render(svg: &str) -> Result<Vec<u8>> {
-    use resvg::{tiny_skia, usvg};
-    let mut options = usvg::Options {
-        font_family: "DejaVu Sans".into(),
-        ..usvg::Options::default()
-    };
-    let fonts = options.fontdb_mut();
-    fonts.load_font_data(dejavu::sans::regular().to_vec());
-    fonts.load_font_data(dejavu::sans::bold().to_vec());
-    fonts.set_sans_serif_family("DejaVu Sans");
-    let tree = usvg::Tree::from_str(svg, &options).context("cannot read the picture's SVG")?;
-    let size = tree.size();
-    let pixels = |units: f32| (units * PNG_SCALE).round() as u32;
-    let mut pixmap = tiny_skia::Pixmap::new(pixels(size.width()), pixels(size.height()))
-        .ok_or_else(|| Error::failed("cannot render the picture", "it has no size"))?;
-    let transform = tiny_skia::Transform::from_scale(PNG_SCALE, PNG_SCALE);
-    resvg::render(&tree, transform, &mut pixmap.as_mut());
-    pixmap
-        .encode_png()
-        .context("cannot encode the picture as PNG")
-}
-
-const FAILED: &str = "cannot draw the picture";
-
-fn drawing_failed(cause: Box<dyn std::error::Error>) -> Error {
-    Error::failed(FAILED, cause)
 }
 
 fn lines(summaries: &[Summary]) -> Vec<Line<'_>> {
@@ -140,10 +85,6 @@ fn lines(summaries: &[Summary]) -> Vec<Line<'_>> {
             .sort_by(|a, b| a.rate_per_s.total_cmp(&b.rate_per_s));
     }
     lines
-}
-
-fn text(size: u32, colour: RGBColor) -> TextStyle<'static> {
-    ("sans-serif", size).into_font().color(&colour)
 }
 
 fn draw_header(
@@ -253,10 +194,6 @@ fn draw_response(
     Ok(())
 }
 
-fn decade_above(value: f64) -> f64 {
-    10f64.powf(value.max(1e-3).log10().floor() + 1.0)
-}
-
 fn time_label(ms: f64) -> String {
     match ms {
         ms if ms >= 999.0 => format!("{:.0} s", ms / 1e3),
@@ -342,45 +279,11 @@ where
         .zip(points)
         .filter(|(point, _)| point.median.flaw.is_some());
     let flawed: Vec<(f64, f64)> = flawed.map(|(_, &at)| at).collect();
-    let (at, colour) = (points.iter().copied(), line.colour().filled());
-    match line.index % 3 {
-        0 => drop(chart.draw_series(at.map(|at| Circle::new(at, 5, colour)))?),
-        1 => drop(chart.draw_series(at.map(|at| EmptyElement::at(at) + square((0, 0), colour)))?),
-        _ => drop(chart.draw_series(at.map(|at| TriangleMarker::new(at, 7, colour)))?),
-    }
+    draw_markers(chart, line.index, points)?;
     chart.draw_series(
         flawed
             .into_iter()
             .map(|at| Circle::new(at, 2, WHITE.filled())),
     )?;
-    Ok(())
-}
-
-fn square((x, y): (i32, i32), colour: ShapeStyle) -> Rectangle<(i32, i32)> {
-    Rectangle::new([(x - 4, y - 4), (x + 4, y + 4)], colour)
-}
-
-fn draw_legend(area: &Area, lines: &[Line]) -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let mut x = 80;
-    let mut y = 24;
-    for line in lines {
-        let width = 64 + 9 * line.policy.chars().count() as i32;
-        if x + width > SIZE.0 as i32 - 20 {
-            (x, y) = (80, y + 24);
-        }
-        area.draw(&PathElement::new(
-            vec![(x, y), (x + 32, y)],
-            line.colour().stroke_width(2),
-        ))?;
-        let (at, colour) = ((x + 16, y), line.colour().filled());
-        match line.index % 3 {
-            0 => area.draw(&Circle::new(at, 5, colour))?,
-            1 => area.draw(&square(at, colour))?,
-            _ => area.draw(&TriangleMarker::new(at, 7, colour))?,
-        }
-        let style = text(14, INK).pos(Pos::new(HPos::Left, VPos::Center));
-        area.draw_text(line.policy, &style, (x + 42, y))?;
-        x += width;
-    }
     Ok(())
 }

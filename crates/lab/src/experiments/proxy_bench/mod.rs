@@ -1,0 +1,365 @@
+//! weir's proxy against HAProxy and nginx: CPU time on the proxy's core per reply, latency, throughput.
+//!
+//! All contenders run at the same time, each on its own ports, so that a round can go through them case by
+//! case (A B C, A B C) without a start in between; only one of them has work at a time. What the proxy's
+//! core spends is everything that is not idle time ([`crate::idle`]), less what it spends without any load: that
+//! is the timer of the devices' interrupt moderation ([`crate::proxy::bed`]), a constant share of the time, whose
+//! programming costs a virtual machine much.
+
+mod case;
+mod limits;
+mod summary;
+mod table;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+pub use case::{Case, Kind, Size};
+pub use limits::{Limit, Quantity, Rival, Verdict};
+pub use summary::{Row, Summary};
+
+use crate::bed::Layout;
+use crate::cpu::Spare;
+use crate::error::{Context, Error, Result};
+use crate::idle::IdleMeter;
+use crate::proxy::bed::{Bed, ORIGIN};
+use crate::proxy::clients::{self, Load};
+use crate::proxy::contender::{Contender, Mode, Running};
+use crate::proxy::origin::Origin;
+use crate::report;
+
+const ORIGIN_PORT: u16 = 8080;
+const UNLOADED_WINDOW: Duration = Duration::from_millis(500);
+/// The idle meter and /proc/stat, over a whole run, may differ by this share of the CPU.
+const MAX_DISAGREEMENT: f64 = 0.05;
+
+/// Arguments of `weir-lab proxy-bench`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Kinds of transfer, separated by commas
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "get,tunnel,connect"
+    )]
+    pub cases: Vec<Kind>,
+    /// Body sizes of get and tunnel
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1K,10K,33K,64K,128K,1M,16M"
+    )]
+    pub sizes: Vec<Size>,
+    /// Body sizes of connect and tunnel-connect
+    #[arg(long, value_delimiter = ',', default_value = "1K,10K")]
+    pub connect_sizes: Vec<Size>,
+    /// Clients at a time
+    #[arg(long, value_delimiter = ',', default_value = "40")]
+    pub clients: Vec<usize>,
+    /// Proxies to compare
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "weir,copy,haproxy,nginx"
+    )]
+    pub contenders: Vec<Contender>,
+    /// Requests/s, the same for all; left out: each client asks again as soon as it has its reply
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// Length of the measuring window of each point, in s
+    #[arg(long, default_value_t = 0.8)]
+    pub seconds: f64,
+    /// Load before the window, not counted, in s
+    #[arg(long, default_value_t = 0.2)]
+    pub warm_up: f64,
+    /// How often each point is measured; rounds are interleaved (A B C A B C)
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// The weir program [default: beside weir-lab, else from PATH]
+    #[arg(long, value_name = "PATH")]
+    pub weir: Option<PathBuf>,
+    /// Folder for results.json and the pictures
+    #[arg(long, default_value = "out/proxy-bench", value_name = "DIR")]
+    pub out: PathBuf,
+    /// Print the results as JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// All that was found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Results {
+    /// Kernel and processors.
+    pub machine: String,
+    /// How the load was offered.
+    pub load: String,
+    /// One summary a case and contender.
+    pub summaries: Vec<Summary>,
+    /// The limits that weir must hold.
+    pub verdicts: Vec<Verdict>,
+    /// Busy share of the proxy's core over the whole run, by the idle meter and by /proc/stat.
+    pub busy_by_meter_and_ticks: (f64, f64),
+    /// Every round of every point.
+    pub rows: Vec<Row>,
+}
+
+impl Args {
+    fn check(&self) -> Result<()> {
+        let positive = [
+            ("--seconds", self.seconds),
+            ("--rate", self.rate.unwrap_or(1.0)),
+        ];
+        for (flag, value) in positive {
+            if !(value > 0.0 && value.is_finite()) {
+                let cause = "it must be above 0";
+                return Err(Error::usage(format!("bad {flag} {value}"), cause));
+            }
+        }
+        if !(0.0..=60.0).contains(&self.warm_up) {
+            let what = format!("bad --warm-up {}", self.warm_up);
+            return Err(Error::usage(what, "it must be 0 to 60 s"));
+        }
+        if self.rounds == 0 || self.clients.contains(&0) {
+            let what = "bad --rounds or --clients 0";
+            return Err(Error::usage(what, "at least one is needed"));
+        }
+        Ok(())
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for &kind in &self.cases {
+            let sizes = match kind {
+                Kind::Get | Kind::Tunnel => &self.sizes,
+                Kind::Connect | Kind::TunnelConnect => &self.connect_sizes,
+            };
+            for &size in sizes {
+                let with = |&clients| Case {
+                    kind,
+                    size,
+                    clients,
+                };
+                cases.extend(self.clients.iter().map(with));
+            }
+        }
+        cases
+    }
+
+    fn describe_load(&self) -> String {
+        let pace = match self.rate {
+            Some(rate) => format!("{} requests/s", report::count(rate)),
+            None => "closed loop".into(),
+        };
+        format!(
+            "{pace}, {} s a point, {} rounds; spread: half of the range over the rounds",
+            self.seconds, self.rounds
+        )
+    }
+
+    fn load(&self, contender: Contender, case: &Case) -> Load {
+        Load {
+            target: contender.address(case.kind.mode()),
+            bytes: case.size.0,
+            connections: case.clients,
+            style: case.kind.style(),
+            rate_per_s: self.rate,
+            warm_up: Duration::from_secs_f64(self.warm_up),
+            window: Duration::from_secs_f64(self.seconds),
+        }
+    }
+}
+
+/// Everything that runs during the experiment.
+struct Stage {
+    bed: Bed,
+    origin: Origin,
+    contenders: Vec<Running>,
+    /// Of the proxy's CPU.
+    meter: IdleMeter,
+    /// Share of the proxy's CPU that is busy without any load.
+    unloaded: f64,
+}
+
+impl Stage {
+    fn build(args: &Args) -> Result<Stage> {
+        let layout = Layout::of_this_machine();
+        if layout.client_cpu == layout.server_cpu {
+            let cause = "the proxy needs a CPU for itself";
+            return Err(Error::unsupported("this machine has one CPU", cause));
+        }
+        let bed = Bed::build(layout)?;
+        let origin = Origin::open(&bed.origin, ORIGIN_PORT)?;
+        let address = SocketAddr::from((ORIGIN, ORIGIN_PORT));
+        let modes = [Mode::Http, Mode::Tunnel];
+        let needed = |mode: &Mode| args.cases.iter().any(|kind| kind.mode() == *mode);
+        let modes: Vec<Mode> = modes.into_iter().filter(needed).collect();
+        let contenders = args.contenders.iter().map(|&contender| {
+            Running::start(&bed, contender, &modes, address, args.weir.as_deref())
+        });
+        let contenders = contenders.collect::<Result<_>>()?;
+        let meter = IdleMeter::start(layout.server_cpu)?;
+        let unloaded = busy_share(&meter, UNLOADED_WINDOW);
+        Ok(Stage {
+            bed,
+            origin,
+            contenders,
+            meter,
+            unloaded,
+        })
+    }
+
+    fn measure(&mut self, index: usize, case: &Case, load: &Load) -> Result<Row> {
+        let received = self.bed.received()?;
+        let (origin, meter) = (&mut self.origin, &self.meter);
+        let run = || clients::run(load, origin, || Sample::take(meter));
+        let cpu = self.bed.layout.client_cpu;
+        let outcome = self.bed.client.run_on(Some(cpu), run);
+        let running = &mut self.contenders[index];
+        running.check_alive()?;
+        let contender = running.contender;
+        let outcome = outcome.map_err(|error| Error {
+            what: format!("{} in {case}: {}", contender.name(), error.what),
+            ..error
+        })?;
+        let received = self.bed.received()?.since(&received);
+        let (first, last) = outcome.edges;
+        let span = last.at - first.at;
+        let unloaded = span.mul_f64(self.unloaded);
+        let busy = span.saturating_sub(last.idle - first.idle + unloaded);
+        let others = span.saturating_sub(outcome.idle);
+        let replies = outcome.replies.max(1) as f64;
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let quantile = |q| outcome.latency_ns.value_at_quantile(q) as f64 / 1e3;
+        Ok(Row {
+            replies_per_s: outcome.replies as f64 / span.as_secs_f64(),
+            cpu_us: us(busy) / replies,
+            system_us: us(busy + others) / replies,
+            busy: busy.as_secs_f64() / span.as_secs_f64(),
+            p50_us: quantile(0.5),
+            p99_us: quantile(0.99),
+            dropped: received.dropped,
+            segments_per_packet: received.segments as f64 / received.packets.max(1) as f64,
+            ..Row::new(contender, *case)
+        })
+    }
+}
+
+fn busy_share(meter: &IdleMeter, window: Duration) -> f64 {
+    let first = Sample::take(meter);
+    std::thread::sleep(window);
+    let last = Sample::take(meter);
+    let span = last.at - first.at;
+    1.0 - (last.idle - first.idle).as_secs_f64() / span.as_secs_f64()
+}
+
+/// What is read at an edge of the window.
+struct Sample {
+    at: Instant,
+    idle: Duration,
+}
+
+impl Sample {
+    fn take(meter: &IdleMeter) -> Sample {
+        Sample {
+            at: Instant::now(),
+            idle: meter.idle(),
+        }
+    }
+}
+
+/// Measures all and returns the results; progress goes to stderr, one line a point.
+pub fn measure(args: &Args) -> Result<Results> {
+    args.check()?;
+    let cases = args.cases();
+    let mut stage = Stage::build(args)?;
+    let cpu = stage.bed.layout.server_cpu;
+    let (begun, ticks) = (Sample::take(&stage.meter), Spare::read(cpu)?);
+    eprintln!(
+        "weir-lab: the proxy's core is busy for {:.1} % without load",
+        stage.unloaded * 100.0
+    );
+    let mut rows = Vec::new();
+    for round in 1..=args.rounds {
+        for case in &cases {
+            for index in 0..args.contenders.len() {
+                let load = args.load(args.contenders[index], case);
+                let row = stage.measure(index, case, &load)?;
+                eprintln!("{}", progress(&row, round, args.rounds));
+                rows.push(row);
+            }
+        }
+    }
+    let ended = Sample::take(&stage.meter);
+    let idle = (ended.idle - begun.idle).as_secs_f64();
+    let by_meter = 1.0 - idle / (ended.at - begun.at).as_secs_f64();
+    let by_ticks = 1.0 - Spare::read(cpu)?.share_since(&ticks);
+    if (by_meter - by_ticks).abs() > MAX_DISAGREEMENT {
+        eprintln!(
+            "weir-lab: the proxy's core was busy for {:.1} % by the idle meter, but {:.1} % by /proc/stat",
+            by_meter * 100.0,
+            by_ticks * 100.0
+        );
+    }
+    let summaries = summarize(&cases, &args.contenders, &rows);
+    Ok(Results {
+        machine: report::machine(),
+        load: args.describe_load(),
+        verdicts: limits::check(&summaries),
+        summaries,
+        busy_by_meter_and_ticks: (by_meter, by_ticks),
+        rows,
+    })
+}
+
+fn summarize(cases: &[Case], contenders: &[Contender], rows: &[Row]) -> Vec<Summary> {
+    let points = cases
+        .iter()
+        .flat_map(|case| contenders.iter().map(move |contender| (case, contender)));
+    let rounds = points.map(|(case, contender)| {
+        let of_point = |row: &&Row| row.case == *case && row.contender == *contender;
+        rows.iter().filter(of_point).cloned().collect::<Vec<_>>()
+    });
+    rounds.filter_map(|rounds| Summary::of(&rounds)).collect()
+}
+
+fn progress(row: &Row, round: usize, rounds: usize) -> String {
+    format!(
+        "  {round}/{rounds}  {:<22} {:<8} {:>9.1} µs/reply  {:>8} replies/s  core busy {:>3.0} %  p50 {:>7} µs  p99 {:>7} µs  {:.1} segments/packet  {} dropped",
+        row.case,
+        row.contender.name(),
+        row.cpu_us,
+        report::count(row.replies_per_s),
+        row.busy * 100.0,
+        report::count(row.p50_us),
+        report::count(row.p99_us),
+        row.segments_per_packet,
+        row.dropped,
+    )
+}
+
+/// Runs the experiment of the command line: tables or JSON on stdout, files in --out.
+pub fn run(args: &Args) -> Result<()> {
+    let results = measure(args)?;
+    let json =
+        serde_json::to_string_pretty(&results).context("cannot write the results as JSON")?;
+    write_files(&results, &json, &args.out)?;
+    if args.json {
+        println!("{json}");
+    } else {
+        print!("{}", table::tables(&results));
+    }
+    Ok(())
+}
+
+fn write_files(results: &Results, json: &str, out: &Path) -> Result<()> {
+    let path = out.join("results.json");
+    std::fs::create_dir_all(out).context(format!("cannot create folder {}", out.display()))?;
+    std::fs::write(&path, json).context(format!("cannot write {}", path.display()))?;
+    eprintln!("weir-lab: wrote {}", path.display());
+    crate::plot::proxy::write(results, out)
+}

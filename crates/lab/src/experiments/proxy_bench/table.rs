@@ -1,0 +1,102 @@
+//! The results as tables for people.
+
+use super::Results;
+use super::limits::{Quantity, Rival, Verdict};
+use super::summary::Summary;
+use crate::proxy::contender::Contender;
+use crate::report::{count, table};
+
+const HEAD: [&str; 11] = [
+    "case",
+    "contender",
+    "CPU µs/reply",
+    "spread",
+    "of weir's",
+    "of copy's",
+    "core busy",
+    "system µs",
+    "replies/s",
+    "p50 µs",
+    "p99 µs",
+];
+
+/// All that was measured, and what it says about weir.
+pub fn tables(results: &Results) -> String {
+    let mut text = format!("{}\n{}\n\n", results.machine, results.load);
+    let rows: Vec<Vec<String>> = results
+        .summaries
+        .iter()
+        .map(|summary| cells(summary, &results.summaries))
+        .collect();
+    text += &table(&HEAD, &rows);
+    if !results.verdicts.is_empty() {
+        text += "\nWhat weir must hold:\n";
+        text += &table(
+            &["case", "what", "against", "ratio", "limit", ""],
+            &results
+                .verdicts
+                .iter()
+                .map(verdict_cells)
+                .collect::<Vec<_>>(),
+        );
+    }
+    text
+}
+
+fn cells(summary: &Summary, all: &[Summary]) -> Vec<String> {
+    let row = &summary.median;
+    let (least, most) = summary.cpu_range_us;
+    let share_of = |reference: Contender| {
+        let found = all
+            .iter()
+            .find(|other| other.contender == reference && other.case == summary.case);
+        found.map_or("-".into(), |other| {
+            format!("{:.2}", row.cpu_us / other.median.cpu_us)
+        })
+    };
+    vec![
+        summary.case.to_string(),
+        summary.contender.name().into(),
+        micros(row.cpu_us),
+        format!("±{:.0} %", (most - least) / 2.0 / row.cpu_us * 100.0),
+        share_of(Contender::Weir),
+        share_of(Contender::Copy),
+        format!("{:.0} %", row.busy * 100.0),
+        micros(row.system_us),
+        count(row.replies_per_s),
+        count(row.p50_us),
+        count(row.p99_us),
+    ]
+}
+
+fn verdict_cells(verdict: &Verdict) -> Vec<String> {
+    let what = match verdict.limit.quantity {
+        Quantity::Cpu => "CPU",
+        Quantity::P50 => "p50",
+        Quantity::P99 => "p99",
+    };
+    let against = match verdict.limit.rival {
+        Rival::Better => "better of both",
+        Rival::Haproxy => "haproxy",
+        Rival::Nginx => "nginx",
+        Rival::Copy => "copy",
+    };
+    let word = if verdict.held { "held" } else { "NOT HELD" };
+    vec![
+        verdict.case.to_string(),
+        what.into(),
+        against.into(),
+        format!("{:.2}", verdict.ratio),
+        format!("{:.2}", verdict.limit.most),
+        word.into(),
+    ]
+}
+
+/// µs with about three digits.
+fn micros(value: f64) -> String {
+    if value < 99.95 {
+        format!("{value:.1}")
+    } else {
+        count(value)
+    }
+}

@@ -1,0 +1,239 @@
+//! The bed: clients, proxy and origin in a row, each in a network namespace of its own.
+//!
+//! ```text
+//!   client namespace          proxy namespace                  origin namespace
+//!   10.77.0.2  [veth0] ───── [front] 10.77.0.1
+//!                            [back]  10.78.0.1 ───── [veth0]  10.78.0.2
+//!   CPU 0                    CPU 1 (the last)                  CPU 0
+//! ```
+//!
+//! The devices are made to behave like network cards.
+//!
+//! - Data comes to the proxy in segments of the MTU (client and origin send without TSO), GRO joins them
+//!   on the proxy's CPU, and the proxy sends to its clients with TSO.
+//! - Each device's receive work runs on the CPU of its receiver, under interrupt moderation: the kernel's
+//!   deferral of NAPI (`napi_defer_hard_irqs`, `gro_flush_timeout`) keeps the sender from raising it, and a timer
+//!   that stays on the CPU of the first poll raises it instead. Without this a veth device does its receive
+//!   work on the sender's CPU, and the way from there to the receiver's, RPS, costs an interprocessor interrupt for
+//!   nearly every packet: 6 µs on the sender's side of a virtual machine, more than all else the proxy does
+//!   for a small request.
+//! - The one exception: packets from a device with TSO do not go through NAPI (`veth_skb_is_eligible_for_gro`),
+//!   so the client's receive work for replies is done on the proxy's CPU. It is in every contender's bill alike,
+//!   and makes ratios look worse than they are. To the origin only requests and ACKs are sent, so there the
+//!   proxy's device does without TSO.
+//!
+//! - The origin's link has a rate. As on real links, that and not the loss of packets limits large bodies.
+//!
+//! The congestion control is cubic, Linux's default, by route: a proxy under test cannot be made to set it.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use serde::Serialize;
+
+use crate::bed::{Counters, Layout};
+use crate::error::{Context, Error, Result};
+use crate::netns::Netns;
+use crate::sys::{self, Offload};
+
+/// The proxy's address for the clients.
+pub const FRONT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const BACK: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+/// The origin's address.
+pub const ORIGIN: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+
+/// Rate of the link to the origin: below what the contenders can forward, so that large bodies come at the
+/// same rate to all of them and the device's ring of 256 packets does not overflow between two polls.
+const LINK: &str = "5gbit";
+
+/// Distance of two polls of a device, when nothing else is in the way.
+pub const MODERATION: Duration = Duration::from_micros(100);
+
+/// The namespaces; removed on drop.
+#[derive(Debug)]
+pub struct Bed {
+    /// Where the clients run.
+    pub client: Netns,
+    /// Where the contenders run.
+    pub proxy: Netns,
+    /// Where the origin runs.
+    pub origin: Netns,
+    /// Clients and origin on `client_cpu`, the contenders on `server_cpu`.
+    pub layout: Layout,
+}
+
+impl Bed {
+    /// Builds the bed. Removes what killed labs have left behind first.
+    pub fn build(layout: Layout) -> Result<Bed> {
+        crate::netns::require_root()?;
+        crate::netns::sweep_stale();
+        let bed = Bed {
+            client: Netns::create("client")?,
+            proxy: Netns::create("proxy")?,
+            origin: Netns::create("origin")?,
+            layout,
+        };
+        for netns in [&bed.client, &bed.proxy, &bed.origin] {
+            netns.set_sysctl("net.core.somaxconn", "65535")?;
+            netns.set_sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
+            // Its own packets would start the polling of a device on a wrong CPU.
+            netns.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
+        }
+        bed.connect("front", &bed.client, [FRONT, CLIENT])?;
+        bed.connect("back", &bed.origin, [BACK, ORIGIN])?;
+        set_offload(&bed.client, "veth0", Offload::Tso, false)?;
+        set_offload(&bed.origin, "veth0", Offload::Tso, false)?;
+        set_offload(&bed.proxy, "back", Offload::Tso, false)?;
+        limit_rate(&bed.origin, "veth0")?;
+        let Layout {
+            client_cpu,
+            server_cpu,
+        } = layout;
+        moderate(&bed.proxy, "front", &bed.client, "veth0", server_cpu)?;
+        moderate(&bed.proxy, "back", &bed.origin, "veth0", server_cpu)?;
+        moderate(&bed.origin, "veth0", &bed.proxy, "back", client_cpu)?;
+        Ok(bed)
+    }
+
+    fn connect(&self, device: &str, peer: &Netns, [near, far]: [Ipv4Addr; 2]) -> Result<()> {
+        let name = peer.name();
+        self.proxy.ip_batch(&format!(
+            "link add {device} mtu 1500 type veth peer name veth0 mtu 1500 netns {name}"
+        ))?;
+        configure(&self.proxy, device, near, far)?;
+        configure(peer, "veth0", far, near)
+    }
+
+    /// What the proxy's stack has received so far.
+    pub fn received(&self) -> Result<Received> {
+        let counters = Counters::read(&self.proxy)?;
+        let dropped = self.origin.run(|| {
+            let path = "/proc/thread-self/net/dev";
+            let text = std::fs::read_to_string(path).context(format!("cannot read {path}"))?;
+            Ok(sent_and_dropped(&text, "veth0"))
+        })?;
+        Ok(Received {
+            // Tcp.InSegs counts a packet joined by GRO once; this counts the segments in it.
+            segments: counters.get("IpExt.InNoECTPkts"),
+            packets: counters.get("Ip.InReceives"),
+            dropped,
+        })
+    }
+}
+
+/// TCP segments, and the packets behind GRO that carried them to the stack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Received {
+    /// Segments as the peers sent them.
+    pub segments: i64,
+    /// Packets that the stack handled.
+    pub packets: i64,
+    /// Packets of the origin that found the proxy's device full.
+    pub dropped: i64,
+}
+
+impl Received {
+    /// What came since `earlier`.
+    pub fn since(&self, earlier: &Received) -> Received {
+        Received {
+            segments: self.segments - earlier.segments,
+            packets: self.packets - earlier.packets,
+            dropped: self.dropped - earlier.dropped,
+        }
+    }
+}
+
+/// The Ethernet address of a device with this IP address.
+fn mac(address: Ipv4Addr) -> String {
+    let [.., net, host] = address.octets();
+    let [_, second, ..] = address.octets();
+    format!("02:00:00:{second:02x}:{net:02x}:{host:02x}")
+}
+
+fn configure(netns: &Netns, device: &str, own: Ipv4Addr, peer: Ipv4Addr) -> Result<()> {
+    netns.ip_batch(&format!(
+        "link set {device} address {own_mac}
+         addr add {own}/32 dev {device}
+         link set {device} up
+         route add {peer} dev {device} src {own} congctl cubic
+         neigh replace {peer} lladdr {peer_mac} dev {device} nud permanent",
+        own_mac = mac(own),
+        peer_mac = mac(peer),
+    ))
+}
+
+fn limit_rate(netns: &Netns, device: &str) -> Result<()> {
+    let what = format!("cannot limit the rate of {device} in {}", netns.name());
+    let mut command = Command::new("tc");
+    command.args(["-n", netns.name(), "qdisc", "add", "dev", device, "root"]);
+    command.args(["tbf", "rate", LINK, "burst", "131072", "limit", "100000000"]);
+    let output = command.output().context(&what)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(Error::failed(what, stderr.trim()))
+}
+
+/// Column `drop` under `Transmit` of a device in /proc/net/dev.
+fn sent_and_dropped(text: &str, device: &str) -> i64 {
+    let row = text
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.trim() == device);
+    let column = row.and_then(|(_, columns)| columns.split_whitespace().nth(11));
+    column.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// Moderates the interrupts of `device`, and has its polling begin, and so stay, on one CPU by a packet that
+/// is sent to it there. A broadcast, so that no answer begins the polling of another device.
+fn moderate(netns: &Netns, device: &str, peer: &Netns, other: &str, cpu: usize) -> Result<()> {
+    set_offload(netns, device, Offload::Gro, true)?;
+    netns.run_with_sysfs(|| {
+        let settings = [
+            ("gro_flush_timeout", MODERATION.as_nanos().to_string()),
+            ("napi_defer_hard_irqs", i32::MAX.to_string()),
+        ];
+        for (name, value) in settings {
+            let path = format!("/sys/class/net/{device}/{name}");
+            std::fs::write(&path, value).context(format!("cannot write {path}"))?;
+        }
+        Ok(())
+    })?;
+    peer.run_on(Some(cpu), || {
+        let what = || format!("cannot send a broadcast on {other} in {}", peer.name());
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context(what())?;
+        setsockopt(&socket, sockopt::BindToDevice, &OsString::from(other)).context(what())?;
+        socket.set_broadcast(true).context(what())?;
+        socket
+            .send_to(&[0], (Ipv4Addr::BROADCAST, 9))
+            .context(what())?;
+        Ok(())
+    })
+}
+
+fn set_offload(netns: &Netns, device: &str, offload: Offload, on: bool) -> Result<()> {
+    netns.run(|| {
+        let word = if on { "on" } else { "off" };
+        sys::set_offload(device, offload, on).context(format!(
+            "cannot switch {offload:?} of {device} in {} {word}",
+            netns.name()
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_found_in_the_transmit_columns() {
+        let text = "Inter-| Receive\n face |bytes\n    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n veth0: 1 2 3 4 5 6 7 8 9 10 11 77 13 14 15 16\n";
+        assert_eq!(sent_and_dropped(text, "veth0"), 77);
+        assert_eq!(sent_and_dropped(text, "eth0"), 0);
+    }
+}

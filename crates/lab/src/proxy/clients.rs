@@ -1,0 +1,242 @@
+//! The clients: so many connections, each of which asks again once its reply is complete (closed loop), or
+//! when its turn comes by a rate that is the same for all contenders.
+//!
+//! Clients and origin take turns in one thread, which never sleeps: were it asleep, the proxy's CPU would
+//! have to wake it, by an interprocessor interrupt that costs a virtual machine as much as a small request.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::connection::{Connection, Scratch, Step};
+use super::origin::Origin;
+use super::pace::Pace;
+use crate::error::{Context, Error, Result};
+use crate::interrupt;
+
+pub use super::connection::Style;
+
+/// Without any reply for so long, the proxy is stuck.
+const PATIENCE: Duration = Duration::from_secs(10);
+const EVENTS_PER_TURN: usize = 256;
+/// One reply in so many is compared byte by byte, besides the first ones.
+const THOROUGH_EVERY: u64 = 101;
+
+/// What to ask for, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// The proxy.
+    pub target: SocketAddr,
+    /// Body bytes of each reply.
+    pub bytes: usize,
+    /// Connections at a time.
+    pub connections: usize,
+    /// What becomes of a connection after a reply.
+    pub style: Style,
+    /// Requests/s of all connections together; `None`: as fast as the replies come.
+    pub rate_per_s: Option<f64>,
+    /// Load before the window; not counted.
+    pub warm_up: Duration,
+    /// The measuring window.
+    pub window: Duration,
+}
+
+/// What came of it, inside the window.
+#[derive(Debug)]
+pub struct Outcome<E> {
+    /// Replies that were completed.
+    pub replies: u64,
+    /// From the request (with [`Style::NewConnection`]: from connect()) to the reply's last byte, in ns.
+    pub latency_ns: Histogram<u64>,
+    /// Time in which neither clients nor origin had anything to do.
+    pub idle: Duration,
+    /// What was sampled at the edges of the window.
+    pub edges: (E, E),
+}
+
+/// Runs the load, and the origin, on the calling thread; `sample` is called at both edges of the window.
+pub fn run<E>(load: &Load, origin: &mut Origin, sample: impl Fn() -> E) -> Result<Outcome<E>> {
+    let mut clients = Clients::open(load)?;
+    clients.turn_until(Instant::now() + load.warm_up, origin)?;
+    clients.latency_ns.reset();
+    clients.idle = Duration::ZERO;
+    let first = sample();
+    clients.turn_until(Instant::now() + load.window, origin)?;
+    let last = sample();
+    Ok(Outcome {
+        replies: clients.latency_ns.len(),
+        latency_ns: clients.latency_ns,
+        idle: clients.idle,
+        edges: (first, last),
+    })
+}
+
+struct Clients<'a> {
+    load: &'a Load,
+    epoll: Epoll,
+    scratch: Scratch,
+    slots: Vec<Slot>,
+    pace: Option<Pace>,
+    latency_ns: Histogram<u64>,
+    replies: u64,
+    last_reply: Instant,
+    idle: Duration,
+}
+
+struct Slot {
+    connection: Connection,
+    /// When the current request, or its connect(), began.
+    asked: Instant,
+}
+
+impl<'a> Clients<'a> {
+    fn open(load: &'a Load) -> Result<Clients<'a>> {
+        let mut clients = Clients {
+            load,
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot create an epoll")?,
+            scratch: Scratch::new(load.bytes, load.style),
+            slots: Vec::new(),
+            pace: None,
+            latency_ns: new_histogram(),
+            replies: 0,
+            last_reply: Instant::now(),
+            idle: Duration::ZERO,
+        };
+        for index in 0..load.connections {
+            let slot = clients.connect(index)?;
+            clients.slots.push(slot);
+        }
+        clients.pace = load.rate_per_s.map(Pace::new);
+        Ok(clients)
+    }
+
+    fn connect(&self, index: usize) -> Result<Slot> {
+        let load = self.load;
+        let asked = Instant::now();
+        let connection = Connection::open(load.target, load.bytes, load.style)?;
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
+        self.epoll
+            .add(&connection, EpollEvent::new(flags, index as u64))
+            .context("cannot watch a connection")?;
+        Ok(Slot { connection, asked })
+    }
+
+    fn turn_until(&mut self, end: Instant, origin: &mut Origin) -> Result<()> {
+        let mut begun = Instant::now();
+        while begun < end {
+            let events = origin.turn()? + self.turn()?;
+            let now = Instant::now();
+            if events == 0 {
+                self.idle += now - begun;
+            }
+            begun = now;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) -> Result<usize> {
+        let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
+        let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
+            Err(Errno::EINTR) => 0,
+            ready => ready.context("cannot wait for events")?,
+        };
+        for event in &events[..ready] {
+            self.advance(event.data() as usize)?;
+        }
+        let asked = self.ask_by_pace()?;
+        if ready == 0 {
+            self.check_progress()?;
+        }
+        Ok(ready + asked)
+    }
+
+    fn advance(&mut self, index: usize) -> Result<()> {
+        let style = self.load.style;
+        match self.slots[index].connection.advance(&mut self.scratch)? {
+            Step::Waiting => Ok(()),
+            // A new connection was due already; one that is to be kept waits for its turn.
+            Step::Connected if style == Style::NewConnection => self.request(index),
+            Step::Connected => self.in_turn(index),
+            Step::Replied => {
+                self.count_reply(index);
+                match style {
+                    Style::KeepAlive => self.in_turn(index),
+                    // The close may have come with the reply, and then no further event comes.
+                    Style::NewConnection => self.advance(index),
+                }
+            }
+            Step::Closed => self.in_turn(index),
+        }
+    }
+
+    fn count_reply(&mut self, index: usize) {
+        self.replies += 1;
+        self.last_reply = Instant::now();
+        let taken = self.last_reply - self.slots[index].asked;
+        self.latency_ns.saturating_record(taken.as_nanos() as u64);
+    }
+
+    /// Asks at once, or when the rate allows it.
+    fn in_turn(&mut self, index: usize) -> Result<()> {
+        match &mut self.pace {
+            Some(pace) => {
+                pace.enqueue(index);
+                Ok(())
+            }
+            None => self.ask(index),
+        }
+    }
+
+    fn ask(&mut self, index: usize) -> Result<()> {
+        match self.load.style {
+            Style::KeepAlive => {
+                self.slots[index].asked = Instant::now();
+                self.request(index)
+            }
+            Style::NewConnection => {
+                self.slots[index] = self.connect(index)?;
+                Ok(())
+            }
+        }
+    }
+
+    fn request(&mut self, index: usize) -> Result<()> {
+        let first_ones = self.load.connections as u64;
+        let thorough = self.replies < first_ones || self.replies.is_multiple_of(THOROUGH_EVERY);
+        self.slots[index]
+            .connection
+            .request(&self.scratch, thorough)
+    }
+
+    fn ask_by_pace(&mut self) -> Result<usize> {
+        let mut asked = 0;
+        while let Some(index) = self.pace.as_mut().and_then(Pace::take_due) {
+            self.ask(index)?;
+            asked += 1;
+        }
+        Ok(asked)
+    }
+
+    fn check_progress(&self) -> Result<()> {
+        interrupt::check()?;
+        let silence = self.last_reply.elapsed();
+        if silence < PATIENCE {
+            return Ok(());
+        }
+        Err(Error::failed(
+            "the proxy is stuck",
+            format!(
+                "{} connections, but no reply for {silence:?}",
+                self.slots.len()
+            ),
+        ))
+    }
+}
+
+/// A histogram of ns up to a minute.
+pub fn new_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1000, 60_000_000_000, 3).expect("the bounds are valid")
+}

@@ -1,0 +1,283 @@
+//! One client's connection: sends a request, takes the reply, and looks at it: status and length of every
+//! reply, every byte of some.
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+
+use super::body;
+use crate::error::{Context, Error, Result};
+
+/// Room for a head and the body of a small reply, in one receive.
+const HEAD_BUFFER_BYTES: usize = 16 << 10;
+/// What one receive discards at most. The kernel never writes to a buffer of MSG_TRUNC.
+const DISCARD_BYTES: usize = 1 << 20;
+
+/// How connections are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// One request after the other on the same connection.
+    KeepAlive,
+    /// A connection for each request; the other end closes it.
+    NewConnection,
+}
+
+/// What [`Connection::advance`] came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing more can be done until the next event.
+    Waiting,
+    /// The connection has been established.
+    Connected,
+    /// The reply is complete.
+    Replied,
+    /// The other end has closed, behind the reply.
+    Closed,
+}
+
+/// A connection to the proxy.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    state: State,
+    /// Body bytes of each reply.
+    bytes: usize,
+    style: Style,
+    /// Compare every byte of the current reply.
+    thorough: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Idle,
+    Head,
+    /// Bytes of the body that have come.
+    Body(usize),
+    Closing,
+}
+
+/// Buffers that all connections of a thread share.
+#[derive(Debug)]
+pub struct Scratch {
+    request: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl Scratch {
+    /// For requests of this many body bytes.
+    pub fn new(bytes: usize, style: Style) -> Scratch {
+        let connection = match style {
+            Style::KeepAlive => "",
+            Style::NewConnection => "Connection: close\r\n",
+        };
+        let request = format!(
+            "GET /{bytes} HTTP/1.1\r\nHost: origin.test\r\nUser-Agent: weir-lab\r\nAccept: */*\r\n{connection}\r\n"
+        );
+        Scratch {
+            request: request.into_bytes(),
+            buffer: vec![0; DISCARD_BYTES],
+        }
+    }
+}
+
+impl Connection {
+    /// Begins to connect; [`Connection::advance`] sends the first request once it is established.
+    pub fn open(target: SocketAddr, bytes: usize, style: Style) -> Result<Connection> {
+        let what = "cannot connect to the proxy";
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address(target),
+            socket2::Type::STREAM,
+            None,
+        )
+        .context(what)?;
+        let prepared = socket
+            .set_nonblocking(true)
+            .and_then(|()| socket.set_tcp_nodelay(true));
+        prepared.context(what)?;
+        match socket.connect(&target.into()) {
+            Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => {
+                Err(Error::failed(what, error))
+            }
+            _ => Ok(Connection {
+                stream: socket.into(),
+                state: State::Connecting,
+                bytes,
+                style,
+                thorough: true,
+            }),
+        }
+    }
+
+    /// Sends a request; `thorough` compares every byte of its reply.
+    pub fn request(&mut self, scratch: &Scratch, thorough: bool) -> Result<()> {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        match send(self.stream.as_raw_fd(), &scratch.request, flags) {
+            Ok(length) if length == scratch.request.len() => {
+                (self.state, self.thorough) = (State::Head, thorough);
+                Ok(())
+            }
+            other => Err(Error::failed(
+                "cannot send a request",
+                format!("{other:?} of {} bytes", scratch.request.len()),
+            )),
+        }
+    }
+
+    /// Goes on after an event (edge-triggered, readable or writable).
+    pub fn advance(&mut self, scratch: &mut Scratch) -> Result<Step> {
+        loop {
+            match self.state {
+                State::Connecting => match self.connected()? {
+                    true => {
+                        self.state = State::Idle;
+                        return Ok(Step::Connected);
+                    }
+                    false => return Ok(Step::Waiting),
+                },
+                State::Idle => return Ok(Step::Waiting),
+                State::Head => {
+                    if !self.receive_head(scratch)? {
+                        return Ok(Step::Waiting);
+                    }
+                }
+                State::Body(come) if come == self.bytes => {
+                    self.state = match self.style {
+                        Style::KeepAlive => State::Idle,
+                        Style::NewConnection => State::Closing,
+                    };
+                    return Ok(Step::Replied);
+                }
+                State::Body(come) => {
+                    if !self.receive_body(come, scratch)? {
+                        return Ok(Step::Waiting);
+                    }
+                }
+                State::Closing => {
+                    return match self.receive(&mut scratch.buffer[..1], MsgFlags::empty())? {
+                        Some(0) => Ok(Step::Closed),
+                        Some(_) => Err(Error::failed("a reply is wrong", "it has surplus bytes")),
+                        None => Ok(Step::Waiting),
+                    };
+                }
+            }
+        }
+    }
+
+    fn connected(&self) -> Result<bool> {
+        let what = "cannot connect to the proxy";
+        if let Some(error) = self.stream.take_error().context(what)? {
+            return Err(Error::failed(what, error));
+        }
+        match self.stream.peer_addr() {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotConnected => Ok(false),
+            Err(error) => Err(Error::failed(what, error)),
+        }
+    }
+
+    fn receive_head(&mut self, scratch: &mut Scratch) -> Result<bool> {
+        let buffer = &mut scratch.buffer[..HEAD_BUFFER_BYTES];
+        let Some(length) = self.receive(buffer, MsgFlags::empty())? else {
+            return Ok(false);
+        };
+        // The contenders send a head in one piece; one that does not would be refused here.
+        let head_bytes = check_head(&buffer[..length], self.bytes)?;
+        let part = &buffer[head_bytes..length];
+        if part.len() > self.bytes {
+            return Err(Error::failed("a reply is wrong", "it has surplus bytes"));
+        }
+        if self.thorough {
+            body::check(0, part)?;
+        }
+        self.state = State::Body(part.len());
+        Ok(true)
+    }
+
+    fn receive_body(&mut self, come: usize, scratch: &mut Scratch) -> Result<bool> {
+        let wanted = (self.bytes - come).min(scratch.buffer.len());
+        let flags = if self.thorough {
+            MsgFlags::empty()
+        } else {
+            MsgFlags::MSG_TRUNC
+        };
+        let Some(length) = self.receive(&mut scratch.buffer[..wanted], flags)? else {
+            return Ok(false);
+        };
+        if length == 0 {
+            let cause = format!("it ended after {come} of {} bytes", self.bytes);
+            return Err(Error::failed("a reply is wrong", cause));
+        }
+        if self.thorough {
+            body::check(come, &scratch.buffer[..length])?;
+        }
+        self.state = State::Body(come + length);
+        Ok(true)
+    }
+
+    fn receive(&self, buffer: &mut [u8], flags: MsgFlags) -> Result<Option<usize>> {
+        match recv(self.stream.as_raw_fd(), buffer, flags) {
+            Ok(length) => Ok(Some(length)),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+            Err(error) => Err(Error::failed("cannot receive a reply", error)),
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// Checks status and length; returns the length of the head.
+fn check_head(bytes: &[u8], body_bytes: usize) -> Result<usize> {
+    let wrong = |cause: String| Error::failed("a reply is wrong", cause);
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut response = httparse::Response::new(&mut headers);
+    let length = match response.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) => length,
+        other => {
+            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]);
+            return Err(wrong(format!("no head ({other:?}) in {text:?}")));
+        }
+    };
+    if response.code != Some(200) {
+        return Err(wrong(format!("its status is {:?}", response.code)));
+    }
+    let announced = response
+        .headers
+        .iter()
+        .find(|header| header.name.eq_ignore_ascii_case("content-length"))
+        .and_then(|header| {
+            std::str::from_utf8(header.value)
+                .ok()?
+                .parse::<usize>()
+                .ok()
+        });
+    if announced != Some(body_bytes) {
+        return Err(wrong(format!(
+            "its length is {announced:?}, not {body_bytes}"
+        )));
+    }
+    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_with_another_status_or_length_are_wrong() {
+        let head = |status, length| {
+            format!("HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n\r\n").into_bytes()
+        };
+        let good = head(200, 5);
+        assert_eq!(check_head(&good, 5).unwrap(), good.len());
+        assert!(check_head(&head(502, 5), 5).is_err());
+        assert!(check_head(&head(200, 6), 5).is_err());
+        assert!(check_head(b"HTTP/1.1 200", 5).is_err());
+    }
+}

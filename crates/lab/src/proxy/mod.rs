@@ -1,0 +1,15 @@
+//! Proxies under test: a bed with the proxy in the middle, an origin, clients, and the contenders.
+//!
+//! - [`bed`]: three namespaces in a row, the proxy's packets and the proxy on one CPU;
+//! - [`body`]: what is transferred, and how a wrong byte is found;
+//! - [`origin`]: the server behind the proxy;
+//! - [`clients`]: the clients in front of it, [`connection`]: one of theirs;
+//! - [`contender`]: weir, HAProxy and nginx with the configurations in `experiments/proxy/`.
+
+pub mod bed;
+pub mod body;
+pub mod clients;
+pub mod connection;
+pub mod contender;
+pub mod origin;
+mod pace;

@@ -1,0 +1,265 @@
+//! The origin: edge-triggered epoll, `GET /BYTES` is answered with that many bytes of
+//! [`super::body`]'s stream. Keep-alive and pipelining; closes first when asked to.
+
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::body;
+use crate::error::{Context, Result};
+use crate::netns::Netns;
+
+const LISTENER: u64 = u64::MAX;
+const EVENTS_PER_TURN: usize = 256;
+const ACCEPTS_PER_TURN: usize = 32;
+const HEAD_LIMIT_BYTES: usize = 8192;
+
+/// The origin. It does nothing but in [`Origin::turn`].
+#[derive(Debug)]
+pub struct Origin {
+    epoll: Epoll,
+    listener: TcpListener,
+    /// Indexed by descriptor.
+    peers: Vec<Option<Peer>>,
+}
+
+impl Origin {
+    /// Listens on a port of a namespace.
+    pub fn open(netns: &Netns, port: u16) -> Result<Origin> {
+        netns.run(|| Origin::listen(port))
+    }
+
+    fn listen(port: u16) -> Result<Origin> {
+        let what = format!("cannot open the origin on port {port}");
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
+            .context(&what)?;
+        let opened = socket
+            .set_reuse_address(true)
+            .and_then(|()| socket.set_nonblocking(true))
+            .and_then(|()| socket.set_tcp_nodelay(true))
+            .and_then(|()| socket.bind(&address.into()))
+            .and_then(|()| socket.listen(65535));
+        opened.context(&what)?;
+        let listener = TcpListener::from(socket);
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context(&what)?;
+        epoll
+            .add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))
+            .context(&what)?;
+        Ok(Origin {
+            epoll,
+            listener,
+            peers: Vec::new(),
+        })
+    }
+
+    /// Serves what is there, without waiting; returns the number of events.
+    pub fn turn(&mut self) -> Result<usize> {
+        let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
+        let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
+            Err(Errno::EINTR) => 0,
+            ready => ready.context("the origin cannot wait for events")?,
+        };
+        for event in &events[..ready] {
+            match event.data() {
+                LISTENER => self.accept_some(),
+                descriptor => self.advance(descriptor as usize),
+            }
+        }
+        Ok(ready)
+    }
+
+    fn accept_some(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            // A failure concerns one connection, or passes when another one closes.
+            let Ok((stream, _)) = self.listener.accept() else {
+                return;
+            };
+            let descriptor = stream.as_raw_fd() as usize;
+            let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
+            let watched = self
+                .epoll
+                .add(&stream, EpollEvent::new(flags, descriptor as u64));
+            if stream.set_nonblocking(true).is_err() || watched.is_err() {
+                continue;
+            }
+            if self.peers.len() <= descriptor {
+                self.peers.resize_with(descriptor + 1, || None);
+            }
+            // Its first event follows at once, since a fresh connection is writable.
+            self.peers[descriptor] = Some(Peer::new(stream));
+        }
+    }
+
+    fn advance(&mut self, descriptor: usize) {
+        let Some(peer) = self.peers.get_mut(descriptor).and_then(Option::as_mut) else {
+            return;
+        };
+        if !peer.advance() {
+            self.peers[descriptor] = None;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Peer {
+    stream: TcpStream,
+    /// What has come and is not yet a whole request.
+    received: Vec<u8>,
+    reply: Option<Reply>,
+}
+
+/// A reply on its way out.
+#[derive(Debug)]
+struct Reply {
+    head: Vec<u8>,
+    body: &'static [u8],
+    sent: usize,
+    close: bool,
+}
+
+impl Peer {
+    fn new(stream: TcpStream) -> Peer {
+        Peer {
+            stream,
+            received: Vec::new(),
+            reply: None,
+        }
+    }
+
+    /// Sends and receives as far as both go without waiting; returns whether to keep the connection.
+    fn advance(&mut self) -> bool {
+        loop {
+            if let Some(reply) = &mut self.reply {
+                match reply.send(&mut self.stream) {
+                    Progress::Done if reply.close => return false,
+                    Progress::Done => self.reply = None,
+                    Progress::Wait => return true,
+                    Progress::Over => return false,
+                }
+            }
+            match next_request(&mut self.received) {
+                Ok(Some(reply)) => {
+                    self.reply = Some(reply);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(()) => return false,
+            }
+            match self.receive() {
+                Progress::Done => {}
+                Progress::Wait => return true,
+                Progress::Over => return false,
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Progress {
+        let mut buffer = [0; HEAD_LIMIT_BYTES];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => Progress::Over,
+            Ok(length) => {
+                self.received.extend_from_slice(&buffer[..length]);
+                Progress::Done
+            }
+            Err(error) => Progress::after(&error),
+        }
+    }
+}
+
+enum Progress {
+    Done,
+    Wait,
+    Over,
+}
+
+impl Progress {
+    fn after(error: &std::io::Error) -> Progress {
+        match error.kind() {
+            ErrorKind::Interrupted => Progress::Done,
+            ErrorKind::WouldBlock => Progress::Wait,
+            _ => Progress::Over,
+        }
+    }
+}
+
+impl Reply {
+    fn new(bytes: usize, close: bool) -> Reply {
+        let connection = if close { "Connection: close\r\n" } else { "" };
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nServer: weir-lab\r\nContent-Type: application/octet-stream\r\nCache-Control: no-store\r\n{connection}Content-Length: {bytes}\r\n\r\n"
+        );
+        Reply {
+            head: head.into_bytes(),
+            body: &body::stream()[..bytes],
+            sent: 0,
+            close,
+        }
+    }
+
+    fn send(&mut self, stream: &mut TcpStream) -> Progress {
+        while self.sent < self.head.len() + self.body.len() {
+            let head = &self.head[self.sent.min(self.head.len())..];
+            let body = &self.body[self.sent.saturating_sub(self.head.len())..];
+            match stream.write_vectored(&[IoSlice::new(head), IoSlice::new(body)]) {
+                Ok(length) => self.sent += length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Progress::after(&error),
+            }
+        }
+        Progress::Done
+    }
+}
+
+/// Takes a whole request off the front; `Err` for anything but `GET /BYTES`.
+fn next_request(received: &mut Vec<u8>) -> std::result::Result<Option<Reply>, ()> {
+    if received.is_empty() {
+        return Ok(None);
+    }
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut request = httparse::Request::new(&mut headers);
+    let length = match request.parse(received) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) if received.len() < HEAD_LIMIT_BYTES => return Ok(None),
+        _ => return Err(()),
+    };
+    let path = request.path.and_then(|path| path.strip_prefix('/'));
+    let bytes: usize = path.and_then(|path| path.parse().ok()).ok_or(())?;
+    if request.method != Some("GET") || bytes > body::MAX_BYTES {
+        return Err(());
+    }
+    let close = request.headers.iter().any(|header| {
+        header.name.eq_ignore_ascii_case("connection")
+            && header.value.eq_ignore_ascii_case(b"close")
+    });
+    received.drain(..length);
+    Ok(Some(Reply::new(bytes, close)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pipelined_requests_are_taken_one_by_one() {
+        let mut received =
+            b"GET /5 HTTP/1.1\r\nHost: x\r\n\r\nGET /7 HTTP/1.1\r\nConnection: close\r\n\r\nGET"
+                .to_vec();
+        let first = next_request(&mut received).unwrap().unwrap();
+        assert_eq!((first.body.len(), first.close), (5, false));
+        let second = next_request(&mut received).unwrap().unwrap();
+        assert_eq!((second.body.len(), second.close), (7, true));
+        assert!(next_request(&mut received).unwrap().is_none());
+        assert_eq!(received, b"GET");
+    }
+
+    #[test]
+    fn other_requests_end_the_connection() {
+        for request in ["POST /5 HTTP/1.1\r\n\r\n", "GET /x HTTP/1.1\r\n\r\n"] {
+            assert!(next_request(&mut request.as_bytes().to_vec()).is_err());
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! System calls that no library wraps: all of the lab's unsafe code.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+mod request {
+    nix::ioctl_write_int!(set_interface, b'T', 202);
+}
+
+/// Makes an open /dev/net/tun the far end of a TAP device of this name (TUNSETIFF).
+pub fn attach_tap(file: &File, device: &str) -> Result<(), Errno> {
+    let flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    let request = libc::ifreq {
+        ifr_name: name(device),
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags },
+    };
+    // SAFETY: the argument is a valid, NUL-terminated ifreq that outlives the call; TUNSETIFF reads
+    // and writes nothing beyond it.
+    unsafe { request::set_interface(file.as_raw_fd(), &raw const request as libc::c_ulong) }?;
+    Ok(())
+}
+
+/// Work that a network device can take over; the values are linux/ethtool.h's ETHTOOL_S….
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Offload {
+    /// Cutting what TCP sends into segments of the MTU.
+    Tso = 0x1f,
+    /// Joining received segments before the stack sees them.
+    Gro = 0x2c,
+}
+
+/// Switches an offload of a device of this thread's network namespace (SIOCETHTOOL).
+pub fn set_offload(device: &str, offload: Offload, on: bool) -> Result<(), Errno> {
+    /// struct ethtool_value.
+    #[repr(C)]
+    struct Value {
+        command: u32,
+        data: u32,
+    }
+    let socket = socket(
+        AddressFamily::Inet,
+        SockType::Datagram,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    let mut value = Value {
+        command: offload as u32,
+        data: on.into(),
+    };
+    let mut request = libc::ifreq {
+        ifr_name: name(device),
+        ifr_ifru: libc::__c_anonymous_ifr_ifru {
+            ifru_data: (&raw mut value).cast(),
+        },
+    };
+    // SAFETY: the ifreq is valid and NUL-terminated, and its pointer leads to the ethtool_value that
+    // these commands read; both outlive the call.
+    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    Errno::result(answer).map(drop)
+}
+
+/// Gives the calling thread the idle scheduling class: it runs only when nothing else wants its CPU. Its
+/// time is `nice` in /proc/stat.
+pub fn run_only_when_idle() -> Result<(), Errno> {
+    // SAFETY: no pointers; 0 means the calling thread.
+    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) })?;
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 means the calling thread; the parameters are valid and only read.
+    let answer = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+    Errno::result(answer).map(drop)
+}
+
+fn name(device: &str) -> [libc::c_char; libc::IFNAMSIZ] {
+    let mut name = [0; libc::IFNAMSIZ];
+    for (to, from) in name.iter_mut().zip(device.bytes().take(libc::IFNAMSIZ - 1)) {
+        *to = from as libc::c_char;
+    }
+    name
+}
