@@ -58,19 +58,20 @@ fn panels(summaries: &[Summary]) -> Vec<Panel<'_>> {
 }
 
 impl Panel<'_> {
-    fn cpu_us(&self, contender: Contender, size: Size) -> Option<f64> {
+    fn of(&self, contender: Contender, size: Size) -> Option<&Summary> {
         let found = self
             .summaries
             .iter()
             .find(|summary| summary.contender == contender && summary.case.size == size);
-        found.map(|summary| summary.median.cpu_us)
+        found.copied()
     }
 
     /// Place of each size on the axis, and the share of the reference's CPU time.
     fn line(&self, contender: Contender, reference: Contender) -> Vec<(f64, f64)> {
         let points = self.sizes.iter().enumerate().filter_map(|(place, &size)| {
-            let share = self.cpu_us(contender, size)? / self.cpu_us(reference, size)?;
-            Some((place as f64, share))
+            let reference = self.of(reference, size)?;
+            let share = self.of(contender, size)?.ratio(reference, |row| row.cpu_us);
+            Some((place as f64, share.median))
         });
         points.collect()
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::case::{Case, Kind};
-use super::summary::Summary;
+use super::summary::{Row, Spread, Summary};
 use crate::proxy::contender::Contender;
 
 /// Whom weir is held against.
@@ -44,11 +44,11 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    fn of(self, summary: &Summary) -> f64 {
+    fn of(self, row: &Row) -> f64 {
         match self {
-            Quantity::Cpu => summary.median.cpu_us,
-            Quantity::P50 => summary.median.p50_us,
-            Quantity::P99 => summary.median.p99_us,
+            Quantity::Cpu => row.cpu_us,
+            Quantity::P50 => row.p50_us,
+            Quantity::P99 => row.p99_us,
         }
     }
 }
@@ -108,8 +108,8 @@ pub struct Verdict {
     /// The limit.
     #[serde(flatten)]
     pub limit: Limit,
-    /// What was measured.
-    pub ratio: f64,
+    /// What was measured, round by round; against the better of two where weir comes off worse.
+    pub ratio: Spread,
     /// Whether it is within the limit.
     pub held: bool,
 }
@@ -132,16 +132,17 @@ fn verdict(weir: &Summary, limit: Limit, summaries: &[Summary]) -> Option<Verdic
         summaries
             .iter()
             .find(|summary| summary.contender == *rival && summary.case == weir.case)
-            .map(|summary| limit.quantity.of(summary))
+            .map(|summary| weir.ratio(summary, |row| limit.quantity.of(row)))
     });
-    let rivals: Option<Vec<f64>> = rivals.collect();
-    let best = rivals?.into_iter().fold(f64::INFINITY, f64::min);
-    let ratio = limit.quantity.of(weir) / best;
+    let ratios: Option<Vec<Spread>> = rivals.collect();
+    let ratio = ratios?
+        .into_iter()
+        .max_by(|a, b| a.median.total_cmp(&b.median))?;
     Some(Verdict {
         case: weir.case,
         limit,
         ratio,
-        held: ratio <= limit.most,
+        held: ratio.median <= limit.most,
     })
 }
 
@@ -149,7 +150,6 @@ fn verdict(weir: &Summary, limit: Limit, summaries: &[Summary]) -> Option<Verdic
 mod tests {
     use super::*;
     use crate::experiments::proxy_bench::case::Size;
-    use crate::experiments::proxy_bench::summary::Row;
 
     fn summary(contender: Contender, cpu_us: f64) -> Summary {
         let case = Case {
@@ -180,7 +180,7 @@ mod tests {
     fn weir_is_held_against_the_better_of_the_two() {
         assert!(cpu_verdict(7.5).held);
         assert!(!cpu_verdict(7.6).held);
-        assert_eq!(cpu_verdict(7.5).ratio, 0.75);
+        assert_eq!(cpu_verdict(7.5).ratio.median, 0.75);
     }
 
     #[test]

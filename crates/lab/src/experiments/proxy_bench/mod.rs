@@ -1,7 +1,9 @@
 //! weir's proxy against HAProxy and nginx: CPU time on the proxy's core per reply, latency, throughput.
 //!
 //! All contenders run at the same time, each on its own ports, so that a round can go through them case by
-//! case (A B C, A B C) without a start in between; only one of them has work at a time. What the proxy's
+//! case (A B C, A B C) without a start in between; only one of them has work at a time. Virtual machines become
+//! slower and faster by a third within seconds. Therefore points are short, rounds many, and ratios
+//! are those of neighbours: the median over the rounds of the ratio within a round. What the proxy's
 //! core spends is everything that is not idle time ([`crate::idle`]), less what it spends without any load: that
 //! is the timer of the devices' interrupt moderation ([`crate::proxy::bed`]), a constant share of the time, whose
 //! programming costs a virtual machine much.
@@ -72,13 +74,13 @@ pub struct Args {
     #[arg(long)]
     pub rate: Option<f64>,
     /// Length of the measuring window of each point, in s
-    #[arg(long, default_value_t = 0.8)]
+    #[arg(long, default_value_t = 0.25)]
     pub seconds: f64,
     /// Load before the window, not counted, in s
-    #[arg(long, default_value_t = 0.2)]
+    #[arg(long, default_value_t = 0.05)]
     pub warm_up: f64,
     /// How often each point is measured; rounds are interleaved (A B C A B C)
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 9)]
     pub rounds: usize,
     /// The weir program [default: beside weir-lab, else from PATH]
     #[arg(long, value_name = "PATH")]
@@ -102,10 +104,10 @@ pub struct Results {
     pub summaries: Vec<Summary>,
     /// The limits that weir must hold.
     pub verdicts: Vec<Verdict>,
+    /// Busy share of the proxy's core without load; subtracted everywhere.
+    pub unloaded: f64,
     /// Busy share of the proxy's core over the whole run, by the idle meter and by /proc/stat.
     pub busy_by_meter_and_ticks: (f64, f64),
-    /// Every round of every point.
-    pub rows: Vec<Row>,
 }
 
 impl Args {
@@ -156,7 +158,7 @@ impl Args {
             None => "closed loop".into(),
         };
         format!(
-            "{pace}, {} s a point, {} rounds; spread: half of the range over the rounds",
+            "{pace}, {} s a point, {} interleaved rounds; medians, ratios round by round",
             self.seconds, self.rounds
         )
     }
@@ -311,8 +313,8 @@ pub fn measure(args: &Args) -> Result<Results> {
         load: args.describe_load(),
         verdicts: limits::check(&summaries),
         summaries,
+        unloaded: stage.unloaded,
         busy_by_meter_and_ticks: (by_meter, by_ticks),
-        rows,
     })
 }
 

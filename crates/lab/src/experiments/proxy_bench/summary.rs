@@ -49,6 +49,38 @@ impl Row {
     }
 }
 
+/// Median and quartiles of some values.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// A quarter of the values is at most this.
+    pub low: f64,
+    /// The median.
+    pub median: f64,
+    /// A quarter of the values is at least this.
+    pub high: f64,
+}
+
+impl Spread {
+    /// Of at least one value.
+    pub fn of(values: impl Iterator<Item = f64>) -> Spread {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            let place = share * (values.len() - 1) as f64;
+            let (below, above) = (
+                values[place.floor() as usize],
+                values[place.ceil() as usize],
+            );
+            below + (above - below) * place.fract()
+        };
+        Spread {
+            low: at(0.25),
+            median: at(0.5),
+            high: at(0.75),
+        }
+    }
+}
+
 /// The rounds of one contender in one case.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
@@ -57,41 +89,23 @@ pub struct Summary {
     /// What.
     #[serde(flatten)]
     pub case: Case,
-    /// Rounds.
-    pub rounds: usize,
     /// Medians, number by number; of the losses the most.
     pub median: Row,
-    /// Least and most CPU time per reply, in µs.
-    pub cpu_range_us: (f64, f64),
-    /// Least and most 99th percentile, in µs.
-    pub p99_range_us: (f64, f64),
+    /// CPU time on the proxy's core per reply, in µs.
+    pub cpu_us: Spread,
+    /// The rounds, in order.
+    pub rounds: Vec<Row>,
 }
 
 impl Summary {
     /// Summarizes the rounds of one point; `None` without any.
-    pub fn of(rows: &[Row]) -> Option<Summary> {
-        let first = rows.first()?;
-        let median = |field: fn(&Row) -> f64| {
-            let mut values: Vec<f64> = rows.iter().map(field).collect();
-            values.sort_by(f64::total_cmp);
-            let middle = values.len() / 2;
-            if values.len() % 2 == 1 {
-                values[middle]
-            } else {
-                (values[middle - 1] + values[middle]) / 2.0
-            }
-        };
-        let range = |field: fn(&Row) -> f64| {
-            let values = rows.iter().map(field);
-            (
-                values.clone().fold(f64::INFINITY, f64::min),
-                values.fold(0.0, f64::max),
-            )
-        };
+    pub fn of(rounds: &[Row]) -> Option<Summary> {
+        let first = rounds.first()?;
+        let spread = |field: fn(&Row) -> f64| Spread::of(rounds.iter().map(field));
+        let median = |field| spread(field).median;
         Some(Summary {
             contender: first.contender,
             case: first.case,
-            rounds: rows.len(),
             median: Row {
                 replies_per_s: median(|row| row.replies_per_s),
                 cpu_us: median(|row| row.cpu_us),
@@ -100,11 +114,49 @@ impl Summary {
                 p50_us: median(|row| row.p50_us),
                 p99_us: median(|row| row.p99_us),
                 segments_per_packet: median(|row| row.segments_per_packet),
-                dropped: rows.iter().map(|row| row.dropped).max().unwrap_or(0),
+                dropped: rounds.iter().map(|row| row.dropped).max().unwrap_or(0),
                 ..first.clone()
             },
-            cpu_range_us: range(|row| row.cpu_us),
-            p99_range_us: range(|row| row.p99_us),
+            cpu_us: spread(|row| row.cpu_us),
+            rounds: rounds.to_vec(),
         })
+    }
+
+    /// This one's value over another's of the same case, compared round by round: within a round the two were
+    /// measured one right after the other.
+    pub fn ratio(&self, other: &Summary, value: impl Fn(&Row) -> f64) -> Spread {
+        let pairs = self.rounds.iter().zip(&other.rounds);
+        Spread::of(pairs.map(|(own, others)| value(own) / value(others)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::proxy_bench::case::{Kind, Size};
+
+    fn summary(contender: Contender, cpu_us: [f64; 3]) -> Summary {
+        let case = Case {
+            kind: Kind::Get,
+            size: Size(1024),
+            clients: 40,
+        };
+        let row = |cpu_us| Row {
+            cpu_us,
+            ..Row::new(contender, case)
+        };
+        Summary::of(&cpu_us.map(row)).unwrap()
+    }
+
+    #[test]
+    fn a_machine_that_slows_down_does_not_change_ratios() {
+        let weir = summary(Contender::Weir, [5.0, 10.0, 20.0]);
+        let nginx = summary(Contender::Nginx, [10.0, 20.0, 40.0]);
+        let half = Spread {
+            low: 0.5,
+            median: 0.5,
+            high: 0.5,
+        };
+        assert_eq!(weir.ratio(&nginx, |row| row.cpu_us), half);
     }
 }

@@ -10,9 +10,9 @@ const HEAD: [&str; 11] = [
     "case",
     "contender",
     "CPU µs/reply",
-    "spread",
-    "of weir's",
-    "of copy's",
+    "quartiles",
+    "/ weir",
+    "/ copy",
     "core busy",
     "system µs",
     "replies/s",
@@ -32,7 +32,7 @@ pub fn tables(results: &Results) -> String {
     if !results.verdicts.is_empty() {
         text += "\nWhat weir must hold:\n";
         text += &table(
-            &["case", "what", "against", "ratio", "limit", ""],
+            &["case", "what", "against", "ratio", "quartiles", "limit", ""],
             &results
                 .verdicts
                 .iter()
@@ -45,22 +45,22 @@ pub fn tables(results: &Results) -> String {
 
 fn cells(summary: &Summary, all: &[Summary]) -> Vec<String> {
     let row = &summary.median;
-    let (least, most) = summary.cpu_range_us;
-    let share_of = |reference: Contender| {
+    let over = |reference: Contender| {
         let found = all
             .iter()
             .find(|other| other.contender == reference && other.case == summary.case);
         found.map_or("-".into(), |other| {
-            format!("{:.2}", row.cpu_us / other.median.cpu_us)
+            format!("{:.2}", summary.ratio(other, |row| row.cpu_us).median)
         })
     };
+    let cpu_us = summary.cpu_us;
     vec![
         summary.case.to_string(),
         summary.contender.name().into(),
-        micros(row.cpu_us),
-        format!("±{:.0} %", (most - least) / 2.0 / row.cpu_us * 100.0),
-        share_of(Contender::Weir),
-        share_of(Contender::Copy),
+        micros(cpu_us.median),
+        format!("{}–{}", micros(cpu_us.low), micros(cpu_us.high)),
+        over(Contender::Weir),
+        over(Contender::Copy),
         format!("{:.0} %", row.busy * 100.0),
         micros(row.system_us),
         count(row.replies_per_s),
@@ -86,7 +86,8 @@ fn verdict_cells(verdict: &Verdict) -> Vec<String> {
         verdict.case.to_string(),
         what.into(),
         against.into(),
-        format!("{:.2}", verdict.ratio),
+        format!("{:.2}", verdict.ratio.median),
+        format!("{:.2}–{:.2}", verdict.ratio.low, verdict.ratio.high),
         format!("{:.2}", verdict.limit.most),
         word.into(),
     ]
