@@ -1,5 +1,7 @@
 //! A running proxy: its threads, each with its own listening socket and event loop.
 
+mod date;
+mod http;
 mod tcp;
 mod worker;
 
@@ -9,6 +11,7 @@ use std::net::SocketAddr;
 use std::num::NonZero;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,11 +19,12 @@ use weir_core::proxy::{Mode, Proxy};
 
 use crate::metrics::{BackendCounters, ListenerCounters};
 use crate::runtime::{ListenOptions, SideOptions, TcpListener};
+use crate::upstream::{self, Question};
 use worker::Order;
 
 /// A proxy that runs until it is [drained](Server::drain).
 pub struct Server {
-    settings: Arc<Proxy>,
+    shared: Shared,
     address: SocketAddr,
     threads: Vec<Thread>,
 }
@@ -30,6 +34,14 @@ struct Thread {
     /// Taken by `join`.
     join: Option<JoinHandle<io::Result<()>>>,
     counters: Counters,
+}
+
+/// What all threads have.
+#[derive(Clone)]
+struct Shared {
+    settings: Arc<Proxy>,
+    /// Of mode forward.
+    resolver: Option<mpsc::Sender<Question>>,
 }
 
 /// The counters of one thread.
@@ -98,9 +110,19 @@ impl Server {
     pub fn start(settings: Proxy) -> Result<Server, Error> {
         let threads = thread_count(&settings);
         let (address, listeners) = listen(&settings, threads)?;
+        let start_resolver = || {
+            upstream::start_resolver().map_err(|cause| Error::System {
+                what: "start the thread that looks names up",
+                cause,
+            })
+        };
+        let resolver = match settings.mode {
+            Mode::Forward => Some(start_resolver()?),
+            Mode::Reverse | Mode::Tcp => None,
+        };
         let settings = Arc::new(settings);
         let mut server = Server {
-            settings,
+            shared: Shared { settings, resolver },
             address,
             threads: Vec::new(),
         };
@@ -117,20 +139,21 @@ impl Server {
     }
 
     fn thread(&self, index: usize, listener: OwnedFd) -> io::Result<Thread> {
-        let backends = self.settings.backends.iter();
+        let backends = self.shared.settings.backends.iter();
         let counters = Counters {
             listener: Arc::default(),
             backends: backends.map(|_| Arc::default()).collect(),
         };
-        let (started, starting) = std::sync::mpsc::sync_channel(1);
-        let (settings, own) = (self.settings.clone(), counters.clone());
+        let (started, starting) = mpsc::sync_channel(1);
+        let (shared, own) = (self.shared.clone(), counters.clone());
         let share = self
+            .shared
             .settings
             .max_clients
-            .div_ceil(thread_count(&self.settings) as u32);
+            .div_ceil(thread_count(&self.shared.settings) as u32);
         let join = std::thread::Builder::new()
             .name(format!("weir-proxy-{index}"))
-            .spawn(move || worker::run(settings, own, listener, share as usize, &started))?;
+            .spawn(move || worker::run(shared, own, listener, share as usize, &started))?;
         match starting.recv() {
             Ok(orders) => Ok(Thread {
                 orders,
@@ -149,7 +172,7 @@ impl Server {
 
     /// What it is to do.
     pub fn settings(&self) -> &Proxy {
-        &self.settings
+        &self.shared.settings
     }
 
     /// Sums of all threads' counters.
@@ -167,6 +190,7 @@ impl Server {
                 listener.map(|counters| counters.values().collect()),
             ),
             backends: self
+                .shared
                 .settings
                 .backends
                 .iter()

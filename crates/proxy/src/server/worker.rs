@@ -1,6 +1,6 @@
 //! One thread: accepts connections, and ends when the last one is served after a drain.
 
-use std::cell::Cell;
+use std::cell::{Cell, Ref};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use weir_core::proxy::{Mode, Proxy};
 
-use super::{Counters, tcp};
+use super::date::DateCache;
+use super::http::{self, Scratch, Upstreams};
+use super::{Counters, Shared, tcp};
+use crate::http::{Limits, Role};
 use crate::metrics::ListenerCounters;
 use crate::runtime::{
-    Handle, Mailbox, Runtime, Sender, TaskId, TcpListener, TcpStream, first, mailbox,
+    Clock, Handle, Mailbox, Runtime, Sender, TaskId, TcpListener, TcpStream, first, mailbox,
 };
 use crate::transfer::{Lanes, Rules, Tunnelled};
-use crate::upstream::Backends;
+use crate::upstream::{Backend, Backends, Names, Origins, Resolved};
 
 /// What a thread is told.
 pub enum Order {
@@ -27,6 +30,9 @@ pub enum Order {
 /// How long accepting pauses when the process is out of descriptors or memory.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 
+/// How often idle connections to servers are looked through.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
 /// What the connections of one thread share.
 pub struct Worker {
     /// The thread's loop.
@@ -36,7 +42,14 @@ pub struct Worker {
     /// Buffers and pipes.
     pub lanes: Lanes,
     /// The servers.
-    pub backends: Backends,
+    pub upstreams: Upstreams,
+    /// Memory for heads.
+    pub scratch: Scratch,
+    /// How large a head may be.
+    pub limits: Limits,
+    /// `Host` for clients that send none.
+    pub default_host: String,
+    date: DateCache,
     /// What the thread did.
     pub counters: Arc<ListenerCounters>,
     /// Connections of clients that are open.
@@ -49,7 +62,7 @@ pub struct Worker {
 
 /// The thread's whole life. `started` gets the way to give it orders.
 pub fn run(
-    settings: Arc<Proxy>,
+    shared: Shared,
     counters: Counters,
     listener: OwnedFd,
     most_clients: usize,
@@ -58,29 +71,53 @@ pub fn run(
     let runtime = Runtime::new()?;
     let handle = runtime.handle().clone();
     let (orders, mailbox) = mailbox(&handle)?;
+    let (answers, answered) = self::mailbox::<Resolved>(&handle)?;
     let listener = TcpListener::new(listener, &handle);
     // The one who waits for it is gone only if the whole server is.
     let _ = started.send(orders);
     runtime.run(async move {
+        let Shared { settings, resolver } = shared;
         let worker = Rc::new(Worker {
             main: handle.running(),
             handle,
             lanes: Lanes::default(),
-            backends: Backends::new(
-                &settings.backends,
-                &counters.backends,
-                settings.connect_timeout,
-            ),
+            upstreams: Upstreams {
+                backends: Backends::new(backends(&settings, &counters)),
+                origins: Origins::new(Arc::default(), settings.connect_timeout),
+                names: resolver.map(|resolver| Names::new(resolver, answers)),
+            },
+            scratch: Scratch::default(),
+            limits: http::limits(settings.max_head),
+            default_host: settings
+                .backends
+                .first()
+                .map_or(String::new(), |b| b.to_string()),
+            date: DateCache::default(),
             settings,
             counters: counters.listener,
             clients: Cell::new(0),
             most_clients,
             draining: Cell::new(false),
         });
+        worker.spawn_chores(answered);
         let time = worker.accept_until_drained(listener, &mailbox).await?;
         worker.finish(&mailbox, time).await;
         Ok(())
     })?
+}
+
+fn backends(settings: &Proxy, counters: &Counters) -> Vec<Rc<Backend>> {
+    let addresses = settings.backends.iter();
+    let pairs = addresses.zip(&counters.backends);
+    pairs
+        .map(|(address, counters)| {
+            Rc::new(Backend::new(
+                *address,
+                counters.clone(),
+                settings.connect_timeout,
+            ))
+        })
+        .collect()
 }
 
 impl Worker {
@@ -118,7 +155,7 @@ impl Worker {
         self.handle.spawn(async move {
             match guest.0.settings.mode {
                 Mode::Tcp => tcp::serve(&guest.0, client).await,
-                Mode::Forward | Mode::Reverse => {}
+                Mode::Forward | Mode::Reverse => http::serve(&guest.0, client).await,
             }
         });
     }
@@ -140,6 +177,39 @@ impl Worker {
                 Err(_) => return tracing::warn!("{} connections were cut", self.clients.get()),
             }
         }
+    }
+
+    /// Work beside the clients: names that were looked up, connections that nobody uses.
+    fn spawn_chores(self: &Rc<Self>, answered: Mailbox<Resolved>) {
+        let worker = self.clone();
+        self.handle.spawn(async move {
+            if let Some(names) = &worker.upstreams.names {
+                // It ends only with epoll, and so does the thread.
+                let _ = names.learn(&worker.handle, &answered).await;
+            }
+        });
+        let worker = self.clone();
+        self.handle.spawn(async move {
+            let kept = worker.settings.keep_alive.as_millis() as Clock;
+            loop {
+                worker.handle.sleep(SWEEP_EVERY).await;
+                let now = worker.handle.now();
+                worker.upstreams.sweep(now.saturating_sub(kept));
+            }
+        });
+    }
+
+    /// What the proxy is to its clients.
+    pub fn role(&self) -> Role {
+        match self.settings.mode {
+            Mode::Forward => Role::Forward,
+            Mode::Reverse | Mode::Tcp => Role::Reverse,
+        }
+    }
+
+    /// The time now as an HTTP date. Not to be held over an await.
+    pub fn date(&self) -> Ref<'_, str> {
+        self.date.at(self.handle.now())
     }
 
     /// Whether connections that are idle are to be closed.

@@ -1,0 +1,219 @@
+//! Moves a body from one side to the other, whatever says where it ends.
+
+use std::cell::Cell;
+use std::io;
+
+use super::inbox::Inbox;
+use crate::http::{BodyKind, ChunkScanner, Next, Piece, Refusal};
+use crate::runtime::TcpStream;
+use crate::transfer::{Broken, Lanes, Limit, Rules, transfer};
+
+/// Chunk data that is at least this long is moved by the engines unseen; what is shorter comes with
+/// the framing behind it in one receive.
+const UNSEEN_BYTES: u64 = 32 * 1024;
+
+/// What is still to come of a body.
+pub enum Body {
+    /// So many bytes.
+    Length(u64),
+    /// Chunks, and how many bytes of data come next.
+    Chunked(ChunkScanner, u64),
+    /// The last chunk has gone by.
+    Ended,
+    /// All until the sender's end.
+    UntilEnd,
+}
+
+/// Why a body stopped on its way.
+#[derive(Debug)]
+pub enum Stopped {
+    /// A connection broke.
+    Broken(Broken),
+    /// The sender ended before the body did.
+    Incomplete,
+    /// The chunks are malformed.
+    Malformed(Refusal),
+}
+
+impl From<Broken> for Stopped {
+    fn from(broken: Broken) -> Stopped {
+        Stopped::Broken(broken)
+    }
+}
+
+impl Body {
+    /// The whole body. A tunnel is none: it has its own life.
+    pub fn new(kind: BodyKind) -> Body {
+        match kind {
+            BodyKind::None | BodyKind::Tunnel => Body::Length(0),
+            BodyKind::Length(bytes) => Body::Length(bytes),
+            BodyKind::Chunked => Body::Chunked(ChunkScanner::new(), 0),
+            BodyKind::UntilClose => Body::UntilEnd,
+        }
+    }
+
+    /// Whether all of it has gone by.
+    pub fn is_done(&self) -> bool {
+        matches!(self, Body::Length(0) | Body::Ended)
+    }
+
+    /// Says how many of these bytes belong to the body, and counts them as gone by.
+    pub fn claim(&mut self, bytes: &[u8]) -> Result<usize, Refusal> {
+        match self {
+            Body::Length(left) => {
+                let claimed = bytes
+                    .len()
+                    .min(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= claimed as u64;
+                Ok(claimed)
+            }
+            Body::Chunked(scanner, data) => {
+                let scanned = scanner.scan(bytes)?;
+                match scanned.next {
+                    Next::Framing => *data = 0,
+                    Next::Data(left) => *data = left,
+                    Next::End => *self = Body::Ended,
+                }
+                Ok(scanned.body)
+            }
+            Body::Ended => Ok(0),
+            Body::UntilEnd => Ok(bytes.len()),
+        }
+    }
+
+    /// What the engines may move unseen.
+    fn unseen(&self) -> Option<Limit> {
+        match self {
+            Body::Length(left) => Some(Limit::Bytes(*left)),
+            Body::Chunked(_, data) if *data >= UNSEEN_BYTES => Some(Limit::Bytes(*data)),
+            Body::Chunked(..) | Body::Ended => None,
+            Body::UntilEnd => Some(Limit::UntilEnd),
+        }
+    }
+
+    fn moved_unseen(&mut self, bytes: u64) {
+        match self {
+            Body::Length(left) => *left -= bytes,
+            Body::Chunked(scanner, data) => {
+                scanner.skip(bytes);
+                *data -= bytes;
+            }
+            Body::Ended | Body::UntilEnd => {}
+        }
+    }
+}
+
+/// Moves the rest of a body, and leaves what follows it in the sender's inbox and socket.
+pub async fn relay(
+    lanes: &Lanes,
+    from: &TcpStream,
+    inbox: &mut Inbox,
+    to: &TcpStream,
+    body: &mut Body,
+    rules: Rules,
+    moved: &Cell<u64>,
+) -> Result<(), Stopped> {
+    while !body.is_done() {
+        if !inbox.is_empty() {
+            let claimed = body.claim(inbox.bytes()).map_err(Stopped::Malformed)?;
+            moved.set(moved.get() + claimed as u64);
+            to.handle().set_deadline(rules.idle);
+            send_from_inbox(inbox, claimed, to)
+                .await
+                .map_err(Broken::To)?;
+        } else if let Some(limit) = body.unseen() {
+            let bytes = transfer(lanes, from, to, limit, rules, moved).await?;
+            body.moved_unseen(bytes);
+            match limit {
+                Limit::UntilEnd => return Ok(()),
+                Limit::Bytes(wanted) if bytes < wanted => return Err(Stopped::Incomplete),
+                Limit::Bytes(_) => {}
+            }
+        } else {
+            from.handle().set_deadline(rules.idle);
+            if inbox
+                .receive(&lanes.buffers, from)
+                .await
+                .map_err(Broken::From)?
+                == 0
+            {
+                return Err(Stopped::Incomplete);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sends a head, and in the same call what came of the body with it.
+pub async fn send_with_head(
+    head: &[u8],
+    inbox: &mut Inbox,
+    body: &mut Body,
+    to: &TcpStream,
+    moved: &Cell<u64>,
+) -> Result<(), Stopped> {
+    let claimed = body.claim(inbox.bytes()).map_err(Stopped::Malformed)?;
+    moved.set(moved.get() + claimed as u64);
+    let more = matches!(body, Body::Length(1..));
+    let part = &inbox.bytes()[..claimed];
+    let sent = to
+        .try_send_both(head, part, more)
+        .map_err(Broken::To)?
+        .unwrap_or(0);
+    let sent_of_part = sent.saturating_sub(head.len());
+    inbox.consume(sent_of_part);
+    if sent < head.len() + claimed {
+        let mut rest = head.get(sent..).unwrap_or_default().to_vec();
+        rest.extend_from_slice(&inbox.take(claimed - sent_of_part));
+        to.send_all(&rest, more).await.map_err(Broken::To)?;
+    }
+    Ok(())
+}
+
+/// Sends the first bytes of the inbox. Those that the socket does not take at once wait in memory of
+/// their own length.
+async fn send_from_inbox(inbox: &mut Inbox, bytes: usize, to: &TcpStream) -> io::Result<()> {
+    let sent = to.try_send(&inbox.bytes()[..bytes], false)?.unwrap_or(0);
+    inbox.consume(sent);
+    if sent < bytes {
+        let rest = inbox.take(bytes - sent);
+        to.send_all(&rest, false).await?;
+    }
+    Ok(())
+}
+
+/// Moves the data of a chunked body without its framing, for a client that does not know chunks.
+pub async fn relay_data_alone(
+    lanes: &Lanes,
+    from: &TcpStream,
+    inbox: &mut Inbox,
+    to: &TcpStream,
+    rules: Rules,
+    moved: &Cell<u64>,
+) -> Result<(), Stopped> {
+    let mut scanner = ChunkScanner::new();
+    loop {
+        from.handle().set_deadline(rules.idle);
+        let piece = scanner.piece(inbox.bytes());
+        match piece.map_err(Stopped::Malformed)? {
+            Piece::End => return Ok(()),
+            Piece::Framing(0) | Piece::Data(0) => {
+                if inbox
+                    .receive(&lanes.buffers, from)
+                    .await
+                    .map_err(Broken::From)?
+                    == 0
+                {
+                    return Err(Stopped::Incomplete);
+                }
+            }
+            Piece::Framing(bytes) => inbox.consume(bytes),
+            Piece::Data(bytes) => {
+                moved.set(moved.get() + bytes as u64);
+                send_from_inbox(inbox, bytes, to)
+                    .await
+                    .map_err(Broken::To)?;
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! One request and its reply: choosing a server, sending, trying again where that is safe.
+
+use std::cell::Cell;
+use std::io::{self, ErrorKind};
+use std::rc::Rc;
+
+use super::body::{Body, Stopped, relay, send_with_head};
+use super::inbox::Peer;
+use super::reply::{Delivered, Failure, deliver, leaves_open};
+use super::request::Request;
+use super::target::{Choice, Destination, Origin};
+use super::{After, leaves_nothing, refuse};
+use crate::http::answer::{self, Answer, ProxyError};
+use crate::http::{BodyKind, Method, RequestFacts};
+use crate::runtime::first;
+use crate::server::worker::Worker;
+use crate::transfer::{Broken, tunnel};
+use crate::upstream::{Backend, Link};
+
+/// Gets the client its reply.
+pub async fn answer(worker: &Worker, client: &mut Peer, request: Request) -> After {
+    match &request.destination {
+        Destination::Backend => {
+            let turn = worker.upstreams.backends.in_turn(worker.handle.now());
+            forward(worker, client, &request, Choice::Backends(turn)).await
+        }
+        Destination::Origin(origin) => {
+            forward(worker, client, &request, Choice::Origin(Some(origin))).await
+        }
+        Destination::Tunnel(origin) => connect(worker, client, &request, origin).await,
+        Destination::Proxy => options(worker, client, &request).await,
+        Destination::Refused(answer) => fail(worker, client, &request, *answer).await,
+    }
+}
+
+/// Answers with an error of the proxy's own.
+async fn fail(worker: &Worker, client: &Peer, request: &Request, answer: Answer<'_>) -> After {
+    let head_only = request.facts.method == Method::Head;
+    let keep_alive = leaves_nothing(worker, request);
+    refuse(worker, client, answer, keep_alive, head_only).await
+}
+
+async fn options(worker: &Worker, client: &Peer, request: &Request) -> After {
+    let keep_alive = leaves_nothing(worker, request);
+    let mut reply = worker.scratch.lend();
+    answer::options(&worker.date(), keep_alive, &mut reply);
+    match client.stream.send_all(&reply, false).await {
+        Ok(()) if keep_alive => After::Continue,
+        Ok(()) => After::Linger,
+        Err(_) => After::Close,
+    }
+}
+
+/// CONNECT: opens a connection and carries bytes both ways.
+async fn connect(worker: &Worker, client: &mut Peer, request: &Request, origin: &Origin) -> After {
+    worker.handle.set_deadline(worker.settings.connect_timeout);
+    let link = match worker.upstreams.connect(&worker.handle, origin).await {
+        Ok(link) => link,
+        Err(error) => return fail(worker, client, request, unreachable(&error).into()).await,
+    };
+    if client
+        .stream
+        .send_all(answer::CONNECTED, false)
+        .await
+        .is_err()
+    {
+        return After::Close;
+    }
+    carry(worker, client, &mut Peer::new(link.stream)).await
+}
+
+/// Both ways until both ends, beginning with what was received ahead.
+async fn carry(worker: &Worker, client: &mut Peer, server: &mut Peer) -> After {
+    worker.counters.tunnels.add(1);
+    worker.handle.set_deadline(worker.settings.idle_timeout);
+    let forth = client.inbox.take_all();
+    let back = server.inbox.take_all();
+    let ahead = async {
+        server.stream.send_all(&forth, false).await?;
+        client.stream.send_all(&back, false).await
+    };
+    if ahead.await.is_err() {
+        return After::Reset;
+    }
+    let tunnelled = tunnel(
+        &worker.lanes,
+        &client.stream,
+        &server.stream,
+        worker.rules(),
+    )
+    .await;
+    worker.count_tunnel(&tunnelled);
+    After::Close
+}
+
+/// Sends the request to a server and its reply to the client; to the next server, or on another
+/// connection, if one did not begin to answer and the request may be sent twice.
+async fn forward(
+    worker: &Worker,
+    client: &mut Peer,
+    request: &Request,
+    mut choice: Choice<'_>,
+) -> After {
+    let mut last = io::Error::from(ErrorKind::NotFound);
+    let mut same_again: Option<Rc<Backend>> = None;
+    loop {
+        worker.handle.set_deadline(worker.settings.connect_timeout);
+        let link = match same_again.take() {
+            Some(backend) => Some(backend.connect(&worker.handle).await),
+            None => worker.upstreams.next(&worker.handle, &mut choice).await,
+        };
+        let link = match link {
+            Some(Ok(link)) => link,
+            Some(Err(error)) => {
+                last = error;
+                continue;
+            }
+            None => return fail(worker, client, request, unreachable(&last).into()).await,
+        };
+        let (backend, reused) = (link.backend.clone(), link.reused);
+        match attempt(worker, client, request, link).await {
+            Ok(after) => return after,
+            Err(error) => {
+                worker.counters.retries.add(1);
+                last = error;
+                // Servers close idle connections; that says nothing of the server.
+                same_again = reused.then_some(backend);
+            }
+        }
+    }
+}
+
+/// How far an exchange has come.
+#[derive(Default)]
+pub struct Progress {
+    /// Bytes of the request's body.
+    pub up: Cell<u64>,
+    /// Bytes of the reply's body.
+    pub down: Cell<u64>,
+    /// The request is with the server, whole.
+    pub uploaded: Cell<bool>,
+    /// The client has begun to get its reply.
+    pub answered: Cell<bool>,
+}
+
+/// One exchange on one connection. An error: the server did not begin to answer, and the request
+/// may be sent again.
+async fn attempt(
+    worker: &Worker,
+    client: &mut Peer,
+    request: &Request,
+    link: Link,
+) -> io::Result<After> {
+    let backend = link.backend;
+    let mut server = Peer::new(link.stream);
+    let progress = Progress::default();
+    let result = exchange(worker, client, request, &mut server, &progress).await;
+    worker.counters.bytes_up.add(progress.up.get());
+    worker.counters.bytes_down.add(progress.down.get());
+    match result {
+        Ok(delivered) => Ok(delivered_to(
+            worker, client, request, delivered, server, &backend, &progress,
+        )
+        .await),
+        Err(Failure::Unanswered(error)) if may_be_sent_again(&request.facts) => Err(error),
+        Err(failure) => {
+            match failure.is_timeout() {
+                true => worker.counters.timed_out.add(1),
+                false => worker.counters.transfers_broken.add(1),
+            }
+            if !matches!(failure, Failure::Client | Failure::Upload(_)) {
+                backend.counters.failures.add(1);
+            }
+            Ok(broken(worker, client, request, failure, &progress).await)
+        }
+    }
+}
+
+/// RFC 9110 Section 9.2.2. A body is gone once it was sent.
+fn may_be_sent_again(facts: &RequestFacts) -> bool {
+    facts.method.is_idempotent() && facts.body == BodyKind::None
+}
+
+async fn exchange(
+    worker: &Worker,
+    client: &mut Peer,
+    request: &Request,
+    server: &mut Peer,
+    progress: &Progress,
+) -> Result<Delivered, Failure> {
+    worker.handle.set_deadline(worker.settings.idle_timeout);
+    let Peer { stream, inbox } = client;
+    let (to, replies) = (&server.stream, &mut server.inbox);
+    let mut body = Body::new(request.facts.body);
+    let sent = send_with_head(
+        &request.head,
+        inbox,
+        &mut body,
+        &server.stream,
+        &progress.up,
+    )
+    .await;
+    match sent {
+        Ok(()) => {}
+        Err(Stopped::Broken(broken)) => {
+            // The server may have answered before it closed.
+            tracing::debug!("request not sent whole: {}", broken.error());
+        }
+        Err(stopped) => return Err(Failure::Upload(stopped)),
+    }
+    progress.uploaded.set(body.is_done());
+    if body.is_done() {
+        return deliver(worker, &request.facts, to, replies, stream, progress).await;
+    }
+    let upload = async {
+        let rules = worker.rules();
+        let lanes = &worker.lanes;
+        match relay(lanes, stream, inbox, to, &mut body, rules, &progress.up).await {
+            Ok(()) => progress.uploaded.set(true),
+            // A server that takes no more may have answered: its reply decides.
+            Err(Stopped::Broken(Broken::To(_))) => {}
+            Err(stopped) => return Err(Failure::Upload(stopped)),
+        }
+        std::future::pending().await
+    };
+    let reply = deliver(worker, &request.facts, to, replies, stream, progress);
+    first(reply, upload).await
+}
+
+/// What follows a whole reply.
+async fn delivered_to(
+    worker: &Worker,
+    client: &mut Peer,
+    request: &Request,
+    delivered: Delivered,
+    mut server: Peer,
+    backend: &Backend,
+    progress: &Progress,
+) -> After {
+    if delivered.facts.body == BodyKind::Tunnel {
+        return carry(worker, client, &mut server).await;
+    }
+    let uploaded = progress.uploaded.get();
+    if uploaded && leaves_open(&delivered.facts, &server.inbox) {
+        backend.keep(server.stream);
+    }
+    match (delivered.keep_alive && uploaded, request.facts.keep_alive) {
+        (true, _) => After::Continue,
+        // It may be sending its next request, which nobody will read.
+        (false, true) => After::Linger,
+        (false, false) => After::Close,
+    }
+}
+
+/// What the client gets instead of a whole reply.
+async fn broken(
+    worker: &Worker,
+    client: &mut Peer,
+    request: &Request,
+    failure: Failure,
+    progress: &Progress,
+) -> After {
+    let answer: Answer<'_> = match failure {
+        _ if progress.answered.get() => return After::Reset,
+        Failure::Client | Failure::Upload(Stopped::Broken(_) | Stopped::Incomplete) => {
+            return After::Close;
+        }
+        Failure::Upload(Stopped::Malformed(refusal)) => Answer::to_refused_request(refusal),
+        Failure::Unanswered(error) => unreachable(&error).into(),
+        Failure::Late => ProxyError::ConnectionReadTimeout.into(),
+        Failure::Malformed(refusal) => Answer::to_refused_reply(refusal),
+        Failure::Broken(_) => ProxyError::HttpResponseIncomplete.into(),
+    };
+    fail(worker, client, request, answer).await
+}
+
+/// Why there is no connection to a server.
+fn unreachable(error: &io::Error) -> ProxyError {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => ProxyError::ConnectionRefused,
+        ErrorKind::TimedOut => ProxyError::ConnectionTimeout,
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+            ProxyError::DestinationIpUnroutable
+        }
+        ErrorKind::Other => ProxyError::DnsError,
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+            ProxyError::ConnectionTerminated
+        }
+        _ => ProxyError::DestinationUnavailable,
+    }
+}

@@ -1,0 +1,185 @@
+//! From a server's bytes to the client: heads, and the body behind the last of them.
+
+use std::io::{self, ErrorKind};
+
+use super::NAME;
+use super::body::{Body, Stopped, relay, relay_data_alone, send_with_head};
+use super::exchange::Progress;
+use super::inbox::Inbox;
+use super::scratch::Head;
+use crate::http::rewrite::{self, ReplyEdit};
+use crate::http::{
+    BodyKind, Delivery, FieldSlots, Refusal, ReplyFacts, RequestFacts, Version, read_reply,
+};
+use crate::runtime::TcpStream;
+use crate::server::worker::Worker;
+use crate::transfer::Broken;
+
+/// Why a request got no whole reply.
+#[derive(Debug)]
+pub enum Failure {
+    /// The server closed or broke the connection before it said anything.
+    Unanswered(io::Error),
+    /// The server said nothing, or not all of its head, in time.
+    Late,
+    /// The reply's head is malformed.
+    Malformed(Refusal),
+    /// The client is gone.
+    Client,
+    /// The request's body stopped on its way.
+    Upload(Stopped),
+    /// The reply broke off after its head was sent to the client.
+    Broken(Stopped),
+}
+
+impl Failure {
+    /// Nothing came, or went, for too long.
+    pub fn is_timeout(&self) -> bool {
+        match self {
+            Failure::Late => true,
+            Failure::Upload(Stopped::Broken(broken)) | Failure::Broken(Stopped::Broken(broken)) => {
+                broken.error().kind() == ErrorKind::TimedOut
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A reply that has reached the client.
+#[derive(Debug, Clone, Copy)]
+pub struct Delivered {
+    /// What it was.
+    pub facts: ReplyFacts,
+    /// The client's connection may go on.
+    pub keep_alive: bool,
+}
+
+/// Reads the reply and sends it to the client, up to the end of its body; what becomes a tunnel is
+/// left after its head.
+pub async fn deliver(
+    worker: &Worker,
+    request: &RequestFacts,
+    server: &TcpStream,
+    inbox: &mut Inbox,
+    client: &TcpStream,
+    progress: &Progress,
+) -> Result<Delivered, Failure> {
+    let mut head = worker.scratch.lend();
+    let (facts, delivery) = loop {
+        head.clear();
+        let (facts, delivery) =
+            read_head(worker, request, server, inbox, client, progress, &mut head).await?;
+        if !facts.is_interim() {
+            break (facts, delivery);
+        }
+        if request.version == Version::Http11 {
+            let sent = client.send_all(&head, false).await;
+            sent.map_err(|_| Failure::Client)?;
+        }
+    };
+    worker.handle.set_deadline(worker.settings.idle_timeout);
+    let (lanes, rules, moved) = (&worker.lanes, worker.rules(), &progress.down);
+    if delivery.dechunk {
+        progress.answered.set(true);
+        let sent = client.send_all(&head, true).await;
+        sent.map_err(|_| Failure::Client)?;
+        drop(head);
+        relay_data_alone(lanes, server, inbox, client, rules, moved).await?;
+    } else {
+        let mut body = Body::new(facts.body);
+        let sent = send_with_head(&head, inbox, &mut body, client, moved).await;
+        progress
+            .answered
+            .set(!matches!(sent, Err(Stopped::Malformed(_))));
+        sent?;
+        drop(head);
+        relay(lanes, server, inbox, client, &mut body, rules, moved).await?;
+    }
+    Ok(Delivered {
+        facts,
+        keep_alive: delivery.keep_alive,
+    })
+}
+
+impl From<Stopped> for Failure {
+    fn from(stopped: Stopped) -> Failure {
+        match stopped {
+            Stopped::Broken(Broken::To(_)) => Failure::Client,
+            stopped => Failure::Broken(stopped),
+        }
+    }
+}
+
+/// Waits for a head, and writes the one that goes to the client.
+async fn read_head(
+    worker: &Worker,
+    request: &RequestFacts,
+    server: &TcpStream,
+    inbox: &mut Inbox,
+    client: &TcpStream,
+    progress: &Progress,
+    out: &mut Head,
+) -> Result<(ReplyFacts, Delivery), Failure> {
+    let mut seen = 0;
+    loop {
+        if !inbox.is_empty() {
+            let closing = worker.is_draining() || !progress.uploaded.get();
+            let read = rewrite_head(worker, request, inbox, seen, closing, out);
+            if let Some(read) = read.map_err(Failure::Malformed)? {
+                return Ok(read);
+            }
+            seen = inbox.bytes().len();
+        }
+        let waited = server.readable_or_broken(client).await;
+        if client.is_broken() {
+            return Err(Failure::Client);
+        }
+        let received = match waited {
+            Ok(()) => inbox.receive(&worker.lanes.buffers, server).await,
+            Err(error) => Err(error),
+        };
+        match received {
+            Ok(1..) => {}
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Err(Failure::Late),
+            Err(error) => return Err(Failure::Unanswered(error)),
+            Ok(0) if inbox.is_empty() => {
+                return Err(Failure::Unanswered(ErrorKind::UnexpectedEof.into()));
+            }
+            Ok(0) => return Err(Failure::Malformed(Refusal::StatusLine)),
+        }
+    }
+}
+
+/// Not a future: the slots are 4 KiB.
+fn rewrite_head(
+    worker: &Worker,
+    request: &RequestFacts,
+    inbox: &mut Inbox,
+    seen: usize,
+    closing: bool,
+    out: &mut Head,
+) -> Result<Option<(ReplyFacts, Delivery)>, Refusal> {
+    let mut slots = FieldSlots::new();
+    let limits = &worker.limits;
+    let Some(head) = read_reply(inbox.bytes(), seen, request, limits, &mut slots)? else {
+        return Ok(None);
+    };
+    let facts = head.facts;
+    let delivery = Delivery::of(request, &facts, worker.role(), closing);
+    let date = worker.date();
+    let edit = ReplyEdit {
+        via: NAME,
+        date: Some(&date),
+        delivery,
+        client: request.version,
+    };
+    rewrite::reply(&head, &edit, out);
+    inbox.consume(facts.len);
+    Ok(Some((facts, delivery)))
+}
+
+/// Whether a server's connection may carry another request after this reply.
+pub fn leaves_open(facts: &ReplyFacts, inbox: &Inbox) -> bool {
+    let ends = !matches!(facts.body, BodyKind::UntilClose | BodyKind::Tunnel);
+    facts.keep_alive && ends && inbox.is_empty()
+}

@@ -1,0 +1,138 @@
+//! Where a request goes.
+
+use std::io;
+use std::rc::Rc;
+
+use crate::http::answer::{Answer, ProxyError};
+use crate::http::{Method, RequestHead, Role, Scheme, Target};
+use crate::runtime::{Clock, Handle};
+use crate::upstream::{Backend, Backends, Link, Names, Origins, Turn};
+
+/// Where a request goes.
+pub enum Destination {
+    /// To one of the backends.
+    Backend,
+    /// To the server that it names.
+    Origin(Origin),
+    /// To the server that it names, as a tunnel.
+    Tunnel(Origin),
+    /// Nowhere: OPTIONS for the proxy itself.
+    Proxy,
+    /// Nowhere.
+    Refused(Answer<'static>),
+}
+
+/// A server by name.
+pub struct Origin {
+    /// A name or an IP address.
+    pub host: String,
+    /// Its TCP port.
+    pub port: u16,
+}
+
+const NOT_FOR_A_PROXY: Answer<'static> = Answer {
+    status: 400,
+    error: ProxyError::HttpRequestError,
+    details: "a forward proxy wants an absolute URI or CONNECT",
+};
+const NO_SUCH_METHOD: Answer<'static> = Answer {
+    status: 405,
+    error: ProxyError::HttpRequestDenied,
+    details: "this proxy does not take the method",
+};
+const NO_TLS: Answer<'static> = Answer {
+    status: 501,
+    error: ProxyError::HttpRequestError,
+    details: "https is for CONNECT: this proxy does not speak TLS",
+};
+
+/// Reads it from the head.
+pub fn destination(head: &RequestHead<'_>, role: Role) -> Destination {
+    if head.max_forwards == Some(0) {
+        return match head.facts.method {
+            Method::Options => Destination::Proxy,
+            _ => Destination::Refused(NO_SUCH_METHOD),
+        };
+    }
+    match (role, head.target) {
+        (Role::Reverse, Target::Authority(_)) => Destination::Refused(NO_SUCH_METHOD),
+        (Role::Reverse, _) => Destination::Backend,
+        (Role::Forward, Target::Authority(authority)) => Destination::Tunnel(Origin {
+            host: authority.host.to_owned(),
+            port: authority.port.unwrap_or(Scheme::Https.default_port()),
+        }),
+        (
+            Role::Forward,
+            Target::Absolute {
+                scheme, authority, ..
+            },
+        ) => match scheme {
+            Scheme::Http => Destination::Origin(Origin {
+                host: authority.host.to_owned(),
+                port: authority.port.unwrap_or(scheme.default_port()),
+            }),
+            Scheme::Https => Destination::Refused(NO_TLS),
+        },
+        (Role::Forward, Target::Asterisk) => Destination::Proxy,
+        (Role::Forward, Target::Origin(_)) => Destination::Refused(NOT_FOR_A_PROXY),
+    }
+}
+
+/// All servers that the proxy knows, and the way to those that it does not.
+pub struct Upstreams {
+    /// Of mode reverse and tcp.
+    pub backends: Backends,
+    /// Of mode forward.
+    pub origins: Origins,
+    /// Of mode forward; `None` in the others.
+    pub names: Option<Names>,
+}
+
+/// The connections that a request may be sent on, one after the other.
+pub enum Choice<'a> {
+    /// The backends in turn.
+    Backends(Turn),
+    /// The one server, until it was tried.
+    Origin(Option<&'a Origin>),
+}
+
+impl Upstreams {
+    /// An open connection, or a new one, to the next server of the choice. `None` when there is none
+    /// left to try.
+    pub async fn next(&self, handle: &Handle, choice: &mut Choice<'_>) -> Option<io::Result<Link>> {
+        match choice {
+            Choice::Backends(turn) => Some(turn.next(&self.backends)?.link(handle).await),
+            Choice::Origin(origin) => {
+                let origin = origin.take()?;
+                Some(match self.find(handle, origin).await {
+                    Ok(backend) => backend.link(handle).await,
+                    Err(error) => Err(error),
+                })
+            }
+        }
+    }
+
+    /// Closes connections that were not used since `then`.
+    pub fn sweep(&self, then: Clock) {
+        self.backends
+            .all()
+            .iter()
+            .for_each(|backend| backend.sweep(then));
+        self.origins.sweep(then);
+    }
+
+    /// A new connection to a server by its name.
+    ///
+    /// # Errors
+    /// It has no address, or does not take the connection in time.
+    pub async fn connect(&self, handle: &Handle, origin: &Origin) -> io::Result<Link> {
+        self.find(handle, origin).await?.connect(handle).await
+    }
+
+    async fn find(&self, handle: &Handle, origin: &Origin) -> io::Result<Rc<Backend>> {
+        let names = self.names.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let addresses = names.resolve(handle, &origin.host, origin.port).await?;
+        let address = addresses.first().copied().ok_or(io::ErrorKind::NotFound)?;
+        Ok(self.origins.at(address))
+    }
+}

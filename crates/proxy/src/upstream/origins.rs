@@ -1,0 +1,51 @@
+//! The servers of a forward proxy: whichever its clients name.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Backend;
+use crate::metrics::BackendCounters;
+use crate::runtime::Clock;
+
+/// Servers by address, as long as there is a connection to them.
+pub struct Origins {
+    known: RefCell<HashMap<SocketAddr, Rc<Backend>>>,
+    counters: Arc<BackendCounters>,
+    connect_timeout: Duration,
+}
+
+impl Origins {
+    /// No servers yet; all of them count into the same counters.
+    pub fn new(counters: Arc<BackendCounters>, connect_timeout: Duration) -> Origins {
+        Origins {
+            known: RefCell::default(),
+            counters,
+            connect_timeout,
+        }
+    }
+
+    /// The server at this address.
+    pub fn at(&self, address: SocketAddr) -> Rc<Backend> {
+        let new = || {
+            Rc::new(Backend::new(
+                address,
+                self.counters.clone(),
+                self.connect_timeout,
+            ))
+        };
+        let mut known = self.known.borrow_mut();
+        known.entry(address).or_insert_with(new).clone()
+    }
+
+    /// Closes connections that were not used since `then`, and forgets servers without one.
+    pub fn sweep(&self, then: Clock) {
+        self.known.borrow_mut().retain(|_, backend| {
+            backend.sweep(then);
+            !backend.is_unused()
+        });
+    }
+}

@@ -1,0 +1,399 @@
+//! Modes reverse and forward, with real sockets.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::thread;
+use std::time::Duration;
+
+use common::{Connection, Origin, PATIENCE, chunked, connect, pattern};
+use weir_core::proxy::{Engine, Mode, Proxy};
+use weir_proxy::{Server, Totals};
+
+const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
+/// Around every limit at which bodies are moved differently.
+const SIZES: [usize; 12] = [
+    0, 1, 1000, 10_000, 33_000, 65_000, 65_536, 70_000, 128_000, 300_000, 1_000_000, 5_000_000,
+];
+
+fn settings(mode: Mode, backends: &[SocketAddr]) -> Proxy {
+    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), mode);
+    settings.backends = backends.to_vec();
+    settings.threads = 1;
+    settings
+}
+
+fn reverse(origin: &Origin, engine: Engine) -> Server {
+    let settings = Proxy {
+        engine,
+        ..settings(Mode::Reverse, &[origin.address])
+    };
+    Server::start(settings).unwrap()
+}
+
+fn total(totals: &Totals, name: &str) -> u64 {
+    let mut all = totals.listener.iter();
+    all.find(|total| total.name == name).unwrap().value
+}
+
+#[test]
+fn replies_of_every_size_and_framing_arrive_whole_on_one_connection() {
+    for engine in ENGINES {
+        let origin = Origin::start();
+        let proxy = reverse(&origin, engine);
+        let mut client = connect(proxy.address());
+        for size in SIZES {
+            for kind in ["length", "chunked"] {
+                let reply = client.get(&format!("/{kind}/{size}"));
+                assert_eq!(reply.status(), 200);
+                assert!(reply.body == pattern(size), "{engine:?} {kind} {size}");
+                assert_eq!(reply.field("via"), Some("1.1 weir"));
+            }
+        }
+        assert_eq!(
+            origin.connections(),
+            1,
+            "{engine:?}: the server's connection is kept"
+        );
+    }
+}
+
+#[test]
+fn a_reply_until_the_end_of_the_connection_arrives_whole() {
+    for engine in ENGINES {
+        let origin = Origin::start();
+        let proxy = reverse(&origin, engine);
+        for size in SIZES {
+            let mut client = connect(proxy.address());
+            let reply = client.get(&format!("/close/{size}"));
+            assert!(reply.body == pattern(size), "{engine:?} {size}");
+            assert_eq!(reply.field("connection"), Some("close"));
+        }
+    }
+}
+
+#[test]
+fn request_bodies_of_every_size_and_framing_arrive_whole() {
+    for engine in ENGINES {
+        let origin = Origin::start();
+        let proxy = reverse(&origin, engine);
+        let mut client = connect(proxy.address());
+        for size in SIZES {
+            let body = pattern(size);
+            client.send(format!(
+                "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: {size}\r\n\r\n"
+            ));
+            client.send(&body);
+            assert!(client.reply(false).body == body, "{engine:?} {size}");
+            client.send("POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n");
+            client.send(chunked(&body, 40_000));
+            assert!(
+                client.reply(false).body == body,
+                "{engine:?} chunked {size}"
+            );
+        }
+        assert_eq!(origin.connections(), 1);
+    }
+}
+
+#[test]
+fn body_bytes_after_the_length_belong_to_the_next_request() {
+    let origin = Origin::start();
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect(proxy.address());
+    let mut bytes = Vec::new();
+    for size in SIZES {
+        write!(
+            bytes,
+            "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: {size}\r\n\r\n"
+        )
+        .unwrap();
+        bytes.extend(pattern(size));
+        write!(bytes, "GET /length/{size} HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+    }
+    let mut sender = client.0.get_ref().try_clone().unwrap();
+    let sending = thread::spawn(move || sender.write_all(&bytes).unwrap());
+    for size in SIZES {
+        assert!(client.reply(false).body == pattern(size), "POST {size}");
+        assert!(client.reply(false).body == pattern(size), "GET {size}");
+    }
+    sending.join().unwrap();
+}
+
+#[test]
+fn a_reply_to_head_has_a_length_and_no_body() {
+    let origin = Origin::start();
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect(proxy.address());
+    for _ in 0..2 {
+        let reply = client.ask("HEAD /length/70000 HTTP/1.1\r\nHost: test\r\n\r\n");
+        assert_eq!(reply.field("content-length"), Some("70000"));
+    }
+}
+
+#[test]
+fn a_1_0_client_gets_chunks_without_their_framing_and_then_the_end() {
+    let origin = Origin::start();
+    let proxy = reverse(&origin, Engine::Auto);
+    for size in SIZES {
+        let mut client = connect(proxy.address());
+        let reply = client.ask(&format!("GET /chunked/{size} HTTP/1.0\r\n\r\n"));
+        assert!(reply.body == pattern(size), "{size}");
+    }
+}
+
+#[test]
+fn a_client_that_waits_for_100_gets_it_from_the_server() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let backend = listener.local_addr().unwrap();
+    let proxy = Server::start(settings(Mode::Reverse, &[backend])).unwrap();
+    let server = thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut server = Connection(std::io::BufReader::new(stream));
+        let head = server.head().unwrap();
+        assert_eq!(head.field("expect"), Some("100-continue"));
+        server.send("HTTP/1.1 100 Continue\r\n\r\n");
+        let mut body = [0; 5];
+        server.0.read_exact(&mut body).unwrap();
+        server.send("HTTP/1.1 204 No Content\r\n\r\n");
+        body
+    });
+    let mut client = connect(proxy.address());
+    client
+        .send("PUT /x HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(client.reply(false).status(), 100);
+    client.send("hello");
+    assert_eq!(client.reply(true).status(), 204);
+    assert_eq!(&server.join().unwrap(), b"hello");
+}
+
+#[test]
+fn an_early_reply_ends_an_upload_that_nobody_wants() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let backend = listener.local_addr().unwrap();
+    let proxy = Server::start(settings(Mode::Reverse, &[backend])).unwrap();
+    let server = thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut server = Connection(std::io::BufReader::new(stream));
+        server.head().unwrap();
+        server.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\nbig");
+        let _ = server.0.read_to_end(&mut Vec::new());
+    });
+    let mut client = connect(proxy.address());
+    client.send("PUT /x HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000000\r\n\r\nbegin");
+    let reply = client.reply(false);
+    assert_eq!(
+        (reply.status(), reply.field("connection")),
+        (413, Some("close"))
+    );
+    assert!(client.at_end());
+    drop(client);
+    server.join().unwrap();
+}
+
+#[test]
+fn an_upgrade_becomes_a_tunnel() {
+    let origin = Origin::serving(|connection, request| {
+        assert_eq!(request.field("upgrade"), Some("echo"));
+        connection.send(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nhello",
+        );
+        let mut bytes = Vec::new();
+        connection.0.read_to_end(&mut bytes).unwrap();
+        connection.send(bytes);
+        false
+    });
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect(proxy.address());
+    client
+        .send("GET / HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nahead");
+    assert_eq!(client.reply(true).status(), 101);
+    client.send(", and more");
+    client.0.get_ref().shutdown(Shutdown::Write).unwrap();
+    let mut bytes = String::new();
+    client.0.read_to_string(&mut bytes).unwrap();
+    assert_eq!(bytes, "helloahead, and more");
+}
+
+#[test]
+fn a_forward_proxy_goes_where_the_client_says() {
+    let origins = [Origin::start(), Origin::start()];
+    let proxy = Server::start(settings(Mode::Forward, &[])).unwrap();
+    let mut client = connect(proxy.address());
+    for round in 0..2 {
+        for origin in &origins {
+            let address = origin.address;
+            let by_name = format!("localhost:{}", address.port());
+            for host in [address.to_string(), by_name] {
+                let request =
+                    format!("GET http://{host}/length/4000 HTTP/1.1\r\nHost: {host}\r\n\r\n");
+                assert!(client.ask(&request).body == pattern(4000), "{round} {host}");
+            }
+            assert_eq!(origin.connections(), 1);
+        }
+    }
+}
+
+#[test]
+fn connect_opens_a_tunnel_that_carries_every_byte() {
+    let origin = Origin::start();
+    let proxy = Server::start(settings(Mode::Forward, &[])).unwrap();
+    let mut client = connect(proxy.address());
+    let host = origin.address;
+    let opened = client.ask(&format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    assert_eq!(opened.status(), 200);
+    for size in SIZES {
+        assert!(
+            client.get(&format!("/length/{size}")).body == pattern(size),
+            "{size}"
+        );
+    }
+}
+
+#[test]
+fn a_forward_proxy_answers_what_it_cannot_forward() {
+    let proxy = Server::start(settings(Mode::Forward, &[])).unwrap();
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        ("GET https://x/ HTTP/1.1\r\nHost: x\r\n\r\n", 501),
+        (
+            "GET http://no.such.host.invalid/ HTTP/1.1\r\nHost: no.such.host.invalid\r\n\r\n",
+            502,
+        ),
+        (
+            "CONNECT no.such.host.invalid:443 HTTP/1.1\r\nHost: no.such.host.invalid:443\r\n\r\n",
+            502,
+        ),
+        (
+            "GET http://127.0.0.1:1/ HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n",
+            502,
+        ),
+    ] {
+        assert_eq!(
+            connect(proxy.address()).ask(request).status(),
+            status,
+            "{request}"
+        );
+    }
+}
+
+#[test]
+fn a_malformed_request_is_answered_and_the_connection_closed() {
+    let origin = Origin::start();
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect(proxy.address());
+    let reply =
+        client.ask("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\nGET /length/1 HTTP/1.1\r\n");
+    assert_eq!(
+        (reply.status(), reply.field("connection")),
+        (400, Some("close"))
+    );
+    assert!(client.at_end());
+    assert_eq!(origin.connections(), 0, "nothing of it reaches the server");
+}
+
+#[test]
+fn a_kept_connection_that_the_server_closed_is_replaced_unnoticed() {
+    let origin = Origin::serving(|connection, _| {
+        connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        false
+    });
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect(proxy.address());
+    for _ in 0..20 {
+        assert_eq!(client.get("/").body, b"ok");
+    }
+}
+
+#[test]
+fn a_request_that_may_be_repeated_goes_to_another_server_when_one_says_nothing() {
+    let silent = Origin::serving(|_, _| false);
+    let good = Origin::start();
+    let backends = [silent.address, good.address];
+    let proxy = Server::start(settings(Mode::Reverse, &backends)).unwrap();
+    let mut client = connect(proxy.address());
+    for _ in 0..10 {
+        assert_eq!(client.get("/length/5").status(), 200);
+    }
+    assert!(silent.connections() > 0);
+    let post = "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n";
+    let statuses: Vec<u16> = (0..4)
+        .map(|_| connect(proxy.address()).ask(post).status())
+        .collect();
+    assert!(
+        statuses.contains(&502),
+        "a POST is not sent twice: {statuses:?}"
+    );
+}
+
+#[test]
+fn a_reply_that_breaks_off_is_reset_to_the_client() {
+    let origin = Origin::serving(|connection, _| {
+        connection.send("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nonly this");
+        false
+    });
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect(proxy.address());
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+    let error = client.0.read_to_end(&mut Vec::new()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_server_that_says_nothing_in_time_is_a_504() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut settings = settings(Mode::Reverse, &[listener.local_addr().unwrap()]);
+    settings.idle_timeout = Duration::from_millis(50);
+    let proxy = Server::start(settings).unwrap();
+    assert_eq!(connect(proxy.address()).get("/").status(), 504);
+}
+
+#[test]
+fn a_head_that_comes_too_slowly_is_a_408() {
+    let origin = Origin::start();
+    let mut settings = settings(Mode::Reverse, &[origin.address]);
+    settings.head_timeout = Duration::from_millis(50);
+    let proxy = Server::start(settings).unwrap();
+    let mut client = connect(proxy.address());
+    assert_eq!(client.ask("GET / HTTP/1.1\r\nHost: te").status(), 408);
+    assert!(client.at_end());
+}
+
+#[test]
+fn a_drain_closes_idle_connections_and_lets_requests_finish() {
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let origin = Origin::serving(move |connection, request| {
+        if request.first_line.contains("slow") {
+            wait.lock().unwrap().recv().unwrap();
+        }
+        connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        true
+    });
+    let proxy = reverse(&origin, Engine::Auto);
+    let (mut idle, mut busy) = (connect(proxy.address()), connect(proxy.address()));
+    assert_eq!(idle.get("/").body, b"ok");
+    busy.send("GET /slow HTTP/1.1\r\nHost: test\r\n\r\n");
+    while origin.connections() < 1
+        || proxy
+            .totals()
+            .listener
+            .iter()
+            .any(|total| total.name == "requests" && total.value < 2)
+    {
+        thread::yield_now();
+    }
+    proxy.drain(PATIENCE);
+    assert!(idle.at_end());
+    go.send(()).unwrap();
+    let reply = busy.reply(false);
+    assert_eq!(
+        (reply.body.as_slice(), reply.field("connection")),
+        (&b"ok"[..], Some("close"))
+    );
+    drop(busy);
+    let totals = proxy.join().unwrap();
+    assert_eq!(total(&totals, "requests"), 2);
+    assert_eq!(total(&totals, "transfers_broken"), 0);
+}
