@@ -47,8 +47,6 @@ pub struct Proxy {
     pub threads: u32,
     /// Accept queue of each listening socket.
     pub backlog: u32,
-    /// Connections to one backend at most, from all threads; 0: no bound.
-    pub max_connections: u32,
     /// Connections of clients at most, on all threads.
     pub max_clients: u32,
     /// Bytes of a request's or a reply's head at most.
@@ -76,7 +74,6 @@ impl Proxy {
             engine: Engine::Auto,
             threads: 0,
             backlog: 4096,
-            max_connections: 0,
             max_clients: 100_000,
             max_head: 32 * 1024,
             connect_timeout: Duration::from_secs(5),

@@ -6,7 +6,7 @@ use std::io;
 use super::inbox::Inbox;
 use crate::http::{BodyKind, ChunkScanner, Next, Piece, Refusal};
 use crate::runtime::TcpStream;
-use crate::transfer::{Broken, Lanes, Limit, Rules, transfer};
+use crate::transfer::{BULK_BYTES, Broken, Lanes, Limit, Rules, transfer};
 
 /// Chunk data that is at least this long is moved by the engines unseen; what is shorter comes with
 /// the framing behind it in one receive.
@@ -154,7 +154,7 @@ pub async fn send_with_head(
 ) -> Result<(), Stopped> {
     let claimed = body.claim(inbox.bytes()).map_err(Stopped::Malformed)?;
     moved.set(moved.get() + claimed as u64);
-    let more = matches!(body, Body::Length(1..));
+    let more = claimed >= BULK_BYTES && matches!(body, Body::Length(1..));
     let part = &inbox.bytes()[..claimed];
     let sent = to
         .try_send_both(head, part, more)
