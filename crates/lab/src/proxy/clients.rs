@@ -47,8 +47,8 @@ pub struct Load {
 /// What came of it, inside the window.
 #[derive(Debug)]
 pub struct Outcome<E> {
-    /// Replies that were completed.
-    pub replies: u64,
+    /// Body bytes that came, in replies: whole ones and parts of those that were under way at the edges.
+    pub replies: f64,
     /// From the request (with [`Style::NewConnection`]: from connect()) to the reply's last byte, in ns.
     pub latency_ns: Histogram<u64>,
     /// Time in which neither clients nor origin had anything to do.
@@ -62,12 +62,13 @@ pub fn run<E>(load: &Load, origin: &mut Origin, sample: impl Fn() -> E) -> Resul
     let mut clients = Clients::open(load)?;
     clients.turn_until(Instant::now() + load.warm_up, origin)?;
     clients.latency_ns.reset();
+    clients.scratch.received = 0;
     clients.idle = Duration::ZERO;
     let first = sample();
     clients.turn_until(Instant::now() + load.window, origin)?;
     let last = sample();
     Ok(Outcome {
-        replies: clients.latency_ns.len(),
+        replies: clients.scratch.received as f64 / load.bytes as f64,
         latency_ns: clients.latency_ns,
         idle: clients.idle,
         edges: (first, last),

@@ -62,6 +62,8 @@ enum State {
 /// Buffers that all connections of a thread share.
 #[derive(Debug)]
 pub struct Scratch {
+    /// Body bytes that have come, of complete replies and of others.
+    pub received: u64,
     request: Vec<u8>,
     buffer: Vec<u8>,
 }
@@ -77,6 +79,7 @@ impl Scratch {
             "GET /{bytes} HTTP/1.1\r\nHost: origin.test\r\nUser-Agent: weir-lab\r\nAccept: */*\r\n{connection}\r\n"
         );
         Scratch {
+            received: 0,
             request: request.into_bytes(),
             buffer: vec![0; DISCARD_BYTES],
         }
@@ -193,6 +196,7 @@ impl Connection {
             body::check(0, part)?;
         }
         self.state = State::Body(part.len());
+        scratch.received += part.len() as u64;
         Ok(true)
     }
 
@@ -214,6 +218,7 @@ impl Connection {
             body::check(come, &scratch.buffer[..length])?;
         }
         self.state = State::Body(come + length);
+        scratch.received += length as u64;
         Ok(true)
     }
 

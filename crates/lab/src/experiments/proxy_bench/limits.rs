@@ -138,7 +138,8 @@ fn verdict(weir: &Summary, limit: Limit, summaries: &[Summary]) -> Option<Verdic
     let ratio = ratios?
         .into_iter()
         .max_by(|a, b| a.median.total_cmp(&b.median))?;
-    Some(Verdict {
+    // Bodies that take longer than the window have no latency.
+    ratio.median.is_finite().then_some(Verdict {
         case: weir.case,
         limit,
         ratio,

@@ -234,11 +234,12 @@ impl Stage {
         let unloaded = span.mul_f64(self.unloaded);
         let busy = span.saturating_sub(last.idle - first.idle + unloaded);
         let others = span.saturating_sub(outcome.idle);
-        let replies = outcome.replies.max(1) as f64;
+        // Without any, the figures are infinite, and said to be so.
+        let replies = outcome.replies;
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         let quantile = |q| outcome.latency_ns.value_at_quantile(q) as f64 / 1e3;
         Ok(Row {
-            replies_per_s: outcome.replies as f64 / span.as_secs_f64(),
+            replies_per_s: replies / span.as_secs_f64(),
             cpu_us: us(busy) / replies,
             system_us: us(busy + others) / replies,
             busy: busy.as_secs_f64() / span.as_secs_f64(),
