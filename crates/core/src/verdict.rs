@@ -61,6 +61,11 @@ impl Counters {
             .sum()
     }
 
+    /// SYNs answered with a cookie. The cookies that were taken are among them.
+    pub fn cookies_sent(&self) -> u64 {
+        self.get(Verdict::CookieSent) + self.get(Verdict::CookieSentFlood)
+    }
+
     /// Every verdict with its count, in the order of bpf/abi.h.
     pub fn rows(&self) -> impl Iterator<Item = (&'static VerdictInfo, u64)> + '_ {
         VERDICTS.iter().map(|row| (row, self.get(row.verdict)))

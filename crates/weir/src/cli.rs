@@ -97,7 +97,7 @@ pub struct PolicyFlags {
     pub establish: Option<Establish>,
     #[arg(long, value_name = "R", help = key_help("reject_syn"), value_parser = words::<RejectSyn>())]
     pub reject_syn: Option<RejectSyn>,
-    #[arg(long, value_name = "F", help = key_help("overbook"), value_parser = parsed(parse_overbook))]
+    #[arg(long, value_name = "F", allow_negative_numbers = true, help = key_help("overbook"), value_parser = parsed(parse_overbook))]
     pub overbook: Option<f64>,
     #[arg(long, value_name = "RULE", help = key_help("admit"), value_parser = words::<Admit>())]
     pub admit: Option<Admit>,

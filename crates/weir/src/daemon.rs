@@ -54,7 +54,7 @@ impl Signals {
         Ok(Signals { descriptor })
     }
 
-    /// Waits for the next signal; `None` if nothing came in this time.
+    /// Waits for the next signal that ends a command; `None` if nothing came in this time.
     ///
     /// # Errors
     /// poll() fails.
@@ -65,7 +65,7 @@ impl Signals {
         };
         let mut fds = [PollFd::new(self.descriptor.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, timeout) {
-            Ok(_) | Err(Errno::EINTR) => Ok(self.next()),
+            Ok(_) | Err(Errno::EINTR) => Ok(self.next().filter(|&signal| ends(signal))),
             Err(errno) => Err(Failure::io("wait for signals", errno.into())),
         }
     }
@@ -76,9 +76,24 @@ impl Signals {
     }
 }
 
+/// Whether a command that has nothing to reload ends on this signal.
+fn ends(signal: Signal) -> bool {
+    signal != Signal::SIGHUP || !hangup_is_ignored()
+}
+
+/// Whether the command was started so that the end of its terminal does not end it (`nohup`). The
+/// kernel hands an ignored signal to a signalfd all the same.
+fn hangup_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // Bit 0 is signal 1, SIGHUP (proc_pid_status(5)).
+    ignored.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 1 != 0))
+}
+
 /// What `weir protect` and `weir run` do differently.
 pub enum Role {
-    /// `weir protect`: SIGHUP (the terminal is gone) ends it; there is no config to reload.
+    /// `weir protect`: SIGHUP (the terminal is gone) ends it, unless under `nohup`; there is no config
+    /// to reload.
     Protect,
     /// `weir run` with its config file, as an absolute path.
     Run(PathBuf),
@@ -267,7 +282,7 @@ impl<B: Backend> Daemon<B> {
                 self.reload();
                 None
             }
-            (_, signal) => Some(End::Signal(signal)),
+            (_, signal) => ends(signal).then_some(End::Signal(signal)),
         }
     }
 

@@ -1,9 +1,9 @@
 //! Policies and interfaces in a few words, for lines and tables.
 
 use weir_core::config::{Word, policy_words};
-use weir_core::listener::{Admit, Establish, Front, HalfClose, Listener, Mode};
+use weir_core::listener::{Admit, DEFAULT_INTERVAL, Establish, Front, HalfClose, Listener, Mode};
 use weir_core::units::format_duration;
-use weir_core::verdict::{Counters, Kind, Verdict};
+use weir_core::verdict::{Counters, Verdict};
 
 /// Interfaces that a line names before it only counts the rest.
 const NAMED_INTERFACES: usize = 6;
@@ -16,11 +16,18 @@ pub fn policy(listener: &Listener) -> String {
         Admit::Queue => ", admit queue".to_owned(),
         Admit::Wait => format!(", admit wait {}", format_duration(listener.target_wait)),
     };
+    let waits = listener.admit == Admit::Wait && listener.establish != Establish::Default;
+    if waits && listener.interval != DEFAULT_INTERVAL {
+        words += &format!(", interval {}", format_duration(listener.interval));
+    }
     if listener.overbook_1024() > 0 {
         words += &format!(", overbook {}", listener.overbook);
     }
     if listener.half_close != HalfClose::Keep {
         words += &format!(", half-close {}", listener.half_close.word());
+    }
+    if listener.reason {
+        words += ", reason";
     }
     if listener.front == Front::Xdp {
         words += ", front xdp";
@@ -49,8 +56,7 @@ pub fn count(n: usize, thing: &str) -> String {
 /// `admitted 70, refused 30, answered 0 with a cookie`; in observe mode what would have been done.
 pub fn totals(mode: Mode, counters: &Counters) -> String {
     let admitted = counters.get(Verdict::SynAdmitted) + counters.get(Verdict::CookieAccepted);
-    let answers = counters.rows().filter(|(row, _)| row.kind == Kind::Answer);
-    let answered: u64 = answers.map(|(_, n)| n).sum();
+    let answered = counters.cookies_sent();
     let would = match mode {
         Mode::Enforce => "",
         Mode::Observe => "would have ",
@@ -82,6 +88,29 @@ mod tests {
                 "reject_syn = \"drop\"\nadmit = \"queue\"\noverbook = 0.5\nhalf_close = \"reset\""
             ),
             "reserv, admit queue, overbook 0.5, half-close reset"
+        );
+        assert_eq!(
+            words("interval = \"1s\"\nreason = true\nfront = \"xdp\""),
+            "reserv rst-syn, admit wait 20ms, interval 1s, reason, front xdp"
+        );
+        assert_eq!(
+            words("admit = \"queue\"\ninterval = \"1s\""),
+            "reserv rst-syn, admit queue",
+            "an interval that admit = queue does not use"
+        );
+    }
+
+    #[test]
+    fn a_cookie_that_was_taken_is_admitted_and_not_answered_again() {
+        let mut counters = Counters::default();
+        counters.0[Verdict::SynAdmitted as usize] = 84;
+        counters.0[Verdict::SynResetFull as usize] = 313;
+        counters.0[Verdict::CookieSent as usize] = 4;
+        counters.0[Verdict::CookieSentFlood as usize] = 1970;
+        counters.0[Verdict::CookieAccepted as usize] = 92;
+        assert_eq!(
+            totals(Mode::Enforce, &counters),
+            "admitted 176, refused 313, answered 1974 with a cookie"
         );
     }
 

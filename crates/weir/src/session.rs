@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use weir_core::config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
 use weir_core::listener::{Listener, Mode};
-use weir_core::verdict::{Counters, Verdict};
+use weir_core::verdict::Counters;
 use weir_kernel::{Event, ListenSocket};
 
 use crate::attachment::{Place, Refusals, carries, exists_somewhere, missing, places};
@@ -286,14 +286,11 @@ impl<B: Backend> Session<B> {
 
     /// Whether some client may hold a cookie that it has not come back with.
     pub fn cookies_may_be_out(&self) -> bool {
-        let sent = |counters: &Counters| {
-            counters.get(Verdict::CookieSent) + counters.get(Verdict::CookieSentFlood)
-        };
         // Counters that cannot be read may be anything.
         self.totals().map_or(true, |totals| {
             totals
                 .iter()
-                .any(|(l, counters)| l.mode == Mode::Enforce && sent(counters) > 0)
+                .any(|(l, counters)| l.mode == Mode::Enforce && counters.cookies_sent() > 0)
         })
     }
 

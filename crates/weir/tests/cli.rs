@@ -35,6 +35,7 @@ const CASES: &[(&str, &str)] = &[
     ("protect-address", "protect 80 --address localhost"),
     ("protect-wait", "protect 80 --target-wait 20"),
     ("protect-overbook", "protect 80 --overbook 17"),
+    ("protect-overbook-negative", "protect 80 --overbook -1"),
     (
         "protect-interface",
         "protect 80 --interface an-interface-name-that-is-too-long",

@@ -74,8 +74,11 @@ impl Bed {
 
     /// Starts `weir protect` and waits for its first line.
     fn protect(&self, flags: &str) -> Protect {
-        let mut child = self
-            .command(&format!("protect {PORT} {flags}"))
+        Bed::until_protected(self.command(&format!("protect {PORT} {flags}")))
+    }
+
+    fn until_protected(mut command: Command) -> Protect {
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -516,4 +519,29 @@ fn doctor_works_here_and_names_a_small_backlog() {
         advice.iter().find(small).expect("4 is small")["state"],
         "warn"
     );
+}
+
+#[test]
+fn the_end_of_the_terminal_ends_protect_but_not_under_nohup() {
+    let Some(bed) = Bed::new("nohup") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let protect = bed.protect("");
+    protect.child.signal(Signal::SIGHUP);
+    assert_eq!(protect.end().1.code(), Some(0));
+
+    // As nohup does it, which writes files as well.
+    let plain = bed.command(&format!("protect {PORT}"));
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
+        .arg(plain.get_program())
+        .args(plain.get_args());
+    let protect = Bed::until_protected(command);
+    protect.child.signal(Signal::SIGHUP);
+    // The signal is pending before the request comes, and is looked at first.
+    assert_eq!(bed.status()["running"], true);
+    protect.child.signal(Signal::SIGTERM);
+    assert_eq!(protect.end().1.code(), Some(0));
 }

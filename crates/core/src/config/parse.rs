@@ -159,16 +159,17 @@ impl Reader<'_> {
             self.problem(Some(read[MAX_LISTENERS].span.clone()), "", fault);
         }
         for (i, one) in read.iter().enumerate() {
-            for earlier in &read[..i] {
-                self.collision(one, earlier);
-            }
+            self.collision(one, &read[..i]);
         }
     }
 
-    fn collision(&mut self, one: &Read, earlier: &Read) {
-        let line = Place::of(self.file, self.source, Some(earlier.span.clone())).line;
+    /// Says with which earlier listener this one collides: the first of its name, the first of its
+    /// address. All of them would be a line for every pair.
+    fn collision(&mut self, one: &Read, earlier: &[Read]) {
         let object = format!("listener {:?}: ", one.listener.name);
-        if one.listener.name == earlier.listener.name {
+        let (name, mine) = (&one.listener.name, one.listener.address);
+        if let Some(namesake) = earlier.iter().find(|other| other.listener.name == *name) {
+            let line = self.line(namesake);
             let cause = format!("the listener on line {line} has the same name");
             let hint = "give each listener a name of its own: name = \"web\"";
             self.problem(
@@ -177,16 +178,23 @@ impl Reader<'_> {
                 Fault::new(cause, hint),
             );
         }
-        let (mine, theirs) = (one.listener.address, earlier.listener.address);
-        if mine.conflicts(&theirs) {
+        if let Some(other) = earlier
+            .iter()
+            .find(|other| mine.conflicts(&other.listener.address))
+        {
+            let (line, theirs) = (self.line(other), other.listener.address);
             let cause = format!(
                 "its address {mine} collides with {theirs} of listener {:?} on line {line}",
-                earlier.listener.name
+                other.listener.name
             );
             let hint =
                 "one listener for each address and port: \"*\" covers \"0.0.0.0\" and \"[::]\"";
             self.problem(Some(one.span.clone()), object, Fault::new(cause, hint));
         }
+    }
+
+    fn line(&self, read: &Read) -> usize {
+        Place::of(self.file, self.source, Some(read.span.clone())).line
     }
 }
 

@@ -191,6 +191,16 @@ fn two_listeners_of_one_name_or_address_are_refused() {
 }
 
 #[test]
+fn a_name_or_address_taken_several_times_is_one_problem_for_each_that_comes_later() {
+    let found = problems(&"[[listener]]\naddress = \"*:80\"\n".repeat(4));
+    assert_eq!(found.len(), 6, "{found:?}");
+    assert!(
+        found.iter().all(|line| line.contains("on line 1")),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn more_listeners_than_the_tables_hold_are_refused() {
     let file = |n: usize| -> String {
         (1..=n)

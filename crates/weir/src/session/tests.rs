@@ -7,6 +7,7 @@ use super::*;
 use crate::backend::fake::{Fake, socket};
 use crate::links::Peer;
 use crate::links::fake::link;
+use weir_core::verdict::Verdict;
 
 const NORMAL: Environment = Environment {
     syn_cookies: SynCookies::WhenNeeded,
