@@ -292,7 +292,13 @@ impl Handle {
         let index = id.index as usize;
         let mut work = {
             let mut tasks = self.0.tasks.borrow_mut();
-            let task = &mut tasks[index];
+            // One that was woken in its last poll has ended, and its number may be another's.
+            let Some(task) = tasks
+                .get_mut(index)
+                .filter(|task| task.generation == id.generation)
+            else {
+                return;
+            };
             task.queued = false;
             task.work.take().expect("a task is run by the loop only")
         };

@@ -37,6 +37,24 @@ async fn pair(handle: &Handle) -> (TcpStream, TcpStream) {
 }
 
 #[test]
+fn a_task_that_is_woken_in_its_last_poll_is_not_run_again() {
+    run(async |handle| {
+        let inner = handle.clone();
+        handle.spawn(async move {
+            let woken = async {
+                inner.yield_now().await;
+                Ok(())
+            };
+            let fails = async { Err::<(), ()>(()) };
+            assert_eq!(try_both(woken, fails).await, Err(()));
+        });
+        for _ in 0..3 {
+            handle.yield_now().await;
+        }
+    });
+}
+
+#[test]
 fn tasks_take_turns() {
     let order = run(async |handle| {
         let order = Rc::new(RefCell::new(Vec::new()));
