@@ -2,12 +2,13 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
 use common::{Connection, Origin, PATIENCE, chunked, connect, pattern};
+use socket2::SockRef;
 use weir_core::proxy::{Engine, Mode, Proxy};
 use weir_proxy::{Server, Totals};
 
@@ -248,6 +249,25 @@ fn connect_opens_a_tunnel_that_carries_every_byte() {
             client.get(&format!("/length/{size}")).body == pattern(size),
             "{size}"
         );
+    }
+}
+
+#[test]
+fn a_reset_before_the_tunnel_stands_is_a_reset_to_the_server() {
+    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = origin.local_addr().unwrap();
+    let proxy = Server::start(settings(Mode::Forward, &[])).unwrap();
+    // Most of the resets come before the proxy has answered.
+    for _ in 0..50 {
+        let mut client = connect(proxy.address());
+        client.send(format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        let socket = SockRef::from(client.0.get_ref());
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+        drop(client);
+        let (mut server, _) = origin.accept().unwrap();
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        let read = server.read(&mut [0; 64]).map_err(|error| error.kind());
+        assert_eq!(read, Err(ErrorKind::ConnectionReset));
     }
 }
 

@@ -58,15 +58,13 @@ async fn connect(worker: &Worker, client: &mut Peer, request: &Request, origin: 
         Ok(link) => link,
         Err(error) => return fail(worker, client, request, unreachable(&error).into()).await,
     };
-    if client
-        .stream
-        .send_all(answer::CONNECTED, false)
-        .await
-        .is_err()
-    {
-        return After::Close;
+    let mut server = Peer::new(link.stream);
+    let greeted = client.stream.send_all(answer::CONNECTED, false).await;
+    if greeted.is_err() {
+        server.stream.reset_on_close();
+        return After::Reset;
     }
-    carry(worker, client, &mut Peer::new(link.stream)).await
+    carry(worker, client, &mut server).await
 }
 
 /// Both ways until both ends, beginning with what was received ahead.
@@ -80,6 +78,7 @@ async fn carry(worker: &Worker, client: &mut Peer, server: &mut Peer) -> After {
         client.stream.send_all(&back, false).await
     };
     if ahead.await.is_err() {
+        server.stream.reset_on_close();
         return After::Reset;
     }
     let tunnelled = tunnel(
