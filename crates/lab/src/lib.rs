@@ -4,6 +4,7 @@
 //! - [`client`]: the generator, a client-side TCP of its own for 100 000s of connections;
 //! - [`server`]: the servers under test;
 //! - [`experiments`]: what `weir-lab` measures;
+//! - [`matrix`]: hostile clients and origins around the proxy;
 //! - [`netns`]: namespaces that remove themselves, for tests of other crates too.
 
 pub mod bed;
@@ -13,6 +14,7 @@ pub mod error;
 pub mod experiments;
 pub mod idle;
 pub mod interrupt;
+pub mod matrix;
 pub mod netns;
 pub mod plot;
 pub mod program;

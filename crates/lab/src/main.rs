@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use weir_lab::error::Result;
-use weir_lab::experiments::{bursts, crosscheck, demo, flash_crowd, proxy_bench};
+use weir_lab::experiments::{bursts, crosscheck, demo, flash_crowd, proxy_bench, proxy_matrix};
 use weir_lab::interrupt;
 use weir_lab::server::one_packet::{self, Mode};
 
@@ -29,6 +29,8 @@ enum Command {
     Crosscheck(crosscheck::Args),
     /// weir's proxy against HAProxy and nginx: CPU per reply, latency, throughput
     ProxyBench(proxy_bench::Args),
+    /// Hostile clients and origins around weir's proxy: every byte and every end is checked
+    ProxyMatrix(proxy_matrix::Args),
     /// The built-in one-packet server, until Ctrl-C
     Serve(ServeArgs),
 }
@@ -70,6 +72,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bursts(args) => bursts::run(&args),
         Command::Crosscheck(args) => crosscheck::run(&args),
         Command::ProxyBench(args) => proxy_bench::run(&args),
+        Command::ProxyMatrix(args) => proxy_matrix::run(&args),
         Command::Serve(args) => one_packet::serve(one_packet::Settings {
             port: args.port,
             backlog: args.backlog,

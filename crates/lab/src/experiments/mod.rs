@@ -7,4 +7,5 @@ pub mod flash_crowd;
 pub mod point;
 pub mod policy;
 pub mod proxy_bench;
+pub mod proxy_matrix;
 pub mod saturation;

@@ -1,0 +1,231 @@
+//! What is asked and what is replied, all of it from the seed and the numbers.
+
+use fastrand::Rng;
+
+use super::super::plan::{self, Cut, Leave, Manner};
+use super::super::speech::Speech;
+
+/// Exchanges on one connection at most.
+pub const MOST: u64 = 16;
+
+/// Where a body ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// There is none, and none is announced.
+    None,
+    /// Content-Length.
+    Length(u64),
+    /// Chunks of random lengths up to the second number.
+    Chunked(u64, u64),
+    /// At the connection's end.
+    Close(u64),
+}
+
+impl Framing {
+    /// Bytes of the body.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Framing::None => 0,
+            Framing::Length(bytes) | Framing::Chunked(bytes, _) | Framing::Close(bytes) => bytes,
+        }
+    }
+
+    fn field(self) -> String {
+        match self {
+            Framing::None | Framing::Close(_) => String::new(),
+            Framing::Length(bytes) => format!("Content-Length: {bytes}\r\n"),
+            Framing::Chunked(..) => "Transfer-Encoding: chunked\r\n".into(),
+        }
+    }
+
+    fn say_body(self, stream: u64, speech: &mut Speech) {
+        match self {
+            Framing::None => {}
+            Framing::Length(bytes) | Framing::Close(bytes) => speech.say_pattern(stream, 0, bytes),
+            Framing::Chunked(bytes, most) => say_chunks(stream, bytes, most, speech),
+        }
+    }
+}
+
+fn say_chunks(stream: u64, bytes: u64, most: u64, speech: &mut Speech) {
+    let mut rng = Rng::with_seed(stream);
+    let mut from = 0;
+    while from < bytes {
+        let length = rng.u64(1..=most).min(bytes - from);
+        let extension = match rng.u32(..8) {
+            0 => ";of=no-interest",
+            _ => "",
+        };
+        speech.say(format!("{length:x}{extension}\r\n"));
+        speech.say_pattern(stream, from, length);
+        speech.say("\r\n");
+        from += length;
+    }
+    speech.say(match rng.u32(..4) {
+        0 => "0\r\nX-Trailer: seen\r\n\r\n",
+        _ => "0\r\n\r\n",
+    });
+}
+
+/// One request and its reply.
+#[derive(Debug, Clone, Copy)]
+pub struct Exchange {
+    /// Unique in a run.
+    pub id: u64,
+    /// GET, HEAD, POST or PUT.
+    pub method: &'static str,
+    /// The request's body.
+    pub request: Framing,
+    /// The reply's status.
+    pub status: u16,
+    /// The reply's body; of HEAD and 304 only the fields are sent.
+    pub reply: Framing,
+    /// The origin ends its connection after the reply, and says so.
+    pub closes: bool,
+    /// An interim reply goes first.
+    pub hints: bool,
+    /// The origin leaves after this part of its reply, in 1/1000.
+    pub cut: Option<(u64, Leave)>,
+}
+
+impl Exchange {
+    /// The exchange of this number; `last` on its connection.
+    pub fn new(seed: u64, id: u64, last: bool) -> Exchange {
+        let mut rng = plan::rng(!seed, id);
+        let (method, request) = match rng.u32(..10) {
+            0..5 => ("GET", Framing::None),
+            5 => ("HEAD", Framing::None),
+            6 => ("PUT", framing(&mut rng)),
+            _ => ("POST", framing(&mut rng)),
+        };
+        let (status, reply) = match rng.u32(..20) {
+            0 => (204, Framing::None),
+            1 => (304, Framing::None),
+            2..5 if last && method != "HEAD" => (200, Framing::Close(plan::size(&mut rng))),
+            _ => (200, framing(&mut rng)),
+        };
+        Exchange {
+            id,
+            method,
+            request,
+            status,
+            reply,
+            closes: matches!(reply, Framing::Close(_)) || rng.u32(..12) == 0,
+            hints: rng.u32(..20) == 0,
+            cut: match rng.u32(..25) {
+                0 => Some((rng.u64(..1000), Leave::Reset)),
+                1 => Some((rng.u64(..1000), Leave::Close)),
+                _ => None,
+            },
+        }
+    }
+
+    /// The stream of the request's body.
+    pub fn asked(&self) -> u64 {
+        self.id * 2
+    }
+
+    /// The stream of the reply's body.
+    pub fn replied(&self) -> u64 {
+        self.id * 2 + 1
+    }
+
+    /// Bytes of the reply's body that come.
+    pub fn reply_bytes(&self) -> u64 {
+        match self.method {
+            "HEAD" => 0,
+            _ => self.reply.bytes(),
+        }
+    }
+
+    /// The request, to `authority`; with `absolute` in the form for a forward proxy.
+    pub fn ask(&self, authority: &str, absolute: bool, last: u64, speech: &mut Speech) {
+        let origin = match absolute {
+            true => format!("http://{authority}"),
+            false => String::new(),
+        };
+        let (method, id, field) = (self.method, self.id, self.request.field());
+        speech.say(format!(
+            "{method} {origin}/{id}/{last} HTTP/1.1\r\nHost: {authority}\r\n{field}\r\n"
+        ));
+        self.request.say_body(self.asked(), speech);
+    }
+
+    /// The reply; says when the origin leaves.
+    pub fn answer(&self, speech: &mut Speech) -> Option<Cut> {
+        let before = speech.planned();
+        if self.hints {
+            speech.say("HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n");
+        }
+        let close = match self.closes {
+            true => "Connection: close\r\n",
+            false => "",
+        };
+        let (status, id, field) = (self.status, self.id, self.reply.field());
+        speech.say(format!(
+            "HTTP/1.1 {status} Fine\r\nX-Exchange: {id}\r\n{close}{field}\r\n"
+        ));
+        if self.method != "HEAD" {
+            self.reply.say_body(self.replied(), speech);
+        }
+        if self.closes {
+            speech.finish();
+        }
+        let length = speech.planned() - before;
+        self.cut
+            .map(|(part, how)| Cut::Said(before + length * part / 1000, how))
+    }
+}
+
+fn framing(rng: &mut Rng) -> Framing {
+    let bytes = plan::size(rng);
+    match rng.bool() {
+        true => Framing::Length(bytes),
+        false => Framing::Chunked(bytes, (bytes / 3).clamp(1, 100_000)),
+    }
+}
+
+/// A client's connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// Unique in a run.
+    pub id: u64,
+    /// Exchanges on it.
+    pub exchanges: u64,
+    /// Requests that it sends ahead of their replies.
+    pub ahead: u64,
+    /// How it treats its socket.
+    pub manner: Manner,
+    /// When it leaves before it is due.
+    pub cut: Option<Cut>,
+}
+
+impl Call {
+    /// The call of this number.
+    pub fn new(seed: u64, id: u64) -> Call {
+        let mut rng = plan::rng(seed, id);
+        let exchanges = rng.u64(1..=MOST);
+        let ahead = match rng.u32(..3) {
+            0 => exchanges,
+            _ => 1,
+        };
+        let sum = |of: fn(&Exchange) -> u64| {
+            let exchange = |index| Exchange::new(seed, id * MOST + index, index + 1 == exchanges);
+            (0..exchanges).map(|index| of(&exchange(index))).sum()
+        };
+        let says: u64 = sum(|exchange| exchange.request.bytes() + 60);
+        let hears: u64 = sum(|exchange| exchange.reply_bytes() + 120);
+        Call {
+            id,
+            exchanges,
+            ahead,
+            manner: plan::manner(&mut rng, says, hears),
+            cut: plan::cut(&mut rng, says, hears),
+        }
+    }
+
+    /// Its exchange of this index.
+    pub fn exchange(&self, seed: u64, index: u64) -> Exchange {
+        Exchange::new(seed, self.id * MOST + index, index + 1 == self.exchanges)
+    }
+}

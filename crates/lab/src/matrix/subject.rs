@@ -1,0 +1,108 @@
+//! The proxy under test: the real program, and what it holds.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::error::{Context, Error, Result};
+
+/// A running `weir proxy`; ended on drop.
+pub struct Subject {
+    child: Child,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+/// What a process holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holdings {
+    /// Sockets.
+    pub sockets: usize,
+    /// Ends of pipes.
+    pub pipes: usize,
+    /// Resident memory, in KiB.
+    pub rss_kib: u64,
+}
+
+/// Longest wait for the proxy's end after SIGTERM.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+impl Subject {
+    /// Starts it on a free port, in the namespace of the calling thread.
+    pub fn start(program: &Path, arguments: &[String]) -> Result<Subject> {
+        let what = || {
+            format!(
+                "cannot start {} proxy {}",
+                program.display(),
+                arguments.join(" ")
+            )
+        };
+        let mut child = Command::new(program)
+            .args(["proxy", "--listen", "127.0.0.1:0"])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context(what())?;
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("it is piped");
+        let read = BufReader::new(stdout).read_line(&mut line);
+        let address = address_in(&line);
+        match (read, address) {
+            (Ok(_), Some(address)) => Ok(Subject { child, address }),
+            (_, _) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(Error::failed(what(), format!("it said {line:?}")))
+            }
+        }
+    }
+
+    /// What it holds now.
+    pub fn holdings(&self) -> Result<Holdings> {
+        let process = format!("/proc/{}", self.child.id());
+        let what = || format!("cannot read {process}: the proxy has ended");
+        let links: Vec<String> = std::fs::read_dir(format!("{process}/fd"))
+            .context(what())?
+            .flatten()
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+            .map(|link| link.to_string_lossy().into_owned())
+            .collect();
+        let status = std::fs::read_to_string(format!("{process}/status")).context(what())?;
+        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let rss_kib = rss.and_then(|rss| rss.trim().strip_suffix(" kB")?.trim().parse().ok());
+        let count = |kind: &str| links.iter().filter(|link| link.starts_with(kind)).count();
+        Ok(Holdings {
+            sockets: count("socket:"),
+            pipes: count("pipe:"),
+            rss_kib: rss_kib.unwrap_or(0),
+        })
+    }
+}
+
+/// `weir: proxy on 127.0.0.1:40123 (mode …`
+fn address_in(line: &str) -> Option<SocketAddr> {
+    let rest = line.split_once("proxy on ")?.1;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let pid = Pid::from_raw(self.child.id() as i32);
+        let _ = kill(pid, Signal::SIGTERM);
+        let end = Instant::now() + END_LIMIT;
+        while let Ok(None) = self.child.try_wait() {
+            if Instant::now() > end {
+                let _ = self.child.kill();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,96 @@
+//! Real clients: what they get through the proxy is what they get from the origin itself.
+//!
+//! Each client is a small program in `clients/`, called with the URLs of the origin, of a reverse
+//! proxy in front of it, and of a forward proxy. It compares, and says what it has compared.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+
+use weir_lab::error::Context;
+use weir_lab::matrix::subject::Subject;
+
+use super::{namespace, origin, weir};
+
+/// Where scripts/setup puts what is not in everybody's PATH.
+fn path() -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("{path}:/usr/local/go/bin:/usr/sbin")
+}
+
+fn is_installed(program: &str) -> bool {
+    path()
+        .split(':')
+        .any(|folder| PathBuf::from(folder).join(program).is_file())
+}
+
+/// Runs `program` with these arguments and the URLs, once with each engine.
+fn expect_equal(program: &str, arguments: &[&str], script: &str) {
+    let Some(netns) = namespace("clients") else {
+        return;
+    };
+    if !is_installed(program) {
+        println!("SKIP: {program} is not installed");
+        return;
+    }
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/proxy/clients")
+        .join(script);
+    for engine in ["auto", "copy", "splice"] {
+        let output = netns.run(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").context("no origin")?;
+            let address = listener.local_addr().context("no address")?;
+            origin::serve(listener);
+            let start = |words: String| {
+                let words: Vec<String> = words.split(' ').map(ToOwned::to_owned).collect();
+                Subject::start(weir(), &words)
+            };
+            let reverse = start(format!(
+                "--mode reverse --backend {address} --engine {engine}"
+            ))?;
+            let forward = start(format!("--mode forward --engine {engine}"))?;
+            let urls = [address, reverse.address, forward.address];
+            Command::new("timeout")
+                .args(["120", program])
+                .args(arguments)
+                .arg(&script)
+                .args(urls.map(|address| format!("http://{address}")))
+                .env("PATH", path())
+                .env("GOCACHE", std::env::temp_dir().join("weir-test-go"))
+                .output()
+                .context(program)
+        });
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("compared"),
+            "{program}, engine {engine}: {said}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn curl_gets_what_the_origin_sends() {
+    expect_equal("bash", &[], "curl.sh");
+}
+
+#[test]
+fn wget_gets_what_the_origin_sends() {
+    expect_equal("bash", &[], "wget.sh");
+}
+
+#[test]
+fn pythons_requests_and_http_client_get_what_the_origin_sends() {
+    expect_equal("python3", &[], "client.py");
+}
+
+#[test]
+fn go_gets_what_the_origin_sends() {
+    expect_equal("go", &["run"], "client.go");
+}
+
+#[test]
+fn node_gets_what_the_origin_sends() {
+    expect_equal("node", &[], "client.mjs");
+}

@@ -1,0 +1,52 @@
+//! `weir-lab proxy-matrix` in short.
+
+use weir_lab::experiments::proxy_matrix::{Args, measure};
+use weir_lab::matrix::Traffic;
+
+use super::{namespace, weir};
+
+/// Runs some thousand transfers; each run has a seed of its own, which a failure names.
+fn expect_no_fault(traffic: Traffic) {
+    if namespace("root").is_none() {
+        return;
+    }
+    let args = Args {
+        transfers: 5_000,
+        seed: None,
+        traffic: vec![traffic],
+        engines: ["auto", "copy", "splice"].map(String::from).to_vec(),
+        clients: 128,
+        patience: 20,
+        threads: None,
+        weir: Some(weir().clone()),
+        json: false,
+    };
+    let matrix = measure(&args).unwrap();
+    assert_eq!(matrix.faults(), 0, "{}", matrix.render());
+    assert!(matrix.transfers() >= args.transfers);
+    let (whole, cut) = matrix.rows.iter().fold((0, 0), |(whole, cut), row| {
+        (whole + row.tally.whole, cut + row.tally.cut)
+    });
+    assert_eq!(whole + cut, matrix.transfers());
+    assert!(whole > cut && cut > 0, "{whole} whole, {cut} cut");
+}
+
+#[test]
+fn tcp_connections_keep_every_byte_and_every_end() {
+    expect_no_fault(Traffic::Tcp);
+}
+
+#[test]
+fn connect_tunnels_keep_every_byte_and_every_end() {
+    expect_no_fault(Traffic::Connect);
+}
+
+#[test]
+fn requests_to_backends_and_their_replies_keep_every_byte() {
+    expect_no_fault(Traffic::Reverse);
+}
+
+#[test]
+fn requests_to_any_server_and_their_replies_keep_every_byte() {
+    expect_no_fault(Traffic::Forward);
+}
