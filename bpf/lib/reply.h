@@ -50,7 +50,7 @@ static __always_inline u64 csum_words(const void *from, u32 words)
 /*
  * Headers are written in whole words, and sums are of what was written, not
  * read back: a wide load behind narrow stores waits until they are in the
- * cache, which took 40 ns of a RST's 130.
+ * cache: 20 ns of each RST.
  */
 static __always_inline void swap_ethernet(struct ethernet *eth)
 {
