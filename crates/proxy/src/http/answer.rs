@@ -10,58 +10,29 @@ pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Tells a client that its tunnel is open (RFC 9110 Section 9.3.6).
 pub const CONNECTED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// Declares each error once: variant, status, name (RFC 9209 Section 2.3), text.
-macro_rules! proxy_errors {
-    ($($variant:ident, $status:literal, $name:literal, $text:literal;)*) => {
-        /// Why a request got no reply from a server: the error types of RFC 9209 Section 2.3, with
-        /// the status recommended there.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[repr(u8)]
-        pub enum ProxyError {
-            $(#[doc = $text] $variant,)*
-        }
-
-        impl ProxyError {
-            /// Every error, in the order of the discriminants: the index of a counter.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// The status of the reply.
-            pub fn status(self) -> u16 {
-                match self { $(Self::$variant => $status,)* }
-            }
-
-            /// The name in `Proxy-Status`, metrics and logs.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)* }
-            }
-
-            /// One clause for people.
-            pub fn text(self) -> &'static str {
-                match self { $(Self::$variant => $text,)* }
-            }
-        }
-    };
-}
-
-proxy_errors! {
-    DnsTimeout, 504, "dns_timeout", "the name of the server was not resolved in time";
-    DnsError, 502, "dns_error", "the name of the server could not be resolved";
-    DestinationNotFound, 500, "destination_not_found", "no server is configured for this request";
-    DestinationUnavailable, 503, "destination_unavailable", "no server is healthy";
-    DestinationIpUnroutable, 502, "destination_ip_unroutable", "there is no route to the server";
-    ConnectionRefused, 502, "connection_refused", "the server refused the connection";
-    ConnectionTerminated, 502, "connection_terminated", "the server closed the connection before its reply";
-    ConnectionTimeout, 504, "connection_timeout", "the server did not take the connection in time";
-    ConnectionReadTimeout, 504, "connection_read_timeout", "the server sent nothing in time";
-    ConnectionWriteTimeout, 504, "connection_write_timeout", "the server took nothing in time";
-    ConnectionLimitReached, 503, "connection_limit_reached", "all connections to the server are busy";
-    HttpRequestError, 400, "http_request_error", "the request is malformed";
-    HttpRequestDenied, 403, "http_request_denied", "the request is not allowed";
-    HttpProtocolError, 502, "http_protocol_error", "the server's reply is malformed";
-    HttpResponseIncomplete, 502, "http_response_incomplete", "the server's reply broke off";
-    HttpUpgradeFailed, 502, "http_upgrade_failed", "the server did not take the upgrade";
-    ProxyInternalError, 500, "proxy_internal_error", "the proxy failed";
-    ProxyLoopDetected, 508, "proxy_loop_detected", "the request passed through this proxy too often";
+reasons! {
+    /// Why a request got no reply from a server: the error types of RFC 9209 Section 2.3, with the
+    /// status recommended there and the name that stands in `Proxy-Status`.
+    pub enum ProxyError {
+        DnsTimeout, 504, "dns_timeout", "the name of the server was not resolved in time";
+        DnsError, 502, "dns_error", "the name of the server could not be resolved";
+        DestinationNotFound, 500, "destination_not_found", "no server is configured for this request";
+        DestinationUnavailable, 503, "destination_unavailable", "no server is healthy";
+        DestinationIpUnroutable, 502, "destination_ip_unroutable", "there is no route to the server";
+        ConnectionRefused, 502, "connection_refused", "the server refused the connection";
+        ConnectionTerminated, 502, "connection_terminated", "the server closed the connection before its reply";
+        ConnectionTimeout, 504, "connection_timeout", "the server did not take the connection in time";
+        ConnectionReadTimeout, 504, "connection_read_timeout", "the server sent nothing in time";
+        ConnectionWriteTimeout, 504, "connection_write_timeout", "the server took nothing in time";
+        ConnectionLimitReached, 503, "connection_limit_reached", "all connections to the server are busy";
+        HttpRequestError, 400, "http_request_error", "the request is malformed";
+        HttpRequestDenied, 403, "http_request_denied", "the request is not allowed";
+        HttpProtocolError, 502, "http_protocol_error", "the server's reply is malformed";
+        HttpResponseIncomplete, 502, "http_response_incomplete", "the server's reply broke off";
+        HttpUpgradeFailed, 502, "http_upgrade_failed", "the server did not take the upgrade";
+        ProxyInternalError, 500, "proxy_internal_error", "the proxy failed";
+        ProxyLoopDetected, 508, "proxy_loop_detected", "the request passed through this proxy too often";
+    }
 }
 
 /// A reply of the proxy's own, which says why there is no other.

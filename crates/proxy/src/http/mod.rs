@@ -10,6 +10,9 @@
 //! What goes out is safer than what came in: every head is written with one meaning only, so that
 //! the next reader cannot see another message in the same bytes (RFC 9112 Section 11.2).
 
+#[macro_use]
+mod reasons;
+
 pub mod answer;
 mod chunked;
 mod diagnosis;

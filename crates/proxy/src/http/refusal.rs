@@ -1,85 +1,56 @@
 //! Why a message is not forwarded.
 
-/// Declares each reason once: variant, status for a client, name in metrics and logs, text.
-macro_rules! refusals {
-    ($($variant:ident, $status:literal, $name:literal, $text:literal;)*) => {
-        /// Why a message is refused. Each reason has a counter and a name.
-        ///
-        /// In a request it is answered with [`Refusal::status`]; a reply that is refused becomes
-        /// 502 (RFC 9112 Section 6.3), whatever the reason.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[repr(u8)]
-        pub enum Refusal {
-            $(#[doc = $text] $variant,)*
-        }
+reasons! {
+    /// Why a message is refused.
+    ///
+    /// In a request it is answered with [`Refusal::status`]; a reply that is refused becomes 502
+    /// (RFC 9112 Section 6.3), whatever the reason. The name is in kebab case.
+    pub enum Refusal {
+        // The start line (RFC 9112 Sections 3 and 4).
+        RequestLine, 400, "request-line", "the first line is not a method, a target and HTTP/1.x with one space between";
+        StatusLine, 502, "status-line", "the first line is not HTTP/1.x, a status and a reason with one space between";
+        Version, 505, "version", "the protocol version is neither HTTP/1.0 nor HTTP/1.1";
+        Target, 400, "target", "the request target has a form or a character that is not allowed here";
+        TargetTooLong, 414, "target-too-long", "the request target is longer than the limit";
+        Scheme, 501, "scheme", "the scheme of the request target is not http";
 
-        impl Refusal {
-            /// Every reason, in the order of the discriminants: the index of a counter.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+        // Lines and fields (RFC 9112 Sections 2.2 and 5).
+        BareLf, 400, "bare-lf", "a line ends in LF without CR";
+        BareCr, 400, "bare-cr", "a CR is not followed by LF";
+        FieldName, 400, "field-name", "a field name is not a token followed by a colon";
+        FieldNameSpace, 400, "field-name-space", "whitespace stands between a field name and its colon";
+        Folded, 400, "folded", "a line begins with whitespace (obs-fold)";
+        FieldValue, 400, "field-value", "a control character stands in a field value";
+        TooManyFields, 431, "too-many-fields", "there are more fields than the limit";
+        HeadTooLong, 431, "head-too-long", "the head is longer than the limit";
 
-            /// The status of the reply to the client whose request is refused.
-            pub fn status(self) -> u16 {
-                match self { $(Self::$variant => $status,)* }
-            }
+        // Routing (RFC 9112 Section 3.2).
+        HostMissing, 400, "host-missing", "an HTTP/1.1 request has no Host";
+        HostTwice, 400, "host-twice", "there is more than one Host";
+        Host, 400, "host", "Host is not a host with an optional port";
+        Loop, 508, "loop", "the request passed through this proxy too often";
 
-            /// The name in metrics and logs, in kebab case.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)* }
-            }
+        // Framing (RFC 9112 Sections 6 and 7).
+        Length, 400, "length", "Content-Length is not one decimal number below 2^64";
+        LengthTwice, 400, "length-twice", "there is more than one Content-Length";
+        LengthAndCoding, 400, "length-and-coding", "there are both Content-Length and Transfer-Encoding";
+        Coding, 501, "coding", "Transfer-Encoding names a coding other than `chunked`";
+        CodingTwice, 400, "coding-twice", "there is more than one Transfer-Encoding";
+        CodingFinal, 400, "coding-final", "`chunked` is not the last transfer coding, or not the only one of its name";
+        CodingVersion, 400, "coding-version", "Transfer-Encoding in HTTP/1.0";
+        BodyNotAllowed, 400, "body-not-allowed", "CONNECT and TRACE have no body";
+        Nominated, 400, "nominated", "Connection names a field that is not only for this connection, or too many";
+        ChunkSize, 400, "chunk-size", "a chunk size is not 1 to 16 hexadecimal digits";
+        ChunkExtension, 400, "chunk-extension", "a chunk extension is malformed or too long";
+        ChunkEnd, 400, "chunk-end", "chunk data is not followed by CRLF";
+        Trailer, 400, "trailer", "a trailer field is malformed, or names a field that is not allowed there";
+        TrailersTooLong, 431, "trailers-too-long", "the trailer section is longer than the limit";
 
-            /// One clause for people, also in `Proxy-Status`.
-            pub fn text(self) -> &'static str {
-                match self { $(Self::$variant => $text,)* }
-            }
-        }
-    };
-}
-
-refusals! {
-    // The start line (RFC 9112 Sections 3 and 4).
-    RequestLine, 400, "request-line", "the first line is not a method, a target and HTTP/1.x with one space between";
-    StatusLine, 502, "status-line", "the first line is not HTTP/1.x, a status and a reason with one space between";
-    Version, 505, "version", "the protocol version is neither HTTP/1.0 nor HTTP/1.1";
-    Target, 400, "target", "the request target has a form or a character that is not allowed here";
-    TargetTooLong, 414, "target-too-long", "the request target is longer than the limit";
-    Scheme, 501, "scheme", "the scheme of the request target is not http";
-
-    // Lines and fields (RFC 9112 Sections 2.2 and 5).
-    BareLf, 400, "bare-lf", "a line ends in LF without CR";
-    BareCr, 400, "bare-cr", "a CR is not followed by LF";
-    FieldName, 400, "field-name", "a field name is not a token followed by a colon";
-    FieldNameSpace, 400, "field-name-space", "whitespace stands between a field name and its colon";
-    Folded, 400, "folded", "a line begins with whitespace (obs-fold)";
-    FieldValue, 400, "field-value", "a control character stands in a field value";
-    TooManyFields, 431, "too-many-fields", "there are more fields than the limit";
-    HeadTooLong, 431, "head-too-long", "the head is longer than the limit";
-
-    // Routing (RFC 9112 Section 3.2).
-    HostMissing, 400, "host-missing", "an HTTP/1.1 request has no Host";
-    HostTwice, 400, "host-twice", "there is more than one Host";
-    Host, 400, "host", "Host is not a host with an optional port";
-    Loop, 508, "loop", "the request passed through this proxy too often";
-
-    // Framing (RFC 9112 Sections 6 and 7).
-    Length, 400, "length", "Content-Length is not one decimal number below 2^64";
-    LengthTwice, 400, "length-twice", "there is more than one Content-Length";
-    LengthAndCoding, 400, "length-and-coding", "there are both Content-Length and Transfer-Encoding";
-    Coding, 501, "coding", "Transfer-Encoding names a coding other than `chunked`";
-    CodingTwice, 400, "coding-twice", "there is more than one Transfer-Encoding";
-    CodingFinal, 400, "coding-final", "`chunked` is not the last transfer coding, or not the only one of its name";
-    CodingVersion, 400, "coding-version", "Transfer-Encoding in HTTP/1.0";
-    BodyNotAllowed, 400, "body-not-allowed", "CONNECT and TRACE have no body";
-    Nominated, 400, "nominated", "Connection names a field that is not only for this connection, or too many";
-    ChunkSize, 400, "chunk-size", "a chunk size is not 1 to 16 hexadecimal digits";
-    ChunkExtension, 400, "chunk-extension", "a chunk extension is malformed or too long";
-    ChunkEnd, 400, "chunk-end", "chunk data is not followed by CRLF";
-    Trailer, 400, "trailer", "a trailer field is malformed, or names a field that is not allowed there";
-    TrailersTooLong, 431, "trailers-too-long", "the trailer section is longer than the limit";
-
-    // Conversation (RFC 9110 Sections 7.8, 10.1.1 and 15).
-    Expectation, 417, "expectation", "Expect is not `100-continue`";
-    Status, 502, "status", "the status is below 100";
-    Switch, 502, "switch", "101 to a request that did not ask for an upgrade";
+        // Conversation (RFC 9110 Sections 7.8, 10.1.1 and 15).
+        Expectation, 417, "expectation", "Expect is not `100-continue`";
+        Status, 502, "status", "the status is below 100";
+        Switch, 502, "switch", "101 to a request that did not ask for an upgrade";
+    }
 }
 
 impl std::fmt::Display for Refusal {
