@@ -5,8 +5,8 @@ use weir_core::listener::{Admit, DEFAULT_INTERVAL, Establish, Front, HalfClose, 
 use weir_core::units::format_duration;
 use weir_core::verdict::{Counters, Verdict};
 
-/// Interfaces that a line names before it only counts the rest.
-const NAMED_INTERFACES: usize = 6;
+/// Names that a line gives before it only counts the rest.
+const EXAMPLES: usize = 6;
 
 /// `reserv rst-syn, admit wait 20ms`, and whatever else is not the default.
 pub fn policy(listener: &Listener) -> String {
@@ -41,11 +41,16 @@ pub fn interfaces<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     if names.is_empty() {
         return "no interface yet".to_owned();
     }
-    if names.len() <= NAMED_INTERFACES {
+    examples(&names)
+}
+
+/// The first names, and how many more there are.
+pub fn examples(names: &[&str]) -> String {
+    if names.len() <= EXAMPLES {
         return names.join(", ");
     }
-    let rest = names.len() - NAMED_INTERFACES;
-    format!("{} and {rest} more", names[..NAMED_INTERFACES].join(", "))
+    let rest = names.len() - EXAMPLES;
+    format!("{} and {rest} more", names[..EXAMPLES].join(", "))
 }
 
 /// `1 listener`, `3 listeners`.

@@ -3,8 +3,6 @@
 use serde::Serialize;
 use weir_core::config::SynCookies;
 
-use crate::describe;
-
 /// Backlogs below this overflow in bursts that a server absorbs easily: at 10 000 connections/s it
 /// is 50 ms of them. It is the default of nginx and Apache; 128 was that of older kernels.
 const SMALL_BACKLOG: u32 = 511;
@@ -43,6 +41,57 @@ pub struct Finding {
     pub text: String,
     /// What to do; empty if nothing.
     pub hint: String,
+    /// What the name ends with, where several objects are looked at in the same way.
+    #[serde(skip)]
+    pub object: Option<Object>,
+}
+
+/// One of several objects of a kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    /// Its own name.
+    pub name: String,
+    /// What it is one of, in the plural: `interfaces`, `sockets`.
+    pub kind: &'static str,
+}
+
+impl Finding {
+    /// Whether the two differ in their objects at most.
+    fn same_but_for_object(&self, other: &Finding) -> bool {
+        let kind = |finding: &Finding| finding.object.as_ref().map(|object| object.kind);
+        (self.state, &self.text, &self.hint, kind(self))
+            == (other.state, &other.text, &other.hint, kind(other))
+            && self.topic() == other.topic()
+    }
+
+    /// The name without the object at its end.
+    fn topic(&self) -> &str {
+        let object = self.object.as_ref().map_or("", |object| &object.name);
+        self.name.strip_suffix(object).unwrap_or(&self.name)
+    }
+
+    /// The name of a row that stands for so many findings like this one.
+    pub fn name_for(&self, count: usize) -> String {
+        match &self.object {
+            Some(object) if count > 1 => format!("{}{count} {}", self.topic(), object.kind),
+            _ => self.name.clone(),
+        }
+    }
+}
+
+/// Puts findings together that differ in their objects only; in the order of the first of each.
+pub fn fold(findings: &[Finding]) -> Vec<Vec<&Finding>> {
+    let mut folded: Vec<Vec<&Finding>> = Vec::new();
+    for finding in findings {
+        match folded
+            .iter_mut()
+            .find(|like| like[0].same_but_for_object(finding))
+        {
+            Some(like) => like.push(finding),
+            None => folded.push(vec![finding]),
+        }
+    }
+    folded
 }
 
 /// What was seen on this machine; `None` is what could not be read.
@@ -90,6 +139,15 @@ pub struct Socket {
     pub mptcp: bool,
 }
 
+impl Socket {
+    fn object(&self) -> Object {
+        Object {
+            name: self.address.clone(),
+            kind: "sockets",
+        }
+    }
+}
+
 /// Everything there is to say about the machine.
 pub fn advise(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![syn_cookies(facts)];
@@ -101,7 +159,7 @@ pub fn advise(facts: &Facts) -> Vec<Finding> {
             .iter()
             .map(|receiver| steering(receiver, facts)),
     );
-    findings.extend(xdp_on_veth(&facts.lonely_veths));
+    findings.extend(facts.lonely_veths.iter().map(|veth| xdp_on_veth(veth)));
     match &facts.sockets {
         Ok(sockets) => {
             findings.push(somaxconn(facts));
@@ -113,6 +171,7 @@ pub fn advise(facts: &Facts) -> Vec<Finding> {
             state: State::Warn,
             text: format!("not read: {cause}"),
             hint: "run it as root; the guard's own programs read them".into(),
+            object: None,
         }),
     }
     findings
@@ -124,6 +183,28 @@ fn finding(name: &str, state: State, text: impl Into<String>, hint: impl Into<St
         state,
         text: text.into(),
         hint: hint.into(),
+        object: None,
+    }
+}
+
+/// A finding about one of several objects of a kind: `backlog of` a socket.
+fn finding_about(
+    what: &str,
+    object: Object,
+    state: State,
+    text: impl Into<String>,
+    hint: impl Into<String>,
+) -> Finding {
+    Finding {
+        object: Some(object.clone()),
+        ..finding(&format!("{what} {}", object.name), state, text, hint)
+    }
+}
+
+fn interface(name: &str) -> Object {
+    Object {
+        name: name.to_owned(),
+        kind: "interfaces",
     }
 }
 
@@ -209,50 +290,43 @@ fn receive_queues(facts: &Facts) -> Finding {
 
 fn steering(receiver: &Receiver, facts: &Facts) -> Finding {
     let Receiver {
-        interface,
+        interface: name,
         queues,
         rps,
     } = receiver;
-    let name = format!("receive steering of {interface}");
+    let finding = |state, text, hint| {
+        finding_about("receive steering of", interface(name), state, text, hint)
+    };
     if *rps {
         return finding(
-            &name,
             State::Ok,
-            "RPS is on: keep the server's core out of rps_cpus if it is busy",
+            "RPS is on: keep the server's core out of rps_cpus if it is busy".to_owned(),
             "",
         );
     }
     if *queues == 1 && facts.cpus > 1 {
-        return finding(
-            &name,
-            State::Warn,
-            format!(
-                "one receive queue and no RPS: one of {} CPUs does all receive work, and a server \
-                 on that CPU competes with it",
-                facts.cpus
-            ),
-            format!(
-                "run the server on other CPUs, or set \
-                 /sys/class/net/{interface}/queues/rx-0/rps_cpus"
-            ),
+        let text = format!(
+            "one receive queue and no RPS: one of {} CPUs does all receive work, and a server on \
+             that CPU competes with it",
+            facts.cpus
         );
+        let hint = "run the server on other CPUs, or set queues/rx-0/rps_cpus of the interface, \
+                    below /sys/class/net";
+        return finding(State::Warn, text, hint);
     }
-    finding(&name, State::Ok, format!("{queues} receive queues"), "")
+    finding(State::Ok, format!("{queues} receive queues"), "")
 }
 
-fn xdp_on_veth(lonely: &[String]) -> Option<Finding> {
-    if lonely.is_empty() {
-        return None;
-    }
-    let names = describe::interfaces(lonely.iter().map(String::as_str));
-    Some(finding(
-        &format!("XDP front on {names}"),
+fn xdp_on_veth(veth: &str) -> Finding {
+    finding_about(
+        "XDP front on",
+        interface(veth),
         State::Warn,
         "veth whose other end has no XDP program: answers from XDP would be lost, so front = \
          \"xdp\" stays at tc ingress there",
         "with front = \"tc\" (the default) nothing is amiss; for \"xdp\" attach a native XDP \
          program to the other end, one that passes everything will do",
-    ))
+    )
 }
 
 fn somaxconn(facts: &Facts) -> Finding {
@@ -286,8 +360,9 @@ fn backlog(socket: &Socket, facts: &Facts) -> Option<Finding> {
             limit.map_or_else(String::new, |n| format!(" = {n}"))
         ),
     };
-    Some(finding(
-        &format!("backlog of {}", socket.address),
+    Some(finding_about(
+        "backlog of",
+        socket.object(),
         State::Warn,
         format!(
             "{}: too small for bursts (less than {SMALL_BACKLOG}); connections that the server \
@@ -299,8 +374,9 @@ fn backlog(socket: &Socket, facts: &Facts) -> Option<Finding> {
 }
 
 fn mptcp(socket: &Socket) -> Finding {
-    finding(
-        &format!("MPTCP on {}", socket.address),
+    finding_about(
+        "MPTCP on",
+        socket.object(),
         State::Warn,
         "the kernel takes no cookie from weir for MPTCP listeners: no-syn-drop refuses at the SYN \
          there, as reserv does",
@@ -446,6 +522,40 @@ mod tests {
                 ..one("eth0", false)
             })
             .is_empty()
+        );
+    }
+
+    #[test]
+    fn findings_that_differ_in_their_objects_only_become_one_row() {
+        let veths: Vec<String> = (0..9).map(|i| format!("veth{i}")).collect();
+        let facts = Facts {
+            lonely_veths: veths.clone(),
+            ..sockets(128, true)
+        };
+        let findings = advise(&facts);
+        let rows = fold(&findings);
+        assert_eq!(rows.iter().map(Vec::len).sum::<usize>(), findings.len());
+        let folded: Vec<_> = rows.iter().filter(|row| row.len() > 1).collect();
+        assert_eq!(folded.len(), 1);
+        assert_eq!(folded[0][0].name_for(9), "XDP front on 9 interfaces");
+        let objects: Vec<_> = folded[0]
+            .iter()
+            .filter_map(|f| f.object.as_ref())
+            .map(|object| object.name.clone())
+            .collect();
+        assert_eq!(objects, veths);
+    }
+
+    #[test]
+    fn a_finding_about_one_object_keeps_its_name() {
+        let findings = advise(&sockets(128, false));
+        let names: Vec<String> = fold(&findings)
+            .iter()
+            .map(|row| row[0].name_for(row.len()))
+            .collect();
+        assert!(
+            names.contains(&"backlog of 0.0.0.0:80".to_owned()),
+            "{names:?}"
         );
     }
 

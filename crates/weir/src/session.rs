@@ -191,11 +191,6 @@ impl<B: Backend> Session<B> {
         let missing = missing(&asked, &self.links).into_iter().map(|name| {
             format!("interface {name} does not exist yet; it is guarded once it appears")
         });
-        let at_tc = self.attached.values().filter_map(|attached| {
-            let why = attached.no_front.as_ref()?;
-            let name = &attached.wanted.name;
-            Some(format!("front = xdp stays at tc ingress on {name}: {why}"))
-        });
         let absent = asked.iter().filter_map(|listener| {
             let ip = listener.address.ip?;
             (!self.backend.has_address(ip)).then(|| {
@@ -208,9 +203,28 @@ impl<B: Backend> Session<B> {
         });
         missing
             .chain(self.failed.values().cloned())
-            .chain(at_tc)
+            .chain(self.fronts_at_tc())
             .chain(absent)
             .collect()
+    }
+
+    /// One sentence for each reason, which a host of containers may have on many interfaces.
+    fn fronts_at_tc(&self) -> Vec<String> {
+        let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+        for attached in self.attached.values() {
+            let Some(why) = attached.no_front.as_deref() else {
+                continue;
+            };
+            match by_reason.iter_mut().find(|(reason, _)| *reason == why) {
+                Some((_, names)) => names.push(&attached.wanted.name),
+                None => by_reason.push((why, vec![&attached.wanted.name])),
+            }
+        }
+        let sentence = |(why, names): (&str, Vec<&str>)| {
+            let names = describe::examples(&names);
+            format!("front = xdp stays at tc ingress on {names}: {why}")
+        };
+        by_reason.into_iter().map(sentence).collect()
     }
 
     /// Everything that is otherwise than asked: [`Session::warnings`] and [`Session::fallbacks`].

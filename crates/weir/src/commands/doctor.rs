@@ -7,7 +7,8 @@ use serde::Serialize;
 use weir_kernel::{Guard, Mechanism, probe};
 
 use crate::cli::Doctor;
-use crate::diagnosis::{Facts, Finding, Receiver, Socket, State, advise};
+use crate::describe;
+use crate::diagnosis::{Facts, Finding, Receiver, Socket, State, advise, fold};
 use crate::environment::sysctl;
 use crate::failure::{Failure, ROOT_HINT, Result};
 use crate::links::{self, Link};
@@ -115,27 +116,35 @@ impl Diagnosis {
             ]
         };
         let mechanisms: Vec<_> = self.mechanisms.iter().flat_map(Row::cells).collect();
-        let advice: Vec<_> = self.advice.iter().flat_map(advice_cells).collect();
+        let advice = fold(&self.advice);
+        let advice: Vec<_> = advice
+            .iter()
+            .flat_map(|alike| advice_cells(alike))
+            .collect();
         let mechanisms = table(&head("mechanism"), &mechanisms);
         format!("{mechanisms}\n{}", table(&head("advice"), &advice))
     }
 }
 
-fn advice_cells(finding: &Finding) -> Vec<Vec<String>> {
-    let first = vec![
+/// The row of findings that differ in their objects only, of which it names some.
+fn advice_cells(alike: &[&Finding]) -> Vec<Vec<String>> {
+    let finding = alike[0];
+    let line = |text: String| vec![String::new(), String::new(), text];
+    let mut rows = vec![vec![
         finding.state.word().into(),
-        finding.name.clone(),
+        finding.name_for(alike.len()),
         finding.text.clone(),
-    ];
-    let hint = vec![
-        String::new(),
-        String::new(),
-        format!("hint: {}", finding.hint),
-    ];
-    match finding.hint.is_empty() {
-        true => vec![first],
-        false => vec![first, hint],
+    ]];
+    if alike.len() > 1 {
+        let objects = alike.iter().filter_map(|finding| finding.object.as_ref());
+        let mut names: Vec<&str> = objects.map(|object| object.name.as_str()).collect();
+        names.dedup();
+        rows.push(line(describe::examples(&names)));
     }
+    if !finding.hint.is_empty() {
+        rows.push(line(format!("hint: {}", finding.hint)));
+    }
+    rows
 }
 
 fn facts() -> Result<Facts> {
@@ -212,6 +221,7 @@ fn receiver(interface: &str, queues: &Path) -> Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnosis::Object;
 
     #[test]
     fn drops_of_all_cpus_are_summed_in_hex() {
@@ -240,6 +250,30 @@ mod tests {
         let missing = || Err("no tcx".to_owned());
         assert!(verdict(&[mechanism(true, Ok(())), mechanism(false, missing())]).is_ok());
         assert!(verdict(&[mechanism(true, missing())]).is_err());
+    }
+
+    #[test]
+    fn a_crowd_of_veths_is_one_row_that_names_some() {
+        let veth = |i: usize| Finding {
+            name: format!("XDP front on veth{i}"),
+            state: State::Warn,
+            text: "alone".into(),
+            hint: "company".into(),
+            object: Some(Object {
+                name: format!("veth{i}"),
+                kind: "interfaces",
+            }),
+        };
+        let diagnosis = Diagnosis {
+            ok: true,
+            mechanisms: Vec::new(),
+            advice: (0..40).map(veth).collect(),
+        };
+        let expected = "state  advice\n\
+            warn   XDP front on 40 interfaces  alone\n\
+            \x20                                  veth0, veth1, veth2, veth3, veth4, veth5 and 34 more\n\
+            \x20                                  hint: company\n";
+        assert!(diagnosis.text().ends_with(expected), "{}", diagnosis.text());
     }
 
     #[test]

@@ -319,3 +319,23 @@ fn what_stands_otherwise_than_asked_is_said() {
     session.links_changed(vec![link(1, "lo"), link(3, "eth1")]);
     starts(&session, &["interface eth1 is not guarded: "]);
 }
+
+#[test]
+fn fronts_that_stay_at_tc_for_one_reason_are_one_sentence() {
+    let fake = Fake::default();
+    let veth = |index| Link {
+        peer: Some(Peer {
+            index: 100 + index,
+            netns: None,
+        }),
+        ..link(index, &format!("veth{index}"))
+    };
+    let mut session = start(&fake, vec![with_front()]);
+    session.links_changed((3..43).map(veth).collect());
+    let [warning] = &session.warnings()[..] else {
+        panic!("{:?}", session.warnings());
+    };
+    let names = "veth3, veth4, veth5, veth6, veth7, veth8 and 34 more";
+    let start = format!("front = xdp stays at tc ingress on {names}: ");
+    assert!(warning.starts_with(&start), "{warning}");
+}
