@@ -1,4 +1,5 @@
-//! `weir explain`: what a counter counts and what to do about it, what a config key sets.
+//! `weir explain`: what a counter counts and what to do about it, what a config key sets, what a
+//! column of `weir status` shows.
 
 use std::fmt::Write as _;
 
@@ -16,11 +17,42 @@ pub enum Topic {
     Verdict(&'static VerdictInfo),
     /// A key of a `[[listener]]` table.
     Key(&'static Key),
+    /// A number that `weir status` shows.
+    Column(&'static Column),
 }
+
+/// A number in the table of `weir status`.
+pub struct Column {
+    /// Its head, with `_` for `-`.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub text: &'static str,
+    /// How to read it.
+    note: &'static str,
+}
+
+/// The columns that are neither a config key nor a counter.
+const COLUMNS: [Column; 3] = [
+    Column {
+        name: "queue",
+        text: "Connections that wait for accept() / places in the listen queue, over all sockets of the listener",
+        note: "The kernel takes one more than there are places: 5/4 is a full queue where it decides (establish = default or abort, mode = observe). reserv and no-syn-drop stop at 4/4.",
+    },
+    Column {
+        name: "half_open",
+        text: "Handshakes under way: the kernel has answered their SYN, and their final ACK has not come yet",
+        note: "With reserv each of them holds a place. Clients that hold a cookie hold none and are not counted.",
+    },
+    Column {
+        name: "wait",
+        text: "How long a connection that comes now will wait for accept(): those before it, times the measured time between accepts",
+        note: "The longest of the listener's sockets; `-` as long as nothing has been measured. admit = wait compares it with target_wait.",
+    },
+];
 
 /// A name that stands for nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is neither a counter nor a config key")]
+#[error("{name:?} is no counter, no config key and no column of weir status")]
 pub struct Unknown {
     /// As it was given.
     pub name: String,
@@ -28,20 +60,21 @@ pub struct Unknown {
     pub did_you_mean: Option<&'static str>,
 }
 
-/// Finds a counter or a config key by its name.
+/// Finds a counter, a config key or a column by its name.
 ///
 /// # Errors
-/// Neither, with the name that was probably meant.
+/// None of them, with the name that was probably meant.
 pub fn topic(name: &str) -> Result<Topic, Unknown> {
     let name = &name.replace('-', "_");
     let verdict = Verdict::by_name(name).map(|verdict| Topic::Verdict(verdict.info()));
     verdict
         .or_else(|| Key::by_name(name).map(Topic::Key))
+        .or_else(|| {
+            let column = COLUMNS.iter().find(|column| column.name == name);
+            column.map(Topic::Column)
+        })
         .ok_or_else(|| {
-            let verdicts = VERDICTS.iter().map(|row| row.name);
-            let names: Vec<_> = verdicts
-                .chain(LISTENER_KEYS.iter().map(|key| key.name))
-                .collect();
+            let names: Vec<_> = list().into_iter().map(|(name, ..)| name).collect();
             Unknown {
                 name: name.to_owned(),
                 did_you_mean: did_you_mean(name, &names),
@@ -55,6 +88,7 @@ impl Topic {
         match self {
             Topic::Verdict(row) => verdict_text(row),
             Topic::Key(key) => key_text(key),
+            Topic::Column(column) => column_text(column),
         }
     }
 }
@@ -83,6 +117,11 @@ fn key_text(key: &Key) -> String {
         let _ = writeln!(text, "  default: {default}");
     }
     text
+}
+
+fn column_text(column: &Column) -> String {
+    let Column { name, text, note } = column;
+    format!("{name} (column of weir status)\n  {text}\n\n  {note}\n")
 }
 
 /// The words that a key takes, each with its text; none for keys with other values.
@@ -212,18 +251,22 @@ const ADVICE: [(&str, &str); 19] = [
     ),
 ];
 
-/// All names with their one-line texts: counters first, then keys.
+/// All names with their one-line texts: counters first, then keys, then columns.
 pub fn list() -> Vec<(&'static str, &'static str, &'static str)> {
     let verdicts = VERDICTS
         .iter()
         .map(|row| (row.name, kind_word(row.kind), row.text));
-    verdicts
-        .chain(LISTENER_KEYS.iter().map(|key| (key.name, "key", key.text)))
-        .collect()
+    let keys = LISTENER_KEYS.iter().map(|key| (key.name, "key", key.text));
+    let columns = COLUMNS
+        .iter()
+        .map(|column| (column.name, "column", column.text));
+    verdicts.chain(keys).chain(columns).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -251,12 +294,9 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_both_counter_and_key() {
-        assert!(
-            LISTENER_KEYS
-                .iter()
-                .all(|key| Verdict::by_name(key.name).is_none())
-        );
+    fn no_name_has_two_meanings() {
+        let names: BTreeSet<_> = list().into_iter().map(|(name, ..)| name).collect();
+        assert_eq!(names.len(), list().len());
     }
 
     #[test]

@@ -49,12 +49,13 @@ pub enum Command {
     /// Check a config file and print the values in effect
     Check(Check),
     /// Show the listeners under guard: queues, policy, verdicts
+    #[command(after_help = "`weir explain NAME` says what a column or a verdict means.")]
     Status(Status),
     /// Take all protection off in this network namespace
     Detach,
     /// Say what this machine can do, mechanism by mechanism, and why not
     Doctor(Doctor),
-    /// Explain a counter or a config key; without a name, list them all
+    /// Explain a counter, a config key or a column of status; without a name, list them all
     Explain(Explain),
     /// Write man pages or completions into a directory
     #[command(hide = true)]
@@ -180,7 +181,7 @@ pub struct Doctor {
 /// `weir explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// A counter (syn_admitted) or a config key (target_wait)
+    /// A counter (syn_admitted), a config key (target_wait) or a column of status (queue)
     pub name: Option<String>,
 }
 

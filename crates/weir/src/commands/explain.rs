@@ -1,4 +1,4 @@
-//! `weir explain`: what a counter counts, what a config key sets.
+//! `weir explain`: what a counter counts, what a config key sets, what a column of `weir status` shows.
 
 use weir_core::explain::{list, topic};
 
