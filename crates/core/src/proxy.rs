@@ -1,7 +1,11 @@
 //! A proxy and what it is to do: the words of the config file and of the flags, once each.
 
-use std::net::SocketAddr;
+mod side;
+
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+
+pub use side::SideOptions;
 
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +44,13 @@ pub struct Proxy {
     pub mode: Mode,
     /// Where `reverse` and `tcp` hand them to; at least one. `forward` has none.
     pub backends: Vec<SocketAddr>,
+    /// Local addresses that backends are connected from, in turn; empty: the route's. Each has
+    /// local ports of its own for each backend.
+    pub source: Vec<IpAddr>,
+    /// TCP options of the clients' connections.
+    pub client: SideOptions,
+    /// TCP options of the connections to servers.
+    pub server: SideOptions,
     /// What moves the bytes.
     pub engine: Engine,
     /// Threads, each with its own listening socket and event loop; 0: one per CPU that the process
@@ -71,6 +82,9 @@ impl Proxy {
             listen,
             mode,
             backends: Vec::new(),
+            source: Vec::new(),
+            client: SideOptions::default(),
+            server: SideOptions::default(),
             engine: Engine::Auto,
             threads: 0,
             backlog: 4096,

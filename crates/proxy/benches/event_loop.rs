@@ -8,9 +8,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use weir_proxy::runtime::{
-    Handle, ListenOptions, Runtime, SideOptions, TcpListener, TcpStream, try_both,
-};
+use weir_core::proxy::SideOptions;
+use weir_proxy::runtime::{Handle, ListenOptions, Runtime, TcpListener, TcpStream, try_both};
 
 const ROUNDS: usize = 15;
 const CONNECTIONS: usize = 40;

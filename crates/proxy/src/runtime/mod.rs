@@ -14,14 +14,16 @@
 mod executor;
 mod mailbox;
 mod poller;
+mod side;
 mod source;
 mod tcp;
 mod wheel;
 
 pub use executor::{Clock, Handle, Runtime, TaskId, first, try_both};
 pub use mailbox::{Mailbox, Sender, mailbox};
+pub use side::{OptionError, set_side_options};
 pub use source::Direction;
-pub use tcp::{ListenOptions, SideOptions, TcpListener, TcpStream};
+pub use tcp::{ListenOptions, TcpListener, TcpStream, bind_source, tcp_socket};
 
 #[cfg(test)]
 mod tests;

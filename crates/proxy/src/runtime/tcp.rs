@@ -15,21 +15,16 @@ use rustix::net::{
 
 use super::executor::Handle;
 use super::poller::Trigger;
+use super::side::set_side_options;
 use super::source::{Direction, Source};
 use crate::sys;
+use weir_core::proxy::SideOptions;
 
 /// A connection.
 pub struct TcpStream {
     fd: OwnedFd,
     source: Rc<Source>,
     handle: Handle,
-}
-
-/// TCP options of the connections of one side, independent of the other side's.
-#[derive(Debug, Clone, Default)]
-pub struct SideOptions {
-    /// Congestion control by its kernel name, as `bbr`; `None` is the system's.
-    pub congestion: Option<String>,
 }
 
 impl TcpStream {
@@ -41,7 +36,7 @@ impl TcpStream {
         }
     }
 
-    /// Connects, from one of the addresses of `source` if given.
+    /// Connects, from the address `source` if given.
     ///
     /// # Errors
     /// As connect(2); `TimedOut` after the task's deadline.
@@ -51,15 +46,11 @@ impl TcpStream {
         source: Option<IpAddr>,
         options: &SideOptions,
     ) -> io::Result<TcpStream> {
-        let fd = socket(address)?;
+        let fd = tcp_socket(address)?;
         sockopt::set_tcp_nodelay(&fd, true)?;
-        if let Some(congestion) = &options.congestion {
-            sockopt::set_tcp_congestion(&fd, congestion)?;
-        }
+        set_side_options(&fd, options)?;
         if let Some(ip) = source {
-            // The port is chosen at connect(), where only the whole 4-tuple has to be free.
-            sys::set_bind_address_no_port(&fd)?;
-            rustix::net::bind(&fd, &SocketAddr::new(ip, 0))?;
+            bind_source(&fd, ip)?;
         }
         let stream = TcpStream::new(fd, handle.clone());
         match rustix::net::connect(&stream.fd, &address) {
@@ -297,7 +288,11 @@ impl Drop for TcpStream {
     }
 }
 
-fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
+/// A socket for connections of the family of `address`.
+///
+/// # Errors
+/// As socket(2).
+pub fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -310,6 +305,16 @@ fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
         flags,
         tcp,
     )?)
+}
+
+/// Binds to a local address. The port is chosen at connect(), where only the whole 4-tuple has to
+/// be free.
+///
+/// # Errors
+/// As bind(2): `AddrNotAvailable` when the address is not this machine's.
+pub fn bind_source(fd: impl AsFd, ip: IpAddr) -> io::Result<()> {
+    sys::set_bind_address_no_port(&fd)?;
+    Ok(rustix::net::bind(fd, &SocketAddr::new(ip, 0))?)
 }
 
 /// How a port is listened on.
@@ -342,14 +347,12 @@ impl TcpListener {
     /// # Errors
     /// As bind(2) and listen(2).
     pub fn open(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
-        let fd = socket(address)?;
+        let fd = tcp_socket(address)?;
         sockopt::set_socket_reuseaddr(&fd, true)?;
         sockopt::set_socket_reuseport(&fd, true)?;
-        // Accepted connections inherit both.
+        // Accepted connections inherit these.
         sockopt::set_tcp_nodelay(&fd, true)?;
-        if let Some(congestion) = &options.side.congestion {
-            sockopt::set_tcp_congestion(&fd, congestion)?;
-        }
+        set_side_options(&fd, &options.side)?;
         if let Some(time) = options.defer_accept {
             sys::set_defer_accept(&fd, time)?;
         }

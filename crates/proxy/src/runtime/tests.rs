@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::*;
+use weir_core::proxy::SideOptions;
 
 fn run<T: 'static>(main: impl AsyncFnOnce(Handle) -> T + 'static) -> T {
     let runtime = Runtime::new().unwrap();

@@ -2,6 +2,7 @@
 
 mod date;
 mod http;
+mod settings;
 mod tcp;
 mod worker;
 
@@ -18,7 +19,7 @@ use std::time::Duration;
 use weir_core::proxy::{Mode, Proxy};
 
 use crate::metrics::{BackendCounters, ListenerCounters};
-use crate::runtime::{ListenOptions, SideOptions, TcpListener};
+use crate::runtime::{ListenOptions, TcpListener};
 use crate::upstream::{self, Question};
 use worker::Order;
 
@@ -60,6 +61,16 @@ pub enum Error {
         /// Which.
         address: SocketAddr,
         /// As bind(2) and listen(2).
+        cause: io::Error,
+    },
+    /// A setting that this machine does not take.
+    #[error("cannot use {key} = {value:?}: {cause}")]
+    Setting {
+        /// Its key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// As bind(2) and setsockopt(2).
         cause: io::Error,
     },
     /// The kernel refuses a thread, an epoll or an event descriptor.
@@ -106,8 +117,10 @@ impl Server {
     /// Listens, and starts the threads. Port 0 is any free port.
     ///
     /// # Errors
-    /// The address is taken or not of this machine, or the kernel is out of something.
+    /// The address is taken or not of this machine, a setting is not for this machine, or the kernel
+    /// is out of something.
     pub fn start(settings: Proxy) -> Result<Server, Error> {
+        settings::check(&settings)?;
         let threads = thread_count(&settings);
         let (address, listeners) = listen(&settings, threads)?;
         let start_resolver = || {
@@ -274,7 +287,7 @@ fn listen(settings: &Proxy, threads: usize) -> Result<(SocketAddr, Vec<OwnedFd>)
         backlog: settings.backlog,
         // In tcp mode the server may be the one who speaks first.
         defer_accept: (settings.mode != Mode::Tcp).then_some(settings.head_timeout),
-        side: SideOptions::default(),
+        side: settings.client.clone(),
     };
     let mut address = settings.listen;
     let mut listeners = Vec::new();

@@ -83,7 +83,7 @@ pub fn run(
             lanes: Lanes::default(),
             upstreams: Upstreams {
                 backends: Backends::new(backends(&settings, &counters)),
-                origins: Origins::new(Arc::default(), settings.connect_timeout),
+                origins: Origins::new(Arc::default(), settings.clone()),
                 names: resolver.map(|resolver| Names::new(resolver, answers)),
             },
             scratch: Scratch::default(),
@@ -106,16 +106,12 @@ pub fn run(
     })?
 }
 
-fn backends(settings: &Proxy, counters: &Counters) -> Vec<Rc<Backend>> {
+fn backends(settings: &Arc<Proxy>, counters: &Counters) -> Vec<Rc<Backend>> {
     let addresses = settings.backends.iter();
     let pairs = addresses.zip(&counters.backends);
     pairs
         .map(|(address, counters)| {
-            Rc::new(Backend::new(
-                *address,
-                counters.clone(),
-                settings.connect_timeout,
-            ))
+            Rc::new(Backend::new(*address, counters.clone(), settings.clone()))
         })
         .collect()
 }

@@ -1,14 +1,16 @@
 //! One server: its open connections, its health, its counters.
 
 use std::cell::{Cell, RefCell};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
+use weir_core::proxy::Proxy;
+
+use super::source::Sources;
 use crate::metrics::BackendCounters;
-use crate::runtime::{Clock, Handle, SideOptions, TcpStream};
+use crate::runtime::{Clock, Handle, TcpStream};
 
 /// How long a backend that refused a connection is passed over, if others are there.
 const PASSED_OVER: Clock = 1000;
@@ -21,8 +23,8 @@ pub struct Backend {
     pub address: SocketAddr,
     /// What this thread did with it.
     pub counters: Arc<BackendCounters>,
-    connect_timeout: Duration,
-    options: SideOptions,
+    settings: Arc<Proxy>,
+    sources: Sources,
     /// When a connection to it last failed, if none has succeeded since.
     failed: Cell<Option<Clock>>,
     idle: RefCell<Vec<Idle>>,
@@ -48,13 +50,13 @@ impl Backend {
     pub fn new(
         address: SocketAddr,
         counters: Arc<BackendCounters>,
-        connect_timeout: Duration,
+        settings: Arc<Proxy>,
     ) -> Backend {
         Backend {
             address,
             counters,
-            connect_timeout,
-            options: SideOptions::default(),
+            sources: Sources::new(&settings.source, address),
+            settings,
             failed: Cell::new(None),
             idle: RefCell::default(),
         }
@@ -93,8 +95,9 @@ impl Backend {
     /// # Errors
     /// As connect(2), `TimedOut` after the connect timeout.
     pub async fn connect(self: &Rc<Self>, handle: &Handle) -> io::Result<Link> {
-        handle.set_deadline(self.connect_timeout);
-        match TcpStream::connect(handle, self.address, None, &self.options).await {
+        handle.set_deadline(self.settings.connect_timeout);
+        let options = &self.settings.server;
+        match self.sources.connect(handle, self.address, options).await {
             Ok(stream) => {
                 self.counters.connects.add(1);
                 self.failed.set(None);
@@ -106,7 +109,10 @@ impl Backend {
             }
             Err(error) => {
                 self.counters.connects_failed.add(1);
-                self.failed.set(Some(handle.now()));
+                // That this machine has no port left says nothing of the server.
+                if error.kind() != ErrorKind::AddrNotAvailable {
+                    self.failed.set(Some(handle.now()));
+                }
                 Err(error)
             }
         }

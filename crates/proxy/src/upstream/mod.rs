@@ -3,6 +3,7 @@
 mod backend;
 mod names;
 mod origins;
+mod source;
 
 pub use backend::{Backend, Link};
 pub use names::{Names, Question, Resolved, start_resolver};

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+
+use weir_core::proxy::Proxy;
 
 use super::Backend;
 use crate::metrics::BackendCounters;
@@ -15,16 +16,16 @@ use crate::runtime::Clock;
 pub struct Origins {
     known: RefCell<HashMap<SocketAddr, Rc<Backend>>>,
     counters: Arc<BackendCounters>,
-    connect_timeout: Duration,
+    settings: Arc<Proxy>,
 }
 
 impl Origins {
     /// No servers yet; all of them count into the same counters.
-    pub fn new(counters: Arc<BackendCounters>, connect_timeout: Duration) -> Origins {
+    pub fn new(counters: Arc<BackendCounters>, settings: Arc<Proxy>) -> Origins {
         Origins {
             known: RefCell::default(),
             counters,
-            connect_timeout,
+            settings,
         }
     }
 
@@ -34,7 +35,7 @@ impl Origins {
             Rc::new(Backend::new(
                 address,
                 self.counters.clone(),
-                self.connect_timeout,
+                self.settings.clone(),
             ))
         };
         let mut known = self.known.borrow_mut();

@@ -126,6 +126,13 @@ impl From<Error> for Failure {
                 }
                 _ => "",
             },
+            Error::Setting { key, .. } => match key.as_str() {
+                "source" => "`ip address` lists this machine's addresses",
+                key if key.ends_with("_congestion") => {
+                    "`sysctl net.ipv4.tcp_available_congestion_control` lists those there are"
+                }
+                _ => "",
+            },
             Error::System { .. } => "",
         };
         Failure::failed(error.to_string(), hint)

@@ -278,6 +278,8 @@ fn unreachable(error: &io::Error) -> ProxyError {
     match error.kind() {
         ErrorKind::ConnectionRefused => ProxyError::ConnectionRefused,
         ErrorKind::TimedOut => ProxyError::ConnectionTimeout,
+        // No local port is left: see `source`.
+        ErrorKind::AddrNotAvailable => ProxyError::ConnectionLimitReached,
         ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
             ProxyError::DestinationIpUnroutable
         }

@@ -1,0 +1,36 @@
+//! Tries what only the kernel knows of the settings, before the first client does.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use weir_core::proxy::{Proxy, SideOptions};
+
+use super::Error;
+use crate::runtime::{OptionError, bind_source, set_side_options, tcp_socket};
+
+/// Whether this machine can do what the settings ask for.
+pub fn check(settings: &Proxy) -> Result<(), Error> {
+    check_options("client", &settings.client)?;
+    check_options("server", &settings.server)?;
+    settings.source.iter().try_for_each(|ip| check_source(*ip))
+}
+
+fn check_source(ip: IpAddr) -> Result<(), Error> {
+    let socket = tcp_socket(SocketAddr::new(ip, 0));
+    let bound = socket.and_then(|fd| bind_source(fd, ip));
+    bound.map_err(|cause| setting("source".to_owned(), ip.to_string(), cause))
+}
+
+fn check_options(side: &str, options: &SideOptions) -> Result<(), Error> {
+    let fd = tcp_socket((Ipv4Addr::UNSPECIFIED, 0).into()).map_err(|cause| Error::System {
+        what: "open a socket",
+        cause,
+    })?;
+    set_side_options(&fd, options).map_err(|OptionError { name, value, cause }| {
+        setting(format!("{side}_{name}"), value, cause)
+    })
+}
+
+fn setting(key: String, value: String, cause: io::Error) -> Error {
+    Error::Setting { key, value, cause }
+}
