@@ -1,8 +1,8 @@
-//! The config file `weir.toml`: listeners and their policies.
+//! The config file `weir.toml`: listeners and their policies, proxies and what they do.
 //!
-//! [`keys::LISTENER_KEYS`] declares each key once; [`parse()`] reads a file by it, [`example()`]
-//! writes one, [`lint()`] names what is odd, and [`fit()`] bends a policy to what the network
-//! namespace allows.
+//! [`LISTENER_KEYS`] and [`PROXY_KEYS`] declare each key once; [`parse()`] reads a file by them,
+//! [`example()`] writes one, [`lint()`] names what is odd, and [`fit()`] bends a policy to what the
+//! network namespace allows.
 
 mod address;
 mod error;
@@ -11,25 +11,35 @@ mod fit;
 pub mod keys;
 mod lint;
 mod parse;
+mod proxy_keys;
 mod suggest;
+mod table;
+mod value;
 mod word;
 
 pub use address::{parse_ip, parse_port, parse_socket_address};
 pub use error::{Fault, Place, Problem, Problems};
 pub use example::example;
 pub use fit::{Environment, Fallback, Fitted, SynCookies, fit, mptcp_fallback, policy_words};
+pub use keys::{LISTENER_KEYS, default_name};
 pub use lint::lint;
-pub use parse::{default_name, parse};
+pub use parse::parse;
+pub use proxy_keys::PROXY_KEYS;
 pub use suggest::did_you_mean;
+pub use table::{Key, Kind, Table, WordText};
+pub use value::{Given, Setting, parse_word};
 pub use word::{Word, WordInfo};
 
 use crate::listener::Listener;
+use crate::proxy::Proxy;
 
 /// A config file that was read without error.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The listeners in the order of the file, all defaults filled in.
     pub listeners: Vec<Listener>,
+    /// The proxies in the order of the file, all defaults filled in.
+    pub proxies: Vec<Proxy>,
     /// What is valid and yet hardly what was meant.
     pub warnings: Vec<Warning>,
 }

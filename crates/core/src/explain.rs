@@ -3,20 +3,17 @@
 
 use std::fmt::Write as _;
 
-use crate::config::keys::{Key, LISTENER_KEYS};
-use crate::config::{Word, did_you_mean};
-use crate::listener::{
-    Admit, Establish, Front, HalfClose, ListenAddress, Listener, Mode, RejectSyn,
-};
+use crate::config::{Key, Table, did_you_mean};
+use crate::listener::Listener;
+use crate::proxy::Proxy;
 use crate::verdict::{Kind, VERDICTS, Verdict, VerdictInfo};
 
-/// A name that `weir explain` knows.
-#[derive(Clone, Copy)]
+/// What a name stands for that `weir explain` knows.
 pub enum Topic {
     /// A verdict and its counter.
     Verdict(&'static VerdictInfo),
-    /// A key of a `[[listener]]` table.
-    Key(&'static Key),
+    /// A key, of one kind of table or of both.
+    Key(Option<&'static Key<Listener>>, Option<&'static Key<Proxy>>),
     /// A number that `weir status` shows.
     Column(&'static Column),
 }
@@ -66,20 +63,22 @@ pub struct Unknown {
 /// None of them, with the name that was probably meant.
 pub fn topic(name: &str) -> Result<Topic, Unknown> {
     let name = &name.replace('-', "_");
-    let verdict = Verdict::by_name(name).map(|verdict| Topic::Verdict(verdict.info()));
-    verdict
-        .or_else(|| Key::by_name(name).map(Topic::Key))
-        .or_else(|| {
-            let column = COLUMNS.iter().find(|column| column.name == name);
-            column.map(Topic::Column)
-        })
-        .ok_or_else(|| {
+    if let Some(verdict) = Verdict::by_name(name) {
+        return Ok(Topic::Verdict(verdict.info()));
+    }
+    if let Some(column) = COLUMNS.iter().find(|column| column.name == name) {
+        return Ok(Topic::Column(column));
+    }
+    match (Key::by_name(name), Key::by_name(name)) {
+        (None, None) => {
             let names: Vec<_> = list().into_iter().map(|(name, ..)| name).collect();
-            Unknown {
+            Err(Unknown {
                 name: name.to_owned(),
                 did_you_mean: did_you_mean(name, &names),
-            }
-        })
+            })
+        }
+        (listener, proxy) => Ok(Topic::Key(listener, proxy)),
+    }
 }
 
 impl Topic {
@@ -87,7 +86,10 @@ impl Topic {
     pub fn text(&self) -> String {
         match self {
             Topic::Verdict(row) => verdict_text(row),
-            Topic::Key(key) => key_text(key),
+            Topic::Key(listener, proxy) => {
+                let texts = [listener.map(key_text), proxy.map(key_text)];
+                texts.into_iter().flatten().collect::<Vec<_>>().join("\n")
+            }
             Topic::Column(column) => column_text(column),
         }
     }
@@ -102,9 +104,9 @@ fn verdict_text(row: &VerdictInfo) -> String {
     text
 }
 
-fn key_text(key: &Key) -> String {
-    let mut text = format!("{} (key of [[listener]])\n  {}\n", key.name, key.text);
-    let words = words(key.name);
+fn key_text<T: Table>(key: &Key<T>) -> String {
+    let mut text = format!("{} (key of [[{}]])\n  {}\n", key.name, T::NAME, key.text);
+    let words = key.words();
     if words.is_empty() {
         let _ = writeln!(text, "  values: {}", key.values);
     }
@@ -112,9 +114,9 @@ fn key_text(key: &Key) -> String {
     for (word, meaning) in words {
         let _ = writeln!(text, "    {word:<width$}  {meaning}");
     }
-    if !["name", "address", "interfaces"].contains(&key.name) {
-        let default = (key.show)(&Listener::new("web", ListenAddress { ip: None, port: 80 }));
-        let _ = writeln!(text, "  default: {default}");
+    let required = T::REQUIRED.iter().any(|(name, _)| *name == key.name);
+    if key.name != "name" && !key.kind.is_list() && !required {
+        let _ = writeln!(text, "  default: {}", (key.show)(&T::blank()));
     }
     text
 }
@@ -122,22 +124,6 @@ fn key_text(key: &Key) -> String {
 fn column_text(column: &Column) -> String {
     let Column { name, text, note } = column;
     format!("{name} (column of weir status)\n  {text}\n\n  {note}\n")
-}
-
-/// The words that a key takes, each with its text; none for keys with other values.
-fn words(key: &str) -> Vec<(&'static str, &'static str)> {
-    fn rows<T: Word>() -> Vec<(&'static str, &'static str)> {
-        T::WORDS.iter().map(|row| (row.word, row.text)).collect()
-    }
-    match key {
-        "establish" => rows::<Establish>(),
-        "reject_syn" => rows::<RejectSyn>(),
-        "admit" => rows::<Admit>(),
-        "half_close" => rows::<HalfClose>(),
-        "mode" => rows::<Mode>(),
-        "front" => rows::<Front>(),
-        _ => Vec::new(),
-    }
 }
 
 /// The word of a kind in lists.
@@ -256,11 +242,15 @@ pub fn list() -> Vec<(&'static str, &'static str, &'static str)> {
     let verdicts = VERDICTS
         .iter()
         .map(|row| (row.name, kind_word(row.kind), row.text));
-    let keys = LISTENER_KEYS.iter().map(|key| (key.name, "key", key.text));
     let columns = COLUMNS
         .iter()
         .map(|column| (column.name, "column", column.text));
+    let keys = keys::<Listener>().chain(keys::<Proxy>());
     verdicts.chain(keys).chain(columns).collect()
+}
+
+fn keys<T: Table>() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    T::keys().iter().map(|key| (key.name, T::NAME, key.text))
 }
 
 #[cfg(test)]
@@ -295,26 +285,31 @@ mod tests {
 
     #[test]
     fn no_name_has_two_meanings() {
-        let names: BTreeSet<_> = list().into_iter().map(|(name, ..)| name).collect();
-        assert_eq!(names.len(), list().len());
+        let names = |kind: fn(&str) -> bool| -> BTreeSet<_> {
+            let named = list().into_iter().filter(|(_, of, _)| kind(of));
+            named.map(|(name, ..)| name).collect()
+        };
+        let keys = names(|kind| kind == Listener::NAME || kind == Proxy::NAME);
+        let others = names(|kind| kind != Listener::NAME && kind != Proxy::NAME);
+        assert!(keys.is_disjoint(&others));
+        assert_eq!(others.len(), VERDICTS.len() + COLUMNS.len());
     }
 
     #[test]
     fn a_key_that_takes_words_explains_each_of_its_values() {
-        for key in LISTENER_KEYS
+        for key in Listener::keys()
             .iter()
-            .filter(|key| !words(key.name).is_empty())
+            .filter(|key| !key.words().is_empty())
         {
-            let listed: Vec<&str> = words(key.name).iter().map(|(word, _)| *word).collect();
+            let listed: Vec<&str> = key.words().iter().map(|(word, _)| *word).collect();
             assert_eq!(listed.join(" | "), key.values, "{}", key.name);
         }
-        assert_eq!(
-            LISTENER_KEYS
-                .iter()
-                .filter(|key| !words(key.name).is_empty())
-                .count(),
-            6
-        );
+    }
+
+    #[test]
+    fn a_key_of_both_tables_is_explained_for_each() {
+        let text = topic("mode").ok().unwrap().text();
+        assert!(text.contains("key of [[listener]]") && text.contains("key of [[proxy]]"));
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub enum Engine {
     Splice,
 }
 
+/// Proxies that one process runs.
+pub const MAX_PROXIES: usize = 256;
+
 /// One proxy: where it listens and what it does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proxy {

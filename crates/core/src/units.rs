@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 /// A unit of time: how it is written and how many nanoseconds it has.
-const TIME_UNITS: [(&str, u64); 4] = [
+const TIME_UNITS: [(&str, u64); 5] = [
     ("us", 1_000),
     ("ms", 1_000_000),
     ("s", 1_000_000_000),
     ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
 ];
 
-/// Reads a duration: a decimal number and one of `us`, `ms`, `s`, `min`.
+/// Reads a duration: a decimal number and one of `us`, `ms`, `s`, `min`, `h`.
 ///
 /// # Errors
 /// Says what is missing or wrong; a bare number is refused, since its unit would be a guess.
@@ -48,6 +49,46 @@ pub fn format_duration(duration: Duration) -> String {
         return format!("{}ms", decimal(us, 1_000));
     }
     format!("{}s", decimal(us, 1_000_000))
+}
+
+/// A unit of size and how many bytes it has, the largest first.
+const SIZE_UNITS: [(&str, u64); 4] = [
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("B", 1),
+];
+
+/// Reads a size: a whole number and one of `B`, `KiB`, `MiB`, `GiB`.
+///
+/// # Errors
+/// Says what is missing or wrong; a bare number is refused, since its unit would be a guess.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = (&text[..digits], text[digits..].trim_start());
+    if unit.is_empty() && !number.is_empty() {
+        return Err(format!("{text:?} has no unit"));
+    }
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no size"))?;
+    let (_, bytes) = SIZE_UNITS
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or_else(|| format!("{unit:?} is no unit of size: B, KiB, MiB, GiB"))?;
+    number
+        .checked_mul(*bytes)
+        .ok_or_else(|| format!("{text:?} is too large"))
+}
+
+/// Writes a size in the largest unit that it is a whole number of; [`parse_size`] reads it back.
+pub fn format_size(bytes: u64) -> String {
+    let unit = SIZE_UNITS
+        .iter()
+        .find(|(_, unit)| bytes.is_multiple_of(*unit) && bytes > 0);
+    let (name, unit) = unit.unwrap_or(&("B", 1));
+    format!("{}{name}", bytes / unit)
 }
 
 /// `value / scale` without trailing zeros; `scale` is a power of ten.
@@ -98,7 +139,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn sizes_are_read_with_their_unit() {
+        for (text, bytes) in [
+            ("0B", 0),
+            ("32KiB", 32 << 10),
+            ("1 GiB", 1 << 30),
+            ("1000B", 1000),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "1",
+            "KiB",
+            "-1B",
+            "1.5KiB",
+            "1KB",
+            "1kib",
+            "99999999999GiB",
+        ] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_size_that_is_written_is_read_back(bytes: u64) {
+            prop_assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
+        }
+
         #[test]
         fn what_is_written_is_read_back(us in 0u64..100_000_000_000) {
             let duration = Duration::from_micros(us);

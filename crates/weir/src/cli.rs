@@ -1,20 +1,22 @@
 //! The command line: this one definition gives parsing, help, man pages and completions.
 //!
-//! Values and texts of the policy flags come from `weir_core::config::keys`, where the config file
-//! has them from too.
+//! Values and texts of the flags come from the keys of `weir_core::config`, where the config file has
+//! them from too.
 
-use std::net::{IpAddr, SocketAddr};
+mod flags;
+
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use weir_core::config::keys::{
-    Key, Setting, check_overbook, parse_interface, parse_name, parse_wait,
-};
-use weir_core::config::{Fault, Word, parse_ip, parse_port, parse_socket_address};
-use weir_core::listener::{Admit, Establish, Front, HalfClose, ListenAddress, Listener, RejectSyn};
-use weir_core::proxy::{Engine, Mode};
+use weir_core::config::keys::{check_overbook, parse_interface, parse_name, parse_wait};
+use weir_core::config::{Fault, Key, Word, parse_ip, parse_port};
+use weir_core::listener::{Admit, Establish, Front, HalfClose, Listener, RejectSyn};
+use weir_core::proxy;
+
+use self::flags::KeyFlags;
 
 /// Where the control socket and the lock are, one pair per network namespace.
 pub const RUNTIME_DIR: &str = "/run/weir";
@@ -127,22 +129,15 @@ pub struct Run {
 
 /// `weir proxy`.
 #[derive(Debug, Args)]
+#[command(override_usage = "weir proxy --config <FILE>\n       \
+                            weir proxy --listen <ADDR:PORT> --mode <WORD> [OPTIONS]")]
 pub struct Proxy {
-    /// Where to listen; * is every address, IPv4 and IPv6, and port 0 any free port
-    #[arg(long, value_name = "ADDR:PORT", value_parser = parsed(parse_socket_address))]
-    pub listen: SocketAddr,
-    /// What to do with connections
-    #[arg(long, value_name = "M", value_parser = words::<Mode>())]
-    pub mode: Mode,
-    /// A server to hand them to, with mode reverse or tcp (may be repeated)
-    #[arg(long = "backend", value_name = "ADDR:PORT", value_parser = parsed(parse_socket_address))]
-    pub backends: Vec<SocketAddr>,
-    /// What moves the bytes [default: auto]
-    #[arg(long, value_name = "E", value_parser = words::<Engine>())]
-    pub engine: Option<Engine>,
-    /// Threads, each with an event loop [default: one per CPU]
-    #[arg(long, value_name = "N")]
-    pub threads: Option<u32>,
+    /// Run the proxies of this config file; `weir check --example` prints one
+    #[arg(long, value_name = "FILE", conflicts_with = "settings")]
+    pub config: Option<PathBuf>,
+    /// The one proxy to run, if there is no file.
+    #[command(flatten)]
+    pub flags: KeyFlags<proxy::Proxy>,
 }
 
 /// `weir check`.
@@ -244,21 +239,16 @@ fn words<T: Word>() -> impl TypedValueParser<Value = T> {
         .map(|word| T::from_word(&word).expect("clap has checked the word against the same list"))
 }
 
-/// The key's text and its default.
+/// The text and the default of a listener's key.
 fn key_help(name: &str) -> String {
-    let key = Key::by_name(name).expect("flags are named after config keys");
-    let default = (key.show)(&Listener::new("", ListenAddress { ip: None, port: 0 }));
-    match default {
-        Setting::Text(word) => format!("{} [default: {word}]", key.text),
-        Setting::Flag(_) => key.text.to_owned(),
-        other => format!("{} [default: {other}]", key.text),
-    }
+    flags::help(Key::<Listener>::by_name(name).expect("flags are named after config keys"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use weir_core::config::Table;
 
     #[test]
     fn the_definition_is_consistent() {
@@ -273,11 +263,10 @@ mod tests {
             .get_arguments()
             .filter_map(|arg| arg.get_long())
             .collect();
-        for key in &weir_core::config::keys::LISTENER_KEYS {
+        for key in Listener::keys() {
             let flag = match key.name {
-                "interfaces" => "interface".to_owned(),
                 "mode" => "observe".to_owned(),
-                name => name.replace('_', "-"),
+                _ => flags::long(key),
             };
             assert!(flags.contains(&flag.as_str()), "--{flag}");
         }

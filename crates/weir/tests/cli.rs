@@ -18,6 +18,8 @@ const CASES: &[(&str, &str)] = &[
     ("no-command", ""),
     ("check", "check two.toml"),
     ("check-json", "check --json two.toml"),
+    ("check-proxies", "check proxies.toml"),
+    ("check-proxies-json", "check --json proxies.toml"),
     ("check-odd", "check odd.toml"),
     ("check-bad", "check bad.toml"),
     ("check-syntax", "check syntax.toml"),
@@ -27,6 +29,7 @@ const CASES: &[(&str, &str)] = &[
     ("explain-counter", "explain syn_reset_wait"),
     ("explain-key", "explain target_wait"),
     ("explain-words", "explain reject-syn"),
+    ("explain-both", "explain mode"),
     ("explain-slip", "explain syn_admited"),
     ("explain-stranger", "explain gold"),
     ("protect-policy", "protect 80 --establish reserve"),
@@ -50,7 +53,19 @@ const CASES: &[(&str, &str)] = &[
         "proxy-address",
         "proxy --listen 192.0.2.1:0 --mode tcp --backend 10.0.0.1:80",
     ),
+    (
+        "proxy-limit",
+        "proxy --listen *:0 --mode forward --idle-timeout 20",
+    ),
+    ("proxy-word", "proxy --listen *:0 --mode backward"),
+    (
+        "proxy-config-flags",
+        "proxy --config proxies.toml --mode tcp",
+    ),
+    ("proxy-config-bad", "proxy --config proxies-bad.toml"),
+    ("proxy-config-none", "proxy --config two.toml"),
     ("run-bad", "run --config bad.toml"),
+    ("run-none", "run --config proxies.toml"),
     ("status-none", "--runtime-dir none status"),
     ("status-none-json", "--runtime-dir none status --json"),
     ("detach-none", "--runtime-dir none detach"),
@@ -161,8 +176,8 @@ impl Drop for Folder {
     }
 }
 
-const VISIBLE: [&str; 8] = [
-    "protect", "run", "reload", "check", "status", "detach", "doctor", "explain",
+const VISIBLE: [&str; 9] = [
+    "protect", "run", "reload", "proxy", "check", "status", "detach", "doctor", "explain",
 ];
 
 #[test]

@@ -1,36 +1,64 @@
-//! The commented example file `packaging/weir.toml`, made from [`LISTENER_KEYS`].
+//! The commented example file `packaging/weir.toml`, made from the keys.
 
 use std::fmt::Write as _;
 
-use super::keys::LISTENER_KEYS;
+use super::table::Table;
 use crate::listener::{ListenAddress, Listener};
+use crate::proxy::{Mode, Proxy};
 
 const HEAD: &str = "\
-# weir.toml - listeners under guard. `weir check FILE` shows the values in effect,
-# `weir run --config FILE` puts them in force, `weir reload` swaps them without a gap.
-# Made by `weir check --example`. Every key but address may be left out.
+# weir.toml - listeners under guard, and proxies. `weir check FILE` shows the values in effect,
+# `weir run --config FILE` guards the listeners, `weir proxy --config FILE` runs the proxies, `weir
+# reload` swaps both without a gap. Made by `weir check --example`. Every key may be left out whose
+# text does not say that it is required.
 ";
 
 /// Width of the comments.
 const WIDTH: usize = 100;
 
-/// The example file: one listener with every key at its default.
+/// The example file: a listener and a proxy with every key at its default. The proxy's lines are
+/// comments: a server that is to be guarded needs none.
 pub fn example() -> String {
-    let listener = Listener::new("web", ListenAddress { ip: None, port: 80 });
-    let mut file = format!("{HEAD}\n[[listener]]\n");
-    for key in &LISTENER_KEYS {
-        for line in wrap(&format!("{}.", key.text), WIDTH - 2) {
-            let _ = writeln!(file, "# {line}");
-        }
-        let _ = writeln!(file, "# values: {}", key.values);
-        let _ = match key.name {
-            "interfaces" => writeln!(file, "# interfaces = [\"eth0\"]\n"),
-            name => writeln!(file, "{name} = {}\n", (key.show)(&listener)),
+    let mut file = HEAD.to_owned();
+    file.push_str(&example_table(&listener()));
+    file.push_str("\n# A proxy: without the `#` at the beginning of each line.\n#\n");
+    for line in example_table(&proxy()).trim_start().lines() {
+        let _ = match line {
+            "" => writeln!(file, "#"),
+            line => writeln!(file, "#{line}"),
         };
     }
-    file.truncate(file.trim_end().len());
-    file.push('\n');
     file
+}
+
+fn listener() -> Listener {
+    Listener::new("web", ListenAddress { ip: None, port: 80 })
+}
+
+fn proxy() -> Proxy {
+    let backend = std::net::SocketAddr::from(([10, 0, 0, 5], 8080));
+    let listen = std::net::SocketAddr::from(([0, 0, 0, 0], 8080));
+    let mut proxy = Proxy::new("edge", listen, Mode::Reverse);
+    proxy.backends = vec![backend];
+    proxy
+}
+
+/// A table with all of its keys, each below its text.
+fn example_table<T: Table>(table: &T) -> String {
+    let mut text = format!("\n[[{}]]\n", T::NAME);
+    for key in T::keys() {
+        for line in wrap(&format!("{}.", key.text), WIDTH - 3) {
+            let _ = writeln!(text, "# {line}");
+        }
+        let _ = writeln!(text, "# values: {}", key.values);
+        let _ = match key.name {
+            "interfaces" => writeln!(text, "# interfaces = [\"eth0\"]\n"),
+            name => writeln!(text, "{name} = {}\n", (key.show)(table)),
+        };
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    text
 }
 
 fn wrap(text: &str, width: usize) -> Vec<String> {
@@ -55,9 +83,19 @@ mod tests {
     #[test]
     fn the_example_is_the_default_policy_and_not_odd() {
         let config = parse("example", &example()).unwrap();
-        let web = Listener::new("web", ListenAddress { ip: None, port: 80 });
-        assert_eq!(config.listeners, [web]);
-        assert!(config.warnings.is_empty());
+        assert_eq!(config.listeners, [listener()]);
+        assert!(config.proxies.is_empty() && config.warnings.is_empty());
+    }
+
+    #[test]
+    fn the_examples_proxy_has_the_defaults_once_it_is_no_comment() {
+        let file = example();
+        let (_, proxy_lines) = file.split_once("each line.\n").unwrap();
+        let uncommented: String = proxy_lines
+            .lines()
+            .map(|line| format!("{}\n", &line[1..]))
+            .collect();
+        assert_eq!(parse("example", &uncommented).unwrap().proxies, [proxy()]);
     }
 
     #[test]

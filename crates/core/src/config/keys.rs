@@ -1,94 +1,24 @@
 //! The keys of a `[[listener]]` table: each is declared once, and `weir check`, the example file,
 //! `weir explain`, the flags' help and `weir status` all read this list.
 
-use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::error::Fault;
-use super::suggest::did_you_mean;
+use super::lint::lint;
+use super::table::{Key, Kind, Table, words_of};
+use super::value::{Given, Setting, flag, list, mismatch, number, text, word};
 use super::word::Word;
-use crate::listener::{Listener, MAX_INTERFACES};
+use crate::listener::{
+    Admit, Establish, Front, HalfClose, ListenAddress, Listener, MAX_INTERFACES, MAX_LISTENERS,
+    Mode, RejectSyn,
+};
 use crate::units::{format_duration, parse_duration};
 
-/// A value as the file has it, with the types that keys can have.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Given {
-    /// A string.
-    Text(String),
-    /// An integer or a float.
-    Number(f64),
-    /// `true` or `false`.
-    Flag(bool),
-    /// An array of strings.
-    List(Vec<String>),
-    /// Anything else, by the name of its type.
-    Other(&'static str),
-}
-
-impl Given {
-    fn type_name(&self) -> &'static str {
-        match self {
-            Given::Text(_) => "a string",
-            Given::Number(_) => "a number",
-            Given::Flag(_) => "true or false",
-            Given::List(_) => "a list of strings",
-            Given::Other(name) => name,
-        }
-    }
-}
-
-/// A setting in force. Its `Display` is TOML, its serde form the plain value.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum Setting {
-    /// A word, a name, an address or a value with its unit.
-    Text(String),
-    /// A share.
-    Number(f64),
-    /// On or off.
-    Flag(bool),
-    /// Names.
-    List(Vec<String>),
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Setting::Text(text) => write!(f, "{text:?}"),
-            Setting::Number(number) => write!(f, "{number:?}"),
-            Setting::Flag(flag) => write!(f, "{flag}"),
-            Setting::List(list) => write!(f, "{list:?}"),
-        }
-    }
-}
-
-/// One key of a `[[listener]]` table.
-pub struct Key {
-    /// Its name in the file; flags have `-` for `_`.
-    pub name: &'static str,
-    /// The values it takes, in words.
-    pub values: &'static str,
-    /// What it sets, in one line.
-    pub text: &'static str,
-    /// Checks the value and sets it.
-    pub(super) set: fn(&mut Listener, &Given) -> Result<(), Fault>,
-    /// The value in force.
-    pub show: fn(&Listener) -> Setting,
-}
-
-impl Key {
-    /// The key with this name.
-    pub fn by_name(name: &str) -> Option<&'static Key> {
-        LISTENER_KEYS.iter().find(|key| key.name == name)
-    }
-}
-
 /// Every key of a `[[listener]]` table, in the order of the example file.
-pub static LISTENER_KEYS: [Key; 13] = [
+pub static LISTENER_KEYS: [Key<Listener>; 13] = [
     Key {
         name: "name",
+        kind: Kind::Name,
         values: "letters, digits, '.', '_', '-'; at most 64",
         text: "The listener's name in status and metrics; unique. Left out: port-PORT",
         set: |l, v| text(v).and_then(parse_name).map(|name| l.name = name),
@@ -96,15 +26,15 @@ pub static LISTENER_KEYS: [Key; 13] = [
     },
     Key {
         name: "address",
+        kind: Kind::Address,
         values: "\"*:80\" | \"0.0.0.0:80\" | \"10.0.0.1:80\" | \"[::]:80\"",
         text: "The address and port to guard; * is every address, IPv4 and IPv6. Required",
-        set: |l, v| {
-            crate::listener::ListenAddress::parse(text(v)?).map(|address| l.address = address)
-        },
+        set: |l, v| ListenAddress::parse(text(v)?).map(|address| l.address = address),
         show: |l| Setting::Text(l.address.to_string()),
     },
     Key {
         name: "interfaces",
+        kind: Kind::Names,
         values: "a list of at most 8 interface names",
         text: "The interfaces on which it is guarded. Left out: all, also those that appear later",
         set: |l, v| {
@@ -116,6 +46,7 @@ pub static LISTENER_KEYS: [Key; 13] = [
     },
     Key {
         name: "establish",
+        kind: Kind::Word(words_of::<Establish>),
         values: "default | abort | reserv | no-syn-drop",
         text: "How connections are established when the listen queue is short of room",
         set: |l, v| word(v).map(|value| l.establish = value),
@@ -123,6 +54,7 @@ pub static LISTENER_KEYS: [Key; 13] = [
     },
     Key {
         name: "reject_syn",
+        kind: Kind::Word(words_of::<RejectSyn>),
         values: "drop | rst",
         text: "What a SYN that cannot be served gets",
         set: |l, v| word(v).map(|value| l.reject_syn = value),
@@ -130,6 +62,7 @@ pub static LISTENER_KEYS: [Key; 13] = [
     },
     Key {
         name: "overbook",
+        kind: Kind::Number,
         values: "0.0 to 16.0",
         text: "Share of the listen queue that reserv may promise beyond it, for clients that never send their final ACK",
         set: |l, v| {
@@ -141,6 +74,7 @@ pub static LISTENER_KEYS: [Key; 13] = [
     },
     Key {
         name: "admit",
+        kind: Kind::Word(words_of::<Admit>),
         values: "queue | wait",
         text: "When the listen queue counts as having no room",
         set: |l, v| word(v).map(|value| l.admit = value),
@@ -148,6 +82,7 @@ pub static LISTENER_KEYS: [Key; 13] = [
     },
     Key {
         name: "target_wait",
+        kind: Kind::Time,
         values: "1ms to 10s",
         text: "Wait in the listen queue above which admit = wait refuses once it stands",
         set: |l, v| wait(v).map(|wait| l.target_wait = wait),
@@ -155,6 +90,7 @@ pub static LISTENER_KEYS: [Key; 13] = [
     },
     Key {
         name: "interval",
+        kind: Kind::Time,
         values: "1ms to 10s",
         text: "How long the wait must stand over target_wait before it refuses; shorter bursts pass",
         set: |l, v| wait(v).map(|wait| l.interval = wait),
@@ -162,6 +98,7 @@ pub static LISTENER_KEYS: [Key; 13] = [
     },
     Key {
         name: "half_close",
+        kind: Kind::Word(words_of::<HalfClose>),
         values: "keep | reset",
         text: "What a client's FIN without data does",
         set: |l, v| word(v).map(|value| l.half_close = value),
@@ -169,6 +106,7 @@ pub static LISTENER_KEYS: [Key; 13] = [
     },
     Key {
         name: "reason",
+        kind: Kind::Flag,
         values: "true | false",
         text: "Put a short text that says why into each RST (RFC 1122, 4.2.2.12)",
         set: |l, v| flag(v).map(|on| l.reason = on),
@@ -176,6 +114,7 @@ pub static LISTENER_KEYS: [Key; 13] = [
     },
     Key {
         name: "mode",
+        kind: Kind::Word(words_of::<Mode>),
         values: "enforce | observe",
         text: "Whether verdicts are carried out or only counted",
         set: |l, v| word(v).map(|value| l.mode = value),
@@ -183,6 +122,7 @@ pub static LISTENER_KEYS: [Key; 13] = [
     },
     Key {
         name: "front",
+        kind: Kind::Word(words_of::<Front>),
         values: "tc | xdp",
         text: "Where packets are first looked at",
         set: |l, v| word(v).map(|value| l.front = value),
@@ -190,7 +130,55 @@ pub static LISTENER_KEYS: [Key; 13] = [
     },
 ];
 
-/// Checks a listener's name.
+/// The address of a listener that was given none.
+const NOWHERE: ListenAddress = ListenAddress { ip: None, port: 0 };
+
+impl Table for Listener {
+    const NAME: &'static str = "listener";
+    const REQUIRED: &'static [(&'static str, &'static str)] = &[("address", "address = \"*:80\"")];
+    const MOST: (usize, &'static str) = (MAX_LISTENERS, "\"*:PORT\" covers every address in one");
+    const ONE_ADDRESS_HINT: &'static str =
+        "one listener for each address and port: \"*\" covers \"0.0.0.0\" and \"[::]\"";
+
+    fn keys() -> &'static [Key<Listener>] {
+        &LISTENER_KEYS
+    }
+
+    fn blank() -> Listener {
+        Listener::new("", NOWHERE)
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn take_default_name(&mut self) {
+        self.name = default_name(self.address);
+    }
+
+    fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    fn collides(&self, other: &Listener) -> bool {
+        self.address.conflicts(&other.address)
+    }
+
+    fn check(&self) -> Result<(), (&'static str, Fault)> {
+        Ok(())
+    }
+
+    fn lint(&self, given: &[&str]) -> Vec<String> {
+        lint(self, given)
+    }
+}
+
+/// The name of a listener that was given none.
+pub fn default_name(address: ListenAddress) -> String {
+    format!("port-{}", address.port)
+}
+
+/// Checks the name of a listener or a proxy.
 ///
 /// # Errors
 /// Empty, over 64 characters, or with a character that metrics and shells would need quoted.
@@ -272,76 +260,9 @@ pub fn parse_wait(text: &str) -> Result<Duration, Fault> {
     Ok(wait)
 }
 
-/// Reads one of a setting's words.
-///
-/// # Errors
-/// Not one of them; the hint lists them, or names the one that was probably meant.
-pub fn parse_word<T: Word>(text: &str) -> Result<T, Fault> {
-    T::from_word(text).ok_or_else(|| {
-        let words: Vec<&str> = T::WORDS.iter().map(|row| row.word).collect();
-        let hint = match did_you_mean(text, &words) {
-            Some(word) => format!("did you mean {word:?}?"),
-            None => format!("one of {}", words.join(", ")),
-        };
-        Fault::new(format!("{text:?} is not known"), hint)
-    })
-}
-
-fn word<T: Word>(value: &Given) -> Result<T, Fault> {
-    text(value).and_then(parse_word)
-}
-
-fn mismatch(value: &Given, wanted: &str, hint: &str) -> Fault {
-    Fault::new(format!("is {}, not {wanted}", value.type_name()), hint)
-}
-
-fn text(value: &Given) -> Result<&str, Fault> {
-    match value {
-        Given::Text(text) => Ok(text),
-        _ => Err(mismatch(
-            value,
-            "a string",
-            "write the value in double quotes",
-        )),
-    }
-}
-
 fn wait(value: &Given) -> Result<Duration, Fault> {
     match value {
         Given::Text(text) => parse_wait(text),
         _ => Err(mismatch(value, "a duration", WAIT_HINT)),
-    }
-}
-
-fn number(value: &Given) -> Result<f64, Fault> {
-    match value {
-        Given::Number(number) => Ok(*number),
-        _ => Err(mismatch(
-            value,
-            "a number",
-            "write the number without quotes",
-        )),
-    }
-}
-
-fn flag(value: &Given) -> Result<bool, Fault> {
-    match value {
-        Given::Flag(on) => Ok(*on),
-        _ => Err(mismatch(
-            value,
-            "true or false",
-            "write true or false without quotes",
-        )),
-    }
-}
-
-fn list(value: &Given) -> Result<&[String], Fault> {
-    match value {
-        Given::List(list) => Ok(list),
-        _ => Err(mismatch(
-            value,
-            "a list of strings",
-            "write a list: [\"eth0\"]",
-        )),
     }
 }

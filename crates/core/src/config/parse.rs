@@ -1,21 +1,23 @@
-//! From the text of `weir.toml` to listeners, with the place of everything that is wrong.
+//! From the text of `weir.toml` to listeners and proxies, with the place of everything that is wrong.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{Fault, Place, Problem, Problems};
-use super::keys::{Given, Key, LISTENER_KEYS};
-use super::lint::lint;
 use super::suggest::did_you_mean;
+use super::table::{Key, Table};
+use super::value::Given;
 use super::{Config, Warning};
-use crate::listener::{ListenAddress, Listener, MAX_LISTENERS};
+use crate::listener::Listener;
+use crate::proxy::Proxy;
 
 /// Reads a config file. `file` is its name for messages.
 ///
 /// # Errors
-/// Everything that is wrong in it: syntax, unknown tables and keys, values, and listeners that
+/// Everything that is wrong in it: syntax, unknown tables and keys, values, and tables that
 /// collide.
 pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
     let mut reader = Reader {
@@ -23,36 +25,27 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
         source,
         problems: Vec::new(),
     };
-    let listeners = reader.file();
+    let (listeners, proxies) = reader.file();
     if !reader.problems.is_empty() {
         reader
             .problems
             .sort_by_key(|p| (p.place.line, p.place.column));
         return Err(Problems(reader.problems));
     }
-    let mut config = Config {
-        listeners: Vec::new(),
-        warnings: Vec::new(),
-    };
-    for read in listeners {
-        let place = Place::of(file, source, Some(read.span));
-        config.warnings.extend(
-            lint(&read.listener, &read.given)
-                .into_iter()
-                .map(|text| Warning {
-                    place: Some(place.clone()),
-                    text,
-                }),
-        );
-        config.listeners.push(read.listener);
-    }
-    Ok(config)
+    let mut warnings = reader.warnings(&listeners);
+    warnings.extend(reader.warnings(&proxies));
+    Ok(Config {
+        listeners: listeners.into_iter().map(|read| read.table).collect(),
+        proxies: proxies.into_iter().map(|read| read.table).collect(),
+        warnings,
+    })
 }
 
-/// A listener as it was read.
-struct Read {
-    listener: Listener,
-    given: Vec<&'static str>,
+/// A table as it was read.
+struct Read<T> {
+    table: T,
+    /// The keys that it sets, and where their values stand.
+    given: Vec<(&'static str, Range<usize>)>,
     span: Range<usize>,
 }
 
@@ -63,8 +56,12 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    fn place(&self, span: Option<Range<usize>>) -> Place {
+        Place::of(self.file, self.source, span)
+    }
+
     fn problem(&mut self, span: Option<Range<usize>>, object: impl Into<String>, fault: Fault) {
-        let place = Place::of(self.file, self.source, span);
+        let place = self.place(span);
         let Fault { cause, hint } = fault;
         self.problems.push(Problem {
             place,
@@ -74,160 +71,206 @@ impl Reader<'_> {
         });
     }
 
-    fn file(&mut self) -> Vec<Read> {
+    fn file(&mut self) -> (Vec<Read<Listener>>, Vec<Read<Proxy>>) {
+        let (mut listeners, mut proxies) = (Vec::new(), Vec::new());
         let table = match DeTable::parse(self.source) {
             Ok(table) => table,
             Err(error) => {
                 let hint = "the file is TOML: `weir check --example` prints one to start from";
                 let cause = error.message().trim().replace('\n', "; ");
                 self.problem(error.span(), "", Fault::new(cause, hint));
-                return Vec::new();
+                return (listeners, proxies);
             }
         };
-        let mut read = Vec::new();
         for (key, value) in table.get_ref() {
-            match (key.get_ref().as_ref(), value.get_ref()) {
-                ("listener", DeValue::Array(tables)) => {
-                    read = tables
-                        .iter()
-                        .filter_map(|table| self.listener(table))
-                        .collect();
-                }
-                ("listener", _) => {
-                    let fault = Fault::new("is not a list of tables", "write [[listener]]");
-                    self.problem(Some(key.span()), "listener: ", fault);
-                }
-                (name, _) => self.problem(Some(key.span()), "", unknown_table(name)),
+            match key.get_ref().as_ref() {
+                Listener::NAME => listeners = self.tables(key, value),
+                Proxy::NAME => proxies = self.tables(key, value),
+                name => self.problem(Some(key.span()), "", unknown_table(name)),
             }
         }
-        if read.is_empty() && self.problems.is_empty() {
-            let hint = "add one: [[listener]] with address = \"*:80\"";
-            self.problem(None, "", Fault::new("there is no listener in it", hint));
+        if listeners.is_empty() && proxies.is_empty() && self.problems.is_empty() {
+            let hint = "add one: [[listener]] with address = \"*:80\", \
+                        or [[proxy]] with listen = \"*:3128\" and mode = \"forward\"";
+            let fault = Fault::new("there is neither a listener nor a proxy in it", hint);
+            self.problem(None, "", fault);
         }
+        (listeners, proxies)
+    }
+
+    /// The tables of one kind; those that lack what is required are left out.
+    fn tables<T: Table>(
+        &mut self,
+        key: &Spanned<Cow<'_, str>>,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Vec<Read<T>> {
+        let DeValue::Array(tables) = value.get_ref() else {
+            let fault = Fault::new("is not a list of tables", format!("write [[{}]]", T::NAME));
+            self.problem(Some(key.span()), format!("{}: ", T::NAME), fault);
+            return Vec::new();
+        };
+        let read: Vec<Read<T>> = tables
+            .iter()
+            .filter_map(|table| self.table(table))
+            .collect();
         self.collisions(&read);
         read
     }
 
-    /// `None` if it is no table or has no good address; the problems say why.
-    fn listener(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Read> {
+    /// `None` if it is no table or lacks what is required; the problems say why.
+    fn table<T: Table>(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Read<T>> {
         let DeValue::Table(table) = value.get_ref() else {
-            let fault = Fault::new("is not a table", "write [[listener]]");
-            self.problem(Some(value.span()), "listener: ", fault);
+            let fault = Fault::new("is not a table", format!("write [[{}]]", T::NAME));
+            self.problem(Some(value.span()), format!("{}: ", T::NAME), fault);
             return None;
         };
-        let object = object_name(table);
-        let nowhere = ListenAddress { ip: None, port: 0 };
-        let mut listener = Listener::new("", nowhere);
-        let mut given = Vec::new();
+        let object = object_name::<T>(table);
+        let mut read = Read {
+            table: T::blank(),
+            given: Vec::new(),
+            span: value.span(),
+        };
+        let mut bad = Vec::new();
         for (name, value) in table {
-            match Key::by_name(name.get_ref()) {
-                None => {
-                    let fault = unknown_key(name.get_ref());
-                    self.problem(Some(name.span()), format!("{object}: "), fault);
-                }
-                Some(key) => {
-                    given.push(key.name);
-                    if let Err(fault) = (key.set)(&mut listener, &given_value(value.get_ref())) {
-                        let object = format!("{object}: {}: ", key.name);
-                        self.problem(Some(value.span()), object, fault);
-                    }
-                }
+            let Some(key) = Key::<T>::by_name(name.get_ref()) else {
+                let fault = unknown_key::<T>(name.get_ref());
+                self.problem(Some(name.span()), format!("{object}: "), fault);
+                continue;
+            };
+            read.given.push((key.name, value.span()));
+            if let Err(fault) = (key.set)(&mut read.table, &given_value(value.get_ref())) {
+                bad.push(key.name);
+                let object = format!("{object}: {}: ", key.name);
+                self.problem(Some(value.span()), object, fault);
             }
         }
-        if !given.contains(&"address") {
-            let hint = "add the address and port to guard: address = \"*:80\"";
-            let fault = Fault::new("it has no address", hint);
-            self.problem(Some(value.span()), format!("{object}: "), fault);
+        for (name, line) in T::REQUIRED {
+            if !read.has(name) {
+                let fault = Fault::new(format!("it has no {name}"), format!("add it: {line}"));
+                self.problem(Some(value.span()), format!("{object}: "), fault);
+            }
         }
-        if listener.address == nowhere {
+        if T::REQUIRED
+            .iter()
+            .any(|(name, _)| !read.has(name) || bad.contains(name))
+        {
             return None;
         }
-        if !given.contains(&"name") {
-            listener.name = default_name(listener.address);
+        if !read.has("name") {
+            read.table.take_default_name();
         }
-        Some(Read {
-            listener,
-            given,
-            span: value.span(),
-        })
+        // A key that could not be read is not also missing.
+        if let Err((key, fault)) = read.table.check()
+            && !bad.contains(&key)
+        {
+            let span = read.given.iter().find(|(given, _)| *given == key);
+            let span = span.map_or(read.span.clone(), |(_, span)| span.clone());
+            self.problem(Some(span), format!("{object}: {key}: "), fault);
+        }
+        Some(read)
     }
 
-    fn collisions(&mut self, read: &[Read]) {
-        if read.len() > MAX_LISTENERS {
-            let hint = format!("at most {MAX_LISTENERS}; \"*:PORT\" covers every address in one");
-            let fault = Fault::new(format!("{} listeners are too many", read.len()), hint);
-            self.problem(Some(read[MAX_LISTENERS].span.clone()), "", fault);
+    fn collisions<T: Table>(&mut self, read: &[Read<T>]) {
+        let (most, hint) = T::MOST;
+        if read.len() > most {
+            let cause = format!("{} {}s are too many", read.len(), T::NAME);
+            let fault = Fault::new(cause, format!("at most {most}; {hint}"));
+            self.problem(Some(read[most].span.clone()), "", fault);
         }
         for (i, one) in read.iter().enumerate() {
             self.collision(one, &read[..i]);
         }
     }
 
-    /// Says with which earlier listener this one collides: the first of its name, the first of its
+    /// Says with which earlier table this one collides: the first of its name, the first of its
     /// address. All of them would be a line for every pair.
-    fn collision(&mut self, one: &Read, earlier: &[Read]) {
-        let object = format!("listener {:?}: ", one.listener.name);
-        let (name, mine) = (&one.listener.name, one.listener.address);
-        if let Some(namesake) = earlier.iter().find(|other| other.listener.name == *name) {
-            let line = self.line(namesake);
-            let cause = format!("the listener on line {line} has the same name");
-            let hint = "give each listener a name of its own: name = \"web\"";
-            self.problem(
-                Some(one.span.clone()),
-                object.clone(),
-                Fault::new(cause, hint),
+    fn collision<T: Table>(&mut self, one: &Read<T>, earlier: &[Read<T>]) {
+        let (kind, mine) = (T::NAME, &one.table);
+        let object = format!("{kind} {:?}: ", mine.name());
+        let namesake = |other: &&Read<T>| other.table.name() == mine.name();
+        if let Some(other) = earlier.iter().find(namesake) {
+            let line = self.line(other);
+            let fault = Fault::new(
+                format!("the {kind} on line {line} has the same name"),
+                format!("give each {kind} a name of its own: name = \"web\""),
             );
+            self.problem(Some(one.span.clone()), object.clone(), fault);
         }
-        if let Some(other) = earlier
-            .iter()
-            .find(|other| mine.conflicts(&other.listener.address))
-        {
-            let (line, theirs) = (self.line(other), other.listener.address);
+        let neighbour = |other: &&Read<T>| mine.collides(&other.table);
+        if let Some(other) = earlier.iter().find(neighbour) {
             let cause = format!(
-                "its address {mine} collides with {theirs} of listener {:?} on line {line}",
-                other.listener.name
+                "its address {} collides with {} of {kind} {:?} on line {}",
+                mine.address(),
+                other.table.address(),
+                other.table.name(),
+                self.line(other),
             );
-            let hint =
-                "one listener for each address and port: \"*\" covers \"0.0.0.0\" and \"[::]\"";
-            self.problem(Some(one.span.clone()), object, Fault::new(cause, hint));
+            let fault = Fault::new(cause, T::ONE_ADDRESS_HINT);
+            self.problem(Some(one.span.clone()), object, fault);
         }
     }
 
-    fn line(&self, read: &Read) -> usize {
-        Place::of(self.file, self.source, Some(read.span.clone())).line
+    fn warnings<T: Table>(&self, read: &[Read<T>]) -> Vec<Warning> {
+        let of_one = |one: &Read<T>| {
+            let given: Vec<&str> = one.given.iter().map(|(name, _)| *name).collect();
+            let place = self.place(Some(one.span.clone()));
+            let warning = move |text| Warning {
+                place: Some(place.clone()),
+                text,
+            };
+            one.table.lint(&given).into_iter().map(warning)
+        };
+        read.iter().flat_map(of_one).collect()
+    }
+
+    fn line<T>(&self, read: &Read<T>) -> usize {
+        self.place(Some(read.span.clone())).line
     }
 }
 
-/// The name of a listener that was given none.
-pub fn default_name(address: ListenAddress) -> String {
-    format!("port-{}", address.port)
+impl<T> Read<T> {
+    fn has(&self, key: &str) -> bool {
+        self.given.iter().any(|(given, _)| *given == key)
+    }
 }
 
-fn object_name(table: &DeTable<'_>) -> String {
-    let text = |key| {
+fn object_name<T: Table>(table: &DeTable<'_>) -> String {
+    let text = |key: &str| {
         table
             .get(key)
             .and_then(|v: &Spanned<DeValue<'_>>| v.get_ref().as_str())
     };
-    match text("name").or_else(|| text("address")) {
-        Some(name) => format!("listener {name:?}"),
-        None => "listener".to_owned(),
+    let (address, _) = T::REQUIRED[0];
+    match text("name").or_else(|| text(address)) {
+        Some(name) => format!("{} {name:?}", T::NAME),
+        None => T::NAME.to_owned(),
     }
 }
 
+/// The tables that a file may have.
+const TABLES: [&str; 2] = [Listener::NAME, Proxy::NAME];
+
 fn unknown_table(name: &str) -> Fault {
-    let hint = match did_you_mean(name, &["listener"]) {
-        Some(_) => "did you mean [[listener]]?".to_owned(),
-        None if Key::by_name(name).is_some() => {
-            format!("{name} belongs below a line [[listener]]")
+    let owners = [
+        Key::<Listener>::by_name(name).map(|_| Listener::NAME),
+        Key::<Proxy>::by_name(name).map(|_| Proxy::NAME),
+    ];
+    let owners: Vec<&str> = owners.into_iter().flatten().collect();
+    let hint = match did_you_mean(name, &TABLES) {
+        Some(meant) => format!("did you mean [[{meant}]]?"),
+        None if !owners.is_empty() => {
+            format!(
+                "{name} belongs below a line [[{}]]",
+                owners.join("]] or [[")
+            )
         }
-        None => "this version knows [[listener]]".to_owned(),
+        None => format!("this version knows [[{}]]", TABLES.join("]] and [[")),
     };
     Fault::new(format!("unknown table or key {name:?}"), hint)
 }
 
-fn unknown_key(name: &str) -> Fault {
-    let names: Vec<&str> = LISTENER_KEYS.iter().map(|key| key.name).collect();
+fn unknown_key<T: Table>(name: &str) -> Fault {
+    let names: Vec<&str> = T::keys().iter().map(|key| key.name).collect();
     let hint = match did_you_mean(name, &names) {
         Some(meant) => format!("did you mean {meant}?"),
         None => format!("the keys are {}", names.join(", ")),

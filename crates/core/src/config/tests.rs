@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::listener::{Admit, Establish, Front, HalfClose, MAX_LISTENERS, Mode, RejectSyn};
+use crate::proxy;
 
 /// The problems of a file, as `line:column: object: cause | hint`.
 fn problems(source: &str) -> Vec<String> {
@@ -127,7 +128,7 @@ fn tables_of_other_versions_are_refused() {
     let file = "[[listener]]\naddress = \"*:80\"\n[[class]]\nname = \"gold\"\n";
     assert_eq!(
         problems(file),
-        ["3:3: unknown table or key \"class\" | this version knows [[listener]]"]
+        ["3:3: unknown table or key \"class\" | this version knows [[listener]] and [[proxy]]"]
     );
     assert_eq!(
         problems("[[listner]]\naddress = \"*:80\"\n"),
@@ -161,8 +162,8 @@ fn every_mistake_is_reported_at_once_in_the_order_of_the_lines() {
 }
 
 #[test]
-fn an_empty_file_has_no_listener() {
-    assert!(problems("")[0].starts_with("1:1: there is no listener in it"));
+fn an_empty_file_has_no_table() {
+    assert!(problems("")[0].starts_with("1:1: there is neither a listener nor a proxy in it"));
 }
 
 #[test]
@@ -212,9 +213,112 @@ fn more_listeners_than_the_tables_hold_are_refused() {
     assert!(found[0].contains("257 listeners are too many"), "{found:?}");
 }
 
+#[test]
+fn every_key_of_a_proxy_is_read() {
+    let file = r#"
+        [[proxy]]
+        name = "edge"
+        listen = "*:80"
+        mode = "reverse"
+        backends = ["10.0.0.5:8080", "[2001:db8::1]:8080"]
+        engine = "splice"
+        threads = 3
+        backlog = 128
+        max_clients = 1000
+        max_head = "8KiB"
+        connect_timeout = "1s"
+        head_timeout = "2s"
+        keep_alive = "3s"
+        idle_timeout = "1h"
+        drain_timeout = "0s"
+    "#;
+    let proxy = parse("f", file).unwrap().proxies.remove(0);
+    let default = Proxy::new("edge", proxy.listen, proxy::Mode::Reverse);
+    assert_eq!(proxy.backends.len(), 2);
+    assert_eq!(proxy.idle_timeout, Duration::from_secs(3600));
+    for key in PROXY_KEYS {
+        let left = (key.show)(&proxy) == (key.show)(&default);
+        let required = ["name", "listen", "mode"].contains(&key.name);
+        assert!(!left || required, "this test must set {}", key.name);
+    }
+}
+
+#[test]
+fn left_out_keys_of_a_proxy_have_their_defaults() {
+    let file = "[[proxy]]\nlisten = \"10.0.0.1:3128\"\nmode = \"forward\"\n";
+    let listen = "10.0.0.1:3128".parse().unwrap();
+    let expected = Proxy::new("proxy-3128", listen, proxy::Mode::Forward);
+    assert_eq!(parse("f", file).unwrap().proxies, [expected]);
+}
+
+#[test]
+fn mistakes_in_a_proxy_are_placed_and_hinted() {
+    let file = |line: &str| {
+        format!("[[proxy]]\nname = \"edge\"\nlisten = \"*:80\"\nmode = \"forward\"\n{line}\n")
+    };
+    for (line, expected) in [
+        (
+            "idle_timout = \"1s\"",
+            "5:1: proxy \"edge\": unknown key \"idle_timout\" | did you mean idle_timeout?",
+        ),
+        (
+            "backends = [\"10.0.0.1:80\"]",
+            "5:12: proxy \"edge\": backends: mode forward goes where the client says | leave it out, or use mode reverse",
+        ),
+        (
+            "backends = [\"localhost:80\"]",
+            "5:12: proxy \"edge\": backends: \"localhost:80\" is no address with a port | write the IP address and the port: \"10.0.0.1:80\" or \"[2001:db8::1]:80\"",
+        ),
+        (
+            "threads = 1.5",
+            "5:11: proxy \"edge\": threads: 1.5 is out of range | a whole number from 0 to 1024",
+        ),
+        (
+            "max_head = 8192",
+            "5:12: proxy \"edge\": max_head: is a number, not a size | a size with its unit from 1KiB to 60KiB, for example \"1KiB\"",
+        ),
+        (
+            "keep_alive = \"25h\"",
+            "5:14: proxy \"edge\": keep_alive: \"25h\" is out of range | a duration with its unit from 1ms to 24h, for example \"20s\"",
+        ),
+    ] {
+        assert_eq!(problems(&file(line)), [expected], "{line}");
+    }
+}
+
+#[test]
+fn a_proxy_needs_to_know_where_it_listens_what_it_does_and_to_whom_it_goes() {
+    assert_eq!(
+        problems("[[proxy]]\nlisten = \"*:80\"\n"),
+        ["1:1: proxy \"*:80\": it has no mode | add it: mode = \"reverse\""]
+    );
+    assert_eq!(
+        problems("[[proxy]]\nname = \"db\"\nlisten = \"*:80\"\nmode = \"tcp\"\n"),
+        [
+            "1:1: proxy \"db\": backends: mode tcp has nowhere to go | name a server, for example 10.0.0.5:80"
+        ]
+    );
+}
+
+#[test]
+fn two_proxies_of_one_name_or_address_are_refused_and_a_listener_in_front_is_not() {
+    let proxy = |listen: &str| format!("[[proxy]]\nlisten = \"{listen}\"\nmode = \"forward\"\n");
+    let found = problems(&(proxy("*:80") + &proxy("0.0.0.0:80")));
+    assert!(
+        found[0].contains("proxy \"proxy-80\": the proxy on line 1 has the same name"),
+        "{found:?}"
+    );
+    assert!(
+        found[1].contains("0.0.0.0:80 collides with [::]:80"),
+        "{found:?}"
+    );
+    let guarded = "[[listener]]\naddress = \"*:80\"\n".to_owned() + &proxy("*:80");
+    assert_eq!(parse("f", &guarded).unwrap().proxies.len(), 1);
+}
+
 proptest::proptest! {
     #[test]
-    fn no_text_makes_the_reader_panic(source in "(\\[\\[listener\\]\\]\n)?(\\PC|\n|=|\"){0,60}") {
+    fn no_text_makes_the_reader_panic(source in "(\\[\\[(listener|proxy)\\]\\]\n)?(\\PC|\n|=|\"){0,60}") {
         let _ = parse("f", &source);
     }
 }

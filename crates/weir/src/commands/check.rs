@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use weir_core::config::keys::{Key, LISTENER_KEYS, Setting};
-use weir_core::config::{Config, example, parse};
-use weir_core::listener::Listener;
+use weir_core::config::{Config, Key, Setting, Table, example, parse};
 
 use crate::cli::Check;
 use crate::failure::{Code, Failure, Result};
@@ -24,6 +22,7 @@ pub fn run(args: &Check) -> Result<()> {
     if args.json {
         return print_json(&Effective {
             listeners: config.listeners.iter().map(settings).collect(),
+            proxies: config.proxies.iter().map(settings).collect(),
             warnings: config
                 .warnings
                 .iter()
@@ -48,49 +47,50 @@ pub fn read(file: &Path) -> Result<Config> {
 #[derive(Serialize)]
 struct Effective {
     listeners: Vec<serde_json::Map<String, serde_json::Value>>,
+    proxies: Vec<serde_json::Map<String, serde_json::Value>>,
     warnings: Vec<String>,
 }
 
-/// Every key of a listener with the value in effect.
-pub fn settings(listener: &Listener) -> serde_json::Map<String, serde_json::Value> {
+/// Every key of a table with the value in effect.
+pub fn settings<T: Table>(table: &T) -> serde_json::Map<String, serde_json::Value> {
     let value = |setting: Setting| {
         serde_json::to_value(setting).expect("strings, numbers and lists are JSON")
     };
-    LISTENER_KEYS
+    T::keys()
         .iter()
-        .map(|key| (key.name.to_owned(), value((key.show)(listener))))
+        .map(|key| (key.name.to_owned(), value((key.show)(table))))
         .collect()
 }
 
-/// Listeners side by side in one table; more would not fit a terminal.
+/// What the file has of one kind stands side by side in one table; more would not fit a terminal.
 const COLUMNS: usize = 4;
 
-/// Tables with a row per key and a column per listener.
+/// Tables with a row per key and a column per listener or proxy.
 fn text(config: &Config) -> String {
-    let tables: Vec<String> = config.listeners.chunks(COLUMNS).map(columns).collect();
-    tables.join("\n")
+    let listeners = config.listeners.chunks(COLUMNS).map(columns);
+    let proxies = config.proxies.chunks(COLUMNS).map(columns);
+    listeners.chain(proxies).collect::<Vec<_>>().join("\n")
 }
 
-fn columns(listeners: &[Listener]) -> String {
-    let mut head = vec![("key", Align::Left)];
-    head.extend(
-        listeners
-            .iter()
-            .map(|listener| (listener.name.as_str(), Align::Left)),
-    );
-    let row = |key: &Key| {
-        let values = listeners.iter().map(|listener| plain((key.show)(listener)));
+fn columns<T: Table>(tables: &[T]) -> String {
+    let mut head = vec![(T::NAME, Align::Left)];
+    head.extend(tables.iter().map(|table| (table.name(), Align::Left)));
+    let row = |key: &Key<T>| {
+        let values = tables.iter().map(|table| plain(key, (key.show)(table)));
         [key.name.to_owned()].into_iter().chain(values).collect()
     };
-    let keys = LISTENER_KEYS.iter().filter(|key| key.name != "name");
+    let keys = T::keys().iter().filter(|key| key.name != "name");
     table(&head, &keys.map(row).collect::<Vec<_>>())
 }
 
 /// A setting without TOML's quotes.
-fn plain(setting: Setting) -> String {
+fn plain<T>(key: &Key<T>, setting: Setting) -> String {
     match setting {
         Setting::Text(text) => text,
-        Setting::List(names) if names.is_empty() => "all".to_owned(),
+        Setting::List(names) if names.is_empty() => match key.name {
+            "interfaces" => "all".to_owned(),
+            _ => "none".to_owned(),
+        },
         Setting::List(names) => names.join(","),
         other => other.to_string(),
     }

@@ -1,61 +1,52 @@
-//! `weir proxy`: one proxy, in the foreground, until Ctrl-C.
+//! `weir proxy`: the proxies of a config file, or one, in the foreground, until Ctrl-C.
 
 use std::time::{Duration, Instant};
 
-use weir_core::config::{Fault, Word};
-use weir_core::proxy::{Mode, Proxy};
+use weir_core::config::Word;
+use weir_core::proxy::Proxy;
 use weir_proxy::{Error, Server, Totals};
 
 use crate::cli;
+use crate::commands::check;
 use crate::daemon::Signals;
 use crate::describe::count;
 use crate::failure::{Code, Failure, Result};
-use crate::output::print;
+use crate::output::{print, warn};
 use crate::table::{Align, indent, table};
 
 /// Runs the command.
 pub fn run(args: &cli::Proxy) -> Result<()> {
-    let proxy = proxy(args)?;
+    let proxies = proxies(args)?;
     // Before the threads, which inherit what is blocked.
     let signals = Signals::take()?;
-    let server = Server::start(proxy)?;
-    print(&on_line(&server))?;
+    let start = |proxy| Ok(Server::start(proxy)?);
+    let servers: Vec<Server> = proxies.into_iter().map(start).collect::<Result<_>>()?;
+    for server in &servers {
+        print(&on_line(server))?;
+    }
     let since = Instant::now();
     while signals.wait(None)?.is_none() {}
-    let totals = drain(server, &signals)?;
-    print(&summary(&totals, since.elapsed()))
+    for (name, totals) in drain(servers, &signals)? {
+        print(&summary(&name, &totals, since.elapsed()))?;
+    }
+    Ok(())
 }
 
-/// The proxy that the flags ask for.
-fn proxy(args: &cli::Proxy) -> Result<Proxy> {
-    let default = Proxy::new("proxy", args.listen, args.mode);
-    let proxy = Proxy {
-        backends: args.backends.clone(),
-        engine: args.engine.unwrap_or(default.engine),
-        threads: args.threads.unwrap_or(default.threads),
-        ..default
+/// The proxies of the file, or the one that the flags describe.
+fn proxies(args: &cli::Proxy) -> Result<Vec<Proxy>> {
+    let Some(file) = &args.config else {
+        let table = args.flags.table();
+        let proxy = table.map_err(|(flag, fault)| Failure::fault(Code::Usage, flag, fault))?;
+        return Ok(vec![proxy]);
     };
-    match (proxy.mode, proxy.backends.is_empty()) {
-        (Mode::Forward, false) => {
-            let cause = "mode forward goes where the client says";
-            let hint = "leave it out, or use --mode reverse";
-            Err(Failure::fault(
-                Code::Usage,
-                "--backend",
-                Fault::new(cause, hint),
-            ))
-        }
-        (Mode::Reverse | Mode::Tcp, true) => {
-            let cause = format!("mode {} has nowhere to go", proxy.mode.word());
-            let hint = "name a server: --backend 10.0.0.5:80";
-            Err(Failure::fault(
-                Code::Usage,
-                "--backend",
-                Fault::new(cause, hint),
-            ))
-        }
-        _ => Ok(proxy),
+    let config = check::read(file)?;
+    config.warnings.iter().for_each(warn);
+    if config.proxies.is_empty() {
+        let message = format!("there is no [[proxy]] in {}", file.display());
+        let hint = "`weir run --config FILE` guards its listeners";
+        return Err(Failure::usage(message, hint));
     }
+    Ok(config.proxies)
 }
 
 /// The line that says that it listens.
@@ -67,8 +58,9 @@ fn on_line(server: &Server) -> String {
         backends => format!(" to {}", count(backends.len(), "backend")),
     };
     format!(
-        "weir: proxy on {} (mode {}, engine {}){to}; Ctrl-C drains it\n",
+        "weir: proxy on {} ({}, mode {}, engine {}){to}; Ctrl-C drains it\n",
         server.address(),
+        settings.name,
         settings.mode.word(),
         settings.engine.word(),
     )
@@ -78,18 +70,23 @@ fn on_line(server: &Server) -> String {
 const SIGNALS_EVERY: Duration = Duration::from_millis(20);
 
 /// Lets transfers finish; a second signal cuts them.
-fn drain(server: Server, signals: &Signals) -> Result<Totals> {
-    server.drain(server.settings().drain_timeout);
-    while !server.is_finished() {
+fn drain(servers: Vec<Server>, signals: &Signals) -> Result<Vec<(String, Totals)>> {
+    for server in &servers {
+        server.drain(server.settings().drain_timeout);
+    }
+    while !servers.iter().all(Server::is_finished) {
         if signals.wait(Some(SIGNALS_EVERY))?.is_some() {
-            server.drain(Duration::ZERO);
+            for server in &servers {
+                server.drain(Duration::ZERO);
+            }
         }
     }
-    Ok(server.join()?)
+    let end = |server: Server| Ok((server.settings().name.clone(), server.join()?));
+    servers.into_iter().map(end).collect()
 }
 
 /// What the proxy did, once it has ended.
-fn summary(totals: &Totals, time: Duration) -> String {
+fn summary(name: &str, totals: &Totals, time: Duration) -> String {
     let rows = totals.listener.iter().filter(|total| total.value > 0);
     let rows: Vec<Vec<String>> = rows
         .map(|total| {
@@ -100,10 +97,7 @@ fn summary(totals: &Totals, time: Duration) -> String {
             ]
         })
         .collect();
-    let first = format!(
-        "weir: the proxy has ended after {:.1} s\n",
-        time.as_secs_f64()
-    );
+    let first = format!("weir: {name} has ended after {:.1} s\n", time.as_secs_f64());
     if rows.is_empty() {
         return first;
     }

@@ -1,4 +1,5 @@
-//! `weir run`: the listeners of a config file, as a service.
+//! `weir run`: the listeners of a config file, as a service. The file's proxies are `weir proxy`'s: they
+//! need none of the guard's rights, and what befalls them does not befall the guard.
 
 use std::path::Path;
 
@@ -19,6 +20,11 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     let config = check::read(&file)?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
+    }
+    if config.listeners.is_empty() {
+        let message = format!("there is no [[listener]] in {}", file.display());
+        let hint = "`weir proxy --config FILE` runs its proxies";
+        return Err(Failure::usage(message, hint));
     }
     let start = Start::prepare(runtime_dir, &config.listeners)?;
     let daemon = start.daemon(config.listeners, Role::Run(file), args.verbose)?;

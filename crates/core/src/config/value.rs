@@ -1,0 +1,131 @@
+//! The values of keys: as the file and the flags give them, and as they are shown.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::error::Fault;
+use super::suggest::did_you_mean;
+use super::word::Word;
+
+/// A value as the file has it, with the types that keys can have.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Given {
+    /// A string.
+    Text(String),
+    /// An integer or a float.
+    Number(f64),
+    /// `true` or `false`.
+    Flag(bool),
+    /// An array of strings.
+    List(Vec<String>),
+    /// Anything else, by the name of its type.
+    Other(&'static str),
+}
+
+impl Given {
+    fn type_name(&self) -> &'static str {
+        match self {
+            Given::Text(_) => "a string",
+            Given::Number(_) => "a number",
+            Given::Flag(_) => "true or false",
+            Given::List(_) => "a list of strings",
+            Given::Other(name) => name,
+        }
+    }
+}
+
+/// A setting in force. Its `Display` is TOML, its serde form the plain value.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Setting {
+    /// A word, a name, an address or a value with its unit.
+    Text(String),
+    /// A share.
+    Number(f64),
+    /// How many.
+    Whole(u64),
+    /// On or off.
+    Flag(bool),
+    /// Names.
+    List(Vec<String>),
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Setting::Text(text) => write!(f, "{text:?}"),
+            Setting::Number(number) => write!(f, "{number:?}"),
+            Setting::Whole(number) => write!(f, "{number}"),
+            Setting::Flag(flag) => write!(f, "{flag}"),
+            Setting::List(list) => write!(f, "{list:?}"),
+        }
+    }
+}
+
+/// Reads one of a setting's words.
+///
+/// # Errors
+/// Not one of them; the hint lists them, or names the one that was probably meant.
+pub fn parse_word<T: Word>(text: &str) -> Result<T, Fault> {
+    T::from_word(text).ok_or_else(|| {
+        let words: Vec<&str> = T::WORDS.iter().map(|row| row.word).collect();
+        let hint = match did_you_mean(text, &words) {
+            Some(word) => format!("did you mean {word:?}?"),
+            None => format!("one of {}", words.join(", ")),
+        };
+        Fault::new(format!("{text:?} is not known"), hint)
+    })
+}
+
+pub(super) fn word<T: Word>(value: &Given) -> Result<T, Fault> {
+    text(value).and_then(parse_word)
+}
+
+pub(super) fn mismatch(value: &Given, wanted: &str, hint: &str) -> Fault {
+    Fault::new(format!("is {}, not {wanted}", value.type_name()), hint)
+}
+
+pub(super) fn text(value: &Given) -> Result<&str, Fault> {
+    match value {
+        Given::Text(text) => Ok(text),
+        _ => Err(mismatch(
+            value,
+            "a string",
+            "write the value in double quotes",
+        )),
+    }
+}
+
+pub(super) fn number(value: &Given) -> Result<f64, Fault> {
+    match value {
+        Given::Number(number) => Ok(*number),
+        _ => Err(mismatch(
+            value,
+            "a number",
+            "write the number without quotes",
+        )),
+    }
+}
+
+pub(super) fn flag(value: &Given) -> Result<bool, Fault> {
+    match value {
+        Given::Flag(on) => Ok(*on),
+        _ => Err(mismatch(
+            value,
+            "true or false",
+            "write true or false without quotes",
+        )),
+    }
+}
+
+pub(super) fn list(value: &Given) -> Result<&[String], Fault> {
+    match value {
+        Given::List(list) => Ok(list),
+        _ => Err(mismatch(
+            value,
+            "a list of strings",
+            "write a list: [\"eth0\"]",
+        )),
+    }
+}

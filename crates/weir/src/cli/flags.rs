@@ -1,0 +1,154 @@
+//! Flags that are the keys of a table of the config file, made from the list of its keys.
+
+use std::fmt;
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
+use weir_core::config::{Fault, Given, Key, Setting, Table};
+
+/// The flag of a key: of a list, one flag for each element.
+pub fn long<T>(key: &Key<T>) -> String {
+    let name = match key.kind.is_list() {
+        true => key.name.strip_suffix('s').unwrap_or(key.name),
+        false => key.name,
+    };
+    name.replace('_', "-")
+}
+
+/// A key's text and its default.
+pub fn help<T: Table>(key: &Key<T>) -> String {
+    if T::REQUIRED.iter().any(|(name, _)| *name == key.name) || key.kind.is_list() {
+        return key.text.to_owned();
+    }
+    match (key.show)(&T::blank()) {
+        Setting::Text(text) if text.is_empty() => key.text.to_owned(),
+        Setting::Text(text) => format!("{} [default: {text}]", key.text),
+        Setting::Flag(false) => key.text.to_owned(),
+        other => format!("{} [default: {other}]", key.text),
+    }
+}
+
+/// The flags that were given, each with its key.
+pub struct KeyFlags<T: Table>(Vec<(&'static Key<T>, Given)>);
+
+impl<T: Table> KeyFlags<T> {
+    /// What the flags describe.
+    ///
+    /// # Errors
+    /// What is wrong with them together, with the flag at which to say it.
+    pub fn table(&self) -> Result<T, (String, Fault)> {
+        let mut table = T::blank();
+        for (key, given) in &self.0 {
+            (key.set)(&mut table, given).map_err(|fault| (flag(key), fault))?;
+        }
+        if table.name().is_empty() {
+            table.take_default_name();
+        }
+        table.check().map_err(|(name, fault)| {
+            let key = Key::<T>::by_name(name).expect("faults name keys");
+            (flag(key), fault)
+        })?;
+        Ok(table)
+    }
+}
+
+/// As the user writes it.
+fn flag<T>(key: &Key<T>) -> String {
+    format!("--{}", long(key))
+}
+
+impl<T: Table> fmt::Debug for KeyFlags<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = self.0.iter().map(|(key, given)| (key.name, given));
+        f.debug_map().entries(flags).finish()
+    }
+}
+
+impl<T: Table> Args for KeyFlags<T> {
+    fn augment_args(command: Command) -> Command {
+        let names = T::keys().iter().map(|key| key.name);
+        let group = ArgGroup::new("settings").multiple(true).args(names);
+        command.args(T::keys().iter().map(arg)).group(group)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn arg<T: Table>(key: &'static Key<T>) -> Arg {
+    let required = T::REQUIRED.iter().any(|(name, _)| *name == key.name);
+    let arg = Arg::new(key.name)
+        .long(long(key))
+        .value_name(key.kind.placeholder())
+        .help(help(key))
+        .action(match key.kind.is_list() {
+            true => ArgAction::Append,
+            false => ArgAction::Set,
+        })
+        .value_parser(Parser(key));
+    match required {
+        true => arg.required_unless_present("config"),
+        false => arg,
+    }
+}
+
+/// Checks a flag as the file's value is checked.
+struct Parser<T: Table>(&'static Key<T>);
+
+impl<T: Table> Clone for Parser<T> {
+    fn clone(&self) -> Self {
+        Parser(self.0)
+    }
+}
+
+impl<T: Table> TypedValueParser for Parser<T> {
+    type Value = Given;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<Given, clap::Error> {
+        let parse = |text: &str| {
+            let given = self.0.kind.given(text)?;
+            (self.0.set)(&mut T::blank(), &given)?;
+            Ok(given)
+        };
+        super::parsed(parse).parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let words = self.0.words();
+        let value = |(word, text)| PossibleValue::new(word).help(text);
+        (!words.is_empty()).then(|| Box::new(words.into_iter().map(value)) as Box<_>)
+    }
+}
+
+impl<T: Table> FromArgMatches for KeyFlags<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |key: &'static Key<T>| {
+            let values = matches.get_many::<Given>(key.name)?.cloned();
+            let joined = values.reduce(joined)?;
+            Some((key, joined))
+        };
+        Ok(KeyFlags(T::keys().iter().filter_map(given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Lists are put together; of anything else there is only one.
+fn joined(all: Given, next: Given) -> Given {
+    match (all, next) {
+        (Given::List(mut all), Given::List(next)) => {
+            all.extend(next);
+            Given::List(all)
+        }
+        (_, last) => last,
+    }
+}
