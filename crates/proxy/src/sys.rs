@@ -50,6 +50,21 @@ pub fn send_room(fd: impl AsFd) -> io::Result<usize> {
     Ok(limit.saturating_sub(queued) as usize)
 }
 
+/// Bytes that were sent and that the peer has not acknowledged, whether they have left or not
+/// (SIOCOUTQ).
+///
+/// # Errors
+/// As ioctl(2).
+pub fn unacknowledged(fd: impl AsFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request writes one int, to a live one.
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    match result {
+        0 => Ok(bytes.max(0) as usize),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// SK_MEMINFO_VARS of linux/sock_diag.h.
 const MEMINFO_FIELDS: usize = 9;
 

@@ -91,12 +91,12 @@ impl Answer<'static> {
         }
     }
 
-    /// To a request whose head did not arrive in time. The connection must be closed after it.
+    /// To a request that did not arrive in time, its head or its body. The connection must be closed after it.
     pub fn to_late_request() -> Self {
         Self {
             status: 408,
             error: ProxyError::HttpRequestError,
-            details: "the request's head did not arrive in time",
+            details: "the request did not arrive in time",
         }
     }
 }

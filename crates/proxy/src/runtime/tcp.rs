@@ -253,6 +253,19 @@ impl TcpStream {
         let _ = sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO));
     }
 
+    /// Bytes that were sent and that the peer has not acknowledged; none on a connection that is
+    /// known to be over.
+    pub fn unacknowledged(&self) -> usize {
+        let watched = self
+            .handle
+            .register(&self.fd, &self.source, Trigger::Edge)
+            .is_ok();
+        match watched && !self.is_broken() {
+            true => sys::unacknowledged(&self.fd).unwrap_or(0),
+            false => 0,
+        }
+    }
+
     /// The loop that it belongs to.
     pub fn handle(&self) -> &Handle {
         &self.handle

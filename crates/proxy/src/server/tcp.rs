@@ -13,6 +13,13 @@ pub async fn serve(worker: &Worker, client: TcpStream) {
         return;
     };
     worker.counters.tunnels.add(1);
-    let tunnelled = tunnel(&worker.lanes, &client, &server.stream, worker.rules()).await;
+    let tunnelled = tunnel(
+        &worker.lanes,
+        &client,
+        &server.stream,
+        [Vec::new(), Vec::new()],
+        worker.rules(),
+    )
+    .await;
     worker.count_tunnel(&tunnelled);
 }

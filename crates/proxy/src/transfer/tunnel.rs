@@ -18,19 +18,30 @@ pub struct Tunnelled {
 
 /// Carries bytes both ways until both senders have ended. One that ends is ended to the other at
 /// once, after its last byte, while the other way goes on; one that resets is reset to the other.
-pub async fn tunnel(lanes: &Lanes, a: &TcpStream, b: &TcpStream, rules: Rules) -> Tunnelled {
+/// `ahead` was received of `a` and of `b` before, and goes first.
+pub async fn tunnel(
+    lanes: &Lanes,
+    a: &TcpStream,
+    b: &TcpStream,
+    ahead: [Vec<u8>; 2],
+    rules: Rules,
+) -> Tunnelled {
     let (forth, back) = (Cell::new(0), Cell::new(0));
+    let [of_a, of_b] = ahead;
     let end = try_both(
-        flow(lanes, a, b, rules, &forth),
-        flow(lanes, b, a, rules, &back),
+        flow(lanes, a, b, of_a, rules, &forth),
+        flow(lanes, b, a, of_b, rules, &back),
     )
     .await
     .map(|_| ());
-    if let Err(broken) = &end
-        && broken.error().kind() != std::io::ErrorKind::TimedOut
-    {
-        a.reset_on_close();
-        b.reset_on_close();
+    if let Err(broken) = &end {
+        let is_late = broken.error().kind() == std::io::ErrorKind::TimedOut;
+        // A silent tunnel is ended; one that holds bytes which a side did not take is broken off.
+        for side in [a, b] {
+            if !is_late || side.unacknowledged() > 0 {
+                side.reset_on_close();
+            }
+        }
     }
     Tunnelled {
         forth: forth.get(),
@@ -39,14 +50,20 @@ pub async fn tunnel(lanes: &Lanes, a: &TcpStream, b: &TcpStream, rules: Rules) -
     }
 }
 
-/// One way: all bytes, then the end.
+/// One way: what was received ahead, all that comes, then the end.
 async fn flow(
     lanes: &Lanes,
     from: &TcpStream,
     to: &TcpStream,
+    ahead: Vec<u8>,
     rules: Rules,
     moved: &Cell<u64>,
 ) -> Result<(), Broken> {
+    if !ahead.is_empty() {
+        to.send_all(&ahead, false).await.map_err(Broken::To)?;
+        moved.set(ahead.len() as u64);
+        drop(ahead);
+    }
     transfer(lanes, from, to, Limit::UntilEnd, rules, moved).await?;
     to.shut_down_write();
     Ok(())

@@ -6,7 +6,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+use weir_core::proxy::{Engine, Mode, Proxy};
+use weir_proxy::{Server, Totals};
 
 /// After this long a test fails instead of waiting on.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,10 +23,48 @@ pub fn pattern(length: usize) -> Vec<u8> {
     bytes
 }
 
+/// A proxy's settings, with one thread.
+pub fn settings(mode: Mode, backends: &[SocketAddr]) -> Proxy {
+    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), mode);
+    settings.backends = backends.to_vec();
+    settings.threads = 1;
+    settings
+}
+
+/// A reverse proxy in front of an origin.
+pub fn reverse(origin: &Origin, engine: Engine) -> Server {
+    let settings = Proxy {
+        engine,
+        ..settings(Mode::Reverse, &[origin.address])
+    };
+    Server::start(settings).unwrap()
+}
+
+/// A counter of the clients' side.
+pub fn total(totals: &Totals, name: &str) -> u64 {
+    let mut all = totals.listener.iter();
+    all.find(|total| total.name == name).unwrap().value
+}
+
+/// Looks again until it is so.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited too long: {what}");
+        thread::yield_now();
+    }
+}
+
 pub fn connect(address: SocketAddr) -> Connection {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    Connection(BufReader::new(stream))
+    Connection::new(TcpStream::connect(address).unwrap())
+}
+
+/// A connection whose kernel takes only some KiB ahead of its reader.
+pub fn connect_narrow(address: SocketAddr) -> Connection {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(16 * 1024).unwrap();
+    socket.connect(&address.into()).unwrap();
+    Connection::new(socket.into())
 }
 
 /// A message as it was received: the head's lines and the body without chunk framing.
@@ -49,6 +91,11 @@ impl Message {
 pub struct Connection(pub BufReader<TcpStream>);
 
 impl Connection {
+    pub fn new(stream: TcpStream) -> Connection {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Connection(BufReader::new(stream))
+    }
+
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.0.get_mut().write_all(bytes.as_ref()).unwrap();
     }
@@ -173,7 +220,7 @@ impl Origin {
                 count.fetch_add(1, Ordering::Relaxed);
                 let serve = serve.clone();
                 thread::spawn(move || {
-                    let mut connection = Connection(BufReader::new(stream.unwrap()));
+                    let mut connection = Connection::new(stream.unwrap());
                     while let Some(request) = connection.request()
                         && serve(&mut connection, request)
                     {}
@@ -188,7 +235,8 @@ impl Origin {
     }
 }
 
-fn answer(connection: &mut Connection, request: &Message) -> bool {
+/// Replies as the path asks; says whether the connection goes on.
+pub fn answer(connection: &mut Connection, request: &Message) -> bool {
     let mut words = request.first_line.split(' ');
     let (method, path) = (words.next().unwrap(), words.next().unwrap());
     let (kind, length) = path[1..].split_once('/').unwrap_or((&path[1..], "0"));

@@ -152,6 +152,19 @@ pub async fn send_with_head(
     to: &TcpStream,
     moved: &Cell<u64>,
 ) -> Result<(), Stopped> {
+    let rest = try_send_with_head(head, inbox, body, to, moved)?;
+    Ok(to.send_all(&rest, false).await.map_err(Broken::To)?)
+}
+
+/// As [`send_with_head`], what the socket takes now. The rest, which is to be sent next, comes back in
+/// memory of its own length; mostly it is nothing.
+pub fn try_send_with_head(
+    head: &[u8],
+    inbox: &mut Inbox,
+    body: &mut Body,
+    to: &TcpStream,
+    moved: &Cell<u64>,
+) -> Result<Vec<u8>, Stopped> {
     let claimed = body.claim(inbox.bytes()).map_err(Stopped::Malformed)?;
     moved.set(moved.get() + claimed as u64);
     let more = claimed >= BULK_BYTES && matches!(body, Body::Length(1..));
@@ -162,12 +175,9 @@ pub async fn send_with_head(
         .unwrap_or(0);
     let sent_of_part = sent.saturating_sub(head.len());
     inbox.consume(sent_of_part);
-    if sent < head.len() + claimed {
-        let mut rest = head.get(sent..).unwrap_or_default().to_vec();
-        rest.extend_from_slice(&inbox.take(claimed - sent_of_part));
-        to.send_all(&rest, more).await.map_err(Broken::To)?;
-    }
-    Ok(())
+    let mut rest = head.get(sent..).unwrap_or_default().to_vec();
+    rest.extend_from_slice(&inbox.take(claimed - sent_of_part));
+    Ok(rest)
 }
 
 /// Sends the first bytes of the inbox. Those that the socket does not take at once wait in memory of

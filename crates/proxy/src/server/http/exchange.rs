@@ -4,15 +4,15 @@ use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::rc::Rc;
 
-use super::body::{Body, Stopped, relay, send_with_head};
-use super::inbox::Peer;
+use super::body::{Body, Stopped, relay, try_send_with_head};
+use super::inbox::{Inbox, Peer};
 use super::reply::{Delivered, Failure, deliver, leaves_open};
 use super::request::Request;
 use super::target::{Choice, Destination, Origin};
 use super::{After, leaves_nothing, refuse};
 use crate::http::answer::{self, Answer, ProxyError};
 use crate::http::{BodyKind, Method, RequestFacts};
-use crate::runtime::first;
+use crate::runtime::{TcpStream, first};
 use crate::server::worker::Worker;
 use crate::transfer::{Broken, tunnel};
 use crate::upstream::{Backend, Link};
@@ -71,23 +71,9 @@ async fn connect(worker: &Worker, client: &mut Peer, request: &Request, origin: 
 async fn carry(worker: &Worker, client: &mut Peer, server: &mut Peer) -> After {
     worker.counters.tunnels.add(1);
     worker.handle.set_deadline(worker.settings.idle_timeout);
-    let forth = client.inbox.take_all();
-    let back = server.inbox.take_all();
-    let ahead = async {
-        server.stream.send_all(&forth, false).await?;
-        client.stream.send_all(&back, false).await
-    };
-    if ahead.await.is_err() {
-        server.stream.reset_on_close();
-        return After::Reset;
-    }
-    let tunnelled = tunnel(
-        &worker.lanes,
-        &client.stream,
-        &server.stream,
-        worker.rules(),
-    )
-    .await;
+    let ahead = [client.inbox.take_all(), server.inbox.take_all()];
+    let (client, server) = (&client.stream, &server.stream);
+    let tunnelled = tunnel(&worker.lanes, client, server, ahead, worker.rules()).await;
     worker.count_tunnel(&tunnelled);
     After::Close
 }
@@ -138,8 +124,20 @@ pub struct Progress {
     pub down: Cell<u64>,
     /// The request is with the server, whole.
     pub uploaded: Cell<bool>,
-    /// The client has begun to get its reply.
-    pub answered: Cell<bool>,
+    /// What the client has of its reply.
+    pub answered: Cell<Answered>,
+}
+
+/// What a client has of its reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Answered {
+    /// Nothing.
+    #[default]
+    No,
+    /// The head at least, which says where the body ends: what breaks off is seen to.
+    Framed,
+    /// The head at least; the body ends with the connection.
+    UntilClose,
 }
 
 /// One exchange on one connection. An error: the server did not begin to answer, and the request
@@ -167,7 +165,7 @@ async fn attempt(
                 true => worker.counters.timed_out.add(1),
                 false => worker.counters.transfers_broken.add(1),
             }
-            if !matches!(failure, Failure::Client | Failure::Upload(_)) {
+            if !matches!(failure, Failure::Client(_) | Failure::Upload(_)) {
                 backend.counters.failures.add(1);
             }
             Ok(broken(worker, client, request, failure, &progress).await)
@@ -191,39 +189,51 @@ async fn exchange(
     let Peer { stream, inbox } = client;
     let (to, replies) = (&server.stream, &mut server.inbox);
     let mut body = Body::new(request.facts.body);
-    let sent = send_with_head(
-        &request.head,
-        inbox,
-        &mut body,
-        &server.stream,
-        &progress.up,
-    )
-    .await;
-    match sent {
-        Ok(()) => {}
+    let sent = try_send_with_head(&request.head, inbox, &mut body, to, &progress.up);
+    let rest = match sent {
+        Ok(rest) => rest,
         Err(Stopped::Broken(broken)) => {
             // The server may have answered before it closed.
             tracing::debug!("request not sent whole: {}", broken.error());
+            Vec::new()
         }
         Err(stopped) => return Err(Failure::Upload(stopped)),
-    }
-    progress.uploaded.set(body.is_done());
-    if body.is_done() {
-        return deliver(worker, &request.facts, to, replies, stream, progress).await;
-    }
-    let upload = async {
-        let rules = worker.rules();
-        let lanes = &worker.lanes;
-        match relay(lanes, stream, inbox, to, &mut body, rules, &progress.up).await {
-            Ok(()) => progress.uploaded.set(true),
-            // A server that takes no more may have answered: its reply decides.
-            Err(Stopped::Broken(Broken::To(_))) => {}
-            Err(stopped) => return Err(Failure::Upload(stopped)),
-        }
-        std::future::pending().await
     };
+    progress.uploaded.set(body.is_done() && rest.is_empty());
     let reply = deliver(worker, &request.facts, to, replies, stream, progress);
-    first(reply, upload).await
+    if progress.uploaded.get() {
+        return reply.await;
+    }
+    let upload = upload(worker, stream, inbox, &mut body, to, &rest, progress);
+    // The upload first: when both have waited too long, it is for the client's bytes.
+    first(upload, reply).await
+}
+
+/// Sends the rest of a request while its reply is delivered: a server may reply before it reads on.
+/// Ends only if the exchange must.
+async fn upload<T>(
+    worker: &Worker,
+    client: &TcpStream,
+    inbox: &mut Inbox,
+    body: &mut Body,
+    server: &TcpStream,
+    rest: &[u8],
+    progress: &Progress,
+) -> Result<T, Failure> {
+    let (lanes, rules) = (&worker.lanes, worker.rules());
+    let sent = match server.send_all(rest, false).await {
+        Ok(()) => relay(lanes, client, inbox, server, body, rules, &progress.up).await,
+        Err(error) => Err(Broken::To(error).into()),
+    };
+    match sent {
+        Ok(()) => progress.uploaded.set(true),
+        // A server that takes no more may have answered: its reply decides.
+        Err(Stopped::Broken(Broken::To(_))) => {}
+        // A client that sends no more may still read the reply that it has begun to get.
+        Err(Stopped::Incomplete) if progress.answered.get() != Answered::No => {}
+        Err(stopped) => return Err(Failure::Upload(stopped)),
+    }
+    std::future::pending().await
 }
 
 /// What follows a whole reply.
@@ -243,9 +253,10 @@ async fn delivered_to(
     if uploaded && leaves_open(&delivered.facts, &server.inbox) {
         backend.keep(server.stream);
     }
-    match (delivered.keep_alive && uploaded, request.facts.keep_alive) {
+    // It may be sending the rest of its request, or the next one, which nobody will read.
+    let may_be_sending = !uploaded || request.facts.keep_alive || !client.inbox.is_empty();
+    match (delivered.keep_alive && uploaded, may_be_sending) {
         (true, _) => After::Continue,
-        // It may be sending its next request, which nobody will read.
         (false, true) => After::Linger,
         (false, false) => After::Close,
     }
@@ -259,12 +270,16 @@ async fn broken(
     failure: Failure,
     progress: &Progress,
 ) -> After {
+    match (&failure, progress.answered.get()) {
+        (Failure::Client(_), _) => return After::Reset,
+        (_, Answered::UntilClose) => return After::CutOff,
+        (_, Answered::Framed) => return After::Linger,
+        (_, Answered::No) => {}
+    }
     let answer: Answer<'_> = match failure {
-        _ if progress.answered.get() => return After::Reset,
-        Failure::Client | Failure::Upload(Stopped::Broken(_) | Stopped::Incomplete) => {
-            return After::Close;
-        }
         Failure::Upload(Stopped::Malformed(refusal)) => Answer::to_refused_request(refusal),
+        Failure::Upload(_) if failure.is_timeout() => Answer::to_late_request(),
+        Failure::Upload(_) | Failure::Client(_) => return After::Close,
         Failure::Unanswered(error) => unreachable(&error).into(),
         Failure::Late => ProxyError::ConnectionReadTimeout.into(),
         Failure::Malformed(refusal) => Answer::to_refused_reply(refusal),

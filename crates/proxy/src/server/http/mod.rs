@@ -5,13 +5,12 @@
 
 mod body;
 mod exchange;
+mod farewell;
 mod inbox;
 mod reply;
 mod request;
 mod scratch;
 mod target;
-
-use std::time::Duration;
 
 pub use request::limits;
 pub use scratch::Scratch;
@@ -25,8 +24,6 @@ use crate::server::worker::Worker;
 
 /// This proxy's name in `Via` and `Proxy-Status`.
 const NAME: &str = "weir";
-/// How long a client may go on sending what is not wanted, after its answer.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// What becomes of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +35,10 @@ enum After {
     /// The end, though the client may still be sending: its last bytes must not become a RST that
     /// overtakes the answer (RFC 9112 Section 9.6).
     Linger,
-    /// A RST: the reply is not whole, and the client must not take it for whole.
+    /// A RST once the client has acknowledged what it was sent: only so can it know that a reply
+    /// whose end is the connection's end is not whole.
+    CutOff,
+    /// A RST at once: the client itself has failed.
     Reset,
 }
 
@@ -58,24 +58,7 @@ pub async fn serve(worker: &Worker, stream: TcpStream) {
             after => break after,
         }
     };
-    match end {
-        After::Continue | After::Close => {}
-        After::Linger => linger(worker, &mut client).await,
-        After::Reset => client.stream.reset_on_close(),
-    }
-}
-
-/// Ends the proxy's half and throws away what the client sends until it ends too.
-async fn linger(worker: &Worker, client: &mut Peer) {
-    client.stream.shut_down_write();
-    worker.handle.set_deadline(LINGER);
-    loop {
-        client.inbox.consume(client.inbox.bytes().len());
-        match client.receive(&worker.lanes.buffers).await {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-    }
+    farewell::say(worker, &mut client, end).await;
 }
 
 /// Sends a reply of the proxy's own.

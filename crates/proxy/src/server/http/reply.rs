@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 
 use super::NAME;
 use super::body::{Body, Stopped, relay, relay_data_alone, send_with_head};
-use super::exchange::Progress;
+use super::exchange::{Answered, Progress};
 use super::inbox::Inbox;
 use super::scratch::Head;
 use crate::http::rewrite::{self, ReplyEdit};
@@ -24,8 +24,8 @@ pub enum Failure {
     Late,
     /// The reply's head is malformed.
     Malformed(Refusal),
-    /// The client is gone.
-    Client,
+    /// The client is gone, or takes nothing any more.
+    Client(io::Error),
     /// The request's body stopped on its way.
     Upload(Stopped),
     /// The reply broke off after its head was sent to the client.
@@ -37,6 +37,7 @@ impl Failure {
     pub fn is_timeout(&self) -> bool {
         match self {
             Failure::Late => true,
+            Failure::Client(error) => error.kind() == ErrorKind::TimedOut,
             Failure::Upload(Stopped::Broken(broken)) | Failure::Broken(Stopped::Broken(broken)) => {
                 broken.error().kind() == ErrorKind::TimedOut
             }
@@ -74,23 +75,25 @@ pub async fn deliver(
         }
         if request.version == Version::Http11 {
             let sent = client.send_all(&head, false).await;
-            sent.map_err(|_| Failure::Client)?;
+            sent.map_err(Failure::Client)?;
         }
     };
     worker.handle.set_deadline(worker.settings.idle_timeout);
     let (lanes, rules, moved) = (&worker.lanes, worker.rules(), &progress.down);
     if delivery.dechunk {
-        progress.answered.set(true);
+        progress.answered.set(Answered::UntilClose);
         let sent = client.send_all(&head, true).await;
-        sent.map_err(|_| Failure::Client)?;
+        sent.map_err(Failure::Client)?;
         drop(head);
         relay_data_alone(lanes, server, inbox, client, rules, moved).await?;
     } else {
         let mut body = Body::new(facts.body);
         let sent = send_with_head(&head, inbox, &mut body, client, moved).await;
-        progress
-            .answered
-            .set(!matches!(sent, Err(Stopped::Malformed(_))));
+        progress.answered.set(match (&sent, facts.body) {
+            (Err(Stopped::Malformed(_)), _) => Answered::No,
+            (_, BodyKind::UntilClose) => Answered::UntilClose,
+            (_, _) => Answered::Framed,
+        });
         sent?;
         drop(head);
         relay(lanes, server, inbox, client, &mut body, rules, moved).await?;
@@ -104,7 +107,7 @@ pub async fn deliver(
 impl From<Stopped> for Failure {
     fn from(stopped: Stopped) -> Failure {
         match stopped {
-            Stopped::Broken(Broken::To(_)) => Failure::Client,
+            Stopped::Broken(Broken::To(error)) => Failure::Client(error),
             stopped => Failure::Broken(stopped),
         }
     }
@@ -132,7 +135,7 @@ async fn read_head(
         }
         let waited = server.readable_or_broken(client).await;
         if client.is_broken() {
-            return Err(Failure::Client);
+            return Err(Failure::Client(client.take_error()));
         }
         let received = match waited {
             Ok(()) => inbox.receive(&worker.lanes.buffers, server).await,

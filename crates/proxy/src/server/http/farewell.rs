@@ -1,0 +1,106 @@
+//! The end of a client's connection: what was sent must arrive before the connection goes.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use super::After;
+use super::inbox::Peer;
+use crate::runtime::Clock;
+use crate::server::worker::Worker;
+
+/// How long a client that has all of its replies may go on sending what is not wanted.
+const LINGER: Duration = Duration::from_secs(2);
+/// How often it is looked whether a client has acknowledged its replies: no event tells it.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Ends the connection as `after` says; the caller drops it then.
+pub async fn say(worker: &Worker, client: &mut Peer, after: After) {
+    match after {
+        After::Continue | After::Close => {}
+        After::Linger => linger(worker, client).await,
+        After::CutOff => {
+            let mut arrival = Arrival::begins(worker);
+            while arrival.goes_on(client.stream.unacknowledged(), worker.handle.now()) {
+                worker.handle.sleep(LOOK_AGAIN).await;
+            }
+            client.stream.reset_on_close();
+        }
+        After::Reset => client.stream.reset_on_close(),
+    }
+}
+
+/// Ends the proxy's half and throws away what the client sends until it ends too. It has two
+/// seconds, and more as long as it still takes what it was sent.
+async fn linger(worker: &Worker, client: &mut Peer) {
+    client.stream.shut_down_write();
+    let mut arrival = Arrival::begins(worker);
+    worker.handle.set_deadline(LINGER);
+    loop {
+        client.inbox.consume(client.inbox.bytes().len());
+        match client.receive(&worker.lanes.buffers).await {
+            Ok(1..) => {}
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                if !arrival.goes_on(client.stream.unacknowledged(), worker.handle.now()) {
+                    return;
+                }
+                worker.handle.set_deadline(LINGER);
+            }
+            Ok(0) | Err(_) => return,
+        }
+    }
+}
+
+/// How what was sent is arriving.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    /// Bytes on the way when some last arrived.
+    left: usize,
+    since: Clock,
+    /// Milliseconds.
+    idle: Clock,
+}
+
+impl Arrival {
+    fn begins(worker: &Worker) -> Arrival {
+        Arrival {
+            left: usize::MAX,
+            since: worker.handle.now(),
+            idle: worker.settings.idle_timeout.as_millis() as Clock,
+        }
+    }
+
+    /// Whether to wait on: something is left, and some of it arrived within the idle time.
+    fn goes_on(&mut self, left: usize, now: Clock) -> bool {
+        if left < self.left {
+            (self.left, self.since) = (left, now);
+        }
+        left > 0 && now - self.since < self.idle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGUN: Arrival = Arrival {
+        left: 100,
+        since: 0,
+        idle: 1000,
+    };
+
+    #[test]
+    fn waiting_ends_when_all_has_arrived() {
+        let mut arrival = BEGUN;
+        assert!(arrival.goes_on(50, 10));
+        assert!(!arrival.goes_on(0, 20));
+    }
+
+    #[test]
+    fn waiting_ends_when_nothing_arrives_for_the_idle_time_and_each_arrival_restarts_it() {
+        let mut arrival = BEGUN;
+        assert!(arrival.goes_on(100, 999));
+        assert!(arrival.goes_on(99, 999));
+        assert!(arrival.goes_on(99, 1998));
+        assert!(!arrival.goes_on(99, 1999));
+    }
+}

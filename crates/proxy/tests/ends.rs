@@ -1,0 +1,165 @@
+//! How exchanges end that cannot go on: what was sent before arrives, and nothing that broke off
+//! looks whole.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::thread;
+use std::time::Duration;
+
+use common::{
+    Connection, Origin, answer, connect, connect_narrow, pattern, reverse, settings, total,
+    wait_until,
+};
+use socket2::SockRef;
+use weir_core::proxy::{Engine, Mode};
+use weir_proxy::Server;
+
+/// Heads and first bytes of replies that their origin leaves, and whether with a RST.
+const BROKEN: [(&str, bool); 3] = [
+    ("Content-Length: 1000\r\n\r\nonly this", false),
+    ("Transfer-Encoding: chunked\r\n\r\n10\r\nonly this", false),
+    ("Connection: close\r\n\r\nonly this", true),
+];
+
+/// An origin that leaves replies to `/broken` and sends the others.
+fn breaking(head: &'static str, reset: bool) -> Origin {
+    Origin::serving(move |connection, request| {
+        if !request.first_line.contains("/broken") {
+            return answer(connection, &request);
+        }
+        connection.send(format!("HTTP/1.1 200 OK\r\n{head}"));
+        if reset {
+            leave_with_reset(connection);
+        }
+        false
+    })
+}
+
+fn leave_with_reset(connection: &Connection) {
+    let socket = SockRef::from(connection.0.get_ref());
+    socket.set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+/// What is left to read, and how the connection ends.
+fn rest(client: &mut Connection) -> (String, Result<(), ErrorKind>) {
+    let mut rest = Vec::new();
+    let end = client.0.read_to_end(&mut rest);
+    let rest = String::from_utf8(rest).unwrap();
+    (rest, end.map(drop).map_err(|error| error.kind()))
+}
+
+#[test]
+fn a_reply_that_breaks_off_takes_nothing_of_those_before_it() {
+    for (head, reset) in BROKEN {
+        let origin = breaking(head, reset);
+        let proxy = reverse(&origin, Engine::Auto);
+        let mut client = connect_narrow(proxy.address());
+        client.send(
+            "GET /length/300000 HTTP/1.1\r\nHost: test\r\n\r\n\
+             GET /broken HTTP/1.1\r\nHost: test\r\n\r\n",
+        );
+        wait_until("the reply has broken off", || {
+            total(&proxy.totals(), "transfers_broken") == 1
+        });
+        assert!(client.reply(false).body == pattern(300_000), "{head:?}");
+        let (rest, end) = rest(&mut client);
+        assert!(rest.ends_with("only this"), "{head:?}: {rest:?}");
+        let due = match reset {
+            true => Err(ErrorKind::ConnectionReset),
+            false => Ok(()),
+        };
+        assert_eq!(end, due, "{head:?}");
+    }
+}
+
+#[test]
+fn chunks_that_break_off_are_reset_to_a_1_0_client_which_does_not_see_their_end() {
+    let origin = breaking(BROKEN[1].0, false);
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect(proxy.address());
+    client.send("GET /broken HTTP/1.0\r\n\r\n");
+    let (rest, end) = rest(&mut client);
+    assert!(rest.ends_with("\r\n\r\nonly this"), "{rest:?}");
+    assert_eq!(end, Err(ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn a_client_that_ends_its_half_early_still_gets_what_was_sent_before_the_reset() {
+    let origin = breaking(BROKEN[2].0, true);
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect_narrow(proxy.address());
+    client.send(
+        "GET /length/300000 HTTP/1.1\r\nHost: test\r\n\r\n\
+         GET /broken HTTP/1.1\r\nHost: test\r\n\r\n",
+    );
+    client.0.get_ref().shutdown(Shutdown::Write).unwrap();
+    wait_until("the reply has broken off", || {
+        total(&proxy.totals(), "transfers_broken") == 1
+    });
+    assert!(client.reply(false).body == pattern(300_000));
+    let (_, end) = rest(&mut client);
+    assert_eq!(end, Err(ErrorKind::ConnectionReset));
+}
+
+/// A proxy in front of a server for one connection.
+fn before_one(serve: impl FnOnce(Connection) + Send + 'static) -> (Server, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let backend = listener.local_addr().unwrap();
+    let proxy = Server::start(settings(Mode::Reverse, &[backend])).unwrap();
+    let server = thread::spawn(move || serve(Connection::new(listener.accept().unwrap().0)));
+    (proxy, server)
+}
+
+#[test]
+fn an_early_reply_reaches_a_client_that_is_still_sending_whatever_it_said_of_its_connection() {
+    for persistence in ["keep-alive", "close"] {
+        let (proxy, server) = before_one(|mut server| {
+            server.head().unwrap();
+            server.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 300000\r\n\r\n");
+            server.send(pattern(300_000));
+            let _ = server.0.read_to_end(&mut Vec::new());
+        });
+        let mut client = connect_narrow(proxy.address());
+        client.send(format!(
+            "PUT /x HTTP/1.1\r\nHost: test\r\nConnection: {persistence}\r\n\
+             Content-Length: 1000000000\r\n\r\nbegin"
+        ));
+        wait_until("the reply is there", || {
+            client.0.get_ref().peek(&mut [0]).unwrap() > 0
+        });
+        let mut sender = client.0.get_ref().try_clone().unwrap();
+        for _ in 0..10 {
+            let _ = sender.write(&[b'x'; 10_000]);
+        }
+        let reply = client.reply(false);
+        assert_eq!(reply.status(), 413, "{persistence}");
+        assert!(reply.body == pattern(300_000), "{persistence}");
+        assert!(client.at_end(), "{persistence}");
+        drop((client, sender));
+        server.join().unwrap();
+    }
+}
+
+#[test]
+fn a_client_that_ends_before_its_request_does_still_gets_the_reply_that_has_begun() {
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let (proxy, server) = before_one(move |mut server| {
+        server.head().unwrap();
+        server.send("HTTP/1.1 400 Bad Request\r\nContent-Length: 8\r\n\r\nhalf");
+        wait.recv().unwrap();
+        server.send("half");
+        let _ = server.0.read_to_end(&mut Vec::new());
+    });
+    let mut client = connect(proxy.address());
+    client.send("PUT /x HTTP/1.1\r\nHost: test\r\nContent-Length: 1000\r\n\r\nbegin");
+    assert_eq!(client.head().unwrap().status(), 400);
+    client.0.get_ref().shutdown(Shutdown::Write).unwrap();
+    go.send(()).unwrap();
+    let mut body = String::new();
+    client.0.read_to_string(&mut body).unwrap();
+    assert_eq!(body, "halfhalf");
+    drop(client);
+    server.join().unwrap();
+}
