@@ -12,6 +12,7 @@ pub mod ledger;
 pub mod listener;
 pub mod packet;
 pub mod policy;
+pub mod prefix;
 pub mod proxy;
 pub mod units;
 pub mod verdict;

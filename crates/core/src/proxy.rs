@@ -1,11 +1,15 @@
 //! A proxy and what it is to do: the words of the config file and of the flags, once each.
 
+mod announce;
 mod side;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+pub use announce::{Forwarded, SendProxy};
 pub use side::SideOptions;
+
+use crate::prefix::Prefix;
 
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +54,16 @@ pub struct Proxy {
     /// Local addresses that backends are connected from, in turn; empty: the route's. Each has
     /// local ports of its own for each backend.
     pub source: Vec<IpAddr>,
+    /// Each connection of a client begins with a PROXY header, version 1 or 2, which says who the
+    /// client is; one without is reset.
+    pub accept_proxy: bool,
+    /// The proxies in front: only they may send a PROXY header (empty: all who connect), and the
+    /// list of clients that their requests bring is kept (empty: nobody's).
+    pub trust: Vec<Prefix>,
+    /// The PROXY header that begins each connection to a backend.
+    pub send_proxy: SendProxy,
+    /// The field of each request that names the client's address.
+    pub forwarded: Forwarded,
     /// TCP options of the clients' connections.
     pub client: SideOptions,
     /// TCP options of the connections to servers.
@@ -86,6 +100,10 @@ impl Proxy {
             mode,
             backends: Vec::new(),
             source: Vec::new(),
+            accept_proxy: false,
+            trust: Vec::new(),
+            send_proxy: SendProxy::Off,
+            forwarded: Forwarded::Off,
             client: SideOptions::default(),
             server: SideOptions::default(),
             engine: Engine::Auto,

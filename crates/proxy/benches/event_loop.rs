@@ -103,7 +103,7 @@ fn serve<F: Future<Output = ()> + 'static>(
     let own = handle.clone();
     handle.spawn(async move {
         while listener
-            .accept(|client| own.spawn(work(client)))
+            .accept(|client, _| own.spawn(work(client)))
             .await
             .is_ok()
         {}

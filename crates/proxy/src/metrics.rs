@@ -28,6 +28,7 @@ counters! {
     /// What one thread did for the clients.
     ListenerCounters {
         clients_accepted: "connections of clients accepted",
+        clients_refused: "connections of clients that may not come, or come without their PROXY header",
         clients_closed: "connections of clients closed",
         requests: "HTTP requests whose head was read",
         tunnels: "tunnels opened: CONNECT, Upgrade, and every connection of mode tcp",

@@ -170,6 +170,34 @@ impl Word for proxy::Engine {
     ];
 }
 
+impl Word for proxy::SendProxy {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(proxy::SendProxy::Off, "off", "no PROXY header"),
+        row(proxy::SendProxy::V1, "v1", "one line of text"),
+        row(proxy::SendProxy::V2, "v2", "binary"),
+    ];
+}
+
+impl Word for proxy::Forwarded {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            proxy::Forwarded::Off,
+            "off",
+            "no field is written; those that come pass",
+        ),
+        row(
+            proxy::Forwarded::XForwardedFor,
+            "x-forwarded-for",
+            "X-Forwarded-For: 192.0.2.1",
+        ),
+        row(
+            proxy::Forwarded::Forwarded,
+            "forwarded",
+            "Forwarded: for=192.0.2.1 (RFC 7239)",
+        ),
+    ];
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +220,13 @@ mod tests {
         words_are_distinct_and_read_back(&[Front::Tc, Front::Xdp]);
         use proxy::{Engine, Mode::*};
         words_are_distinct_and_read_back(&[Forward, Reverse, Tcp]);
+        use proxy::{Forwarded, SendProxy};
+        words_are_distinct_and_read_back(&[SendProxy::Off, SendProxy::V1, SendProxy::V2]);
+        words_are_distinct_and_read_back(&[
+            Forwarded::Off,
+            Forwarded::XForwardedFor,
+            Forwarded::Forwarded,
+        ]);
         words_are_distinct_and_read_back(&[Engine::Auto, Engine::Copy, Engine::Splice]);
     }
 

@@ -384,7 +384,8 @@ impl TcpListener {
         }
     }
 
-    /// Waits for connections and hands each to `serve`, most of the time one.
+    /// Waits for connections and hands each to `serve` with its peer's address, most of the time
+    /// one.
     ///
     /// As long as one is all that waits, no second one is asked for: that would cost a call that
     /// says no. Each time that there was one, twice as many are asked for.
@@ -392,7 +393,7 @@ impl TcpListener {
     /// # Errors
     /// accept4(2) fails for want of descriptors or memory: it may be called again, later. Errors of
     /// single connections are passed over.
-    pub async fn accept(&self, mut serve: impl FnMut(TcpStream)) -> io::Result<()> {
+    pub async fn accept(&self, mut serve: impl FnMut(TcpStream, SocketAddr)) -> io::Result<()> {
         let (fd, source) = (&self.fd, &self.source);
         let ready = self
             .handle
@@ -408,11 +409,19 @@ impl TcpListener {
         Ok(())
     }
 
-    fn accept_up_to(&self, batch: usize, serve: &mut impl FnMut(TcpStream)) -> io::Result<usize> {
+    fn accept_up_to(
+        &self,
+        batch: usize,
+        serve: &mut impl FnMut(TcpStream, SocketAddr),
+    ) -> io::Result<usize> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for accepted in 0..batch {
-            match rustix::net::accept_with(&self.fd, flags) {
-                Ok(fd) => serve(TcpStream::new(fd, self.handle.clone())),
+            match rustix::net::acceptfrom_with(&self.fd, flags) {
+                Ok((fd, peer)) => {
+                    if let Some(Ok(peer)) = peer.map(SocketAddr::try_from) {
+                        serve(TcpStream::new(fd, self.handle.clone()), peer);
+                    }
+                }
                 Err(Errno::AGAIN) => return Ok(accepted),
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     return Err(error.into());

@@ -31,7 +31,7 @@ async fn pair(handle: &Handle) -> (TcpStream, TcpStream) {
         .unwrap();
     let accepted = Cell::new(None);
     listener
-        .accept(|stream| accepted.set(Some(stream)))
+        .accept(|stream, _| accepted.set(Some(stream)))
         .await
         .unwrap();
     (connected, accepted.take().unwrap())
@@ -145,7 +145,7 @@ fn a_burst_of_connections_is_accepted_whole() {
             .collect();
         let mut accepted = 0;
         while accepted < clients.len() {
-            listener.accept(|_| accepted += 1).await.unwrap();
+            listener.accept(|_, _| accepted += 1).await.unwrap();
         }
     });
 }

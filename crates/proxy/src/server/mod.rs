@@ -2,8 +2,10 @@
 
 mod date;
 mod http;
+mod inbox;
 mod settings;
 mod tcp;
+mod visitor;
 mod worker;
 
 use std::fmt;
@@ -73,6 +75,14 @@ pub enum Error {
         /// As bind(2) and setsockopt(2).
         cause: io::Error,
     },
+    /// A setting that does not go with another.
+    #[error("cannot use {key}: {cause}")]
+    Conflict {
+        /// Its key.
+        key: &'static str,
+        /// Why not.
+        cause: &'static str,
+    },
     /// The kernel refuses a thread, an epoll or an event descriptor.
     #[error("cannot {what}: {cause}")]
     System {
@@ -117,8 +127,8 @@ impl Server {
     /// Listens, and starts the threads. Port 0 is any free port.
     ///
     /// # Errors
-    /// The address is taken or not of this machine, a setting is not for this machine, or the kernel
-    /// is out of something.
+    /// The address is taken or not of this machine, settings do not go together or not with this
+    /// machine, or the kernel is out of something.
     pub fn start(settings: Proxy) -> Result<Server, Error> {
         settings::check(&settings)?;
         let threads = thread_count(&settings);
@@ -286,7 +296,8 @@ fn listen(settings: &Proxy, threads: usize) -> Result<(SocketAddr, Vec<OwnedFd>)
     let options = ListenOptions {
         backlog: settings.backlog,
         // In tcp mode the server may be the one who speaks first.
-        defer_accept: (settings.mode != Mode::Tcp).then_some(settings.head_timeout),
+        defer_accept: (settings.mode != Mode::Tcp || settings.accept_proxy)
+            .then_some(settings.head_timeout),
         side: settings.client.clone(),
     };
     let mut address = settings.listen;

@@ -1,15 +1,21 @@
-//! Tries what only the kernel knows of the settings, before the first client does.
+//! Finds out at start what would fail at the first client.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use weir_core::proxy::{Proxy, SideOptions};
+use weir_core::proxy::{Mode, Proxy, SendProxy, SideOptions};
 
 use super::Error;
 use crate::runtime::{OptionError, bind_source, set_side_options, tcp_socket};
 
-/// Whether this machine can do what the settings ask for.
+/// Whether the settings go together, and this machine can do what they ask for.
 pub fn check(settings: &Proxy) -> Result<(), Error> {
+    if settings.mode == Mode::Forward && settings.send_proxy != SendProxy::Off {
+        return Err(Error::Conflict {
+            key: "send_proxy",
+            cause: "mode forward goes to servers that do not expect a PROXY header",
+        });
+    }
     check_options("client", &settings.client)?;
     check_options("server", &settings.server)?;
     settings.source.iter().try_for_each(|ip| check_source(*ip))

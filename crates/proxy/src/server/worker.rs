@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, Ref};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use weir_core::proxy::{Mode, Proxy};
 
 use super::date::DateCache;
 use super::http::{self, Scratch, Upstreams};
+use super::visitor::Visitor;
 use super::{Counters, Shared, tcp};
 use crate::http::{Limits, Role};
 use crate::metrics::ListenerCounters;
@@ -142,13 +144,17 @@ impl Worker {
     async fn accept(self: &Rc<Self>, listener: &TcpListener) -> io::Result<Option<Order>> {
         let room = || (self.clients.get() < self.most_clients).then_some(());
         self.handle.wait_for(room).await?;
-        listener.accept(|client| self.serve(client)).await?;
+        let serve = |client, peer| self.serve(client, peer);
+        listener.accept(serve).await?;
         Ok(None)
     }
 
-    fn serve(self: &Rc<Self>, client: TcpStream) {
+    fn serve(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
         let guest = Guest::new(self);
         self.handle.spawn(async move {
+            let Some(client) = Visitor::admit(&guest.0, stream, peer).await else {
+                return;
+            };
             match guest.0.settings.mode {
                 Mode::Tcp => tcp::serve(&guest.0, client).await,
                 Mode::Forward | Mode::Reverse => http::serve(&guest.0, client).await,

@@ -127,7 +127,7 @@ impl From<Error> for Failure {
                 }
                 _ => "",
             },
-            Error::System { .. } => "",
+            Error::Conflict { .. } | Error::System { .. } => "",
         };
         Failure::failed(error.to_string(), hint)
     }

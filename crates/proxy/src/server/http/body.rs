@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::io;
 
-use super::inbox::Inbox;
 use crate::http::{BodyKind, ChunkScanner, Next, Piece, Refusal};
 use crate::runtime::TcpStream;
+use crate::server::inbox::Inbox;
 use crate::transfer::{BULK_BYTES, Broken, Lanes, Limit, Rules, transfer};
 
 /// Chunk data that is at least this long is moved by the engines unseen; what is shorter comes with

@@ -5,7 +5,6 @@ use std::io::{self, ErrorKind};
 use std::rc::Rc;
 
 use super::body::{Body, Stopped, relay, try_send_with_head};
-use super::inbox::{Inbox, Peer};
 use super::reply::{Delivered, Failure, deliver, leaves_open};
 use super::request::Request;
 use super::target::{Choice, Destination, Origin};
@@ -13,12 +12,15 @@ use super::{After, leaves_nothing, refuse};
 use crate::http::answer::{self, Answer, ProxyError};
 use crate::http::{BodyKind, Method, RequestFacts};
 use crate::runtime::{TcpStream, first};
+use crate::server::inbox::{Inbox, Peer};
+use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
 use crate::transfer::{Broken, tunnel};
 use crate::upstream::{Backend, Link};
+use weir_core::proxy::SendProxy;
 
 /// Gets the client its reply.
-pub async fn answer(worker: &Worker, client: &mut Peer, request: Request) -> After {
+pub async fn answer(worker: &Worker, client: &mut Visitor, request: Request) -> After {
     match &request.destination {
         Destination::Backend => {
             let turn = worker.upstreams.backends.in_turn(worker.handle.now());
@@ -34,13 +36,13 @@ pub async fn answer(worker: &Worker, client: &mut Peer, request: Request) -> Aft
 }
 
 /// Answers with an error of the proxy's own.
-async fn fail(worker: &Worker, client: &Peer, request: &Request, answer: Answer<'_>) -> After {
+async fn fail(worker: &Worker, client: &Visitor, request: &Request, answer: Answer<'_>) -> After {
     let head_only = request.facts.method == Method::Head;
     let keep_alive = leaves_nothing(worker, request);
     refuse(worker, client, answer, keep_alive, head_only).await
 }
 
-async fn options(worker: &Worker, client: &Peer, request: &Request) -> After {
+async fn options(worker: &Worker, client: &Visitor, request: &Request) -> After {
     let keep_alive = leaves_nothing(worker, request);
     let mut reply = worker.scratch.lend();
     answer::options(&worker.date(), keep_alive, &mut reply);
@@ -52,7 +54,12 @@ async fn options(worker: &Worker, client: &Peer, request: &Request) -> After {
 }
 
 /// CONNECT: opens a connection and carries bytes both ways.
-async fn connect(worker: &Worker, client: &mut Peer, request: &Request, origin: &Origin) -> After {
+async fn connect(
+    worker: &Worker,
+    client: &mut Visitor,
+    request: &Request,
+    origin: &Origin,
+) -> After {
     worker.handle.set_deadline(worker.settings.connect_timeout);
     let link = match worker.upstreams.connect(&worker.handle, origin).await {
         Ok(link) => link,
@@ -68,7 +75,7 @@ async fn connect(worker: &Worker, client: &mut Peer, request: &Request, origin: 
 }
 
 /// Both ways until both ends, beginning with what was received ahead.
-async fn carry(worker: &Worker, client: &mut Peer, server: &mut Peer) -> After {
+async fn carry(worker: &Worker, client: &mut Visitor, server: &mut Peer) -> After {
     worker.counters.tunnels.add(1);
     worker.handle.set_deadline(worker.settings.idle_timeout);
     let ahead = [client.inbox.take_all(), server.inbox.take_all()];
@@ -82,17 +89,22 @@ async fn carry(worker: &Worker, client: &mut Peer, server: &mut Peer) -> After {
 /// connection, if one did not begin to answer and the request may be sent twice.
 async fn forward(
     worker: &Worker,
-    client: &mut Peer,
+    client: &mut Visitor,
     request: &Request,
     mut choice: Choice<'_>,
 ) -> After {
     let mut last = io::Error::from(ErrorKind::NotFound);
+    let mut own = client.link.take().filter(|link| link.stream.is_quiet());
     let mut same_again: Option<Rc<Backend>> = None;
     loop {
         worker.handle.set_deadline(worker.settings.connect_timeout);
-        let link = match same_again.take() {
-            Some(backend) => Some(backend.connect(&worker.handle).await),
-            None => worker.upstreams.next(&worker.handle, &mut choice).await,
+        let link = match (own.take(), same_again.take()) {
+            (Some(link), _) => {
+                link.backend.counters.reused.add(1);
+                Some(Ok(link))
+            }
+            (None, Some(backend)) => Some(backend.connect(&worker.handle).await),
+            (None, None) => worker.upstreams.next(&worker.handle, &mut choice).await,
         };
         let link = match link {
             Some(Ok(link)) => link,
@@ -144,12 +156,16 @@ pub enum Answered {
 /// may be sent again.
 async fn attempt(
     worker: &Worker,
-    client: &mut Peer,
+    client: &mut Visitor,
     request: &Request,
     link: Link,
 ) -> io::Result<After> {
     let backend = link.backend;
     let mut server = Peer::new(link.stream);
+    if !link.reused {
+        let header = client.introduction(worker);
+        server.stream.send_all(&header, true).await?;
+    }
     let progress = Progress::default();
     let result = exchange(worker, client, request, &mut server, &progress).await;
     worker.counters.bytes_up.add(progress.up.get());
@@ -180,13 +196,13 @@ fn may_be_sent_again(facts: &RequestFacts) -> bool {
 
 async fn exchange(
     worker: &Worker,
-    client: &mut Peer,
+    client: &mut Visitor,
     request: &Request,
     server: &mut Peer,
     progress: &Progress,
 ) -> Result<Delivered, Failure> {
     worker.handle.set_deadline(worker.settings.idle_timeout);
-    let Peer { stream, inbox } = client;
+    let Visitor { stream, inbox, .. } = client;
     let (to, replies) = (&server.stream, &mut server.inbox);
     let mut body = Body::new(request.facts.body);
     let sent = try_send_with_head(&request.head, inbox, &mut body, to, &progress.up);
@@ -239,11 +255,11 @@ async fn upload<T>(
 /// What follows a whole reply.
 async fn delivered_to(
     worker: &Worker,
-    client: &mut Peer,
+    client: &mut Visitor,
     request: &Request,
     delivered: Delivered,
     mut server: Peer,
-    backend: &Backend,
+    backend: &Rc<Backend>,
     progress: &Progress,
 ) -> After {
     if delivered.facts.body == BodyKind::Tunnel {
@@ -251,7 +267,7 @@ async fn delivered_to(
     }
     let uploaded = progress.uploaded.get();
     if uploaded && leaves_open(&delivered.facts, &server.inbox) {
-        backend.keep(server.stream);
+        keep(worker, client, backend, server.stream);
     }
     // It may be sending the rest of its request, or the next one, which nobody will read.
     let may_be_sending = !uploaded || request.facts.keep_alive || !client.inbox.is_empty();
@@ -262,10 +278,24 @@ async fn delivered_to(
     }
 }
 
+/// Keeps a server's connection for the next request: of this client if it began with its address,
+/// else of any.
+fn keep(worker: &Worker, client: &mut Visitor, backend: &Rc<Backend>, stream: TcpStream) {
+    if worker.settings.send_proxy == SendProxy::Off {
+        backend.keep(stream);
+    } else if stream.quiesce() {
+        client.link = Some(Link {
+            stream,
+            backend: backend.clone(),
+            reused: true,
+        });
+    }
+}
+
 /// What the client gets instead of a whole reply.
 async fn broken(
     worker: &Worker,
-    client: &mut Peer,
+    client: &mut Visitor,
     request: &Request,
     failure: Failure,
     progress: &Progress,

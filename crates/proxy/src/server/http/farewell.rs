@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::After;
-use super::inbox::Peer;
 use crate::runtime::Clock;
+use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
 
 /// How long a client that has all of its replies may go on sending what is not wanted.
@@ -14,7 +14,7 @@ const LINGER: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Ends the connection as `after` says; the caller drops it then.
-pub async fn say(worker: &Worker, client: &mut Peer, after: After) {
+pub async fn say(worker: &Worker, client: &mut Visitor, after: After) {
     match after {
         After::Continue | After::Close => {}
         After::Linger => linger(worker, client).await,
@@ -31,7 +31,7 @@ pub async fn say(worker: &Worker, client: &mut Peer, after: After) {
 
 /// Ends the proxy's half and throws away what the client sends until it ends too. It has two
 /// seconds, and more as long as it still takes what it was sent.
-async fn linger(worker: &Worker, client: &mut Peer) {
+async fn linger(worker: &Worker, client: &mut Visitor) {
     client.stream.shut_down_write();
     let mut arrival = Arrival::begins(worker);
     worker.handle.set_deadline(LINGER);

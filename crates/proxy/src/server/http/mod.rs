@@ -6,7 +6,6 @@
 mod body;
 mod exchange;
 mod farewell;
-mod inbox;
 mod reply;
 mod request;
 mod scratch;
@@ -16,10 +15,9 @@ pub use request::limits;
 pub use scratch::Scratch;
 pub use target::Upstreams;
 
-use self::inbox::Peer;
 use self::request::Request;
 use crate::http::answer::{Answer, Envelope};
-use crate::runtime::TcpStream;
+use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
 
 /// This proxy's name in `Via` and `Proxy-Status`.
@@ -43,8 +41,7 @@ enum After {
 }
 
 /// Serves one client.
-pub async fn serve(worker: &Worker, stream: TcpStream) {
-    let mut client = Peer::new(stream);
+pub async fn serve(worker: &Worker, mut client: Visitor) {
     let mut first = true;
     let end = loop {
         let request = match request::next(worker, &mut client, first).await {
@@ -58,13 +55,14 @@ pub async fn serve(worker: &Worker, stream: TcpStream) {
             after => break after,
         }
     };
+    client.link = None;
     farewell::say(worker, &mut client, end).await;
 }
 
 /// Sends a reply of the proxy's own.
 async fn refuse(
     worker: &Worker,
-    client: &Peer,
+    client: &Visitor,
     answer: Answer<'_>,
     keep_alive: bool,
     head_only: bool,

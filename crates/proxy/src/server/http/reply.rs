@@ -5,13 +5,13 @@ use std::io::{self, ErrorKind};
 use super::NAME;
 use super::body::{Body, Stopped, relay, relay_data_alone, send_with_head};
 use super::exchange::{Answered, Progress};
-use super::inbox::Inbox;
 use super::scratch::Head;
 use crate::http::rewrite::{self, ReplyEdit};
 use crate::http::{
     BodyKind, Delivery, FieldSlots, Refusal, ReplyFacts, RequestFacts, Version, read_reply,
 };
 use crate::runtime::TcpStream;
+use crate::server::inbox::Inbox;
 use crate::server::worker::Worker;
 use crate::transfer::Broken;
 

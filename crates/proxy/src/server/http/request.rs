@@ -2,13 +2,13 @@
 
 use std::io::ErrorKind;
 
-use super::inbox::Peer;
 use super::scratch::Head;
 use super::target::{Destination, destination};
 use super::{After, NAME, refuse};
 use crate::http::answer::Answer;
 use crate::http::rewrite::{self, RequestEdit};
 use crate::http::{FieldSlots, Limits, Refusal, RequestFacts, read_request};
+use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
 
 /// A request whose head has been read and taken out of the inbox.
@@ -22,7 +22,7 @@ pub struct Request {
 }
 
 /// Waits for the client's next request. `first`: the client has not asked anything yet.
-pub async fn next(worker: &Worker, client: &mut Peer, first: bool) -> Result<Request, After> {
+pub async fn next(worker: &Worker, client: &mut Visitor, first: bool) -> Result<Request, After> {
     let mut seen = 0;
     let mut begun = first;
     worker.handle.set_deadline(match first {
@@ -48,7 +48,7 @@ pub async fn next(worker: &Worker, client: &mut Peer, first: bool) -> Result<Req
 }
 
 /// Receives more of a head. Between requests a drain ends the connection.
-async fn more(worker: &Worker, client: &mut Peer) -> Result<(), After> {
+async fn more(worker: &Worker, client: &mut Visitor) -> Result<(), After> {
     let idle = client.inbox.is_empty();
     let waited = client
         .stream
@@ -77,7 +77,7 @@ async fn more(worker: &Worker, client: &mut Peer) -> Result<(), After> {
 
 /// Reads the head, writes the one that goes on, and takes it out of the inbox. No future may hold
 /// the slots: they are 4 KiB.
-fn read(worker: &Worker, client: &mut Peer, seen: usize) -> Result<Option<Request>, Refusal> {
+fn read(worker: &Worker, client: &mut Visitor, seen: usize) -> Result<Option<Request>, Refusal> {
     let mut slots = FieldSlots::new();
     let limits = &worker.limits;
     let Some(head) = read_request(client.inbox.bytes(), seen, limits, &mut slots)? else {
@@ -87,7 +87,7 @@ fn read(worker: &Worker, client: &mut Peer, seen: usize) -> Result<Option<Reques
     let edit = RequestEdit {
         via: NAME,
         default_host: &worker.default_host,
-        announce: None,
+        announce: client.announcement(worker),
         close: false,
     };
     rewrite::request(&head, &edit, &mut outgoing)?;

@@ -22,11 +22,6 @@ impl Peer {
             inbox: Inbox::default(),
         }
     }
-
-    /// Receives more behind what is there: see [`Inbox::receive`].
-    pub async fn receive(&mut self, buffers: &Buffers) -> io::Result<usize> {
-        self.inbox.receive(buffers, &self.stream).await
-    }
 }
 
 /// Bytes in a buffer of the thread, which goes back as soon as they are used up.

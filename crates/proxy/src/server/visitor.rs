@@ -1,0 +1,135 @@
+//! A client: its connection, and who it is.
+
+use std::io;
+use std::net::SocketAddr;
+
+use weir_core::prefix::covers;
+use weir_core::proxy::{Forwarded, SendProxy};
+
+use super::inbox::Inbox;
+use super::worker::Worker;
+use crate::http::rewrite::{AddressField, Announcement};
+use crate::proxy_protocol::{self, Endpoints, ProxyHeader, ProxyProtocol};
+use crate::runtime::TcpStream;
+use crate::transfer::Buffers;
+use crate::upstream::Link;
+
+/// A client's connection.
+pub struct Visitor {
+    /// The connection.
+    pub stream: TcpStream,
+    /// What was received of it and not yet used.
+    pub inbox: Inbox,
+    /// Its address: that of the peer, or what the proxy in front says.
+    pub source: SocketAddr,
+    /// The address that it connected to, where the proxy in front has said it.
+    destination: Option<SocketAddr>,
+    /// Its IP address as text, if requests are to name it.
+    announced: Option<String>,
+    /// The connection to a server that only it may use again, because that began with its address.
+    pub link: Option<Link>,
+}
+
+impl Visitor {
+    /// A client that has connected; `None` if it does not introduce itself as it must.
+    pub async fn admit(worker: &Worker, stream: TcpStream, peer: SocketAddr) -> Option<Visitor> {
+        let mut visitor = Visitor {
+            stream,
+            inbox: Inbox::default(),
+            source: peer,
+            destination: None,
+            announced: None,
+            link: None,
+        };
+        if worker.settings.accept_proxy && !visitor.is_introduced(worker).await {
+            visitor.stream.reset_on_close();
+            worker.counters.clients_refused.add(1);
+            return None;
+        }
+        if worker.settings.forwarded != Forwarded::Off {
+            let ip = visitor.source.ip().to_canonical();
+            visitor.announced = Some(ip.to_string());
+        }
+        Some(visitor)
+    }
+
+    /// Reads the PROXY header. False if there is none, or the peer may not send one.
+    async fn is_introduced(&mut self, worker: &Worker) -> bool {
+        let trust = &worker.settings.trust;
+        if !trust.is_empty() && !covers(trust, self.source.ip()) {
+            tracing::debug!("{} may not send a PROXY header", self.source);
+            return false;
+        }
+        worker.handle.set_deadline(worker.settings.head_timeout);
+        loop {
+            match proxy_protocol::read(self.inbox.bytes()) {
+                Ok(Some(header)) => {
+                    self.believe(header);
+                    return true;
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!("{}: {error}", self.source);
+                    return false;
+                }
+            }
+            if !matches!(self.receive(&worker.lanes.buffers).await, Ok(1..)) {
+                return false;
+            }
+        }
+    }
+
+    fn believe(&mut self, header: ProxyHeader) {
+        self.inbox.consume(header.len);
+        if let Some(endpoints) = header.endpoints {
+            self.source = endpoints.source;
+            self.destination = Some(endpoints.destination);
+        }
+    }
+
+    /// Receives more behind what is there: see [`Inbox::receive`].
+    pub async fn receive(&mut self, buffers: &Buffers) -> io::Result<usize> {
+        self.inbox.receive(buffers, &self.stream).await
+    }
+
+    /// The PROXY header that a connection made for this client begins with; empty if none is sent.
+    pub fn introduction(&self, worker: &Worker) -> Vec<u8> {
+        let mut header = Vec::new();
+        if let Some(version) = version(worker.settings.send_proxy) {
+            // A connection that was reset meanwhile has no addresses any more.
+            let local = || self.stream.local().ok();
+            let endpoints = self
+                .destination
+                .or_else(local)
+                .map(|destination| Endpoints {
+                    source: self.source,
+                    destination,
+                });
+            proxy_protocol::write(version, endpoints, &mut header);
+        }
+        header
+    }
+
+    /// What requests say of this client.
+    pub fn announcement(&self, worker: &Worker) -> Option<Announcement<'_>> {
+        let field = match worker.settings.forwarded {
+            Forwarded::Off => return None,
+            Forwarded::XForwardedFor => AddressField::XForwardedFor,
+            Forwarded::Forwarded => AddressField::Forwarded,
+        };
+        Some(Announcement {
+            field,
+            client: self.announced.as_deref()?,
+            trusted: covers(&worker.settings.trust, self.source.ip()),
+        })
+    }
+}
+
+/// Which form of the PROXY header is sent.
+pub fn version(send_proxy: SendProxy) -> Option<ProxyProtocol> {
+    match send_proxy {
+        SendProxy::Off => None,
+        SendProxy::V1 => Some(ProxyProtocol::V1),
+        SendProxy::V2 => Some(ProxyProtocol::V2),
+    }
+}
