@@ -2,18 +2,20 @@
 //!
 //! A setting is a field of [`Proxy`], its default in [`Proxy::new`], and a row here.
 
-use std::net::SocketAddr;
+use std::convert::identity;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::address::parse_socket_address;
+use super::address::{parse_ip, parse_socket_address};
 use super::error::Fault;
 use super::keys::parse_name;
 use super::table::{Key, Kind, Table, words_of};
-use super::value::{Given, Setting, list, mismatch, number, text, word};
+use super::value::{Given, Setting, flag, list, mismatch, number, text, word};
 use super::word::Word;
 use crate::listener::ListenAddress;
-use crate::proxy::{Engine, MAX_PROXIES, Mode, Proxy};
+use crate::prefix::{Prefix, parse_prefix};
+use crate::proxy::{Engine, Forwarded, MAX_PROXIES, Mode, Proxy, SendProxy};
 use crate::units::{format_duration, format_size, parse_duration, parse_size};
 
 /// A key whose field has its name and is one of a few words.
@@ -72,6 +74,51 @@ macro_rules! time {
     };
 }
 
+/// A key whose field has its name and is on or off.
+macro_rules! flag {
+    ($field:ident, $text:literal) => {
+        Key {
+            name: stringify!($field),
+            kind: Kind::Flag,
+            values: "true | false",
+            text: $text,
+            set: |p, v| flag(v).map(|on| p.$field = on),
+            show: |p| Setting::Flag(p.$field),
+        }
+    };
+}
+
+/// A key whose field has its name and is a list of prefixes.
+macro_rules! prefixes {
+    ($field:ident, $text:literal) => {
+        Key {
+            name: stringify!($field),
+            kind: Kind::Prefixes,
+            values: "a list of prefixes",
+            text: $text,
+            set: |p, v| list(v).and_then(parse_prefixes).map(|list| p.$field = list),
+            show: |p| Setting::List(p.$field.iter().map(Prefix::to_string).collect()),
+        }
+    };
+}
+
+/// A key that is an option of one side's sockets; the word `system` leaves it to the system.
+macro_rules! side {
+    ($side:ident . $field:ident: $kind:ident $values:literal, $read:expr, $show:expr, $text:literal) => {
+        Key {
+            name: concat!(stringify!($side), "_", stringify!($field)),
+            kind: Kind::$kind,
+            values: concat!("system | ", $values),
+            text: $text,
+            set: |p, v| or_system(v, $read).map(|value| p.$side.$field = value),
+            show: |p| {
+                let shown = p.$side.$field.clone().map($show);
+                Setting::Text(shown.unwrap_or_else(|| SYSTEM.into()))
+            },
+        }
+    };
+}
+
 /// Every key of a `[[proxy]]` table, in the order of the example file.
 pub static PROXY_KEYS: &[Key<Proxy>] = &[
     Key {
@@ -107,6 +154,28 @@ pub static PROXY_KEYS: &[Key<Proxy>] = &[
         },
         show: |p| Setting::List(p.backends.iter().map(SocketAddr::to_string).collect()),
     },
+    Key {
+        name: "source",
+        kind: Kind::Ips,
+        values: "a list of addresses of this machine",
+        text: "The local addresses that backends are connected from, in turn; each has ports of its own. Left out: the route's",
+        set: |p, v| {
+            list(v)
+                .and_then(parse_source)
+                .map(|source| p.source = source)
+        },
+        show: |p| Setting::List(p.source.iter().map(IpAddr::to_string).collect()),
+    },
+    flag!(
+        accept_proxy,
+        "Each client's connection begins with a PROXY header; one without is reset"
+    ),
+    words!(send_proxy: SendProxy, "off | v1 | v2", "The PROXY header that begins each connection to a backend"),
+    words!(forwarded: Forwarded, "off | x-forwarded-for | forwarded", "The field of each request that names the client"),
+    prefixes!(
+        trust,
+        "The proxies in front: whose PROXY header and whose list of clients is believed"
+    ),
     words!(engine: Engine, "auto | copy | splice", "What moves the bytes of bodies and tunnels"),
     number!(threads: 0 to 1024, "Threads, each with an event loop of its own; 0 is one per CPU"),
     number!(backlog: 1 to 65535, "Accept queue of each thread; net.core.somaxconn caps it"),
@@ -117,6 +186,16 @@ pub static PROXY_KEYS: &[Key<Proxy>] = &[
     time!(keep_alive: "1ms" to "24h", "Time that a connection without a request is kept"),
     time!(idle_timeout: "1ms" to "24h", "Time without a byte after which a transfer or a tunnel is given up"),
     time!(drain_timeout: "0s" to "24h", "Time that transfers have to finish after SIGTERM"),
+    side!(client.congestion: Name "a congestion control", congestion, identity, "Congestion control of the clients' connections"),
+    side!(client.tcp_keepalive: Time "1s to 9h", keepalive, format_duration, "Time without a segment after which a client is probed"),
+    side!(client.user_timeout: Time "1ms to 24h", user_timeout, format_duration, "Time that bytes sent to a client may go unacknowledged"),
+    side!(client.send_buffer: Size "4KiB to 1GiB", buffer, format_buffer, "The kernel's send buffer of a client's connection"),
+    side!(client.receive_buffer: Size "4KiB to 1GiB", buffer, format_buffer, "The kernel's receive buffer of a client's connection"),
+    side!(server.congestion: Name "a congestion control", congestion, identity, "Congestion control of the connections to servers"),
+    side!(server.tcp_keepalive: Time "1s to 9h", keepalive, format_duration, "Time without a segment after which a server is probed"),
+    side!(server.user_timeout: Time "1ms to 24h", user_timeout, format_duration, "Time that bytes sent to a server may go unacknowledged"),
+    side!(server.send_buffer: Size "4KiB to 1GiB", buffer, format_buffer, "The kernel's send buffer of a connection to a server"),
+    side!(server.receive_buffer: Size "4KiB to 1GiB", buffer, format_buffer, "The kernel's receive buffer of a connection to a server"),
 ];
 
 impl Table for Proxy {
@@ -164,13 +243,30 @@ impl Table for Proxy {
                 format!("mode {} has nowhere to go", mode.word()),
                 "name a server, for example 10.0.0.5:80",
             ),
-            _ => return Ok(()),
+            _ => return self.check_announcement(),
         };
         Err(("backends", fault))
     }
 
     fn lint(&self, _given: &[&str]) -> Vec<String> {
         Vec::new()
+    }
+}
+
+impl Proxy {
+    fn check_announcement(&self) -> Result<(), (&'static str, Fault)> {
+        match (self.mode, self.send_proxy, self.forwarded) {
+            (Mode::Forward, SendProxy::V1 | SendProxy::V2, _) => {
+                let cause = "mode forward goes to servers that expect no PROXY header";
+                Err(("send_proxy", Fault::new(cause, "leave it out")))
+            }
+            (Mode::Tcp, _, Forwarded::XForwardedFor | Forwarded::Forwarded) => {
+                let cause = "mode tcp reads no requests";
+                let hint = "leave it out, or tell the server by send_proxy";
+                Err(("forwarded", Fault::new(cause, hint)))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -195,6 +291,55 @@ fn parse_backend(text: &str) -> Result<SocketAddr, Fault> {
         return Err(Fault::new(format!("{text:?} is no server's address"), hint));
     }
     Ok(address)
+}
+
+fn parse_source(texts: &[String]) -> Result<Vec<IpAddr>, Fault> {
+    let read = |text: &String| match parse_ip(text)? {
+        Some(ip) if !ip.is_unspecified() => Ok(ip),
+        _ => {
+            let hint = "write addresses of this machine: \"10.0.0.2\"";
+            Err(Fault::new(
+                format!("{text:?} is no address to connect from"),
+                hint,
+            ))
+        }
+    };
+    texts.iter().map(read).collect()
+}
+
+fn parse_prefixes(texts: &[String]) -> Result<Vec<Prefix>, Fault> {
+    texts.iter().map(|text| parse_prefix(text)).collect()
+}
+
+/// The word that leaves an option of a socket to the system.
+const SYSTEM: &str = "system";
+
+fn or_system<T>(value: &Given, read: fn(&Given) -> Result<T, Fault>) -> Result<Option<T>, Fault> {
+    match value {
+        Given::Text(text) if text == SYSTEM => Ok(None),
+        value => read(value).map(Some),
+    }
+}
+
+/// Which there are, only the kernel knows: it is asked at start.
+fn congestion(value: &Given) -> Result<String, Fault> {
+    text(value).and_then(parse_name)
+}
+
+fn keepalive(value: &Given) -> Result<Duration, Fault> {
+    duration(value, "1s", "9h")
+}
+
+fn user_timeout(value: &Given) -> Result<Duration, Fault> {
+    duration(value, "1ms", "24h")
+}
+
+fn buffer(value: &Given) -> Result<u32, Fault> {
+    bytes(value, "4KiB", "1GiB").map(|bytes| bytes as u32)
+}
+
+fn format_buffer(bytes: u32) -> String {
+    format_size(bytes.into())
 }
 
 /// Reads a whole number of this range.

@@ -26,6 +26,10 @@ pub enum Kind {
     Names,
     /// A list of addresses with ports.
     Addresses,
+    /// A list of IP addresses.
+    Ips,
+    /// A list of prefixes of IP addresses.
+    Prefixes,
     /// One of these words.
     Word(fn() -> Vec<WordText>),
     /// A duration with its unit.
@@ -45,6 +49,8 @@ impl Kind {
             Kind::Name => "NAME",
             Kind::Address | Kind::Addresses => "ADDR:PORT",
             Kind::Names => "NAMES",
+            Kind::Ips => "ADDR",
+            Kind::Prefixes => "PREFIX",
             Kind::Word(_) => "WORD",
             Kind::Time => "TIME",
             Kind::Size => "SIZE",
@@ -55,7 +61,10 @@ impl Kind {
 
     /// Whether it takes several values, and its flag may be repeated.
     pub fn is_list(self) -> bool {
-        matches!(self, Kind::Names | Kind::Addresses)
+        matches!(
+            self,
+            Kind::Names | Kind::Addresses | Kind::Ips | Kind::Prefixes
+        )
     }
 
     /// The value of a flag, as the file would have it. One of a list is a list of one.

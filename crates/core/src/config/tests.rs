@@ -231,6 +231,21 @@ fn every_key_of_a_proxy_is_read() {
         keep_alive = "3s"
         idle_timeout = "1h"
         drain_timeout = "0s"
+        source = ["10.0.0.2", "10.0.0.3"]
+        accept_proxy = true
+        send_proxy = "v2"
+        forwarded = "x-forwarded-for"
+        trust = ["10.9.0.0/16"]
+        client_congestion = "cubic"
+        client_tcp_keepalive = "1min"
+        client_user_timeout = "30s"
+        client_send_buffer = "1MiB"
+        client_receive_buffer = "512KiB"
+        server_congestion = "bbr"
+        server_tcp_keepalive = "2min"
+        server_user_timeout = "20s"
+        server_send_buffer = "256KiB"
+        server_receive_buffer = "128KiB"
     "#;
     let proxy = parse("f", file).unwrap().proxies.remove(0);
     let default = Proxy::new("edge", proxy.listen, proxy::Mode::Reverse);
@@ -264,6 +279,18 @@ fn mistakes_in_a_proxy_are_placed_and_hinted() {
         (
             "backends = [\"10.0.0.1:80\"]",
             "5:12: proxy \"edge\": backends: mode forward goes where the client says | leave it out, or use mode reverse",
+        ),
+        (
+            "send_proxy = \"v1\"",
+            "5:14: proxy \"edge\": send_proxy: mode forward goes to servers that expect no PROXY header | leave it out",
+        ),
+        (
+            "trust = [\"10.0.0.1/8\"]",
+            "5:9: proxy \"edge\": trust: \"10.0.0.1/8\" has bits behind its prefix | did you mean \"10.0.0.0/8\"?",
+        ),
+        (
+            "server_tcp_keepalive = \"10ms\"",
+            "5:24: proxy \"edge\": server_tcp_keepalive: \"10ms\" is out of range | a duration with its unit from 1s to 9h, for example \"20s\"",
         ),
         (
             "backends = [\"localhost:80\"]",
