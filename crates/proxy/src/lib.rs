@@ -13,4 +13,6 @@ mod sys;
 pub mod transfer;
 mod upstream;
 
-pub use server::{Error, Server, Total, Totals};
+pub use server::{
+    Bell, Error, Server, Sockets, Surroundings, ThreadReport, ThreadState, Total, Totals,
+};

@@ -15,12 +15,12 @@ pub fn set_bind_address_no_port(fd: impl AsFd) -> io::Result<()> {
 }
 
 /// Lets accept() return a connection once its first bytes are there (TCP_DEFER_ACCEPT). The kernel
-/// rounds the time up to a number of SYN/ACK retransmissions.
+/// rounds the time up to a number of SYN/ACK retransmissions. `None`: as soon as it stands.
 ///
 /// # Errors
 /// As setsockopt(2).
-pub fn set_defer_accept(fd: impl AsFd, time: Duration) -> io::Result<()> {
-    let seconds = time.as_secs().clamp(1, 3600) as libc::c_int;
+pub fn set_defer_accept(fd: impl AsFd, time: Option<Duration>) -> io::Result<()> {
+    let seconds = time.map_or(0, |time| time.as_secs().clamp(1, 3600)) as libc::c_int;
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)
 }
 

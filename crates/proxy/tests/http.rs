@@ -334,7 +334,7 @@ fn a_drain_closes_idle_connections_and_lets_requests_finish() {
         connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         true
     });
-    let proxy = reverse(&origin, Engine::Auto);
+    let mut proxy = reverse(&origin, Engine::Auto);
     let (mut idle, mut busy) = (connect(proxy.address()), connect(proxy.address()));
     assert_eq!(idle.get("/").body, b"ok");
     busy.send("GET /slow HTTP/1.1\r\nHost: test\r\n\r\n");

@@ -40,7 +40,7 @@ impl Bench {
         (client, server)
     }
 
-    fn end(self) -> Totals {
+    fn end(mut self) -> Totals {
         self.proxy.drain(PATIENCE);
         self.proxy.join().unwrap()
     }
@@ -279,7 +279,7 @@ fn the_next_server_takes_over_when_one_does_not_listen() {
 
 #[test]
 fn a_drain_lets_tunnels_finish_and_takes_no_new_ones() {
-    let bench = Bench::new(Engine::Auto);
+    let mut bench = Bench::new(Engine::Auto);
     let (mut client, server) = bench.pair();
     let address = bench.proxy.address();
     bench.proxy.drain(PATIENCE);
@@ -293,7 +293,7 @@ fn a_drain_lets_tunnels_finish_and_takes_no_new_ones() {
 
 #[test]
 fn a_drain_without_time_cuts_tunnels() {
-    let bench = Bench::new(Engine::Auto);
+    let mut bench = Bench::new(Engine::Auto);
     let (client, _server) = bench.pair();
     bench.proxy.drain(Duration::ZERO);
     bench.proxy.join().unwrap();

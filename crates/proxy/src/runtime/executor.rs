@@ -271,6 +271,13 @@ impl Handle {
         Ok(())
     }
 
+    /// As [`forget`](Self::forget), for a descriptor that others go on holding.
+    pub(super) fn unregister(&self, fd: impl AsFd, source: &Source) {
+        if let Some(key) = source.key.take() {
+            self.0.poller.borrow_mut().unregister(fd, key);
+        }
+    }
+
     pub(super) fn forget(&self, source: &Source) {
         if let Some(key) = source.key.take() {
             self.0.poller.borrow_mut().forget(key);

@@ -74,6 +74,13 @@ impl Poller {
         self.sources.remove(key);
     }
 
+    /// Forgets a socket that stays open elsewhere.
+    pub fn unregister(&mut self, fd: impl AsFd, key: usize) {
+        // Fails only if it is not registered, which is what is wanted.
+        let _ = epoll::delete(&self.epoll, fd);
+        self.forget(key);
+    }
+
     /// Waits for events at most this long (`None`: until there is one) and hands each socket that
     /// became ready to `ready`.
     pub fn wait(

@@ -363,15 +363,22 @@ impl TcpListener {
         let fd = tcp_socket(address)?;
         sockopt::set_socket_reuseaddr(&fd, true)?;
         sockopt::set_socket_reuseport(&fd, true)?;
-        // Accepted connections inherit these.
-        sockopt::set_tcp_nodelay(&fd, true)?;
-        set_side_options(&fd, &options.side)?;
-        if let Some(time) = options.defer_accept {
-            sys::set_defer_accept(&fd, time)?;
-        }
         rustix::net::bind(&fd, &address)?;
-        rustix::net::listen(&fd, options.backlog.min(i32::MAX as u32) as i32)?;
+        TcpListener::listen(&fd, options)?;
         Ok(fd)
+    }
+
+    /// Lets a socket listen with these options, also one that listens already with others.
+    ///
+    /// # Errors
+    /// As setsockopt(2) and listen(2).
+    pub fn listen(fd: &OwnedFd, options: &ListenOptions) -> io::Result<()> {
+        // Accepted connections inherit these.
+        sockopt::set_tcp_nodelay(fd, true)?;
+        set_side_options(fd, &options.side)?;
+        sys::set_defer_accept(fd, options.defer_accept)?;
+        rustix::net::listen(fd, options.backlog.min(i32::MAX as u32) as i32)?;
+        Ok(())
     }
 
     /// Takes a listening socket into the loop.
@@ -409,6 +416,17 @@ impl TcpListener {
         Ok(())
     }
 
+    /// Hands everybody who waits now to `serve`.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_all(&self, mut serve: impl FnMut(TcpStream, SocketAddr)) -> io::Result<()> {
+        // Those whose first bytes are still to come count as connected, too.
+        sys::set_defer_accept(&self.fd, None)?;
+        while self.accept_up_to(ACCEPT_BATCH, &mut serve)? == ACCEPT_BATCH {}
+        Ok(())
+    }
+
     fn accept_up_to(
         &self,
         batch: usize,
@@ -435,7 +453,8 @@ impl TcpListener {
 }
 
 impl Drop for TcpListener {
+    /// Others may hold the socket too: closing it here does not take it out of epoll.
     fn drop(&mut self) {
-        self.handle.forget(&self.source);
+        self.handle.unregister(&self.fd, &self.source);
     }
 }

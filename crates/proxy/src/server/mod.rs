@@ -1,10 +1,14 @@
 //! A running proxy: its threads, each with its own listening socket and event loop.
 
+mod bell;
 mod date;
 mod http;
 mod inbox;
 mod settings;
+mod sockets;
 mod tcp;
+mod thread;
+mod totals;
 mod visitor;
 mod worker;
 
@@ -12,31 +16,54 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZero;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_core::proxy::{Mode, Proxy};
 
 use crate::metrics::{BackendCounters, ListenerCounters};
-use crate::runtime::{ListenOptions, TcpListener};
+use crate::runtime::Sender;
 use crate::upstream::{self, Question};
+use thread::{Falls, StateCell, Thread};
+use totals::sum;
 use worker::Order;
 
-/// A proxy that runs until it is [drained](Server::drain).
+pub use bell::Bell;
+pub use sockets::Sockets;
+pub use thread::ThreadState;
+pub use totals::{Total, Totals};
+
+/// A proxy that runs until it is [drained](Server::drain) or [retired](Server::retire).
 pub struct Server {
     shared: Shared,
     address: SocketAddr,
+    /// Held beside the threads, so that one that falls leaves nobody in its queue behind. `None`
+    /// once nobody is accepted any more.
+    sockets: Option<Sockets>,
     threads: Vec<Thread>,
+    bell: Option<Bell>,
 }
 
-struct Thread {
-    orders: crate::runtime::Sender<Order>,
-    /// Taken by `join`.
-    join: Option<JoinHandle<io::Result<()>>>,
-    counters: Counters,
+/// What a proxy is started with.
+#[derive(Debug, Default)]
+pub struct Surroundings {
+    /// Sockets that listen already, instead of its own.
+    pub sockets: Option<Sockets>,
+    /// Rings when one of its threads ends.
+    pub bell: Option<Bell>,
+}
+
+/// One thread, for status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadReport {
+    /// What it is doing.
+    pub state: ThreadState,
+    /// Connections of clients that it has now.
+    pub clients: u64,
+    /// How often it fell and was started again.
+    pub falls: u64,
 }
 
 /// What all threads have.
@@ -52,6 +79,7 @@ struct Shared {
 struct Counters {
     listener: Arc<ListenerCounters>,
     backends: Vec<Arc<BackendCounters>>,
+    state: Arc<StateCell>,
 }
 
 /// Why a proxy cannot start or go on.
@@ -83,6 +111,14 @@ pub enum Error {
         /// Why not.
         cause: &'static str,
     },
+    /// A thread ended that should not have.
+    #[error("thread {index} fell: {why}")]
+    Fallen {
+        /// Which, from 0.
+        index: usize,
+        /// Its panic or its error.
+        why: String,
+    },
     /// The kernel refuses a thread, an epoll or an event descriptor.
     #[error("cannot {what}: {cause}")]
     System {
@@ -91,25 +127,6 @@ pub enum Error {
         /// Why not.
         cause: io::Error,
     },
-}
-
-/// Sums of the counters, each with its name and text.
-pub struct Totals {
-    /// The clients' side.
-    pub listener: Vec<Total>,
-    /// Each backend with its address.
-    pub backends: Vec<(SocketAddr, Vec<Total>)>,
-}
-
-/// One sum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Total {
-    /// The counter's name.
-    pub name: &'static str,
-    /// What it counts.
-    pub text: &'static str,
-    /// Over all threads.
-    pub value: u64,
 }
 
 impl fmt::Debug for Server {
@@ -130,61 +147,95 @@ impl Server {
     /// The address is taken or not of this machine, settings do not go together or not with this
     /// machine, or the kernel is out of something.
     pub fn start(settings: Proxy) -> Result<Server, Error> {
+        Server::start_in(settings, Surroundings::default())
+    }
+
+    /// Starts the threads, on sockets that listen already if there are some. There are as many
+    /// threads as sockets then, or more.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_in(settings: Proxy, surroundings: Surroundings) -> Result<Server, Error> {
         settings::check(&settings)?;
-        let threads = thread_count(&settings);
-        let (address, listeners) = listen(&settings, threads)?;
-        let start_resolver = || {
-            upstream::start_resolver().map_err(|cause| Error::System {
-                what: "start the thread that looks names up",
-                cause,
-            })
+        let wanted = thread_count(&settings);
+        let sockets = match surroundings.sockets {
+            None => Sockets::open(&settings, wanted)?,
+            Some(mut sockets) => {
+                sockets.adopt(&settings)?;
+                sockets.grow(&settings, wanted)?;
+                sockets
+            }
         };
         let resolver = match settings.mode {
-            Mode::Forward => Some(start_resolver()?),
+            Mode::Forward => Some(upstream::start_resolver().map_err(|cause| Error::System {
+                what: "start the thread that looks names up",
+                cause,
+            })?),
             Mode::Reverse | Mode::Tcp => None,
         };
         let settings = Arc::new(settings);
         let mut server = Server {
             shared: Shared { settings, resolver },
-            address,
+            address: sockets.address(),
             threads: Vec::new(),
+            bell: surroundings.bell,
+            sockets: None,
         };
-        for (index, listener) in listeners.into_iter().enumerate() {
-            let thread = server
-                .thread(index, listener)
-                .map_err(|cause| Error::System {
-                    what: "start a thread",
-                    cause,
-                })?;
+        for index in 0..sockets.len() {
+            let thread = server.new_thread(index, &sockets)?;
             server.threads.push(thread);
         }
+        server.sockets = Some(sockets);
         Ok(server)
     }
 
-    fn thread(&self, index: usize, listener: OwnedFd) -> io::Result<Thread> {
+    fn new_thread(&self, index: usize, sockets: &Sockets) -> Result<Thread, Error> {
         let backends = self.shared.settings.backends.iter();
         let counters = Counters {
             listener: Arc::default(),
             backends: backends.map(|_| Arc::default()).collect(),
+            state: Arc::default(),
         };
+        let (orders, join) = self.spawn(index, sockets, &counters)?;
+        Ok(Thread {
+            orders,
+            join: Some(join),
+            counters,
+            falls: Falls::default(),
+        })
+    }
+
+    /// Starts a thread that counts into `counters`.
+    fn spawn(
+        &self,
+        index: usize,
+        sockets: &Sockets,
+        counters: &Counters,
+    ) -> Result<(Sender<Order>, JoinHandle<io::Result<()>>), Error> {
+        let failed = |cause| Error::System {
+            what: "start a thread",
+            cause,
+        };
+        let listener = sockets.of_thread(index).map_err(failed)?;
+        let most_clients = self.shared.settings.max_clients;
+        let share = most_clients.div_ceil(sockets.len() as u32) as usize;
         let (started, starting) = mpsc::sync_channel(1);
         let (shared, own) = (self.shared.clone(), counters.clone());
-        let share = self
-            .shared
-            .settings
-            .max_clients
-            .div_ceil(thread_count(&self.shared.settings) as u32);
+        let bell = self.bell.as_ref().map(Bell::ring_on_drop);
         let join = std::thread::Builder::new()
             .name(format!("weir-proxy-{index}"))
-            .spawn(move || worker::run(shared, own, listener, share as usize, &started))?;
+            .spawn(move || {
+                let _bell = bell;
+                worker::run(shared, own, listener, share, &started)
+            })
+            .map_err(failed)?;
         match starting.recv() {
-            Ok(orders) => Ok(Thread {
-                orders,
-                join: Some(join),
-                counters,
-            }),
+            Ok(orders) => Ok((orders, join)),
             // It ended without having started: its result says why.
-            Err(_) => Err(joined(join).err().unwrap_or(io::ErrorKind::Other.into())),
+            Err(_) => {
+                let why = thread::joined(join).err().unwrap_or_default();
+                Err(failed(io::Error::other(why)))
+            }
         }
     }
 
@@ -198,6 +249,30 @@ impl Server {
         &self.shared.settings
     }
 
+    /// The sockets on which it accepts, for a successor; `None` if it accepts no more.
+    pub fn sockets(&self) -> Option<&Sockets> {
+        self.sockets.as_ref()
+    }
+
+    /// What each thread is doing.
+    pub fn threads(&self) -> impl Iterator<Item = ThreadReport> {
+        self.threads.iter().map(|thread| {
+            let counters = &thread.counters.listener;
+            let (closed, accepted) = (
+                counters.clients_closed.get(),
+                counters.clients_accepted.get(),
+            );
+            ThreadReport {
+                state: match &thread.join {
+                    Some(_) => thread.counters.state.get(),
+                    None => ThreadState::Ended,
+                },
+                clients: accepted.saturating_sub(closed),
+                falls: thread.falls.count,
+            }
+        })
+    }
+
     /// Sums of all threads' counters.
     pub fn totals(&self) -> Totals {
         let listener = self.threads.iter().map(|thread| &*thread.counters.listener);
@@ -207,26 +282,63 @@ impl Server {
             let values = counters.map(|counters| counters.values().collect());
             (*address, sum(BackendCounters::NAMES, values))
         };
+        let backends = self.shared.settings.backends.iter().enumerate();
         Totals {
             listener: sum(
                 ListenerCounters::NAMES,
                 listener.map(|counters| counters.values().collect()),
             ),
-            backends: self
-                .shared
-                .settings
-                .backends
-                .iter()
-                .enumerate()
-                .map(backend)
-                .collect(),
+            backends: backends.map(backend).collect(),
         }
     }
 
-    /// Accepts no more connections, and gives those that are busy this long to finish.
-    pub fn drain(&self, time: Duration) {
+    /// Looks after threads that have ended. One that fell, by a panic or because epoll failed, is
+    /// logged and started again on its socket: its clients are lost, those in its queue are not.
+    ///
+    /// # Errors
+    /// One has fallen too often for that, or cannot be started.
+    pub fn tend(&mut self) -> Result<(), Error> {
+        for index in 0..self.threads.len() {
+            let thread = &mut self.threads[index];
+            let Some(join) = thread.join.take_if(|join| join.is_finished()) else {
+                continue;
+            };
+            let Err(why) = thread::joined(join) else {
+                continue;
+            };
+            let name = &self.shared.settings.name;
+            tracing::error!("proxy {name:?}: thread {index} fell: {why}");
+            if let Some(sockets) = &self.sockets {
+                if !thread.falls.mend(Instant::now()) {
+                    return Err(Error::Fallen { index, why });
+                }
+                let counters = thread.counters.clone();
+                let (orders, join) = self.spawn(index, sockets, &counters)?;
+                let thread = &mut self.threads[index];
+                (thread.orders, thread.join) = (orders, Some(join));
+            }
+        }
+        Ok(())
+    }
+
+    /// Listens no more, serves those who wait in the accept queues, and gives those that are busy
+    /// this long to finish.
+    pub fn drain(&mut self, time: Duration) {
+        // Each thread closes its socket once the queue is empty: it has to be the last who holds it.
+        self.sockets = None;
+        self.order(&Order::Drain(time));
+    }
+
+    /// Leaves those who wait in the accept queues to whom the sockets were handed over, and those
+    /// that are connected all the time that they need.
+    pub fn retire(&mut self) {
+        self.sockets = None;
+        self.order(&Order::Retire);
+    }
+
+    fn order(&self, order: &Order) {
         for thread in &self.threads {
-            thread.orders.send(Order::Drain(time));
+            thread.orders.send(order.clone());
         }
     }
 
@@ -242,46 +354,16 @@ impl Server {
     /// Waits until every thread has ended, which they do once they are drained; then what they did.
     ///
     /// # Errors
-    /// A thread's event loop had failed.
+    /// A thread fell.
     pub fn join(mut self) -> Result<Totals, Error> {
         let mut end = Ok(());
-        for thread in &mut self.threads {
-            if let Some(join) = thread.join.take() {
-                end = end.and(joined(join));
+        for (index, thread) in self.threads.iter_mut().enumerate() {
+            if let Some(Err(why)) = thread.join.take().map(thread::joined) {
+                end = end.and(Err(Error::Fallen { index, why }));
             }
         }
-        end.map(|()| self.totals()).map_err(|cause| Error::System {
-            what: "wait for events",
-            cause,
-        })
+        end.map(|()| self.totals())
     }
-}
-
-fn joined(join: JoinHandle<io::Result<()>>) -> io::Result<()> {
-    match join.join() {
-        Ok(result) => result,
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
-}
-
-fn sum(
-    names: &[(&'static str, &'static str)],
-    threads: impl Iterator<Item = Vec<u64>>,
-) -> Vec<Total> {
-    let mut totals: Vec<Total> = names
-        .iter()
-        .map(|(name, text)| Total {
-            name,
-            text,
-            value: 0,
-        })
-        .collect();
-    for values in threads {
-        for (total, value) in totals.iter_mut().zip(values) {
-            total.value += value;
-        }
-    }
-    totals
 }
 
 fn thread_count(settings: &Proxy) -> usize {
@@ -291,26 +373,5 @@ fn thread_count(settings: &Proxy) -> usize {
     }
 }
 
-/// A listening socket for each thread, all on one port.
-fn listen(settings: &Proxy, threads: usize) -> Result<(SocketAddr, Vec<OwnedFd>), Error> {
-    let options = ListenOptions {
-        backlog: settings.backlog,
-        // In tcp mode the server may be the one who speaks first.
-        defer_accept: (settings.mode != Mode::Tcp || settings.accept_proxy)
-            .then_some(settings.head_timeout),
-        side: settings.client.clone(),
-    };
-    let mut address = settings.listen;
-    let mut listeners = Vec::new();
-    for _ in 0..threads {
-        let open = || {
-            let fd = TcpListener::open(address, &options)?;
-            let local = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?;
-            Ok((fd, local))
-        };
-        let (fd, local) = open().map_err(|cause| Error::Listen { address, cause })?;
-        address = local;
-        listeners.push(fd);
-    }
-    Ok((address, listeners))
-}
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,7 @@ use weir_core::proxy::{Mode, Proxy};
 
 use super::date::DateCache;
 use super::http::{self, Scratch, Upstreams};
+use super::thread::{StateCell, ThreadState};
 use super::visitor::Visitor;
 use super::{Counters, Shared, tcp};
 use crate::http::{Limits, Role};
@@ -24,9 +25,15 @@ use crate::transfer::{Lanes, Rules, Tunnelled};
 use crate::upstream::{Backend, Backends, Names, Origins, Resolved};
 
 /// What a thread is told.
+#[derive(Debug, Clone)]
 pub enum Order {
-    /// Accept no more; end when all is served, or after this time.
+    /// Accept those who wait already and no more; end when all is served, or after this time.
     Drain(Duration),
+    /// Accept no more: those who wait are another's. End when all is served.
+    Retire,
+    /// Panic, for a test.
+    #[cfg(test)]
+    Fall,
 }
 
 /// How long accepting pauses when the process is out of descriptors or memory.
@@ -54,6 +61,7 @@ pub struct Worker {
     date: DateCache,
     /// What the thread did.
     pub counters: Arc<ListenerCounters>,
+    state: Arc<StateCell>,
     /// Connections of clients that are open.
     clients: Cell<usize>,
     most_clients: usize,
@@ -97,15 +105,32 @@ pub fn run(
             date: DateCache::default(),
             settings,
             counters: counters.listener,
+            state: counters.state,
             clients: Cell::new(0),
             most_clients,
             draining: Cell::new(false),
         });
         worker.spawn_chores(answered);
-        let time = worker.accept_until_drained(listener, &mailbox).await?;
-        worker.finish(&mailbox, time).await;
+        worker.state.set(ThreadState::Accepting);
+        let order = worker.accept_until_told(&listener, &mailbox).await?;
+        worker.draining.set(true);
+        worker.state.set(ThreadState::Draining);
+        if let Order::Drain(_) = order {
+            worker.accept_the_last(&listener);
+        }
+        drop(listener);
+        worker.finish(&mailbox, order).await;
+        worker.state.set(ThreadState::Ended);
         Ok(())
     })?
+}
+
+fn obey(order: Order) -> Order {
+    #[cfg(test)]
+    if let Order::Fall = order {
+        panic!("as ordered");
+    }
+    order
 }
 
 fn backends(settings: &Arc<Proxy>, counters: &Counters) -> Vec<Rc<Backend>> {
@@ -119,21 +144,21 @@ fn backends(settings: &Arc<Proxy>, counters: &Counters) -> Vec<Rc<Backend>> {
 }
 
 impl Worker {
-    async fn accept_until_drained(
+    async fn accept_until_told(
         self: &Rc<Self>,
-        listener: TcpListener,
+        listener: &TcpListener,
         orders: &Mailbox<Order>,
-    ) -> io::Result<Duration> {
+    ) -> io::Result<Order> {
         loop {
             let order = async { orders.receive().await.map(Some) };
-            match first(order, self.accept(&listener)).await {
-                Ok(Some(Order::Drain(time))) => return Ok(time),
+            match first(order, self.accept(listener)).await {
+                Ok(Some(order)) => return Ok(obey(order)),
                 Ok(None) => {}
                 Err(error) => {
                     tracing::warn!("cannot accept connections: {error}");
                     self.handle.set_deadline(OUT_OF_DESCRIPTORS);
                     match orders.receive().await {
-                        Ok(Order::Drain(time)) => return Ok(time),
+                        Ok(order) => return Ok(obey(order)),
                         Err(_) => self.handle.clear_deadline(),
                     }
                 }
@@ -142,11 +167,30 @@ impl Worker {
     }
 
     async fn accept(self: &Rc<Self>, listener: &TcpListener) -> io::Result<Option<Order>> {
-        let room = || (self.clients.get() < self.most_clients).then_some(());
-        self.handle.wait_for(room).await?;
+        self.room_for_a_client().await?;
         let serve = |client, peer| self.serve(client, peer);
         listener.accept(serve).await?;
         Ok(None)
+    }
+
+    async fn room_for_a_client(&self) -> io::Result<()> {
+        let room = || (self.clients.get() < self.most_clients).then_some(());
+        if room().is_none() {
+            self.state.set(ThreadState::Full);
+            self.handle.wait_for(room).await?;
+            self.state.set(ThreadState::Accepting);
+        }
+        Ok(())
+    }
+
+    /// Takes everybody out of the accept queue before it goes: for them the connection stands
+    /// already. A socket cannot be told to take no more SYNs, so one that becomes a connection
+    /// between the last accept4() and close() is reset nevertheless.
+    fn accept_the_last(self: &Rc<Self>, listener: &TcpListener) {
+        let serve = |client, peer| self.serve(client, peer);
+        if let Err(error) = listener.accept_all(serve) {
+            tracing::warn!("cannot accept the last connections: {error}");
+        }
     }
 
     fn serve(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
@@ -162,19 +206,21 @@ impl Worker {
         });
     }
 
-    /// Waits for the last client, at most this long; a second order gives another time.
-    async fn finish(&self, orders: &Mailbox<Order>, mut time: Duration) {
-        self.draining.set(true);
+    /// Waits for the last client, at most as long as the order says; a later one gives another time.
+    async fn finish(&self, orders: &Mailbox<Order>, mut order: Order) {
         self.handle.wake_all();
         loop {
-            self.handle.set_deadline(time);
+            match order {
+                Order::Drain(time) => self.handle.set_deadline(time),
+                _ => self.handle.clear_deadline(),
+            }
             let served = async {
                 let served = || (self.clients.get() == 0).then_some(());
                 self.handle.wait_for(served).await.map(|()| None)
             };
-            let order = async { orders.receive().await.map(Some) };
-            match first(served, order).await {
-                Ok(Some(Order::Drain(again))) => time = again,
+            let next = async { orders.receive().await.map(Some) };
+            match first(served, next).await {
+                Ok(Some(next)) => order = obey(next),
                 Ok(None) => return,
                 Err(_) => return tracing::warn!("{} connections were cut", self.clients.get()),
             }

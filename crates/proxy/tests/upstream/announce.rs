@@ -22,7 +22,7 @@ fn start(mode: Mode, backend: SocketAddr, change: impl FnOnce(&mut Proxy)) -> Se
     Server::start(settings).unwrap()
 }
 
-fn refused(proxy: Server) -> u64 {
+fn refused(mut proxy: Server) -> u64 {
     proxy.drain(PATIENCE);
     let totals = proxy.join().unwrap();
     let mut all = totals.listener.iter();

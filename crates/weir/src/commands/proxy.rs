@@ -70,13 +70,13 @@ fn on_line(server: &Server) -> String {
 const SIGNALS_EVERY: Duration = Duration::from_millis(20);
 
 /// Lets transfers finish; a second signal cuts them.
-fn drain(servers: Vec<Server>, signals: &Signals) -> Result<Vec<(String, Totals)>> {
-    for server in &servers {
+fn drain(mut servers: Vec<Server>, signals: &Signals) -> Result<Vec<(String, Totals)>> {
+    for server in &mut servers {
         server.drain(server.settings().drain_timeout);
     }
     while !servers.iter().all(Server::is_finished) {
         if signals.wait(Some(SIGNALS_EVERY))?.is_some() {
-            for server in &servers {
+            for server in &mut servers {
                 server.drain(Duration::ZERO);
             }
         }
@@ -127,6 +127,9 @@ impl From<Error> for Failure {
                 }
                 _ => "",
             },
+            Error::Fallen { .. } => {
+                "this is a fault of weir's; please report it with the lines above"
+            }
             Error::Conflict { .. } | Error::System { .. } => "",
         };
         Failure::failed(error.to_string(), hint)

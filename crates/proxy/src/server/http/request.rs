@@ -43,18 +43,17 @@ pub async fn next(worker: &Worker, client: &mut Visitor, first: bool) -> Result<
                 worker.handle.set_deadline(worker.settings.head_timeout);
             }
         }
-        more(worker, client).await?;
+        more(worker, client, !first).await?;
     }
 }
 
-/// Receives more of a head. Between requests a drain ends the connection.
-async fn more(worker: &Worker, client: &mut Visitor) -> Result<(), After> {
+/// Receives more of a head. Between requests a drain ends the connection; who has not asked yet has
+/// just come, and may.
+async fn more(worker: &Worker, client: &mut Visitor, served: bool) -> Result<(), After> {
     let idle = client.inbox.is_empty();
-    let waited = client
-        .stream
-        .readable_or(|| idle && worker.is_draining())
-        .await;
-    if idle && worker.is_draining() && client.stream.is_quiet() {
+    let over = || served && idle && worker.is_draining();
+    let waited = client.stream.readable_or(over).await;
+    if over() && client.stream.is_quiet() {
         return Err(After::Close);
     }
     let received = match waited {

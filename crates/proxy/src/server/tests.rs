@@ -1,0 +1,173 @@
+//! Claims about the life of the threads.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weir_core::proxy::{Mode, Proxy};
+
+use super::worker::Order;
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server that sends back what it gets.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut reader = stream.try_clone().unwrap();
+                let _ = std::io::copy(&mut reader, &mut stream);
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+            });
+        }
+    });
+    address
+}
+
+fn settings(threads: u32) -> Proxy {
+    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Tcp);
+    settings.threads = threads;
+    settings.backends = vec![echo()];
+    settings
+}
+
+fn started(threads: u32) -> (Server, Bell) {
+    let bell = Bell::new().unwrap();
+    let surroundings = Surroundings {
+        sockets: None,
+        bell: Some(bell.clone()),
+    };
+    let server = Server::start_in(settings(threads), surroundings).unwrap();
+    (server, bell)
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn is_served(stream: &mut TcpStream) -> bool {
+    let mut answer = [0];
+    let served = stream
+        .write_all(b"x")
+        .and_then(|()| stream.read_exact(&mut answer));
+    served.is_ok()
+}
+
+fn wait_for(bell: &Bell) {
+    let fd = bell.as_fd();
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    let patience = Timespec {
+        tv_sec: PATIENCE.as_secs() as _,
+        tv_nsec: 0,
+    };
+    assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "nobody rang");
+    bell.silence();
+}
+
+/// Lets a thread fall and looks after it, until it has been noticed.
+fn fall(server: &mut Server, bell: &Bell, index: usize) -> Result<(), Error> {
+    let falls = server.threads[index].falls.count;
+    server.threads[index].orders.send(Order::Fall);
+    loop {
+        wait_for(bell);
+        // The bell rings just before the thread is gone.
+        while server.threads[index]
+            .join
+            .as_ref()
+            .is_some_and(|join| !join.is_finished())
+        {
+            std::thread::yield_now();
+        }
+        server.tend()?;
+        if server.threads[index].falls.count > falls {
+            return Ok(());
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_falls_is_started_again_and_the_others_do_not_notice() {
+    let (mut server, bell) = started(2);
+    let mut clients: Vec<TcpStream> = (0..32).map(|_| connect(&server)).collect();
+    assert!(clients.iter_mut().all(is_served));
+    fall(&mut server, &bell, 0).unwrap();
+    let survivors = clients
+        .iter_mut()
+        .filter_map(|client| is_served(client).then_some(()));
+    assert!(
+        (1..32).contains(&survivors.count()),
+        "one of two threads fell"
+    );
+    assert!((0..32).all(|_| is_served(&mut connect(&server))));
+    let falls: Vec<u64> = server.threads().map(|thread| thread.falls).collect();
+    assert_eq!(falls, [1, 0]);
+}
+
+#[test]
+fn who_waits_for_a_thread_that_falls_is_served_by_the_next() {
+    let (mut server, bell) = started(1);
+    server.threads[0].orders.send(Order::Fall);
+    wait_for(&bell);
+    let mut waiting: Vec<TcpStream> = (0..8).map(|_| connect(&server)).collect();
+    while server.threads[0].falls.count == 0 {
+        server.tend().unwrap();
+    }
+    assert!(waiting.iter_mut().all(is_served));
+}
+
+#[test]
+fn a_thread_that_does_nothing_but_fall_ends_the_proxy() {
+    let (mut server, bell) = started(1);
+    let end = (0..100).find_map(|_| fall(&mut server, &bell, 0).err());
+    let said = end.expect("it is given up").to_string();
+    assert_eq!(said, "thread 0 fell: panicked: as ordered");
+    assert_eq!(server.threads().next().unwrap().state, ThreadState::Ended);
+}
+
+#[test]
+fn a_successor_on_the_same_sockets_loses_nobody() {
+    let (mut old, _bell) = started(2);
+    let mut connected: Vec<TcpStream> = (0..8).map(|_| connect(&old)).collect();
+    assert!(connected.iter_mut().all(is_served));
+    let surroundings = Surroundings {
+        sockets: Some(old.sockets().unwrap().try_clone().unwrap()),
+        bell: None,
+    };
+    let mut next = settings(3);
+    next.idle_timeout = Duration::from_secs(7);
+    let mut new = Server::start_in(next, surroundings).unwrap();
+    assert_eq!(new.address(), old.address());
+    old.retire();
+    let mut later: Vec<TcpStream> = (0..32).map(|_| connect(&new)).collect();
+    assert!(later.iter_mut().all(is_served));
+    assert!(connected.iter_mut().all(is_served), "tunnels go on");
+    drop(connected);
+    // Some of those who came later may have been the old one's still.
+    drop(later);
+    assert!(old.join().is_ok());
+    new.drain(PATIENCE);
+    assert!(new.join().is_ok());
+}
+
+#[test]
+fn a_drain_serves_those_who_wait_in_the_queue() {
+    let mut settings = settings(1);
+    settings.max_clients = 1;
+    let mut server = Server::start(settings).unwrap();
+    let mut first = connect(&server);
+    assert!(is_served(&mut first));
+    // The one thread has all the clients that it may have.
+    let mut waiting: Vec<TcpStream> = (0..8).map(|_| connect(&server)).collect();
+    server.drain(PATIENCE);
+    assert!(waiting.iter_mut().all(is_served));
+    drop((first, waiting));
+    assert!(server.join().is_ok());
+}

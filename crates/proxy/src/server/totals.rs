@@ -1,0 +1,94 @@
+//! Sums of the threads' counters.
+
+use std::net::SocketAddr;
+
+/// Sums of the counters, each with its name and text.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// The clients' side.
+    pub listener: Vec<Total>,
+    /// Each backend with its address.
+    pub backends: Vec<(SocketAddr, Vec<Total>)>,
+}
+
+/// One sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Total {
+    /// The counter's name.
+    pub name: &'static str,
+    /// What it counts.
+    pub text: &'static str,
+    /// Over all threads.
+    pub value: u64,
+}
+
+impl Totals {
+    /// Adds what another generation of the same proxy did; backends that it alone had come with it.
+    pub fn add(&mut self, other: &Totals) {
+        add(&mut self.listener, &other.listener);
+        for (address, totals) in &other.backends {
+            match self.backends.iter_mut().find(|(own, _)| own == address) {
+                Some((_, own)) => add(own, totals),
+                None => self.backends.push((*address, totals.clone())),
+            }
+        }
+    }
+}
+
+fn add(to: &mut Vec<Total>, more: &[Total]) {
+    if to.is_empty() {
+        to.extend_from_slice(more);
+        return;
+    }
+    for (total, more) in to.iter_mut().zip(more) {
+        total.value += more.value;
+    }
+}
+
+/// Sums counters of these names over the threads.
+pub(super) fn sum(
+    names: &[(&'static str, &'static str)],
+    threads: impl Iterator<Item = Vec<u64>>,
+) -> Vec<Total> {
+    let mut totals: Vec<Total> = names
+        .iter()
+        .map(|(name, text)| Total {
+            name,
+            text,
+            value: 0,
+        })
+        .collect();
+    for values in threads {
+        for (total, value) in totals.iter_mut().zip(values) {
+            total.value += value;
+        }
+    }
+    totals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_of_a_proxy_are_summed_by_backend() {
+        let total = |value| Total {
+            name: "requests",
+            text: "",
+            value,
+        };
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let mut sums = Totals::default();
+        for (port, value) in [(1, 2), (2, 3), (1, 4)] {
+            sums.add(&Totals {
+                listener: vec![total(value)],
+                backends: vec![(at(port), vec![total(value)])],
+            });
+        }
+        assert_eq!(sums.listener, [total(9)]);
+        assert_eq!(
+            sums.backends,
+            [(at(1), vec![total(6)]), (at(2), vec![total(3)])]
+        );
+    }
+}
