@@ -10,18 +10,38 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 mod request {
     nix::ioctl_write_int!(set_interface, b'T', 202);
+    nix::ioctl_write_int!(set_offload, b'T', 208);
 }
 
-/// Makes an open /dev/net/tun the far end of a TAP device of this name (TUNSETIFF).
-pub fn attach_tap(file: &File, device: &str) -> Result<(), Errno> {
-    let flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+/// What goes through the descriptor of a device of /dev/net/tun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tun {
+    /// Ethernet frames: a TAP device.
+    Frames,
+    /// IP packets, each behind a virtio_net_hdr, which leaves checksums and the cutting of large TCP
+    /// packets into segments to whoever reads them.
+    LargePackets,
+}
+
+/// Makes an open /dev/net/tun the far end of a device of this name (TUNSETIFF).
+pub fn attach_tun(file: &File, device: &str, kind: Tun) -> Result<(), Errno> {
+    let flags = match kind {
+        Tun::Frames => libc::IFF_TAP | libc::IFF_NO_PI,
+        Tun::LargePackets => libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR,
+    };
+    let ifru_flags = flags as libc::c_short;
     let request = libc::ifreq {
         ifr_name: name(device),
-        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags },
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags },
     };
     // SAFETY: the argument is a valid, NUL-terminated ifreq that outlives the call; TUNSETIFF reads
     // and writes nothing beyond it.
     unsafe { request::set_interface(file.as_raw_fd(), &raw const request as libc::c_ulong) }?;
+    if kind == Tun::LargePackets {
+        let offloads = libc::TUN_F_CSUM | libc::TUN_F_TSO4;
+        // SAFETY: no pointers; TUNSETOFFLOAD takes the flags themselves.
+        unsafe { request::set_offload(file.as_raw_fd(), offloads.into()) }?;
+    }
     Ok(())
 }
 

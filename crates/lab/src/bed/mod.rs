@@ -19,7 +19,7 @@ mod tap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use counters::Counters;
-pub use tap::Tap;
+pub use tap::{Tap, Tun};
 
 use crate::error::Result;
 use crate::netns::Netns;
@@ -85,7 +85,7 @@ impl Bed {
         }
         let server = Netns::create("server")?;
         let clients = Netns::create("clients")?;
-        let wire = Tap::create(&server, WIRE)?;
+        let wire = Tap::create(&server, WIRE, Tun::Frames)?;
         let bed = Bed {
             server,
             clients,

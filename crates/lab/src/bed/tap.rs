@@ -1,5 +1,5 @@
-//! A TAP device whose far end is the load generator: frames written to it arrive at the server's
-//! kernel as from a wire, frames that the kernel sends are read from it.
+//! A device of /dev/net/tun whose far end is the lab: what is written to it arrives at the kernel as
+//! from a wire, what the kernel sends is read from it.
 //!
 //! The send buffer limit is left at its default (unlimited): only then does the kernel build its
 //! buffers on the path that also runs native XDP programs (`tun_build_skb`).
@@ -14,8 +14,9 @@ use nix::libc;
 use crate::error::{Error, Result};
 use crate::netns::Netns;
 use crate::sys;
+pub use crate::sys::Tun;
 
-/// The generator's end of a TAP device; the device exists as long as this value.
+/// The lab's end of a device; the device exists as long as this value.
 #[derive(Debug)]
 pub struct Tap {
     file: OwnedFd,
@@ -23,9 +24,9 @@ pub struct Tap {
 
 impl Tap {
     /// Creates the device inside a namespace. Needs /dev/net/tun.
-    pub fn create(netns: &Netns, device: &str) -> Result<Tap> {
+    pub fn create(netns: &Netns, device: &str, kind: Tun) -> Result<Tap> {
         netns.run(|| {
-            let what = format!("cannot create TAP device {device} in {}", netns.name());
+            let what = format!("cannot create the device {device} in {}", netns.name());
             let file = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -35,17 +36,18 @@ impl Tap {
                     Error::unsupported(&what, format!("/dev/net/tun: {cause}"))
                         .hint("load the module: modprobe tun")
                 })?;
-            sys::attach_tap(&file, device).map_err(|cause| Error::failed(what, cause))?;
+            sys::attach_tun(&file, device, kind).map_err(|cause| Error::failed(what, cause))?;
             Ok(Tap { file: file.into() })
         })
     }
 
-    /// Sends one Ethernet frame to the server's kernel.
-    pub fn send(&self, frame: &[u8]) -> std::result::Result<(), Errno> {
-        nix::unistd::write(&self.file, frame).map(|_| ())
+
+    /// Hands one frame or packet to the kernel.
+    pub fn send(&self, bytes: &[u8]) -> std::result::Result<(), Errno> {
+        nix::unistd::write(&self.file, bytes).map(|_| ())
     }
 
-    /// Takes one frame that the server's kernel has sent; `None` when there is none at the moment.
+    /// Takes one that the kernel has sent; `None` when there is none at the moment.
     pub fn receive<'a>(
         &self,
         buffer: &'a mut [u8],

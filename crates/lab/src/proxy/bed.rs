@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   client namespace          proxy namespace                  origin namespace
-//!   10.77.0.2  [veth0] ───── [front] 10.77.0.1
+//!   10.77.0.2  [veth0] ────▶ [front] 10.77.0.1
+//!              [wire]  ◀──── [wire]
 //!                            [back]  10.78.0.1 ───── [veth0]  10.78.0.2
 //!   CPU 0                    CPU 1 (the last)                  CPU 0
 //! ```
@@ -18,11 +19,10 @@
 //!   data, ACKs and transmission. Without the moderation each packet costs an interprocessor interrupt: on
 //!   a virtual machine 6 µs for the sender, and with the proxy as the sender more than all else that it does for
 //!   a small request.
-//! - The one exception: packets from a device with TSO do not go through NAPI (`veth_skb_is_eligible_for_gro`),
-//!   so the client's receive work for replies is done on the proxy's CPU. It is in every contender's bill alike,
-//!   and makes ratios look worse than they are. To the origin only requests and ACKs are sent, so there the
-//!   proxy's device does without TSO.
-//!
+//! - What the proxy sends to its clients goes over a wire of its own ([`super::wire`]): packets from a veth
+//!   device with TSO do not go through NAPI (`veth_skb_is_eligible_for_gro`), so the clients' receive work would be
+//!   done on the proxy's CPU, where it was a fifth of all work at 1 KB. To the origin only requests and ACKs are
+//!   sent, so there the proxy's device does without TSO.
 //! - The origin's link has a rate. As on real links, that and not the loss of packets limits large bodies.
 //!
 //! The congestion control is cubic, Linux's default, by route: a proxy under test cannot be made to set it.
@@ -42,7 +42,8 @@ use crate::sys::{self, Offload};
 
 /// The proxy's address for the clients.
 pub const FRONT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// The clients' address.
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const BACK: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 /// The origin's address.
 pub const ORIGIN: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);

@@ -1,7 +1,7 @@
 //! The clients: so many connections, each of which asks again once its reply is complete (closed loop), or
 //! when its turn comes by a rate that is the same for all contenders.
 //!
-//! Clients and origin take turns in one thread, which never sleeps: were it asleep, the proxy's CPU would
+//! Clients, their wire and the origin take turns in one thread, which never sleeps: were it asleep, the proxy's CPU would
 //! have to wake it, by an interprocessor interrupt that costs a virtual machine as much as a small request.
 
 use std::net::SocketAddr;
@@ -12,7 +12,6 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::connection::{Connection, Scratch, Step};
-use super::origin::Origin;
 use super::pace::Pace;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
@@ -51,21 +50,26 @@ pub struct Outcome<E> {
     pub replies: f64,
     /// From the request (with [`Style::NewConnection`]: from connect()) to the reply's last byte, in ns.
     pub latency_ns: Histogram<u64>,
-    /// Time in which neither clients nor origin had anything to do.
+    /// Time in which neither the clients nor the others had anything to do.
     pub idle: Duration,
     /// What was sampled at the edges of the window.
     pub edges: (E, E),
 }
 
-/// Runs the load, and the origin, on the calling thread; `sample` is called at both edges of the window.
-pub fn run<E>(load: &Load, origin: &mut Origin, sample: impl Fn() -> E) -> Result<Outcome<E>> {
+/// Runs the load, and all else that is on the far side of the proxy, on the calling thread. `others` gives
+/// each of the others a turn, and says how many events they had; `sample` is called at both edges of the window.
+pub fn run<E>(
+    load: &Load,
+    mut others: impl FnMut() -> Result<usize>,
+    sample: impl Fn() -> E,
+) -> Result<Outcome<E>> {
     let mut clients = Clients::open(load)?;
-    clients.turn_until(Instant::now() + load.warm_up, origin)?;
+    clients.turn_until(Instant::now() + load.warm_up, &mut others)?;
     clients.latency_ns.reset();
     clients.scratch.received = 0;
     clients.idle = Duration::ZERO;
     let first = sample();
-    clients.turn_until(Instant::now() + load.window, origin)?;
+    clients.turn_until(Instant::now() + load.window, &mut others)?;
     let last = sample();
     Ok(Outcome {
         replies: clients.scratch.received as f64 / load.bytes as f64,
@@ -125,10 +129,14 @@ impl<'a> Clients<'a> {
         Ok(Slot { connection, asked })
     }
 
-    fn turn_until(&mut self, end: Instant, origin: &mut Origin) -> Result<()> {
+    fn turn_until(
+        &mut self,
+        end: Instant,
+        others: &mut impl FnMut() -> Result<usize>,
+    ) -> Result<()> {
         let mut begun = Instant::now();
         while begun < end {
-            let events = origin.turn()? + self.turn()?;
+            let events = others()? + self.turn()?;
             let now = Instant::now();
             if events == 0 {
                 self.idle += now - begun;

@@ -4,6 +4,7 @@
 //! - [`body`]: what is transferred, and how a wrong byte is found;
 //! - [`origin`]: the server behind the proxy;
 //! - [`clients`]: the clients in front of it, [`connection`]: one of theirs;
+//! - [`wire`]: what carries the proxy's replies to them;
 //! - [`contender`]: weir, HAProxy and nginx with the configurations in `experiments/proxy/`.
 
 pub mod bed;
@@ -13,3 +14,4 @@ pub mod connection;
 pub mod contender;
 pub mod origin;
 mod pace;
+pub mod wire;

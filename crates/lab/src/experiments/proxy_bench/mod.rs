@@ -31,6 +31,7 @@ use crate::proxy::bed::{Bed, ORIGIN};
 use crate::proxy::clients::{self, Load};
 use crate::proxy::contender::{Contender, Mode, Running};
 use crate::proxy::origin::Origin;
+use crate::proxy::wire::Wire;
 use crate::report;
 
 const ORIGIN_PORT: u16 = 8080;
@@ -179,6 +180,7 @@ impl Args {
 /// Everything that runs during the experiment.
 struct Stage {
     bed: Bed,
+    wire: Wire,
     origin: Origin,
     contenders: Vec<Running>,
     /// Of the proxy's CPU.
@@ -195,6 +197,7 @@ impl Stage {
             return Err(Error::unsupported("this machine has one CPU", cause));
         }
         let bed = Bed::build(layout)?;
+        let wire = Wire::lay(&bed)?;
         let origin = Origin::open(&bed.origin, ORIGIN_PORT)?;
         let address = SocketAddr::from((ORIGIN, ORIGIN_PORT));
         let modes = [Mode::Http, Mode::Tunnel];
@@ -208,6 +211,7 @@ impl Stage {
         let unloaded = busy_share(&meter, UNLOADED_WINDOW);
         Ok(Stage {
             bed,
+            wire,
             origin,
             contenders,
             meter,
@@ -217,8 +221,9 @@ impl Stage {
 
     fn measure(&mut self, index: usize, case: &Case, load: &Load) -> Result<Row> {
         let received = self.bed.received()?;
-        let (origin, meter) = (&mut self.origin, &self.meter);
-        let run = || clients::run(load, origin, || Sample::take(meter));
+        let (wire, origin, meter) = (&mut self.wire, &mut self.origin, &self.meter);
+        let others = || Ok(wire.turn()? + origin.turn()?);
+        let run = || clients::run(load, others, || Sample::take(meter));
         let cpu = self.bed.layout.client_cpu;
         let outcome = self.bed.client.run_on(Some(cpu), run);
         let running = &mut self.contenders[index];
