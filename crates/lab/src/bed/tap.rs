@@ -41,7 +41,6 @@ impl Tap {
         })
     }
 
-
     /// Hands one frame or packet to the kernel.
     pub fn send(&self, bytes: &[u8]) -> std::result::Result<(), Errno> {
         nix::unistd::write(&self.file, bytes).map(|_| ())

@@ -48,9 +48,10 @@ const BACK: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 /// The origin's address.
 pub const ORIGIN: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
 
-/// Rate of the link to the origin: below what the contenders can forward, so that large bodies come at the
-/// same rate to all of them and the device's ring of 256 packets does not overflow between two polls.
-const LINK: &str = "5gbit";
+/// Rate of the link to the origin: below what the contenders can forward and what the lab's CPU can carry, so
+/// that large bodies come at the same rate to all of them, no reader is slower than that, and the device's ring
+/// of 256 packets does not overflow between two polls.
+const LINK: &str = "2500mbit";
 
 /// Distance of two polls of a device, when nothing else is in the way.
 pub const MODERATION: Duration = Duration::from_micros(100);

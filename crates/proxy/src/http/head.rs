@@ -97,6 +97,11 @@ pub struct ReplyHead<'a> {
 }
 
 impl RequestHead<'_> {
+    /// The request line as it came, without its CRLF.
+    pub fn request_line(&self) -> &[u8] {
+        self.lines.start_line()
+    }
+
     /// The values of all lines with this name, in order.
     pub fn values<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s [u8]> {
         self.lines.values(name)

@@ -43,6 +43,11 @@ impl<'a> Lines<'a> {
         }
     }
 
+    /// The first line without its CRLF.
+    pub(super) fn start_line(&self) -> &'a [u8] {
+        &self.raw[..self.start_line]
+    }
+
     fn value_ends_in_cr(&self, field: &Header) -> bool {
         let end = self.offset(field.value) + field.value.len();
         let after = self.raw[end..].iter();

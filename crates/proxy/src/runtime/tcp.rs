@@ -1,7 +1,7 @@
 //! TCP sockets on the event loop.
 
 use std::cell::Cell;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
-    ipproto, sockopt,
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, ipproto, sockopt,
 };
 
 use super::executor::Handle;
@@ -203,27 +202,6 @@ impl TcpStream {
         flags.set(SendFlags::MORE, more);
         let sent = self.attempt(Direction::Write, |fd| rustix::net::send(fd, bytes, flags))?;
         if sent.is_some_and(|sent| sent < bytes.len()) {
-            self.source.clear(Direction::Write);
-        }
-        Ok(sent)
-    }
-
-    /// As [`try_send`](Self::try_send), of two stretches of bytes in a row.
-    ///
-    /// # Errors
-    /// As sendmsg(2).
-    pub fn try_send_both(&self, a: &[u8], b: &[u8], more: bool) -> io::Result<Option<usize>> {
-        if b.is_empty() {
-            return self.try_send(a, more);
-        }
-        let mut flags = SendFlags::NOSIGNAL;
-        flags.set(SendFlags::MORE, more);
-        let parts = [IoSlice::new(a), IoSlice::new(b)];
-        let send = |fd: BorrowedFd<'_>| {
-            rustix::net::sendmsg(fd, &parts, &mut SendAncillaryBuffer::default(), flags)
-        };
-        let sent = self.attempt(Direction::Write, send)?;
-        if sent.is_some_and(|sent| sent < a.len() + b.len()) {
             self.source.clear(Direction::Write);
         }
         Ok(sent)

@@ -24,6 +24,10 @@ impl Peer {
     }
 }
 
+/// Kept free in front of what is received: a rewritten head may be longer than the one that came, and
+/// one send is to take it with the body that came behind it.
+const HEADROOM_BYTES: usize = 512;
+
 /// Bytes in a buffer of the thread, which goes back as soon as they are used up.
 #[derive(Default)]
 pub struct Inbox {
@@ -51,7 +55,6 @@ impl Inbox {
         debug_assert!(self.filled.start <= self.filled.end);
         if self.filled.is_empty() {
             self.buffer = None;
-            self.filled = 0..0;
         }
     }
 
@@ -68,27 +71,60 @@ impl Inbox {
         taken
     }
 
-    /// Receives more behind what is there; says how much, 0 at the peer's end. While nothing is
-    /// there and nothing comes, no buffer is held.
+    /// Puts bytes in front of those that are there, into the place of what was used; false if that is
+    /// too small.
+    pub fn prepend(&mut self, bytes: &[u8]) -> bool {
+        let Some(start) = self.filled.start.checked_sub(bytes.len()) else {
+            return false;
+        };
+        let Some(buffer) = &mut self.buffer else {
+            return false;
+        };
+        buffer[start..self.filled.start].copy_from_slice(bytes);
+        self.filled.start = start;
+        true
+    }
+
+    /// Receives more behind what is there: see [`receive_at_most`](Self::receive_at_most).
     pub async fn receive(&mut self, buffers: &Buffers, stream: &TcpStream) -> io::Result<usize> {
+        self.receive_at_most(buffers, stream, usize::MAX).await
+    }
+
+    /// Receives at most `most` behind what is there; says how much, 0 at the peer's end. While nothing
+    /// is there and nothing comes, no buffer is held.
+    pub async fn receive_at_most(
+        &mut self,
+        buffers: &Buffers,
+        stream: &TcpStream,
+        most: usize,
+    ) -> io::Result<usize> {
         loop {
             stream.readable().await?;
-            if let Some(received) = self.try_fill(buffers, stream)? {
+            if let Some(received) = self.try_fill(buffers, stream, most)? {
                 return Ok(received);
             }
         }
     }
 
-    fn try_fill(&mut self, buffers: &Buffers, stream: &TcpStream) -> io::Result<Option<usize>> {
+    fn try_fill(
+        &mut self,
+        buffers: &Buffers,
+        stream: &TcpStream,
+        most: usize,
+    ) -> io::Result<Option<usize>> {
         let mut buffer = match self.buffer.take() {
             Some(buffer) => buffer,
-            None => buffers.lend(),
+            None => {
+                self.filled = HEADROOM_BYTES..HEADROOM_BYTES;
+                buffers.lend()
+            }
         };
         if self.filled.end == buffer.len() && self.filled.start > 0 {
             buffer.copy_within(self.filled.clone(), 0);
             self.filled = 0..self.filled.len();
         }
-        let received = stream.try_receive(&mut buffer[self.filled.end..]);
+        let end = buffer.len().min(self.filled.end.saturating_add(most));
+        let received = stream.try_receive(&mut buffer[self.filled.end..end]);
         self.filled.end += received.as_ref().ok().copied().flatten().unwrap_or(0);
         if !self.filled.is_empty() {
             self.buffer = Some(buffer);

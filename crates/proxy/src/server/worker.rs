@@ -12,7 +12,7 @@ use std::time::Duration;
 use weir_core::proxy::{Mode, Proxy};
 
 use super::date::DateCache;
-use super::http::{self, Scratch, Upstreams};
+use super::http::{self, Forecast, Scratch, Upstreams};
 use super::thread::{StateCell, ThreadState};
 use super::visitor::Visitor;
 use super::{Counters, Shared, tcp};
@@ -54,6 +54,8 @@ pub struct Worker {
     pub upstreams: Upstreams,
     /// Memory for heads.
     pub scratch: Scratch,
+    /// How large replies will be.
+    pub forecast: Forecast,
     /// How large a head may be.
     pub limits: Limits,
     /// `Host` for clients that send none.
@@ -97,6 +99,7 @@ pub fn run(
                 names: resolver.map(|resolver| Names::new(resolver, answers)),
             },
             scratch: Scratch::default(),
+            forecast: Forecast::default(),
             limits: http::limits(settings.max_head),
             default_host: settings
                 .backends

@@ -29,7 +29,7 @@ use crate::sys;
 
 /// A body with at least this much left is spliced. Measured: splicing 5 to 10 KB costs 40 to 75 %
 /// more than copying them, 64 KB cost a quarter less.
-const SPLICE_FROM_BYTES: u64 = 32 * 1024;
+const SPLICE_FROM_BYTES: u64 = 16 * 1024;
 /// What one transfer moves before other tasks of the thread have their turn.
 const TURN_BYTES: u64 = 1024 * 1024;
 /// A read at least this long is bulk: it pays to hold back its last, short segment for the next.
@@ -134,6 +134,7 @@ async fn step(
         true => send_room(to),
         false => usize::MAX,
     };
+    course.slow &= room < AMPLE_ROOM_BYTES;
     let most = room.min(course.left().try_into().unwrap_or(usize::MAX));
     if course.splices
         && room >= SPLICE_ROOM_BYTES
@@ -146,6 +147,8 @@ async fn step(
 
 /// What a socket that is nearly full is given, so that it fills up and says when it has room again.
 const LEAST_ROOM_BYTES: usize = 4 * 1024;
+/// A receiver with so much room is slow no longer.
+const AMPLE_ROOM_BYTES: usize = 128 * 1024;
 /// With less room than this, a pipe would be filled for a few segments.
 const SPLICE_ROOM_BYTES: usize = 16 * 1024;
 

@@ -294,7 +294,9 @@ pub fn measure(args: &Args) -> Result<Results> {
     let mut rows = Vec::new();
     for round in 1..=args.rounds {
         for case in &cases {
-            for index in 0..args.contenders.len() {
+            // The first in a case pays for caches that the one before has filled with other sizes.
+            for place in 0..args.contenders.len() {
+                let index = (place + round) % args.contenders.len();
                 let load = args.load(args.contenders[index], case);
                 let row = stage.measure(index, case, &load)?;
                 eprintln!("{}", progress(&row, round, args.rounds));

@@ -147,12 +147,13 @@ pub async fn relay(
 /// Sends a head, and in the same call what came of the body with it.
 pub async fn send_with_head(
     head: &[u8],
+    from: &TcpStream,
     inbox: &mut Inbox,
     body: &mut Body,
     to: &TcpStream,
     moved: &Cell<u64>,
 ) -> Result<(), Stopped> {
-    let rest = try_send_with_head(head, inbox, body, to, moved)?;
+    let rest = try_send_with_head(head, from, inbox, body, to, moved)?;
     Ok(to.send_all(&rest, false).await.map_err(Broken::To)?)
 }
 
@@ -160,6 +161,7 @@ pub async fn send_with_head(
 /// memory of its own length; mostly it is nothing.
 pub fn try_send_with_head(
     head: &[u8],
+    from: &TcpStream,
     inbox: &mut Inbox,
     body: &mut Body,
     to: &TcpStream,
@@ -167,16 +169,19 @@ pub fn try_send_with_head(
 ) -> Result<Vec<u8>, Stopped> {
     let claimed = body.claim(inbox.bytes()).map_err(Stopped::Malformed)?;
     moved.set(moved.get() + claimed as u64);
-    let more = claimed >= BULK_BYTES && matches!(body, Body::Length(1..));
-    let part = &inbox.bytes()[..claimed];
-    let sent = to
-        .try_send_both(head, part, more)
-        .map_err(Broken::To)?
-        .unwrap_or(0);
-    let sent_of_part = sent.saturating_sub(head.len());
-    inbox.consume(sent_of_part);
-    let mut rest = head.get(sent..).unwrap_or_default().to_vec();
-    rest.extend_from_slice(&inbox.take(claimed - sent_of_part));
+    // More is there already, or was on its way a moment ago.
+    let follows = claimed > 0 && !from.is_quiet() || claimed >= BULK_BYTES;
+    let more = follows && matches!(body, Body::Length(1..));
+    let send = |bytes: &[u8], more| to.try_send(bytes, more).map_err(Broken::To);
+    if claimed > 0 && inbox.prepend(head) {
+        let whole = head.len() + claimed;
+        let sent = send(&inbox.bytes()[..whole], more)?.unwrap_or(0);
+        inbox.consume(sent);
+        return Ok(inbox.take(whole - sent));
+    }
+    let sent = send(head, more || claimed > 0)?.unwrap_or(0);
+    let mut rest = head[sent..].to_vec();
+    rest.extend_from_slice(&inbox.take(claimed));
     Ok(rest)
 }
 

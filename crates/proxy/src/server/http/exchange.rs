@@ -205,7 +205,7 @@ async fn exchange(
     let Visitor { stream, inbox, .. } = client;
     let (to, replies) = (&server.stream, &mut server.inbox);
     let mut body = Body::new(request.facts.body);
-    let sent = try_send_with_head(&request.head, inbox, &mut body, to, &progress.up);
+    let sent = try_send_with_head(&request.head, stream, inbox, &mut body, to, &progress.up);
     let rest = match sent {
         Ok(rest) => rest,
         Err(Stopped::Broken(broken)) => {
@@ -216,7 +216,7 @@ async fn exchange(
         Err(stopped) => return Err(Failure::Upload(stopped)),
     };
     progress.uploaded.set(body.is_done() && rest.is_empty());
-    let reply = deliver(worker, &request.facts, to, replies, stream, progress);
+    let reply = deliver(worker, request, to, replies, stream, progress);
     if progress.uploaded.get() {
         return reply.await;
     }

@@ -6,11 +6,13 @@
 mod body;
 mod exchange;
 mod farewell;
+mod forecast;
 mod reply;
 mod request;
 mod scratch;
 mod target;
 
+pub use forecast::Forecast;
 pub use request::limits;
 pub use scratch::Scratch;
 pub use target::Upstreams;

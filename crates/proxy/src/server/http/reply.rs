@@ -2,9 +2,12 @@
 
 use std::io::{self, ErrorKind};
 
+use weir_core::proxy::Engine;
+
 use super::NAME;
 use super::body::{Body, Stopped, relay, relay_data_alone, send_with_head};
 use super::exchange::{Answered, Progress};
+use super::request::Request;
 use super::scratch::Head;
 use crate::http::rewrite::{self, ReplyEdit};
 use crate::http::{
@@ -14,6 +17,11 @@ use crate::runtime::TcpStream;
 use crate::server::inbox::Inbox;
 use crate::server::worker::Worker;
 use crate::transfer::Broken;
+
+/// A reply of this size is large: its body is cheaper spliced than received.
+const LARGE_BYTES: u64 = 24 * 1024;
+/// Most heads are shorter.
+const HEAD_BYTES: usize = 2 * 1024;
 
 /// Why a request got no whole reply.
 #[derive(Debug)]
@@ -59,7 +67,7 @@ pub struct Delivered {
 /// left after its head.
 pub async fn deliver(
     worker: &Worker,
-    request: &RequestFacts,
+    request: &Request,
     server: &TcpStream,
     inbox: &mut Inbox,
     client: &TcpStream,
@@ -73,7 +81,7 @@ pub async fn deliver(
         if !facts.is_interim() {
             break (facts, delivery);
         }
-        if request.version == Version::Http11 {
+        if request.facts.version == Version::Http11 {
             let sent = client.send_all(&head, false).await;
             sent.map_err(Failure::Client)?;
         }
@@ -88,7 +96,7 @@ pub async fn deliver(
         relay_data_alone(lanes, server, inbox, client, rules, moved).await?;
     } else {
         let mut body = Body::new(facts.body);
-        let sent = send_with_head(&head, inbox, &mut body, client, moved).await;
+        let sent = send_with_head(&head, server, inbox, &mut body, client, moved).await;
         progress.answered.set(match (&sent, facts.body) {
             (Err(Stopped::Malformed(_)), _) => Answered::No,
             (_, BodyKind::UntilClose) => Answered::UntilClose,
@@ -98,6 +106,8 @@ pub async fn deliver(
         drop(head);
         relay(lanes, server, inbox, client, &mut body, rules, moved).await?;
     }
+    let is_large = moved.get() >= LARGE_BYTES;
+    worker.forecast.learn(request.place, is_large);
     Ok(Delivered {
         facts,
         keep_alive: delivery.keep_alive,
@@ -116,7 +126,7 @@ impl From<Stopped> for Failure {
 /// Waits for a head, and writes the one that goes to the client.
 async fn read_head(
     worker: &Worker,
-    request: &RequestFacts,
+    request: &Request,
     server: &TcpStream,
     inbox: &mut Inbox,
     client: &TcpStream,
@@ -124,21 +134,27 @@ async fn read_head(
     out: &mut Head,
 ) -> Result<(ReplyFacts, Delivery), Failure> {
     let mut seen = 0;
+    let mut most = first_receive(worker, request);
     loop {
         if !inbox.is_empty() {
             let closing = worker.is_draining() || !progress.uploaded.get();
-            let read = rewrite_head(worker, request, inbox, seen, closing, out);
+            let read = rewrite_head(worker, &request.facts, inbox, seen, closing, out);
             if let Some(read) = read.map_err(Failure::Malformed)? {
                 return Ok(read);
             }
             seen = inbox.bytes().len();
+            most = usize::MAX;
         }
         let waited = server.readable_or_broken(client).await;
         if client.is_broken() {
             return Err(Failure::Client(client.take_error()));
         }
         let received = match waited {
-            Ok(()) => inbox.receive(&worker.lanes.buffers, server).await,
+            Ok(()) => {
+                inbox
+                    .receive_at_most(&worker.lanes.buffers, server, most)
+                    .await
+            }
             Err(error) => Err(error),
         };
         match received {
@@ -150,6 +166,16 @@ async fn read_head(
             }
             Ok(0) => return Err(Failure::Malformed(Refusal::StatusLine)),
         }
+    }
+}
+
+/// What is received at once of a reply: all that is there, or not much more than the head when the rest
+/// is likely to be spliced.
+fn first_receive(worker: &Worker, request: &Request) -> usize {
+    let splices = worker.settings.engine != Engine::Copy;
+    match splices && worker.forecast.is_large(request.place) {
+        true => HEAD_BYTES,
+        false => usize::MAX,
     }
 }
 

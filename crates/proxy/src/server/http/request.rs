@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use super::forecast::Place;
 use super::scratch::Head;
 use super::target::{Destination, destination};
 use super::{After, NAME, refuse};
@@ -19,6 +20,8 @@ pub struct Request {
     pub head: Head,
     /// Where it goes.
     pub destination: Destination,
+    /// Where the size of its reply is foretold.
+    pub place: Place,
 }
 
 /// Waits for the client's next request. `first`: the client has not asked anything yet.
@@ -94,6 +97,7 @@ fn read(worker: &Worker, client: &mut Visitor, seen: usize) -> Result<Option<Req
         facts: head.facts,
         head: outgoing,
         destination: destination(&head, worker.role()),
+        place: Place::of(head.request_line()),
     };
     client.inbox.consume(request.facts.len);
     Ok(Some(request))
