@@ -49,27 +49,27 @@ static __always_inline bool claims_matter(const struct listener_policy *l, const
 	       half_reserved(l, &bare) != half_reserved(l, q);
 }
 
-/* Takes out the claims that the kernel counts by now. Global: verified once, not on every path to it. */
-__noinline int claims_resolve_skb(struct __sk_buff *skb, struct listen_state *s, u64 now)
+/* Takes out the claims that the kernel counts by now. */
+static __always_inline int claims_resolve(void *ctx, struct listen_state *s, u64 now)
 {
 	u32 i;
 
 	if (!s)
 		return 0;
 	bpf_for(i, 0, nr_cpus)
-		claim_resolve(skb, s, i, now);
+		claim_resolve(ctx, s, i, now);
 	return 0;
+}
+
+/* Global: verified once, not on every path to it. The verifier wants the context's type for that. */
+__noinline int claims_resolve_skb(struct __sk_buff *skb, struct listen_state *s, u64 now)
+{
+	return claims_resolve(skb, s, now);
 }
 
 __noinline int claims_resolve_xdp(struct xdp_md *xdp, struct listen_state *s, u64 now)
 {
-	u32 i;
-
-	if (!s)
-		return 0;
-	bpf_for(i, 0, nr_cpus)
-		claim_resolve(xdp, s, i, now);
-	return 0;
+	return claims_resolve(xdp, s, now);
 }
 
 /* own: 1 if the caller's claim is in s->claims already. extra: SYNs under way from the front. */
@@ -80,6 +80,12 @@ static __always_inline void view_read(struct listen_state *s, const struct tcp_s
 	queue_read(tp, q);
 }
 
+/* Whether to take out claims that the kernel counts by now, and to read again. */
+static __always_inline bool view_in_doubt(const struct listener_policy *l, const struct queue_view *q, u32 extra)
+{
+	return q->claims != extra && reserves(l) && claims_matter(l, q, extra);
+}
+
 /*
  * Reads the queue, and sees to it that no claim which the kernel counts by now
  * stands between the SYN and a place.
@@ -88,7 +94,7 @@ static __always_inline void view_queue(struct __sk_buff *skb, struct listen_stat
 				       const struct listener_policy *l, struct queue_view *q, u32 own, u64 now)
 {
 	view_read(s, tp, q, own, 0);
-	if (!q->claims || !reserves(l) || !claims_matter(l, q, 0))
+	if (!view_in_doubt(l, q, 0))
 		return;
 	claims_resolve_skb(skb, s, now);
 	view_read(s, tp, q, own, 0);
@@ -290,118 +296,171 @@ static __always_inline void rst_to_syn(struct answer *a, const struct packet *p,
 	a->reason_len = l->reason ? REASON_LEN : 0;
 }
 
-static __always_inline int refuse_syn(struct __sk_buff *skb, const struct listener_policy *l,
-				      const struct packet *p, u32 l3, const struct bpf_sock_tuple *t,
-				      enum verdict v, u64 now)
+/* A SYN while it is judged. */
+struct syn {
+	const struct listener_policy *l;
+	const struct packet *p;
+	u64 now;
+	const struct tcp_sock *known;	/* the listening socket that this second's lookup found; NULL: not known */
+	struct listen_state *s;		/* of the socket that it is judged for; NULL: not judged */
+	struct queue_view q;		/* that socket's queue, as it was judged */
+	enum verdict v;
+	bool mptcp;
+	bool time_wait;			/* its flow stands in TIME-WAIT here */
+};
+
+/* Whether the listening socket of its destination is known without a lookup. */
+static __always_inline bool syn_recall(struct syn *x, const struct destination *d)
+{
+	x->known = listener_remembered(d);
+	x->s = x->known ? queue_state((u64)x->known, x->now) : NULL;
+	return x->s;
+}
+
+/* The socket to which the kernel would give the SYN. Release what it returns. */
+static __always_inline struct bpf_sock *syn_lookup(void *ctx, struct syn *x, struct bpf_sock_tuple *t)
+{
+	return listener_behind(ctx, flow_lookup(ctx, t, x->p->v6), t, x->p->v6, &x->time_wait);
+}
+
+/* The lookup found this listening socket. Returns false when there is no slot for its queue. */
+static __always_inline bool syn_found(struct syn *x, struct destination *d, const struct tcp_sock *tp)
+{
+	x->mptcp = tp->is_mptcp;
+	if (tp != x->known) {
+		listener_remember(d, tp);
+		x->s = queue_state((u64)tp, x->now);
+	}
+	return x->s;
+}
+
+/* What syn_recall() allowed to say without the lookup does not hold: another socket, or no cookie. */
+static __always_inline bool judged_otherwise(const struct syn *x, const struct tcp_sock *tp)
+{
+	return tp != x->known || x->time_wait;
+}
+
+static __always_inline bool cookie_possible(const struct syn *x, const struct tcp_sock *tp)
+{
+	return !tp->is_mptcp && !x->time_wait && policy_in_force()->cookies;
+}
+
+/* Counts a SYN that is not admitted. */
+static __always_inline void note_verdict(struct syn *x, const struct bpf_sock_tuple *t)
+{
+	count(x->l, x->v);
+	note_flood(x->s, x->v, x->now);
+	if (lacks_mptcp_cookie(x->l, x->mptcp, x->v))
+		count(x->l, VERDICT_fallback_mptcp);
+	if (!left_to_kernel(x->v))
+		sample(x->s, x->l, x->v, t, x->p->v6, &x->q, x->now);
+}
+
+static __always_inline int refuse_syn(struct __sk_buff *skb, const struct syn *x, u32 l3,
+				      const struct bpf_sock_tuple *t)
 {
 	struct answer a = {};
-	u32 ack = 0, isn = skb_seq(skb, p, l3, &ack);
+	u32 ack = 0, isn = skb_seq(skb, x->p, l3, &ack);
 
-	if (sends_cookie(v))
-		return send_cookie(skb, p, l3, t, isn, now);
-	if (!sends_rst(v))
+	if (sends_cookie(x->v))
+		return send_cookie(skb, x->p, l3, t, isn, x->now);
+	if (!sends_rst(x->v))
 		return TC_DROP;
-	rst_to_syn(&a, p, isn, l);
-	return answer_instead(skb, p, l3, &a, reason_for(v), NULL);
+	rst_to_syn(&a, x->p, isn, x->l);
+	return answer_instead(skb, x->p, l3, &a, reason_for(x->v), NULL);
 }
 
 /*
  * The verdict on a SYN for this listening socket. When it is "admitted", a
  * claim is made: then no other CPU can take the same place.
  */
-static __always_inline enum verdict judge_syn(struct __sk_buff *skb, struct listen_state *s,
-					      const struct tcp_sock *tp, const struct listener_policy *l,
-					      struct queue_view *q, bool time_wait, u64 now)
+static __always_inline void judge_syn(struct __sk_buff *skb, struct syn *x, const struct tcp_sock *tp)
 {
-	bool cookies = !tp->is_mptcp && !time_wait && policy_in_force()->cookies;
-	enum verdict v;
+	bool cookies = cookie_possible(x, tp), waiting;
+	const struct listener_policy *l = x->l;
+	struct listen_state *s = x->s;
 
-	view_queue(skb, s, tp, l, q, 0, now);
-	v = syn_verdict(l, q, waits_too_long(s, l, q, now), cookies, flooded(s, now));
-	if (v != VERDICT_syn_admitted)
-		return v;
+	view_queue(skb, s, tp, l, &x->q, 0, x->now);
+	waiting = waits_too_long(s, l, &x->q, x->now);
+	x->v = syn_verdict(l, &x->q, waiting, cookies, flooded(s, x->now));
+	if (x->v != VERDICT_syn_admitted)
+		return;
 	claim_begin(s);
-	view_queue(skb, s, tp, l, q, 1, now);
-	v = syn_verdict(l, q, wait_refuses(&s->wait, now, q->length, l->target_wait_ns), cookies,
-			flooded(s, now));
-	if (v != VERDICT_syn_admitted)
+	view_queue(skb, s, tp, l, &x->q, 1, x->now);
+	waiting = wait_refuses(&s->wait, x->now, x->q.length, l->target_wait_ns);
+	x->v = syn_verdict(l, &x->q, waiting, cookies, flooded(s, x->now));
+	if (x->v != VERDICT_syn_admitted)
 		claim_cancel(s);
-	return v;
 }
 
-static __always_inline int admit_syn(struct listen_state *s, const struct listener_policy *l,
-				     const struct bpf_sock_tuple *t, bool v6, u64 now)
+static __always_inline int admit_syn(const struct syn *x, const struct bpf_sock_tuple *t)
 {
-	claim_commit(s, t, v6, now);
-	if (!reserves(l) || l->overbook_1024)
-		watch_acks(now);
-	count(l, VERDICT_syn_admitted);
+	claim_commit(x->s, t, x->p->v6, x->now);
+	if (!reserves(x->l) || x->l->overbook_1024)
+		watch_acks(x->now);
+	count(x->l, VERDICT_syn_admitted);
 	return PASS;
+}
+
+static __always_inline int turn_away(struct __sk_buff *skb, struct syn *x, u32 l3, const struct bpf_sock_tuple *t)
+{
+	if (!sound_skb(skb, x->p, l3) || !endpoints(t, x->p->v6))
+		return PASS;
+	note_verdict(x, t);
+	if (x->l->observe || left_to_kernel(x->v)) {
+		account_passed(x->s, &x->q);
+		return PASS;
+	}
+	return refuse_syn(skb, x, l3, t);
+}
+
+static __always_inline int pass_syn(const struct syn *x, enum verdict v)
+{
+	count(x->l, v);
+	return PASS;
+}
+
+/* Nobody is refused before it is known that no handshake or connection is meant. */
+static __always_inline int decide_by_lookup(struct __sk_buff *skb, struct syn *x, u32 l3, struct destination *d,
+					    struct bpf_sock_tuple *t)
+{
+	struct bpf_sock *sk = syn_lookup(skb, x, t);
+	const struct tcp_sock *tp;
+
+	if (!sk)
+		return pass_syn(x, VERDICT_syn_unheard);
+	tp = listener_read(sk);
+	if (sk->state != TCP_LISTEN || !syn_found(x, d, tp)) {
+		bpf_sk_release(sk);
+		return pass_syn(x, VERDICT_syn_repeated);
+	}
+	if (tp != x->known)
+		front_reached_tc(x->s, x->l, x->now);
+	if (judged_otherwise(x, tp))
+		judge_syn(skb, x, tp);
+	bpf_sk_release(sk);
+	return x->v == VERDICT_syn_admitted ? admit_syn(x, t) : turn_away(skb, x, l3, t);
 }
 
 static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_policy *l, const struct packet *p,
 				  u32 l3)
 {
-	enum verdict v = VERDICT_syn_admitted;
-	const struct tcp_sock *tp, *known;
-	struct listen_state *s = NULL;
-	struct queue_view q = {};
-	u64 now = clock_ns();
+	struct syn x = { .l = l, .p = p, .now = clock_ns() };
 	struct bpf_sock_tuple t;
 	struct destination *d;
-	struct bpf_sock *sk;
-	bool mptcp, time_wait;
 
 	if (!skb_tuple(skb, p, l3, &t))
 		return PASS;
-	d = destination_of(skb, CTX_LOAD(skb, ifindex), p, &t, now);
+	d = destination_of(skb, CTX_LOAD(skb, ifindex), p, &t, x.now);
 	if (!d)
 		return PASS;
-	known = listener_remembered(d);
-	if (known)
-		s = queue_state((u64)known, now);
-	if (s) {
-		front_reached_tc(s, l, now);
-		v = judge_syn(skb, s, known, l, &q, false, now);
-		if (v == VERDICT_syn_admitted)
-			return admit_syn(s, l, &t, p->v6, now);
+	if (syn_recall(&x, d)) {
+		front_reached_tc(x.s, l, x.now);
+		judge_syn(skb, &x, x.known);
+		if (x.v == VERDICT_syn_admitted)
+			return admit_syn(&x, &t);
 	}
-	/* Nobody is refused before it is known that no handshake or connection is meant. */
-	sk = listener_behind(skb, flow_lookup(skb, &t, p->v6), &t, p->v6, &time_wait);
-	if (!sk) {
-		count(l, VERDICT_syn_unheard);
-		return PASS;
-	}
-	tp = listener_read(sk);
-	s = sk->state == TCP_LISTEN ? queue_state((u64)tp, now) : NULL;
-	if (!s) {
-		bpf_sk_release(sk);
-		count(l, VERDICT_syn_repeated);
-		return PASS;
-	}
-	mptcp = tp->is_mptcp;
-	if (tp != known) {
-		listener_remember(d, tp);
-		front_reached_tc(s, l, now);
-	}
-	if (tp != known || time_wait)
-		v = judge_syn(skb, s, tp, l, &q, time_wait, now);
-	bpf_sk_release(sk);
-	if (v == VERDICT_syn_admitted)
-		return admit_syn(s, l, &t, p->v6, now);
-	if (!sound_skb(skb, p, l3) || !endpoints(&t, p->v6))
-		return PASS;
-	count(l, v);
-	note_flood(s, v, now);
-	if (lacks_mptcp_cookie(l, mptcp, v))
-		count(l, VERDICT_fallback_mptcp);
-	if (!left_to_kernel(v))
-		sample(s, l, v, &t, p->v6, &q, now);
-	if (l->observe || left_to_kernel(v)) {
-		account_passed(s, &q);
-		return PASS;
-	}
-	return refuse_syn(skb, l, p, l3, &t, v, now);
+	return decide_by_lookup(skb, &x, l3, d, &t);
 }
 
 static __always_inline void cookie_attrs(struct bpf_tcp_req_attrs *attrs, const struct syn_options *o)

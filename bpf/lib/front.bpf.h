@@ -57,29 +57,28 @@ static __always_inline int xdp_answer(struct xdp_md *xdp, const struct packet *p
 	return XDP_TX;
 }
 
-static __always_inline int front_refuse_syn(struct xdp_md *xdp, const struct listener_policy *l,
-					    const struct packet *p, const struct bpf_sock_tuple *t,
-					    enum verdict v, u64 now)
+static __always_inline int front_refuse_syn(struct xdp_md *xdp, const struct syn *x, const struct bpf_sock_tuple *t)
 {
 	struct xdp_buff *k = bpf_cast_to_kern_ctx(xdp);
 	__be32 options[SYNACK_HEADER / 4 - 5] = {};
+	const struct packet *p = x->p;
 	u32 ack = 0, isn = xdp_seq(xdp, p, &ack), len;
 	struct option_walk w = {};
 	struct answer a = {};
 
-	if (sends_cookie(v)) {
+	if (sends_cookie(x->v)) {
 		len = p->header_len - sizeof(struct tcp);
 		if (len && len <= TCP_OPTIONS_MAX &&
 		    !bpf_xdp_load_bytes(xdp, p->l4 + sizeof(struct tcp), w.buf, len))
 			w.len = len;
-		cookie_answer(&a, options, &w, t, p->v6, isn, k->rxq->dev->mtu, now);
-		watch_acks(now);
-	} else if (sends_rst(v)) {
-		rst_to_syn(&a, p, isn, l);
+		cookie_answer(&a, options, &w, t, p->v6, isn, k->rxq->dev->mtu, x->now);
+		watch_acks(x->now);
+	} else if (sends_rst(x->v)) {
+		rst_to_syn(&a, p, isn, x->l);
 	} else {
 		return XDP_DROP;
 	}
-	return xdp_answer(xdp, p, &a, reason_for(v), options);
+	return xdp_answer(xdp, p, &a, reason_for(x->v), options);
 }
 
 /* As view_queue(), without a claim of its own and with those under way to tc. */
@@ -89,7 +88,7 @@ static __always_inline void front_view(struct xdp_md *xdp, struct listen_state *
 	u32 extra = inflight_behind_front(s, now);
 
 	view_read(s, tp, q, 0, extra);
-	if (q->claims == extra || !reserves(l) || !claims_matter(l, q, extra))
+	if (!view_in_doubt(l, q, extra))
 		return;
 	claims_resolve_xdp(xdp, s, now);
 	view_read(s, tp, q, 0, extra);
@@ -101,70 +100,62 @@ static __always_inline int let_by_front(struct listen_state *s)
 	return XDP_PASS;
 }
 
-static __always_inline enum verdict front_judge(struct xdp_md *xdp, struct listen_state *s,
-						const struct tcp_sock *tp, const struct listener_policy *l,
-						struct queue_view *q, bool time_wait, u64 now)
+static __always_inline void front_judge(struct xdp_md *xdp, struct syn *x, const struct tcp_sock *tp)
 {
-	bool cookies = !tp->is_mptcp && !time_wait && policy_in_force()->cookies;
+	bool waiting;
 
-	front_view(xdp, s, tp, l, q, now);
-	return syn_verdict(l, q, waits_too_long(s, l, q, now), cookies, flooded(s, now));
+	front_view(xdp, x->s, tp, x->l, &x->q, x->now);
+	waiting = waits_too_long(x->s, x->l, &x->q, x->now);
+	x->v = syn_verdict(x->l, &x->q, waiting, cookie_possible(x, tp), flooded(x->s, x->now));
+}
+
+static __always_inline bool front_lets_by(const struct syn *x)
+{
+	return x->v == VERDICT_syn_admitted || left_to_kernel(x->v);
+}
+
+/* As decide_by_lookup(). */
+static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, struct syn *x, struct destination *d,
+						  struct bpf_sock_tuple *t)
+{
+	struct bpf_sock *sk = syn_lookup(xdp, x, t);
+	const struct tcp_sock *tp;
+
+	if (!sk)
+		return XDP_PASS;
+	tp = listener_read(sk);
+	if (sk->state != TCP_LISTEN || !syn_found(x, d, tp)) {
+		bpf_sk_release(sk);
+		/* tc will count it too, if it knows the listener. */
+		return x->s ? let_by_front(x->s) : XDP_PASS;
+	}
+	if (judged_otherwise(x, tp))
+		front_judge(xdp, x, tp);
+	bpf_sk_release(sk);
+	if (front_lets_by(x) || x->l->observe || !xdp_answerable(xdp, x->p, t))
+		return let_by_front(x->s);
+	note_verdict(x, t);
+	count(x->l, VERDICT_refused_at_xdp);
+	return front_refuse_syn(xdp, x, t);
 }
 
 static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_policy *l, const struct packet *p)
 {
-	enum verdict v = VERDICT_syn_admitted;
-	const struct tcp_sock *tp, *known;
-	struct listen_state *s = NULL;
-	struct queue_view q = {};
-	u64 now = clock_ns();
+	struct syn x = { .l = l, .p = p, .now = clock_ns() };
 	struct bpf_sock_tuple t;
 	struct destination *d;
-	struct bpf_sock *sk;
-	bool mptcp, time_wait;
 
 	if (!xdp_tuple(xdp, p, &t))
 		return XDP_PASS;
-	d = destination_of(xdp, CTX_LOAD(xdp, ingress_ifindex), p, &t, now);
+	d = destination_of(xdp, CTX_LOAD(xdp, ingress_ifindex), p, &t, x.now);
 	if (!d)
 		return XDP_PASS;
-	known = listener_remembered(d);
-	if (known)
-		s = queue_state((u64)known, now);
-	if (s) {
-		v = front_judge(xdp, s, known, l, &q, false, now);
-		if (v == VERDICT_syn_admitted || left_to_kernel(v))
-			return let_by_front(s);
+	if (syn_recall(&x, d)) {
+		front_judge(xdp, &x, x.known);
+		if (front_lets_by(&x))
+			return let_by_front(x.s);
 	}
-	sk = listener_behind(xdp, flow_lookup(xdp, &t, p->v6), &t, p->v6, &time_wait);
-	if (!sk)
-		return XDP_PASS;
-	if (sk->state != TCP_LISTEN) {
-		bpf_sk_release(sk);
-		/* tc will count it too, if it knows the listener. */
-		return s ? let_by_front(s) : XDP_PASS;
-	}
-	tp = listener_read(sk);
-	s = queue_state((u64)tp, now);
-	if (!s) {
-		bpf_sk_release(sk);
-		return XDP_PASS;
-	}
-	mptcp = tp->is_mptcp;
-	if (tp != known)
-		listener_remember(d, tp);
-	if (tp != known || time_wait)
-		v = front_judge(xdp, s, tp, l, &q, time_wait, now);
-	bpf_sk_release(sk);
-	if (v == VERDICT_syn_admitted || left_to_kernel(v) || l->observe || !xdp_answerable(xdp, p, &t))
-		return let_by_front(s);
-	count(l, v);
-	note_flood(s, v, now);
-	count(l, VERDICT_refused_at_xdp);
-	if (lacks_mptcp_cookie(l, mptcp, v))
-		count(l, VERDICT_fallback_mptcp);
-	sample(s, l, v, &t, p->v6, &q, now);
-	return front_refuse_syn(xdp, l, p, &t, v, now);
+	return front_decide_by_lookup(xdp, &x, d, &t);
 }
 
 /* Cookies that the front let by once are tc's: their data must not count as under way again. */
