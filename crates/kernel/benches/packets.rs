@@ -1,4 +1,5 @@
-//! ns per packet of the guard by BPF_PROG_TEST_RUN: `make bench`.
+//! ns per packet of the guard by BPF_PROG_TEST_RUN: `make bench`. Only the rows whose name has a word
+//! in it: `cargo bench -p weir-kernel --bench packets -- refused`.
 //!
 //! Each kind of packet is judged many times over in one run, beside the empty program and beside
 //! the program that only restores the packet; the three take turns, and medians of the differences
@@ -55,13 +56,22 @@ fn main() {
         "{:<44}{floor:>8.0}",
         "(the kernel's socket lookup for a SYN alone)"
     );
-    for row in &rows {
+    for row in rows.iter().filter(|row| wanted(row.name)) {
         missed += usize::from(!measure(&mut bench, row));
     }
     if missed > 0 {
         println!("\n{missed} over its limit");
         std::process::exit(1);
     }
+}
+
+/// Whether the command line has no word, or one that is in the name. cargo adds `--bench`.
+fn wanted(name: &str) -> bool {
+    let mut words = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with("--"))
+        .peekable();
+    words.peek().is_none() || words.any(|word| name.contains(&word))
 }
 
 fn rows(open: u16, full: u16) -> Vec<Row> {
