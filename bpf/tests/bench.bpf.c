@@ -13,22 +13,24 @@
 u8 frame[128];
 u32 frame_len;
 
-static __always_inline int rewrite(struct __sk_buff *skb)
+/* Every measured frame has at least 54 bytes and at most 74: 54 and 20 more. */
+static __always_inline int write_frame(void *data, void *data_end)
 {
-	u32 len = *(volatile u32 *)&frame_len;
-	void *data, *data_end;
-
-	if (CTX_LOAD(skb, len) != len && bpf_skb_change_tail(skb, len, 0))
-		return -1;
-	data = skb_start(skb);
-	data_end = skb_end(skb);
-	/* Every measured frame has at least 54 bytes and at most 74: 54 and 20 more. */
 	if (data + 54 > data_end)
 		return -1;
 	__builtin_memcpy(data, frame, 54);
 	if (data + 74 <= data_end)
 		__builtin_memcpy(data + 54, frame + 54, 20);
 	return 0;
+}
+
+static __always_inline int rewrite(struct __sk_buff *skb)
+{
+	u32 len = *(volatile u32 *)&frame_len;
+
+	if (CTX_LOAD(skb, len) != len && bpf_skb_change_tail(skb, len, 0))
+		return -1;
+	return write_frame(skb_start(skb), skb_end(skb));
 }
 
 SEC("tc")
@@ -73,18 +75,10 @@ int bench_lookup(struct __sk_buff *skb)
 static __always_inline int rewrite_xdp(struct xdp_md *xdp)
 {
 	int len = *(volatile u32 *)&frame_len, grow = len - (int)(xdp_end(xdp) - xdp_start(xdp));
-	void *data, *data_end;
 
 	if (grow && bpf_xdp_adjust_tail(xdp, grow))
 		return -1;
-	data = xdp_start(xdp);
-	data_end = xdp_end(xdp);
-	if (data + 54 > data_end)
-		return -1;
-	__builtin_memcpy(data, frame, 54);
-	if (data + 74 <= data_end)
-		__builtin_memcpy(data + 54, frame + 54, 20);
-	return 0;
+	return write_frame(xdp_start(xdp), xdp_end(xdp));
 }
 
 SEC("xdp")
