@@ -85,6 +85,53 @@ fn reserv_drop_lets_the_client_come_again_and_serves_it_once_there_is_room() {
     assert_eq!(bed.overflows(), 0);
 }
 
+#[test]
+fn a_repeated_syn_of_a_half_open_handshake_passes_while_the_queue_is_full() {
+    let Some(bed) = Bed::new() else { return };
+    let raw = Raw(&bed.lab.wire);
+    let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
+    let listener = listen(bed.server(), any, BACKLOG);
+    let _weir = bed.protect(&format!("{PORT} --establish reserv --admit queue"));
+    let path = bed.loopback4();
+    let waiting = connect(path.client, path.at(PORT), 3);
+    for (number, peer) in [Peer::v4(0, PORT), Peer::v6(1, PORT)]
+        .into_iter()
+        .enumerate()
+    {
+        let server_seq = raw.half_open(peer);
+        assert_eq!(connect(path.client, path.at(PORT), 1).counts(), (0, 1, 0));
+        raw.syn(peer, 0);
+        let answers = raw.answers_until_now(peer);
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        assert!(answers[0].is_syn_ack(), "{answers:?}");
+        assert_eq!(answers[0].header.sequence_number, server_seq);
+        assert_eq!(bed.counter(0, "syn_repeated"), number as u64 + 1);
+        raw.final_ack(peer, server_seq);
+        assert_eq!(raw.answers_until_now(peer).len(), 0);
+        accept(&listener, 1);
+    }
+    drop(waiting);
+    assert_eq!(bed.overflows(), 0);
+}
+
+/// What the guard remembers of a destination for a second must not outlive its listener.
+#[test]
+fn a_server_that_is_restarted_within_a_second_is_judged_by_its_new_queue() {
+    let Some(bed) = Bed::new() else { return };
+    let path = bed.veth4();
+    let _weir = bed.protect(&format!("{PORT} --anyway --establish reserv --admit queue"));
+    // A round takes some milliseconds, so most of them share their second with the one before.
+    for round in 0..40 {
+        let backlog = [BACKLOG, 3 * BACKLOG][round % 2];
+        let _listener = listen(bed.server(), path.at(PORT), backlog);
+        let clients = connect(path.client, path.at(PORT), 3 * BACKLOG as usize + 1);
+        let places = backlog as usize;
+        let counts = (places, 3 * BACKLOG as usize + 1 - places, 0);
+        assert_eq!(clients.counts(), counts, "round {round}");
+    }
+    assert_eq!(bed.overflows(), 0);
+}
+
 /// Fills the listen queue but for two of the kernel's places, and begins more handshakes than that:
 /// at their final ACKs the kernel would overflow.
 fn overcommit(bed: &Bed, raw: &Raw<'_>, handshakes: u32) -> Vec<(Peer, u32)> {
