@@ -50,7 +50,8 @@
 	X(fin_reset, refuse, "connection reset at the client's FIN: half-closed connections are not served (half_close = reset)") \
 	X(fallback_mptcp, note, "of the refused SYNs, those that no-syn-drop would have answered with a cookie, but cannot on an MPTCP listener") \
 	X(refused_at_xdp, note, "of the SYNs and final ACKs refused or answered, those that the XDP front dealt with, before the kernel's receive queues") \
-	X(syn_left_flood, pass, "SYN left to the kernel, which answers with its own SYN cookie: half-open connections hold most places and weir can send none here (MPTCP listener, kernel before 6.9)")
+	X(syn_left_flood, pass, "SYN left to the kernel, which answers with its own SYN cookie: half-open connections hold most places and weir can send none here (MPTCP listener, kernel before 6.9)") \
+	X(syn_unjudged, pass, "SYN passed without a verdict: more listening sockets are busy than weir remembers queues of")
 
 enum verdict {
 #define X(name, kind, text) VERDICT_##name,

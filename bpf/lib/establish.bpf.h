@@ -430,9 +430,13 @@ static __always_inline int decide_by_lookup(struct __sk_buff *skb, struct syn *x
 	if (!sk)
 		return pass_syn(x, VERDICT_syn_unheard);
 	tp = listener_read(sk);
-	if (sk->state != TCP_LISTEN || !syn_found(x, d, tp)) {
+	if (sk->state != TCP_LISTEN) {
 		bpf_sk_release(sk);
 		return pass_syn(x, VERDICT_syn_repeated);
+	}
+	if (!syn_found(x, d, tp)) {
+		bpf_sk_release(sk);
+		return pass_syn(x, VERDICT_syn_unjudged);
 	}
 	if (tp != x->known)
 		front_reached_tc(x->s, x->l, x->now);
@@ -493,11 +497,20 @@ static __always_inline void ack_timestamps(struct __sk_buff *skb, const struct p
 	o->tsecr = w.o.tsecr;
 }
 
+/* What a final ACK says of the cookie that it answers. */
 struct cookie_ack {
 	u32 isn;
 	u32 cookie;
 	struct syn_options o;
 };
+
+/* seq, ack: of the ACK, host order. */
+static __always_inline struct cookie_ack cookie_answered(u32 seq, u32 ack)
+{
+	struct cookie_ack c = { .isn = seq - 1, .cookie = ack - 1 };
+
+	return c;
+}
 
 static __always_inline bool cookie_valid(const struct bpf_sock_tuple *t, bool v6, struct cookie_ack *c, u64 now)
 {
@@ -508,9 +521,19 @@ static __always_inline bool cookie_valid(const struct bpf_sock_tuple *t, bool v6
 	return cookie_check(&f, c->isn, c->cookie, now, &c->o, &key);
 }
 
-static __always_inline u64 *settled_slot(u64 *table, u32 cookie)
+static __always_inline u64 *settled_slot(u64 *table, const struct cookie_ack *c)
 {
-	return &table[cookie >> 8 & (SETTLED_SLOTS - 1)];
+	return &table[c->cookie >> 8 & (SETTLED_SLOTS - 1)];
+}
+
+static __always_inline bool settled(u64 *table, const struct cookie_ack *c)
+{
+	return *settled_slot(table, c) == ((u64)c->isn << 32 | c->cookie);
+}
+
+static __always_inline void settle(u64 *table, const struct cookie_ack *c)
+{
+	*settled_slot(table, c) = (u64)c->isn << 32 | c->cookie;
 }
 
 static __always_inline int refuse_ack(struct __sk_buff *skb, const struct listener_policy *l,
@@ -522,64 +545,67 @@ static __always_inline int refuse_ack(struct __sk_buff *skb, const struct listen
 	return answer_instead(skb, p, l3, &a, reason_for(v), NULL);
 }
 
-/* An ACK for which only the listener was found, while cookies are out. Releases sk. */
-static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct listener_policy *l,
-					 const struct packet *p, u32 l3, struct bpf_sock *sk,
-					 struct bpf_sock_tuple *t, struct listen_state *s, struct tcp_sock *tp,
-					 u64 now)
+/* Has the kernel make the connection from this ACK. The caller's claim is settled one way or the other. */
+static __always_inline int accept_cookie(struct __sk_buff *skb, const struct listener_policy *l,
+					 const struct packet *p, const struct bpf_sock_tuple *t,
+					 struct cookie_ack *c, struct listen_state *s, struct tcp_sock *tp, u64 now)
 {
 	struct bpf_tcp_req_attrs attrs = {};
-	struct cookie_ack c = {};
-	struct queue_view q = {};
-	u64 fingerprint, *slot;
-	enum verdict v;
-	u32 ack = 0;
-	int err;
 
-	c.isn = skb_seq(skb, p, l3, &ack) - 1;
-	c.cookie = ack - 1;
-	fingerprint = (u64)c.isn << 32 | c.cookie;
-	if (!cookie_valid(t, p->v6, &c, now)) {
-		bpf_sk_release(sk);
-		count(l, VERDICT_cookie_invalid);
-		return PASS;
-	}
-	slot = settled_slot(refused, c.cookie);
-	if (*slot == fingerprint) {
-		bpf_sk_release(sk);
-		return refuse_ack(skb, l, p, l3, ack, VERDICT_ack_reset_full);
-	}
-	/* Data in the same batch as its final ACK: the stack makes the connection from the ACK, just before. */
-	if (*settled_slot(accepted, c.cookie) == fingerprint) {
-		*settled_slot(accepted, c.cookie) = 0;
-		bpf_sk_release(sk);
-		return PASS;
-	}
-	front_reached_tc(s, l, now);
-	claim_begin(s);
-	view_queue(skb, s, tp, l, &q, 1, now);
-	v = cookie_ack_verdict(l, &q, waits_too_long(s, l, &q, now));
-	if (v != VERDICT_cookie_accepted) {
-		bpf_sk_release(sk);
-		claim_cancel(s);
-		count(l, v);
-		sample(s, l, v, t, p->v6, &q, now);
-		*slot = fingerprint;
-		return refuse_ack(skb, l, p, l3, ack, v);
-	}
-	ack_timestamps(skb, p, &c.o);
-	cookie_attrs(&attrs, &c.o);
-	err = bpf_sk_assign_tcp_reqsk(skb, (struct sock *)tp, &attrs, sizeof(attrs));
-	bpf_sk_release(sk);
-	if (err) {
+	ack_timestamps(skb, p, &c->o);
+	cookie_attrs(&attrs, &c->o);
+	if (bpf_sk_assign_tcp_reqsk(skb, (struct sock *)tp, &attrs, sizeof(attrs))) {
 		claim_cancel(s);
 		count(l, VERDICT_cookie_failed);
 		return PASS;
 	}
 	claim_commit(s, t, p->v6, now);
-	*settled_slot(accepted, c.cookie) = fingerprint;
-	count(l, v);
+	settle(accepted, c);
+	count(l, VERDICT_cookie_accepted);
 	return PASS;
+}
+
+/* A valid cookie's ACK that is seen for the first time. */
+static __always_inline int judge_cookie_ack(struct __sk_buff *skb, const struct listener_policy *l,
+					    const struct packet *p, u32 l3, const struct bpf_sock_tuple *t,
+					    struct cookie_ack *c, struct listen_state *s, struct tcp_sock *tp, u64 now)
+{
+	struct queue_view q = {};
+	enum verdict v;
+
+	front_reached_tc(s, l, now);
+	claim_begin(s);
+	view_queue(skb, s, tp, l, &q, 1, now);
+	v = cookie_ack_verdict(l, &q, waits_too_long(s, l, &q, now));
+	if (v == VERDICT_cookie_accepted)
+		return accept_cookie(skb, l, p, t, c, s, tp, now);
+	claim_cancel(s);
+	count(l, v);
+	sample(s, l, v, t, p->v6, &q, now);
+	settle(refused, c);
+	return refuse_ack(skb, l, p, l3, c->cookie + 1, v);
+}
+
+/* An ACK for which only the listener was found, while cookies are out. */
+static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct listener_policy *l,
+					 const struct packet *p, u32 l3, const struct bpf_sock_tuple *t,
+					 struct listen_state *s, struct tcp_sock *tp, u64 now)
+{
+	u32 ack = 0, seq = skb_seq(skb, p, l3, &ack);
+	struct cookie_ack c = cookie_answered(seq, ack);
+
+	if (!cookie_valid(t, p->v6, &c, now)) {
+		count(l, VERDICT_cookie_invalid);
+		return PASS;
+	}
+	if (settled(refused, &c))
+		return refuse_ack(skb, l, p, l3, ack, VERDICT_ack_reset_full);
+	/* Data in the same batch as its final ACK: the stack makes the connection from the ACK, just before. */
+	if (settled(accepted, &c)) {
+		*settled_slot(accepted, &c) = 0;
+		return PASS;
+	}
+	return judge_cookie_ack(skb, l, p, l3, t, &c, s, tp, now);
 }
 
 /* Whether an ACK with these numbers is the one that the half-open connection waits for. */
@@ -649,6 +675,7 @@ static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_p
 	struct listen_state *s;
 	struct tcp_sock *tp;
 	struct bpf_sock *sk;
+	int action;
 
 	/* A damaged or misdirected packet must not end a handshake. */
 	if (ack_watch_over(now) || !skb_tuple(skb, p, l3, &t) || !sound_skb(skb, p, l3) || !endpoints(&t, p->v6) ||
@@ -663,11 +690,9 @@ static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_p
 		return on_listener_ack(skb, l, p, l3, sk);
 	tp = sk->state == TCP_LISTEN && reserves(l) && !l->observe ? bpf_skc_to_tcp_sock(sk) : NULL;
 	s = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state((u64)tp, now) : NULL;
-	if (!s) {
-		bpf_sk_release(sk);
-		return PASS;
-	}
-	return on_cookie_ack(skb, l, p, l3, sk, &t, s, tp, now);
+	action = s ? on_cookie_ack(skb, l, p, l3, &t, s, tp, now) : PASS;
+	bpf_sk_release(sk);
+	return action;
 }
 
 #endif

@@ -165,24 +165,21 @@ static __always_inline int front_cookie_ack(struct xdp_md *xdp, const struct lis
 {
 	struct answer a = { .flags = FLAG_RST, .header_len = sizeof(struct tcp),
 			    .reason_len = l->reason ? REASON_LEN : 0 };
-	struct cookie_ack c = {};
-	struct queue_view q = {};
+	u32 seq = xdp_seq(xdp, p, &a.seq);
+	struct cookie_ack c = cookie_answered(seq, a.seq);
 	enum verdict v = VERDICT_ack_reset_full;
-	u64 fingerprint;
+	struct queue_view q = {};
 
-	c.isn = xdp_seq(xdp, p, &a.seq) - 1;
-	c.cookie = a.seq - 1;
-	fingerprint = (u64)c.isn << 32 | c.cookie;
-	if (*settled_slot(let_by, c.cookie) == fingerprint || !cookie_valid(t, p->v6, &c, now))
+	if (settled(let_by, &c) || !cookie_valid(t, p->v6, &c, now))
 		return XDP_PASS;
-	if (*settled_slot(refused, c.cookie) != fingerprint) {
+	if (!settled(refused, &c)) {
 		front_view(xdp, s, tp, l, &q, now);
 		v = cookie_ack_verdict(l, &q, waits_too_long(s, l, &q, now));
 		if (v == VERDICT_cookie_accepted || !xdp_answerable(xdp, p, t)) {
-			*settled_slot(let_by, c.cookie) = fingerprint;
+			settle(let_by, &c);
 			return let_by_front(s);
 		}
-		*settled_slot(refused, c.cookie) = fingerprint;
+		settle(refused, &c);
 		count(l, v);
 		count(l, VERDICT_refused_at_xdp);
 		sample(s, l, v, t, p->v6, &q, now);

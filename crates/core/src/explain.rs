@@ -158,7 +158,7 @@ fn advice(name: &str) -> Option<&'static str> {
 }
 
 /// One row per verdict; the test `every_verdict_has_advice` holds it complete.
-const ADVICE: [(&str, &str); 19] = [
+const ADVICE: [(&str, &str); 20] = [
     (
         "syn_admitted",
         "The good case: with reserv, a place is kept for this connection until it is accepted.",
@@ -234,6 +234,10 @@ const ADVICE: [(&str, &str); 19] = [
     (
         "syn_left_flood",
         "As cookie_sent_flood, but by the kernel: its cookies keep SACK and window scale only with timestamps. Needs tcp_syncookies = 1.",
+    ),
+    (
+        "syn_unjudged",
+        "weir remembers the queues of 512 listening sockets in all, by a hash: with a few hundred some find no slot. Fewer SO_REUSEPORT sockets, or guard fewer ports.",
     ),
 ];
 
