@@ -83,12 +83,18 @@ pub fn run(
     let runtime = Runtime::new()?;
     let handle = runtime.handle().clone();
     let (orders, mailbox) = mailbox(&handle)?;
-    let (answers, answered) = self::mailbox::<Resolved>(&handle)?;
+    let (names, answered) = match shared.resolver {
+        Some(resolver) => {
+            let (answers, answered) = self::mailbox::<Resolved>(&handle)?;
+            (Some(Names::new(resolver, answers)), Some(answered))
+        }
+        None => (None, None),
+    };
     let listener = TcpListener::new(listener, &handle);
     // The one who waits for it is gone only if the whole server is.
     let _ = started.send(orders);
     runtime.run(async move {
-        let Shared { settings, resolver } = shared;
+        let settings = shared.settings;
         let worker = Rc::new(Worker {
             main: handle.running(),
             handle,
@@ -96,7 +102,7 @@ pub fn run(
             upstreams: Upstreams {
                 backends: Backends::new(backends(&settings, &counters)),
                 origins: Origins::new(Arc::default(), settings.clone()),
-                names: resolver.map(|resolver| Names::new(resolver, answers)),
+                names,
             },
             scratch: Scratch::default(),
             forecast: Forecast::default(),
@@ -231,14 +237,16 @@ impl Worker {
     }
 
     /// Work beside the clients: names that were looked up, connections that nobody uses.
-    fn spawn_chores(self: &Rc<Self>, answered: Mailbox<Resolved>) {
-        let worker = self.clone();
-        self.handle.spawn(async move {
-            if let Some(names) = &worker.upstreams.names {
-                // It ends only with epoll, and so does the thread.
-                let _ = names.learn(&worker.handle, &answered).await;
-            }
-        });
+    fn spawn_chores(self: &Rc<Self>, answered: Option<Mailbox<Resolved>>) {
+        if let Some(answered) = answered {
+            let worker = self.clone();
+            self.handle.spawn(async move {
+                if let Some(names) = &worker.upstreams.names {
+                    // It ends only with epoll, and so does the thread.
+                    let _ = names.learn(&worker.handle, &answered).await;
+                }
+            });
+        }
         let worker = self.clone();
         self.handle.spawn(async move {
             let kept = worker.settings.keep_alive.as_millis() as Clock;
@@ -246,6 +254,7 @@ impl Worker {
                 worker.handle.sleep(SWEEP_EVERY).await;
                 let now = worker.handle.now();
                 worker.upstreams.sweep(now.saturating_sub(kept));
+                worker.lanes.pipes.trim();
             }
         });
     }
