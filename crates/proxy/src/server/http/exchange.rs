@@ -312,7 +312,9 @@ async fn broken(
         Failure::Upload(_) | Failure::Client(_) => return After::Close,
         Failure::Unanswered(error) => unreachable(&error).into(),
         Failure::Late => ProxyError::ConnectionReadTimeout.into(),
-        Failure::Malformed(refusal) => Answer::to_refused_reply(refusal),
+        Failure::Malformed(refusal) | Failure::Broken(Stopped::Malformed(refusal)) => {
+            Answer::to_refused_reply(refusal)
+        }
         Failure::Broken(_) => ProxyError::HttpResponseIncomplete.into(),
     };
     fail(worker, client, request, answer).await
