@@ -167,7 +167,7 @@ fn a_tunnel_whose_receiver_never_reads_is_reset_after_the_idle_time() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let proxy = proxy(listener.local_addr().unwrap(), |proxy| {
             proxy.mode = Mode::Tcp;
-            proxy.idle_timeout = Duration::from_millis(200);
+            proxy.idle_timeout = Duration::from_secs(1);
             proxy.engine = engine;
         });
         let mut client = connect_narrow(proxy.address());
