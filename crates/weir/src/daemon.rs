@@ -140,7 +140,7 @@ impl Start {
         verbose: bool,
     ) -> Result<Daemon<Guard>> {
         let session = Session::start(self.guard, self.environment, listeners, self.links)?;
-        let told = session.warnings();
+        let told = session.warnings_apart();
         Ok(Daemon {
             session,
             claim: self.claim,
@@ -165,7 +165,7 @@ pub struct Daemon<B> {
     namespace: u64,
     /// Print sampled refusals to stderr.
     verbose: bool,
-    /// The session's warnings that the user has seen.
+    /// The session's warnings that the user has seen, each interface apart.
     told: Vec<String>,
 }
 
@@ -241,7 +241,7 @@ impl<B: Backend> Daemon<B> {
     }
 
     fn log_new_warnings(&mut self) {
-        let warnings = self.session.warnings();
+        let warnings = self.session.warnings_apart();
         for warning in warnings.iter().filter(|text| !self.told.contains(text)) {
             tracing::warn!("{warning}");
         }
@@ -334,7 +334,7 @@ impl<B: Backend> Daemon<B> {
             .iter()
             .map(|warning| warning.to_string())
             .collect();
-        self.told = self.session.warnings();
+        self.told = self.session.warnings_apart();
         warnings.extend(self.session.notices()?);
         for warning in &warnings {
             tracing::warn!("{warning}");

@@ -184,9 +184,30 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Where the guard stands otherwise than asked, a sentence each: interfaces, the front,
-    /// addresses. [`Session::fallbacks`] are the policies.
+    /// Where the guard stands otherwise than asked: interfaces, the front, addresses. A sentence each,
+    /// for interfaces that share a reason one together. [`Session::fallbacks`] are the policies.
     pub fn warnings(&self) -> Vec<String> {
+        let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+        for (name, why) in self.fronts_at_tc() {
+            match by_reason.iter_mut().find(|(reason, _)| *reason == why) {
+                Some((_, names)) => names.push(name),
+                None => by_reason.push((why, vec![name])),
+            }
+        }
+        let fronts = by_reason.iter();
+        self.warnings_with(fronts.map(|(why, names)| front_at_tc(&describe::examples(names), why)))
+    }
+
+    /// As [`Session::warnings`] with a sentence for each interface, so that what is said of one does
+    /// not change with the others.
+    pub fn warnings_apart(&self) -> Vec<String> {
+        self.warnings_with(
+            self.fronts_at_tc()
+                .map(|(name, why)| front_at_tc(name, why)),
+        )
+    }
+
+    fn warnings_with(&self, fronts: impl Iterator<Item = String>) -> Vec<String> {
         let asked: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
         let missing = missing(&asked, &self.links).into_iter().map(|name| {
             format!("interface {name} does not exist yet; it is guarded once it appears")
@@ -203,28 +224,18 @@ impl<B: Backend> Session<B> {
         });
         missing
             .chain(self.failed.values().cloned())
-            .chain(self.fronts_at_tc())
+            .chain(fronts)
             .chain(absent)
             .collect()
     }
 
-    /// One sentence for each reason, which a host of containers may have on many interfaces.
-    fn fronts_at_tc(&self) -> Vec<String> {
-        let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
-        for attached in self.attached.values() {
-            let Some(why) = attached.no_front.as_deref() else {
-                continue;
-            };
-            match by_reason.iter_mut().find(|(reason, _)| *reason == why) {
-                Some((_, names)) => names.push(&attached.wanted.name),
-                None => by_reason.push((why, vec![&attached.wanted.name])),
-            }
-        }
-        let sentence = |(why, names): (&str, Vec<&str>)| {
-            let names = describe::examples(&names);
-            format!("front = xdp stays at tc ingress on {names}: {why}")
+    /// Interfaces where the XDP front is wanted and is not, with the reason.
+    fn fronts_at_tc<'a>(&'a self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let front = |attached: &'a Attached| {
+            let why = attached.no_front.as_deref()?;
+            Some((attached.wanted.name.as_str(), why))
         };
-        by_reason.into_iter().map(sentence).collect()
+        self.attached.values().filter_map(front)
     }
 
     /// Everything that is otherwise than asked: [`Session::warnings`] and [`Session::fallbacks`].
@@ -399,6 +410,10 @@ fn fit_all(listeners: Vec<Listener>, environment: Environment) -> Result<Vec<Pol
         Ok(Policy { asked, fitted })
     };
     listeners.into_iter().map(fitted).collect()
+}
+
+fn front_at_tc(names: &str, why: &str) -> String {
+    format!("front = xdp stays at tc ingress on {names}: {why}")
 }
 
 fn not_guarded(place: &Place, error: &weir_kernel::Error) -> String {

@@ -338,4 +338,13 @@ fn fronts_that_stay_at_tc_for_one_reason_are_one_sentence() {
     let names = "veth3, veth4, veth5, veth6, veth7, veth8 and 34 more";
     let start = format!("front = xdp stays at tc ingress on {names}: ");
     assert!(warning.starts_with(&start), "{warning}");
+    let apart = session.warnings_apart();
+    session.links_changed((3..44).map(veth).collect());
+    let new: Vec<String> = session
+        .warnings_apart()
+        .into_iter()
+        .filter(|w| !apart.contains(w))
+        .collect();
+    assert_eq!(new.len(), 1, "{new:?}");
+    assert!(new[0].contains("on veth43: "), "{new:?}");
 }
