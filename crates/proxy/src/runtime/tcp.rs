@@ -66,20 +66,22 @@ impl TcpStream {
         Ok(stream)
     }
 
-    async fn wait(&self, direction: Direction, interrupted: impl Fn() -> bool) -> io::Result<()> {
+    fn wait(
+        &self,
+        direction: Direction,
+        interrupted: impl Fn() -> bool,
+    ) -> impl Future<Output = io::Result<()>> {
         let (fd, source) = (&self.fd, &self.source);
-        let ready = self
-            .handle
-            .ready(fd, source, Trigger::Edge, direction, interrupted);
-        ready.await
+        self.handle
+            .ready(fd, source, Trigger::Edge, direction, interrupted)
     }
 
     /// Waits until a read is worth a try: there is data, an end or an error; or nothing is known.
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
-    pub async fn readable(&self) -> io::Result<()> {
-        self.wait(Direction::Read, || false).await
+    pub fn readable(&self) -> impl Future<Output = io::Result<()>> {
+        self.wait(Direction::Read, || false)
     }
 
     /// Waits until a read is worth a try, or `other` has been reset by its peer.
@@ -103,16 +105,19 @@ impl TcpStream {
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
-    pub async fn readable_or(&self, interrupted: impl Fn() -> bool) -> io::Result<()> {
-        self.wait(Direction::Read, interrupted).await
+    pub fn readable_or(
+        &self,
+        interrupted: impl Fn() -> bool,
+    ) -> impl Future<Output = io::Result<()>> {
+        self.wait(Direction::Read, interrupted)
     }
 
     /// Waits until a write is worth a try.
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
-    pub async fn writable(&self) -> io::Result<()> {
-        self.wait(Direction::Write, || false).await
+    pub fn writable(&self) -> impl Future<Output = io::Result<()>> {
+        self.wait(Direction::Write, || false)
     }
 
     /// Whether the connection is known to be over, in both ways.

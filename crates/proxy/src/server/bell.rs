@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -27,9 +26,9 @@ impl Bell {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
-    fn ring(&self) {
-        // Fails only when 2^64 - 2 rings are unread, and then it rings anyway.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    /// Rings when the result is dropped, also by a panic.
+    pub(super) fn ring_on_drop(&self) -> impl Drop + Send + 'static {
+        RingOnDrop(self.clone())
     }
 }
 
@@ -39,19 +38,11 @@ impl AsFd for Bell {
     }
 }
 
-/// Says that a thread is at its end, also by a panic, when it is dropped there.
-pub(super) struct AtEnd {
-    /// Read before the thread is waited for.
-    pub ended: Arc<AtomicBool>,
-    /// Rings after that.
-    pub bell: Option<Bell>,
-}
+struct RingOnDrop(Bell);
 
-impl Drop for AtEnd {
+impl Drop for RingOnDrop {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::Release);
-        if let Some(bell) = &self.bell {
-            bell.ring();
-        }
+        // Fails only when 2^64 - 2 rings are unread, and then it rings anyway.
+        let _ = rustix::io::write(&self.0.0, &1u64.to_ne_bytes());
     }
 }

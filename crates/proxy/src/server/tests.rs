@@ -72,11 +72,25 @@ fn wait_for(bell: &Bell) {
     bell.silence();
 }
 
-/// Lets a thread fall and looks after it.
+/// Lets a thread fall and looks after it, until it has been noticed.
 fn fall(server: &mut Server, bell: &Bell, index: usize) -> Result<(), Error> {
+    let falls = server.threads[index].falls.count;
     server.threads[index].orders.send(Order::Fall);
-    wait_for(bell);
-    server.tend()
+    loop {
+        wait_for(bell);
+        // The bell rings just before the thread is gone.
+        while server.threads[index]
+            .join
+            .as_ref()
+            .is_some_and(|join| !join.is_finished())
+        {
+            std::thread::yield_now();
+        }
+        server.tend()?;
+        if server.threads[index].falls.count > falls {
+            return Ok(());
+        }
+    }
 }
 
 #[test]
@@ -103,7 +117,9 @@ fn who_waits_for_a_thread_that_falls_is_served_by_the_next() {
     server.threads[0].orders.send(Order::Fall);
     wait_for(&bell);
     let mut waiting: Vec<TcpStream> = (0..8).map(|_| connect(&server)).collect();
-    server.tend().unwrap();
+    while server.threads[0].falls.count == 0 {
+        server.tend().unwrap();
+    }
     assert!(waiting.iter_mut().all(is_served));
 }
 
