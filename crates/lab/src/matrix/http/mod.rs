@@ -4,7 +4,6 @@
 mod asking;
 mod body;
 mod exchange;
-mod reader;
 mod serving;
 
 pub use asking::{Asking, Fate};

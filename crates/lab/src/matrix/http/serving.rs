@@ -4,20 +4,24 @@ use super::super::fault::{Fault, Kind};
 use super::super::pattern::Pattern;
 use super::super::plan::Cut;
 use super::super::speech::Speech;
-use super::body::Body;
-use super::exchange::{Call, Exchange, Habit, MOST};
-use super::reader::{self, Listener, Reader};
+use super::body::{Body, Malformed};
+use super::exchange::Exchange;
 
 /// A connection of an origin.
 pub struct Serving {
     seed: u64,
     serial: u64,
     served: u64,
-    reader: Reader,
-    /// The request that is being read.
-    exchange: Option<Exchange>,
-    /// When the origin leaves before it is due.
-    cut: Option<Cut>,
+    state: State,
+}
+
+enum State {
+    Head(Vec<u8>),
+    Body {
+        exchange: Exchange,
+        body: Body,
+        heard: u64,
+    },
 }
 
 impl Serving {
@@ -27,9 +31,7 @@ impl Serving {
             seed,
             serial,
             served: 0,
-            reader: Reader::new(),
-            exchange: None,
-            cut: None,
+            state: State::Head(Vec::new()),
         }
     }
 
@@ -45,50 +47,39 @@ impl Serving {
 
     /// Whether it waits for a request.
     pub fn is_idle(&self) -> bool {
-        self.reader.is_between_messages()
+        matches!(&self.state, State::Head(head) if head.is_empty())
     }
 
     /// Reads requests. Says when the origin is to leave.
     pub fn hear(
         &mut self,
         pattern: &Pattern,
-        bytes: &[u8],
+        mut bytes: &[u8],
         speech: &mut Speech,
     ) -> Result<Option<Cut>, Fault> {
-        reader::hear(self, pattern, bytes, speech)?;
-        Ok(self.cut)
-    }
-
-    /// The proxy's end has come: of a tunnel, whose bytes must be there then unless its client left.
-    pub fn ended(&mut self, speech: &mut Speech) -> Result<(), Fault> {
-        speech.finish();
-        let (Some(exchange), Some(heard)) = (&self.exchange, self.reader.heard_until_end()) else {
-            return Ok(());
-        };
-        let client_leaves = Call::new(self.seed, exchange.id / MOST).cut.is_some();
-        let leaves = client_leaves || exchange.cut.is_some();
-        match leaves || heard == exchange.request.bytes() {
-            true => Ok(()),
-            false => Err(self.corrupt(&format!("the end came after {heard} bytes of a tunnel"))),
+        let mut cut = None;
+        while !bytes.is_empty() {
+            let taken = match &mut self.state {
+                State::Head(head) => {
+                    let before = head.len();
+                    head.extend_from_slice(bytes);
+                    match self.read_head()? {
+                        Some(end) => end - before,
+                        None => bytes.len(),
+                    }
+                }
+                State::Body { .. } => self.read_body(pattern, bytes)?,
+            };
+            bytes = &bytes[taken..];
+            cut = cut.or(self.answer_if_done(speech)?);
         }
+        Ok(cut)
     }
 
-    fn answer(&mut self, exchange: &Exchange, speech: &mut Speech) {
-        let cut = exchange.answer(speech);
-        self.cut = self.cut.or(cut);
-    }
-}
-
-impl Listener for Serving {
-    fn reader(&mut self) -> &mut Reader {
-        &mut self.reader
-    }
-
-    fn head(
-        &mut self,
-        bytes: &[u8],
-        speech: &mut Speech,
-    ) -> Result<Option<(usize, Option<Body>)>, Fault> {
+    fn read_head(&mut self) -> Result<Option<usize>, Fault> {
+        let State::Head(bytes) = &self.state else {
+            return Ok(None);
+        };
         let mut fields = [httparse::EMPTY_HEADER; 32];
         let mut request = httparse::Request::new(&mut fields);
         let parsed = request.parse(bytes);
@@ -98,63 +89,80 @@ impl Listener for Serving {
         let numbers = request.path.and_then(numbers);
         let (Ok(httparse::Status::Complete(length)), Some((id, last))) = (parsed, numbers) else {
             let head = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned();
-            return Err(self.corrupt(&format!("no request: {head:?}")));
+            return Err(self.fault(Kind::Corrupt, &format!("no request: {head:?}")));
         };
         let exchange = Exchange::new(self.seed, id, last);
-        let value = |name: &str| {
+        let has = |name: &str| {
             let mut fields = request.headers.iter();
-            let field = fields.find(|field| field.name.eq_ignore_ascii_case(name))?;
-            std::str::from_utf8(field.value).ok()
+            fields.find(|field| field.name.eq_ignore_ascii_case(name))
+        };
+        let length_field = has("Content-Length")
+            .and_then(|field| std::str::from_utf8(field.value).ok()?.parse().ok());
+        let body = match has("Transfer-Encoding") {
+            Some(_) => Body::chunked(),
+            None => Body::Length(length_field.unwrap_or(0)),
         };
         if request.method != Some(exchange.method) {
-            return Err(self.corrupt(&format!("another method for {id}")));
+            return Err(self.fault(Kind::Corrupt, &format!("another method for {id}")));
         }
-        if value("Expect").is_some() != exchange.habit.expects() {
-            return Err(self.corrupt(&format!("Expect: {:?} for {id}", value("Expect"))));
-        }
-        let body = match (exchange.habit, value("Transfer-Encoding")) {
-            (Habit::Upgrade { .. }, _) => Body::UntilEnd,
-            (_, Some(_)) => Body::chunked(),
-            (_, None) => {
-                let length = value("Content-Length").and_then(|length| length.parse().ok());
-                Body::Length(length.unwrap_or(0))
-            }
+        self.state = State::Body {
+            exchange,
+            body,
+            heard: 0,
         };
-        match exchange.habit {
-            Habit::Plain => {}
-            Habit::Continue => speech.say("HTTP/1.1 100 Continue\r\n\r\n"),
-            Habit::Declined | Habit::Early | Habit::Upgrade { .. } => {
-                self.answer(&exchange, speech);
-            }
-        }
-        self.exchange = Some(exchange);
-        Ok(Some((length, Some(body))))
+        Ok(Some(length))
     }
 
-    fn due(&self) -> Option<(u64, u64)> {
-        let exchange = self.exchange.as_ref()?;
-        Some((exchange.asked(), exchange.request.bytes()))
+    fn read_body(&mut self, pattern: &Pattern, bytes: &[u8]) -> Result<usize, Fault> {
+        let State::Body {
+            exchange,
+            body,
+            heard,
+        } = &mut self.state
+        else {
+            return Ok(0);
+        };
+        let (stream, from) = (exchange.asked(), *heard);
+        let (taken, data) = match body.take(bytes) {
+            Ok(took) => took,
+            Err(Malformed(text)) => return Err(self.fault(Kind::Corrupt, &text)),
+        };
+        *heard += data as u64;
+        match pattern.first_difference(stream, from, &bytes[taken - data..taken]) {
+            None => Ok(taken),
+            Some(at) => Err(self.fault(
+                Kind::Corrupt,
+                &format!("byte {at} of the request is another"),
+            )),
+        }
     }
 
-    fn done(&mut self, heard: u64, speech: &mut Speech) -> Result<(), Fault> {
-        let Some(exchange) = self.exchange.take() else {
-            return Ok(());
+    fn answer_if_done(&mut self, speech: &mut Speech) -> Result<Option<Cut>, Fault> {
+        let State::Body {
+            exchange,
+            body,
+            heard,
+        } = &self.state
+        else {
+            return Ok(None);
         };
-        if heard != exchange.request.bytes() {
+        if !body.is_done() {
+            return Ok(None);
+        }
+        if *heard != exchange.request.bytes() {
             let text = format!("{heard} bytes of a request with {:?}", exchange.request);
-            return Err(self.corrupt(&text));
+            return Err(self.fault(Kind::Corrupt, &text));
         }
-        if matches!(exchange.habit, Habit::Plain | Habit::Continue) {
-            self.answer(&exchange, speech);
-        }
+        let cut = exchange.answer(speech);
         self.served += 1;
-        Ok(())
+        self.state = State::Head(Vec::new());
+        Ok(cut)
     }
 
-    fn corrupt(&self, text: &str) -> Fault {
+    fn fault(&self, kind: Kind, text: &str) -> Fault {
         let (serial, served) = (self.serial, self.served);
         Fault::new(
-            Kind::Corrupt,
+            kind,
             format!("origin's connection {serial}, request {served}: {text}"),
         )
     }
