@@ -44,13 +44,13 @@ pub enum Command {
     Protect(Protect),
     /// Protect the listeners of a config file
     Run(Run),
-    /// Read the config file of `weir run` again and swap the policy atomically
+    /// Read the config files of `weir run` and `weir proxy` again and put them in force without a gap
     Reload,
     /// Forward HTTP or TCP between clients and servers, in the foreground, until Ctrl-C
     Proxy(Proxy),
     /// Check a config file and print the values in effect
     Check(Check),
-    /// Show the listeners under guard: queues, policy, verdicts
+    /// Show the listeners under guard and the proxies: queues, policy, verdicts, counters
     #[command(after_help = "`weir explain NAME` says what a column or a verdict means.")]
     Status(Status),
     /// Take all protection off in this network namespace
@@ -135,6 +135,10 @@ pub struct Proxy {
     /// Run the proxies of this config file; `weir check --example` prints one
     #[arg(long, value_name = "FILE", conflicts_with = "settings")]
     pub config: Option<PathBuf>,
+    /// Take the listening sockets over from the processes that have them, which then serve their
+    /// clients to the end and accept no more; no connection is refused meanwhile
+    #[arg(long)]
+    pub take_over: bool,
     /// The one proxy to run, if there is no file.
     #[command(flatten)]
     pub flags: KeyFlags<proxy::Proxy>,

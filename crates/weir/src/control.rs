@@ -6,8 +6,9 @@
 //! JSON, the answer another. The socket's permissions (0600) let root only in.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::{MsgFlags, getsockopt, sockopt::PeerCredentials};
 use nix::sys::stat::{Mode, umask};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,8 @@ use crate::report::Report;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest request, in bytes.
 const REQUEST_BYTES: u64 = 4096;
+/// Longest answer, in bytes: the status of some thousand listeners and backends.
+const ANSWER_BYTES: u64 = 16 << 20;
 /// Longer than a detach takes (it drains for some 300 ms) and than a reload of many listeners.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -39,6 +42,10 @@ pub enum Request {
     Reload,
     /// Take all protection off and exit.
     Detach,
+    /// To a process of proxies: hand the listening sockets over, which follow the answer.
+    HandOver,
+    /// After [`Request::HandOver`]: the successor accepts; accept no more, serve to the end, exit.
+    Retire,
 }
 
 /// What it answers.
@@ -47,10 +54,13 @@ pub enum Request {
 pub enum Answer {
     /// To [`Request::Status`].
     Status(Box<Report>),
-    /// To [`Request::Reload`]: listeners now under guard.
+    /// To [`Request::Reload`]: what is in force now.
     Reloaded {
-        /// How many.
+        /// Listeners under guard.
         listeners: usize,
+        /// Proxies.
+        #[serde(default)]
+        proxies: usize,
         /// What is hardly meant in the file, and what is in force otherwise than asked.
         warnings: Vec<String>,
     },
@@ -59,8 +69,24 @@ pub enum Answer {
         /// The process, which exits now.
         pid: u32,
     },
+    /// To [`Request::HandOver`]; so many sockets of each follow, in this order.
+    HandedOver(Vec<HandedOver>),
+    /// To [`Request::Retire`].
+    Retired {
+        /// The process, which serves its clients to the end.
+        pid: u32,
+    },
     /// Nothing has changed.
     Error(Failure),
+}
+
+/// The sockets of one proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// Where its settings say that it listens; port 0 is any.
+    pub listen: SocketAddr,
+    /// How many they are.
+    pub sockets: usize,
 }
 
 /// Inode number of the network namespace of this process.
@@ -97,11 +123,7 @@ impl Claim {
     /// Another weir has it, or the runtime directory cannot be written.
     pub fn take(dir: &Path, namespace: u64) -> Result<Claim> {
         let shown = dir.display();
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(dir)
-            .map_err(|error| Failure::io(format_args!("create {shown}"), error))?;
+        create_dir(dir).map_err(|error| Failure::io(format_args!("create {shown}"), error))?;
         let lock_path = lock_path(dir, namespace);
         let lock = take_lock(&lock_path)?;
         let socket = socket_path(dir, namespace);
@@ -115,30 +137,35 @@ impl Claim {
         })
     }
 
-    /// The next client that is waiting, with its request; `None` if none is or it asked nonsense
-    /// (which then has been answered).
+    /// As [`next_client`].
     pub fn next(&self) -> Option<(Request, Client)> {
-        let stream = match self.listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-            Err(error) => {
-                tracing::warn!("control socket: {error}");
-                return None;
-            }
-        };
-        let client = Client { stream };
-        match client.request() {
-            Ok(request) => {
-                tracing::debug!("{request:?} asked for by uid {}", client.uid());
-                Some((request, client))
-            }
-            Err(error) => {
-                tracing::warn!("control socket: request of uid {}: {error}", client.uid());
-                let hint = "requests are one line, for example {\"command\":\"status\"}";
-                let message = format!("the request cannot be read: {error}");
-                client.answer(&Answer::Error(Failure::usage(message, hint)));
-                None
-            }
+        next_client(&self.listener)
+    }
+}
+
+/// The next client that is waiting, with its request; `None` if none is or it asked nonsense (which
+/// then has been answered).
+pub fn next_client(listener: &UnixListener) -> Option<(Request, Client)> {
+    let stream = match listener.accept() {
+        Ok((stream, _)) => stream,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+        Err(error) => {
+            tracing::warn!("control socket: {error}");
+            return None;
+        }
+    };
+    let client = Client { stream };
+    match client.request() {
+        Ok(request) => {
+            tracing::debug!("{request:?} asked for by uid {}", client.uid());
+            Some((request, client))
+        }
+        Err(error) => {
+            tracing::warn!("control socket: request of uid {}: {error}", client.uid());
+            let hint = "requests are one line, for example {\"command\":\"status\"}";
+            let message = format!("the request cannot be read: {error}");
+            client.answer(&Answer::Error(Failure::usage(message, hint)));
+            None
         }
     }
 }
@@ -157,6 +184,14 @@ impl Drop for Claim {
         let _ = std::fs::remove_file(&self.socket);
         let _ = std::fs::remove_file(&self.lock_path);
     }
+}
+
+/// Creates the runtime directory, if it is missing.
+pub fn create_dir(dir: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(dir)
 }
 
 /// Locks the file and writes the process id into it.
@@ -203,8 +238,9 @@ fn taken(mut lock: File) -> Failure {
     )
 }
 
-/// Listens on a socket that only root can connect to; a socket that is there is a dead process's.
-fn bind(path: &Path) -> io::Result<UnixListener> {
+/// Listens on a socket that only its owner and root can connect to; a socket that is there is a dead
+/// process's.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -223,13 +259,18 @@ pub struct Client {
 }
 
 impl Client {
-    fn request(&self) -> io::Result<Request> {
+    /// Its request. A client that was answered may send another one.
+    ///
+    /// # Errors
+    /// It is gone, slow, or asks nonsense.
+    pub fn request(&self) -> io::Result<Request> {
         self.stream.set_nonblocking(false)?;
         self.stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
         self.stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
-        let mut line = String::new();
-        BufReader::new((&self.stream).take(REQUEST_BYTES)).read_line(&mut line)?;
-        Ok(serde_json::from_str(&line)?)
+        Ok(serde_json::from_str(&read_line(
+            &self.stream,
+            REQUEST_BYTES,
+        )?)?)
     }
 
     /// The client's user, by the kernel.
@@ -247,30 +288,52 @@ impl Client {
     }
 }
 
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
 /// Asks the weir of a namespace; `None` if there is none.
 ///
 /// # Errors
 /// No right to ask it, no answer, or its own error.
 pub fn ask(dir: &Path, namespace: u64, request: Request) -> Result<Option<Answer>> {
     let path = socket_path(dir, namespace);
-    let stream = match UnixStream::connect(&path) {
-        Ok(stream) => stream,
-        Err(error) => {
-            return match error.kind() {
-                // No socket, or one that a killed process has left.
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Ok(None),
-                io::ErrorKind::PermissionDenied => {
-                    let message = format!("no right to ask {}: {error}", path.display());
-                    Err(Failure::failed(message, ROOT_HINT))
-                }
-                _ => Err(Failure::io(
-                    format_args!("connect to {}", path.display()),
-                    error,
-                )),
-            };
-        }
+    let Some(stream) = connect(&path)? else {
+        return Ok(None);
     };
-    let line = exchange(&stream, request).map_err(|error| {
+    ask_on(&stream, &path, request).map(Some)
+}
+
+/// Connects to the control socket of a process; `None` if there is none.
+///
+/// # Errors
+/// No right to ask it.
+pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
+    match UnixStream::connect(path) {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) => match error.kind() {
+            // No socket, or one that a killed process has left.
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Ok(None),
+            io::ErrorKind::PermissionDenied => {
+                let message = format!("no right to ask {}: {error}", path.display());
+                Err(Failure::failed(message, ROOT_HINT))
+            }
+            _ => Err(Failure::io(
+                format_args!("connect to {}", path.display()),
+                error,
+            )),
+        },
+    }
+}
+
+/// Asks on a connection; `path` names it in errors. What follows the answer is left to be read.
+///
+/// # Errors
+/// No answer, or the other side's error.
+pub fn ask_on(stream: &UnixStream, path: &Path, request: Request) -> Result<Answer> {
+    let line = exchange(stream, request).map_err(|error| {
         let message = format!("no answer on {}: {error}", path.display());
         Failure::failed(
             message,
@@ -289,7 +352,7 @@ pub fn ask(dir: &Path, namespace: u64, request: Request) -> Result<Option<Answer
     })?;
     match answer {
         Answer::Error(failure) => Err(failure),
-        answer => Ok(Some(answer)),
+        answer => Ok(answer),
     }
 }
 
@@ -309,8 +372,7 @@ fn exchange(mut stream: &UnixStream, request: Request) -> io::Result<String> {
     let mut line = serde_json::to_string(&request).expect("requests are JSON");
     line.push('\n');
     stream.write_all(line.as_bytes())?;
-    let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer)?;
+    let answer = read_line(stream, ANSWER_BYTES)?;
     if answer.is_empty() {
         return Err(io::Error::new(
             io::ErrorKind::UnexpectedEof,
@@ -320,8 +382,34 @@ fn exchange(mut stream: &UnixStream, request: Request) -> io::Result<String> {
     Ok(answer)
 }
 
+/// Reads a line and not a byte more: what follows may carry descriptors, which a longer read would
+/// lose.
+fn read_line(stream: &UnixStream, most: u64) -> io::Result<String> {
+    let mut line = Vec::new();
+    let mut peeked = [0; 4096];
+    loop {
+        let seen = nix::sys::socket::recv(stream.as_raw_fd(), &mut peeked, MsgFlags::MSG_PEEK)?;
+        let end = peeked[..seen].iter().position(|&byte| byte == b'\n');
+        let wanted = end.map_or(seen, |at| at + 1);
+        (&*stream).read_exact(&mut peeked[..wanted])?;
+        line.extend_from_slice(&peeked[..wanted]);
+        if end.is_some() || seen == 0 {
+            break;
+        }
+        if line.len() as u64 > most {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the line is too long",
+            ));
+        }
+    }
+    String::from_utf8(line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+
     use super::*;
 
     /// A directory of its own for each test, removed on drop.

@@ -1,7 +1,7 @@
 //! The loop of `weir protect` and `weir run`: signals, requests and changes of the interfaces, one
 //! after the other, in one thread.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -54,30 +54,21 @@ impl Signals {
         Ok(Signals { descriptor })
     }
 
-    /// Waits for the next signal that ends a command; `None` if nothing came in this time.
-    ///
-    /// # Errors
-    /// poll() fails.
-    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Signal>> {
-        let timeout = match timeout {
-            Some(time) => PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX),
-            None => PollTimeout::NONE,
-        };
-        let mut fds = [PollFd::new(self.descriptor.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(Errno::EINTR) => Ok(self.next().filter(|&signal| ends(signal))),
-            Err(errno) => Err(Failure::io("wait for signals", errno.into())),
-        }
-    }
-
-    fn next(&self) -> Option<Signal> {
+    /// The next signal that has come.
+    pub fn next(&self) -> Option<Signal> {
         let info = self.descriptor.read_signal().ok().flatten()?;
         Signal::try_from(info.ssi_signo as i32).ok()
     }
 }
 
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
 /// Whether a command that has nothing to reload ends on this signal.
-fn ends(signal: Signal) -> bool {
+pub fn ends(signal: Signal) -> bool {
     signal != Signal::SIGHUP || !hangup_is_ignored()
 }
 
@@ -299,6 +290,10 @@ impl<B: Backend> Daemon<B> {
                 tracing::info!("reload asked for by uid {}", client.uid());
                 client.answer(&self.reload());
             }
+            Request::HandOver | Request::Retire => {
+                let message = "this process guards listeners and has no proxy";
+                client.answer(&Answer::Error(Failure::usage(message, "")));
+            }
             Request::Detach => {
                 tracing::info!("detach asked for by uid {}", client.uid());
                 return Some(End::Detach(client));
@@ -347,6 +342,7 @@ impl<B: Backend> Daemon<B> {
         tracing::info!("{} in force", crate::describe::count(listeners, "listener"));
         Ok(Answer::Reloaded {
             listeners,
+            proxies: 0,
             warnings,
         })
     }
@@ -369,6 +365,7 @@ impl<B: Backend> Daemon<B> {
             interfaces: self.session.interfaces(),
             warnings: self.session.warnings(),
             listeners: self.session.listeners()?,
+            proxies: Vec::new(),
         })
     }
 
@@ -396,7 +393,7 @@ impl<B: Backend> Daemon<B> {
 }
 
 /// Tells the service manager, if there is one (NOTIFY_SOCKET).
-fn notify(states: &[NotifyState<'_>]) {
+pub fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!("the service manager cannot be notified: {error}");
     }

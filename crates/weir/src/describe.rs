@@ -53,9 +53,13 @@ pub fn examples(names: &[&str]) -> String {
     format!("{} and {rest} more", names[..EXAMPLES].join(", "))
 }
 
-/// `1 listener`, `3 listeners`.
+/// `1 listener`, `3 listeners`, `2 proxies`.
 pub fn count(n: usize, thing: &str) -> String {
-    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+    match (n, thing.strip_suffix('y')) {
+        (1, _) => format!("1 {thing}"),
+        (_, Some(stem)) => format!("{n} {stem}ies"),
+        (_, None) => format!("{n} {thing}s"),
+    }
 }
 
 /// `admitted 70, refused 30, answered 0 with a cookie`; in observe mode what would have been done.

@@ -77,6 +77,15 @@ impl Failure {
         }
     }
 
+    /// Several failures as one, with the exit code of the first; `None` if there is none.
+    pub fn all(failures: Vec<Failure>) -> Option<Failure> {
+        let together = |mut all: Failure, next: Failure| {
+            all.causes.extend(next.causes);
+            all
+        };
+        failures.into_iter().reduce(together)
+    }
+
     /// A failed system call or file operation; a missing right gets the hint to be root.
     pub fn io(what: impl fmt::Display, error: std::io::Error) -> Failure {
         let hint = match error.kind() {

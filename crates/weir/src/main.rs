@@ -12,6 +12,7 @@ mod environment;
 mod failure;
 mod links;
 mod output;
+mod proxies;
 mod report;
 mod session;
 mod sockets;
@@ -39,7 +40,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
     let dir = &cli.runtime_dir;
     match &cli.command {
         Command::Protect(args) => commands::protect::run(dir, args),
-        Command::Proxy(args) => commands::proxy::run(args),
+        Command::Proxy(args) => commands::proxy::run(dir, args),
         Command::Run(args) => commands::run::run(dir, args),
         Command::Reload => commands::reload::run(dir),
         Command::Check(args) => commands::check::run(args),
@@ -55,6 +56,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
 fn log_to_stderr(command: &Command) {
     let level = match command {
         Command::Run(_) => LevelFilter::INFO,
+        Command::Proxy(args) if args.config.is_some() => LevelFilter::INFO,
         _ => LevelFilter::WARN,
     };
     // The service manager and the user's terminal both know the time already.

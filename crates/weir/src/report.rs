@@ -1,11 +1,15 @@
 //! What `weir status` shows: made by the running process, sent over the control socket, printed
 //! as it is with `--json` or as tables.
 
+mod proxy;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_core::verdict::{Counters, VERDICTS};
+
+pub use proxy::ProxyReport;
 
 use crate::describe;
 use crate::table::{Align, indent, table};
@@ -25,6 +29,9 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// The listeners under guard.
     pub listeners: Vec<ListenerReport>,
+    /// The proxies, of all processes.
+    #[serde(default)]
+    pub proxies: Vec<ProxyReport>,
 }
 
 /// The process that guards.
@@ -119,9 +126,17 @@ pub fn counters_by_name(counters: &Counters) -> BTreeMap<String, u64> {
 impl Report {
     /// For people. `all` shows zero counters too.
     pub fn text(&self, all: bool) -> String {
-        let Some(process) = &self.process else {
-            return "no weir is running in this network namespace\n".to_owned();
-        };
+        match (&self.process, self.proxies.as_slice()) {
+            (None, []) => "no weir is running in this network namespace\n".to_owned(),
+            (None, proxies) => proxy::text(proxies, all),
+            (Some(process), []) => self.guard_text(process, all),
+            (Some(process), proxies) => {
+                self.guard_text(process, all) + "\n" + &proxy::text(proxies, all)
+            }
+        }
+    }
+
+    fn guard_text(&self, process: &Process, all: bool) -> String {
         let names = self
             .interfaces
             .iter()
@@ -308,6 +323,7 @@ mod tests {
             }],
             warnings: vec!["interface eth7 does not exist yet".into()],
             listeners: vec![web],
+            proxies: Vec::new(),
         }
     }
 

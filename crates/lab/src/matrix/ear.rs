@@ -57,7 +57,7 @@ impl Ear {
         match self {
             Ear::Tunnel(end) => end.ended(speech),
             Ear::Asking(asking) => asking.ended(speech),
-            Ear::Serving(_) => speech.finish(),
+            Ear::Serving(serving) => return serving.ended(speech),
         }
         Ok(())
     }

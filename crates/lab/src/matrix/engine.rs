@@ -16,11 +16,10 @@ use super::fault::{Fault, Kind};
 use super::http::{Asking, Call, Fate, Serving};
 use super::pattern::Pattern;
 use super::plan::{Manner, Part, Tunnel, rng};
-use super::subject::Subject;
+use super::subject::{Holdings, Subject};
 use super::tunnel::{Side, Story, TunnelEnd, judge};
 use crate::error::{Context, Result};
 use crate::interrupt;
-use crate::process::Holdings;
 
 /// What goes through the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
@@ -74,8 +73,6 @@ pub struct Tally {
 const TEXTS: usize = 20;
 /// Ends are looked after for being stuck so often.
 const WATCH_EVERY: Clock = 1000;
-/// Pipes that a proxy's thread may keep for its next transfers; two ends each.
-const PIPES_KEPT: usize = 16;
 /// Tunnels of a run have addresses of their own within 127.0.0.0/8.
 const ADDRESSES: u64 = (1 << 24) - 2;
 
@@ -502,21 +499,24 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Ends the origin's idle connections, and waits until the proxy has closed its sockets.
+    /// Ends the origin's idle connections, and waits until the proxy holds what it held before: as many
+    /// descriptors of every kind.
     fn expect_holdings(&mut self, subject: &Subject, before: Holdings) -> Result<()> {
         self.ends.retain(|_, end| !is_idle(end));
         let end = Instant::now() + self.settings.patience;
-        let pipes = 2 * PIPES_KEPT * std::thread::available_parallelism().map_or(1, usize::from);
         loop {
             self.step(Duration::from_millis(20))?;
             let now = subject.holdings()?;
-            if now.sockets <= before.sockets && now.pipes <= before.pipes + pipes {
+            if now.descriptors == before.descriptors {
                 return Ok(());
             }
             if Instant::now() > end {
                 self.tally.blame(Fault::new(
                     Kind::Leaked,
-                    format!("before {before:?}, and long after the last transfer {now:?}"),
+                    format!(
+                        "before {:?}, and long after the last transfer {:?}",
+                        before.descriptors, now.descriptors
+                    ),
                 ));
                 return Ok(());
             }

@@ -41,6 +41,13 @@ impl Speech {
         self.finished = true;
     }
 
+    /// What was not said yet is not said any more.
+    pub fn abandon(&mut self) {
+        self.parts.clear();
+        self.planned = self.said;
+        self.finished = true;
+    }
+
     /// Bytes said.
     pub fn said(&self) -> u64 {
         self.said

@@ -89,24 +89,6 @@ impl Scratch {
 impl Connection {
     /// Begins to connect; [`Connection::advance`] sends the first request once it is established.
     pub fn open(target: SocketAddr, bytes: usize, style: Style) -> Result<Connection> {
-        Connection::open_with(target, bytes, style, None)
-    }
-
-    /// As [`open`](Self::open), to be kept, with a receive buffer of so many bytes (SO_RCVBUF).
-    pub fn open_narrow(
-        target: SocketAddr,
-        bytes: usize,
-        receive_buffer: usize,
-    ) -> Result<Connection> {
-        Connection::open_with(target, bytes, Style::KeepAlive, Some(receive_buffer))
-    }
-
-    fn open_with(
-        target: SocketAddr,
-        bytes: usize,
-        style: Style,
-        receive_buffer: Option<usize>,
-    ) -> Result<Connection> {
         let what = "cannot connect to the proxy";
         let socket = socket2::Socket::new(
             socket2::Domain::for_address(target),
@@ -116,11 +98,7 @@ impl Connection {
         .context(what)?;
         let prepared = socket
             .set_nonblocking(true)
-            .and_then(|()| socket.set_tcp_nodelay(true))
-            // Before connecting: the window that is offered must not shrink.
-            .and_then(|()| {
-                receive_buffer.map_or(Ok(()), |bytes| socket.set_recv_buffer_size(bytes))
-            });
+            .and_then(|()| socket.set_tcp_nodelay(true));
         prepared.context(what)?;
         match socket.connect(&target.into()) {
             Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => {
@@ -151,16 +129,6 @@ impl Connection {
         }
     }
 
-    /// Receives once, at most so many bytes, if a reply is due.
-    pub fn sip(&mut self, scratch: &mut Scratch, most: usize) -> Result<()> {
-        match self.state {
-            State::Head => self.receive_head(scratch, most)?,
-            State::Body(come) if come < self.bytes => self.receive_body(come, scratch, most)?,
-            _ => return Ok(()),
-        };
-        Ok(())
-    }
-
     /// Goes on after an event (edge-triggered, readable or writable).
     pub fn advance(&mut self, scratch: &mut Scratch) -> Result<Step> {
         loop {
@@ -174,7 +142,7 @@ impl Connection {
                 },
                 State::Idle => return Ok(Step::Waiting),
                 State::Head => {
-                    if !self.receive_head(scratch, HEAD_BUFFER_BYTES)? {
+                    if !self.receive_head(scratch)? {
                         return Ok(Step::Waiting);
                     }
                 }
@@ -186,7 +154,7 @@ impl Connection {
                     return Ok(Step::Replied);
                 }
                 State::Body(come) => {
-                    if !self.receive_body(come, scratch, DISCARD_BYTES)? {
+                    if !self.receive_body(come, scratch)? {
                         return Ok(Step::Waiting);
                     }
                 }
@@ -213,8 +181,8 @@ impl Connection {
         }
     }
 
-    fn receive_head(&mut self, scratch: &mut Scratch, most: usize) -> Result<bool> {
-        let buffer = &mut scratch.buffer[..most.min(HEAD_BUFFER_BYTES)];
+    fn receive_head(&mut self, scratch: &mut Scratch) -> Result<bool> {
+        let buffer = &mut scratch.buffer[..HEAD_BUFFER_BYTES];
         let Some(length) = self.receive(buffer, MsgFlags::empty())? else {
             return Ok(false);
         };
@@ -232,8 +200,8 @@ impl Connection {
         Ok(true)
     }
 
-    fn receive_body(&mut self, come: usize, scratch: &mut Scratch, most: usize) -> Result<bool> {
-        let wanted = (self.bytes - come).min(most);
+    fn receive_body(&mut self, come: usize, scratch: &mut Scratch) -> Result<bool> {
+        let wanted = (self.bytes - come).min(scratch.buffer.len());
         let flags = if self.thorough {
             MsgFlags::empty()
         } else {

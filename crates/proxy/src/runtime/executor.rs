@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::os::fd::AsFd;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -206,15 +206,13 @@ impl Handle {
     ///
     /// # Errors
     /// `TimedOut`.
-    pub fn wait_for<T>(
-        &self,
-        mut ready: impl FnMut() -> Option<T>,
-    ) -> impl Future<Output = io::Result<T>> {
-        std::future::poll_fn(move |_| match ready() {
+    pub async fn wait_for<T>(&self, mut ready: impl FnMut() -> Option<T>) -> io::Result<T> {
+        std::future::poll_fn(|_| match ready() {
             Some(value) => Poll::Ready(Ok(value)),
             None if self.deadline_has_passed() => Poll::Ready(Err(timed_out())),
             None => Poll::Pending,
         })
+        .await
     }
 
     /// The task that is running.
@@ -235,18 +233,15 @@ impl Handle {
 
     /// Waits until `source`, the readiness of `fd`, is ready for `direction`, or `interrupted`,
     /// which is asked each time that the task is woken.
-    ///
-    /// No `async fn`, nor is what stands on it: those keep their arguments twice, and this is what
-    /// idle connections consist of.
-    pub(super) fn ready(
+    pub(super) async fn ready(
         &self,
         fd: impl AsFd,
         source: &Rc<Source>,
         trigger: Trigger,
         direction: Direction,
         interrupted: impl Fn() -> bool,
-    ) -> impl Future<Output = io::Result<()>> {
-        std::future::poll_fn(move |_| {
+    ) -> io::Result<()> {
+        std::future::poll_fn(|_| {
             if source.is_ready(direction) || interrupted() {
                 return Poll::Ready(Ok(()));
             }
@@ -259,6 +254,7 @@ impl Handle {
                 Err(error) => Poll::Ready(Err(error)),
             }
         })
+        .await
     }
 
     /// Lets events tell the readiness of `fd` from now on, if they do not yet.
@@ -371,12 +367,9 @@ fn timed_out() -> io::Error {
     io::ErrorKind::TimedOut.into()
 }
 
-/// Runs two futures as one, in one task, until one of them is done. They stay where the caller has
-/// pinned them: moved in, they would take their room twice.
-pub async fn first<T>(
-    mut a: Pin<&mut impl Future<Output = T>>,
-    mut b: Pin<&mut impl Future<Output = T>>,
-) -> T {
+/// Runs two futures as one, in one task, until one of them is done; the other is dropped.
+pub async fn first<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -> T {
+    let (mut a, mut b) = (pin!(a), pin!(b));
     std::future::poll_fn(move |context| match a.as_mut().poll(context) {
         Poll::Pending => b.as_mut().poll(context),
         done => done,
@@ -384,15 +377,15 @@ pub async fn first<T>(
     .await
 }
 
-/// Runs two futures as one, in one task, until both are done or one has failed. They stay where the
-/// caller has pinned them.
+/// Runs two futures as one, in one task, until both are done or one has failed.
 ///
 /// # Errors
-/// The first failure; the other future stands where it was.
+/// The first failure; the other future is dropped where it stands.
 pub async fn try_both<A, B, E>(
-    mut a: Pin<&mut impl Future<Output = Result<A, E>>>,
-    mut b: Pin<&mut impl Future<Output = Result<B, E>>>,
+    a: impl Future<Output = Result<A, E>>,
+    b: impl Future<Output = Result<B, E>>,
 ) -> Result<(A, B), E> {
+    let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut a_done, mut b_done) = (None, None);
     std::future::poll_fn(move |context| {
         if a_done.is_none()

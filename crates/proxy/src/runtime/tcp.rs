@@ -66,22 +66,20 @@ impl TcpStream {
         Ok(stream)
     }
 
-    fn wait(
-        &self,
-        direction: Direction,
-        interrupted: impl Fn() -> bool,
-    ) -> impl Future<Output = io::Result<()>> {
+    async fn wait(&self, direction: Direction, interrupted: impl Fn() -> bool) -> io::Result<()> {
         let (fd, source) = (&self.fd, &self.source);
-        self.handle
-            .ready(fd, source, Trigger::Edge, direction, interrupted)
+        let ready = self
+            .handle
+            .ready(fd, source, Trigger::Edge, direction, interrupted);
+        ready.await
     }
 
     /// Waits until a read is worth a try: there is data, an end or an error; or nothing is known.
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
-    pub fn readable(&self) -> impl Future<Output = io::Result<()>> {
-        self.wait(Direction::Read, || false)
+    pub async fn readable(&self) -> io::Result<()> {
+        self.wait(Direction::Read, || false).await
     }
 
     /// Waits until a read is worth a try, or `other` has been reset by its peer.
@@ -105,19 +103,16 @@ impl TcpStream {
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
-    pub fn readable_or(
-        &self,
-        interrupted: impl Fn() -> bool,
-    ) -> impl Future<Output = io::Result<()>> {
-        self.wait(Direction::Read, interrupted)
+    pub async fn readable_or(&self, interrupted: impl Fn() -> bool) -> io::Result<()> {
+        self.wait(Direction::Read, interrupted).await
     }
 
     /// Waits until a write is worth a try.
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
-    pub fn writable(&self) -> impl Future<Output = io::Result<()>> {
-        self.wait(Direction::Write, || false)
+    pub async fn writable(&self) -> io::Result<()> {
+        self.wait(Direction::Write, || false).await
     }
 
     /// Whether the connection is known to be over, in both ways.

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -26,9 +27,9 @@ impl Bell {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
-    /// Rings when the result is dropped, also by a panic.
-    pub(super) fn ring_on_drop(&self) -> impl Drop + Send + 'static {
-        RingOnDrop(self.clone())
+    fn ring(&self) {
+        // Fails only when 2^64 - 2 rings are unread, and then it rings anyway.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
 
@@ -38,11 +39,19 @@ impl AsFd for Bell {
     }
 }
 
-struct RingOnDrop(Bell);
+/// Says that a thread is at its end, also by a panic, when it is dropped there.
+pub(super) struct AtEnd {
+    /// Read before the thread is waited for.
+    pub ended: Arc<AtomicBool>,
+    /// Rings after that.
+    pub bell: Option<Bell>,
+}
 
-impl Drop for RingOnDrop {
+impl Drop for AtEnd {
     fn drop(&mut self) {
-        // Fails only when 2^64 - 2 rings are unread, and then it rings anyway.
-        let _ = rustix::io::write(&self.0.0, &1u64.to_ne_bytes());
+        self.ended.store(true, Ordering::Release);
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
     }
 }

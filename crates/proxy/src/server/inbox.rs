@@ -100,14 +100,13 @@ impl Inbox {
     ) -> io::Result<usize> {
         loop {
             stream.readable().await?;
-            if let Some(received) = self.try_receive_at_most(buffers, stream, most)? {
+            if let Some(received) = self.try_fill(buffers, stream, most)? {
                 return Ok(received);
             }
         }
     }
 
-    /// As [`receive_at_most`](Self::receive_at_most), but waits for nothing: `None` if there is nothing.
-    pub fn try_receive_at_most(
+    fn try_fill(
         &mut self,
         buffers: &Buffers,
         stream: &TcpStream,

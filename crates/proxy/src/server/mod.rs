@@ -17,6 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ use weir_core::proxy::{Mode, Proxy};
 use crate::metrics::{BackendCounters, ListenerCounters};
 use crate::runtime::Sender;
 use crate::upstream::{self, Question};
+use bell::AtEnd;
 use thread::{Falls, StateCell, Thread};
 use totals::sum;
 use worker::Order;
@@ -196,21 +198,24 @@ impl Server {
             backends: backends.map(|_| Arc::default()).collect(),
             state: Arc::default(),
         };
-        let (orders, join) = self.spawn(index, sockets, &counters)?;
+        let ended = Arc::default();
+        let (orders, join) = self.spawn(index, sockets, &counters, &ended)?;
         Ok(Thread {
             orders,
             join: Some(join),
+            ended,
             counters,
             falls: Falls::default(),
         })
     }
 
-    /// Starts a thread that counts into `counters`.
+    /// Starts a thread that counts into `counters` and says in `ended` that it has ended.
     fn spawn(
         &self,
         index: usize,
         sockets: &Sockets,
         counters: &Counters,
+        ended: &Arc<AtomicBool>,
     ) -> Result<(Sender<Order>, JoinHandle<io::Result<()>>), Error> {
         let failed = |cause| Error::System {
             what: "start a thread",
@@ -221,11 +226,15 @@ impl Server {
         let share = most_clients.div_ceil(sockets.len() as u32) as usize;
         let (started, starting) = mpsc::sync_channel(1);
         let (shared, own) = (self.shared.clone(), counters.clone());
-        let bell = self.bell.as_ref().map(Bell::ring_on_drop);
+        ended.store(false, Ordering::Release);
+        let at_end = AtEnd {
+            ended: ended.clone(),
+            bell: self.bell.clone(),
+        };
         let join = std::thread::Builder::new()
             .name(format!("weir-proxy-{index}"))
             .spawn(move || {
-                let _bell = bell;
+                let _at_end = at_end;
                 worker::run(shared, own, listener, share, &started)
             })
             .map_err(failed)?;
@@ -298,26 +307,30 @@ impl Server {
     /// # Errors
     /// One has fallen too often for that, or cannot be started.
     pub fn tend(&mut self) -> Result<(), Error> {
+        let mut fault = Ok(());
         for index in 0..self.threads.len() {
-            let thread = &mut self.threads[index];
-            let Some(join) = thread.join.take_if(|join| join.is_finished()) else {
-                continue;
-            };
-            let Err(why) = thread::joined(join) else {
-                continue;
-            };
-            let name = &self.shared.settings.name;
-            tracing::error!("proxy {name:?}: thread {index} fell: {why}");
-            if let Some(sockets) = &self.sockets {
-                if !thread.falls.mend(Instant::now()) {
-                    return Err(Error::Fallen { index, why });
-                }
-                let counters = thread.counters.clone();
-                let (orders, join) = self.spawn(index, sockets, &counters)?;
-                let thread = &mut self.threads[index];
-                (thread.orders, thread.join) = (orders, Some(join));
+            if let Some(Err(why)) = self.threads[index].end() {
+                let name = &self.shared.settings.name;
+                tracing::error!("proxy {name:?}: thread {index} fell: {why}");
+                fault = fault.and(self.mend(index, why));
             }
         }
+        fault
+    }
+
+    /// Starts a thread that fell again, if there is still somebody to accept.
+    fn mend(&mut self, index: usize, why: String) -> Result<(), Error> {
+        let Some(sockets) = &self.sockets else {
+            return Ok(());
+        };
+        let thread = &mut self.threads[index];
+        if !thread.falls.mend(Instant::now()) {
+            return Err(Error::Fallen { index, why });
+        }
+        let (counters, ended) = (thread.counters.clone(), thread.ended.clone());
+        let (orders, join) = self.spawn(index, sockets, &counters, &ended)?;
+        let thread = &mut self.threads[index];
+        (thread.orders, thread.join) = (orders, Some(join));
         Ok(())
     }
 
@@ -344,11 +357,7 @@ impl Server {
 
     /// Whether every thread has ended.
     pub fn is_finished(&self) -> bool {
-        let mut joins = self
-            .threads
-            .iter()
-            .filter_map(|thread| thread.join.as_ref());
-        joins.all(JoinHandle::is_finished)
+        self.threads.iter().all(Thread::has_ended)
     }
 
     /// Waits until every thread has ended, which they do once they are drained; then what they did.

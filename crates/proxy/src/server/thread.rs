@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -63,9 +64,24 @@ pub(super) struct Thread {
     pub orders: Sender<Order>,
     /// Taken once it has ended.
     pub join: Option<JoinHandle<io::Result<()>>>,
+    /// It is at its end, and waiting for it takes no time.
+    pub ended: Arc<AtomicBool>,
     pub counters: Counters,
     /// When it fell and was started again.
     pub falls: Falls,
+}
+
+impl Thread {
+    /// How it ended, once.
+    pub fn end(&mut self) -> Option<Result<(), String>> {
+        let ended = self.ended.load(Ordering::Acquire);
+        self.join.take_if(|_| ended).map(joined)
+    }
+
+    /// Whether it runs no more.
+    pub fn has_ended(&self) -> bool {
+        self.join.is_none() || self.ended.load(Ordering::Acquire)
+    }
 }
 
 /// Falls of one thread: each is mended by a new thread, but one that falls again and again would be

@@ -4,7 +4,6 @@ use std::cell::{Cell, Ref};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -13,8 +12,9 @@ use std::time::Duration;
 use weir_core::proxy::{Mode, Proxy};
 
 use super::date::DateCache;
-use super::http::{self, Forecast, Scratch, Seats, Upstreams};
+use super::http::{self, Forecast, Scratch, Upstreams};
 use super::thread::{StateCell, ThreadState};
+use super::visitor::Visitor;
 use super::{Counters, Shared, tcp};
 use crate::http::{Limits, Role};
 use crate::metrics::ListenerCounters;
@@ -54,8 +54,6 @@ pub struct Worker {
     pub upstreams: Upstreams,
     /// Memory for heads.
     pub scratch: Scratch,
-    /// Memory for exchanges.
-    pub seats: Seats,
     /// How large replies will be.
     pub forecast: Forecast,
     /// How large a head may be.
@@ -85,12 +83,18 @@ pub fn run(
     let runtime = Runtime::new()?;
     let handle = runtime.handle().clone();
     let (orders, mailbox) = mailbox(&handle)?;
-    let (answers, answered) = self::mailbox::<Resolved>(&handle)?;
+    let (names, answered) = match shared.resolver {
+        Some(resolver) => {
+            let (answers, answered) = self::mailbox::<Resolved>(&handle)?;
+            (Some(Names::new(resolver, answers)), Some(answered))
+        }
+        None => (None, None),
+    };
     let listener = TcpListener::new(listener, &handle);
     // The one who waits for it is gone only if the whole server is.
     let _ = started.send(orders);
     runtime.run(async move {
-        let Shared { settings, resolver } = shared;
+        let settings = shared.settings;
         let worker = Rc::new(Worker {
             main: handle.running(),
             handle,
@@ -98,10 +102,9 @@ pub fn run(
             upstreams: Upstreams {
                 backends: Backends::new(backends(&settings, &counters)),
                 origins: Origins::new(Arc::default(), settings.clone()),
-                names: resolver.map(|resolver| Names::new(resolver, answers)),
+                names,
             },
             scratch: Scratch::default(),
-            seats: Seats::default(),
             forecast: Forecast::default(),
             limits: http::limits(settings.max_head),
             default_host: settings
@@ -156,8 +159,8 @@ impl Worker {
         orders: &Mailbox<Order>,
     ) -> io::Result<Order> {
         loop {
-            let order = pin!(async { orders.receive().await.map(Some) });
-            match first(order, pin!(self.accept(listener))).await {
+            let order = async { orders.receive().await.map(Some) };
+            match first(order, self.accept(listener)).await {
                 Ok(Some(order)) => return Ok(obey(order)),
                 Ok(None) => {}
                 Err(error) => {
@@ -201,11 +204,15 @@ impl Worker {
 
     fn serve(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
         let guest = Guest::new(self);
-        // Tasks of their own: a tunnel's is smaller than that of a client who speaks HTTP.
-        match self.settings.mode {
-            Mode::Tcp => self.handle.spawn(tcp::serve(guest, stream, peer)),
-            Mode::Forward | Mode::Reverse => self.handle.spawn(http::serve(guest, stream, peer)),
-        }
+        self.handle.spawn(async move {
+            let Some(client) = Visitor::admit(&guest.0, stream, peer).await else {
+                return;
+            };
+            match guest.0.settings.mode {
+                Mode::Tcp => tcp::serve(&guest.0, client).await,
+                Mode::Forward | Mode::Reverse => http::serve(&guest.0, client).await,
+            }
+        });
     }
 
     /// Waits for the last client, at most as long as the order says; a later one gives another time.
@@ -216,11 +223,11 @@ impl Worker {
                 Order::Drain(time) => self.handle.set_deadline(time),
                 _ => self.handle.clear_deadline(),
             }
-            let served = pin!(async {
+            let served = async {
                 let served = || (self.clients.get() == 0).then_some(());
                 self.handle.wait_for(served).await.map(|()| None)
-            });
-            let next = pin!(async { orders.receive().await.map(Some) });
+            };
+            let next = async { orders.receive().await.map(Some) };
             match first(served, next).await {
                 Ok(Some(next)) => order = obey(next),
                 Ok(None) => return,
@@ -230,14 +237,16 @@ impl Worker {
     }
 
     /// Work beside the clients: names that were looked up, connections that nobody uses.
-    fn spawn_chores(self: &Rc<Self>, answered: Mailbox<Resolved>) {
-        let worker = self.clone();
-        self.handle.spawn(async move {
-            if let Some(names) = &worker.upstreams.names {
-                // It ends only with epoll, and so does the thread.
-                let _ = names.learn(&worker.handle, &answered).await;
-            }
-        });
+    fn spawn_chores(self: &Rc<Self>, answered: Option<Mailbox<Resolved>>) {
+        if let Some(answered) = answered {
+            let worker = self.clone();
+            self.handle.spawn(async move {
+                if let Some(names) = &worker.upstreams.names {
+                    // It ends only with epoll, and so does the thread.
+                    let _ = names.learn(&worker.handle, &answered).await;
+                }
+            });
+        }
         let worker = self.clone();
         self.handle.spawn(async move {
             let kept = worker.settings.keep_alive.as_millis() as Clock;
@@ -245,6 +254,7 @@ impl Worker {
                 worker.handle.sleep(SWEEP_EVERY).await;
                 let now = worker.handle.now();
                 worker.upstreams.sweep(now.saturating_sub(kept));
+                worker.lanes.pipes.trim();
             }
         });
     }
@@ -290,14 +300,9 @@ impl Worker {
 }
 
 /// A client that is counted as long as its task lives.
-pub struct Guest(Rc<Worker>);
+struct Guest(Rc<Worker>);
 
 impl Guest {
-    /// Who serves it.
-    pub fn worker(&self) -> &Rc<Worker> {
-        &self.0
-    }
-
     fn new(worker: &Rc<Worker>) -> Guest {
         worker.clients.set(worker.clients.get() + 1);
         worker.counters.clients_accepted.add(1);
@@ -315,23 +320,5 @@ impl Drop for Guest {
         if awaited {
             worker.handle.wake(worker.main);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn bytes_of<F>(_: impl FnOnce(Guest, TcpStream, SocketAddr) -> F) -> usize {
-        size_of::<F>()
-    }
-
-    /// Each idle connection holds one such future; the figures are in docs/design/proxy.md.
-    #[test]
-    fn tasks_of_idle_clients_are_small() {
-        let http = bytes_of(http::serve);
-        let tunnel = bytes_of(tcp::serve);
-        assert!(http <= 256, "{http}");
-        assert!(tunnel <= 1344, "{tunnel}");
     }
 }

@@ -25,6 +25,8 @@ pub struct Pipes(Rc<Pool>);
 struct Pool {
     free: RefCell<Vec<Ends>>,
     lent: Cell<usize>,
+    /// Most that were lent at once since the last trim.
+    most_lent: Cell<usize>,
 }
 
 struct Ends {
@@ -52,11 +54,19 @@ impl Pipes {
         let free = self.0.free.borrow_mut().pop();
         let ends = free.or_else(|| Ends::open().ok())?;
         self.0.lent.set(lent + 1);
+        self.0.most_lent.set(self.0.most_lent.get().max(lent + 1));
         Some(Pipe {
             ends: Some(ends),
             held: 0,
             pool: self.0.clone(),
         })
+    }
+
+    /// Closes pipes that nobody needed since the last call: an idle proxy holds none.
+    pub fn trim(&self) {
+        let lent = self.0.lent.get();
+        let spare = self.0.most_lent.replace(lent).saturating_sub(lent);
+        self.0.free.borrow_mut().truncate(spare);
     }
 
     /// Whether so many are lent that slow receivers must be behind it.
@@ -124,5 +134,25 @@ impl Drop for Pipe {
         {
             free.push(ends);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pipes_are_kept_while_they_are_needed_and_closed_after() {
+        let pipes = Pipes::default();
+        let free = || pipes.0.free.borrow().len();
+        drop([pipes.lend(), pipes.lend(), pipes.lend()]);
+        assert_eq!(free(), 3);
+        pipes.trim();
+        assert_eq!(free(), 3, "they were needed since the last trim");
+        drop(pipes.lend());
+        pipes.trim();
+        assert_eq!(free(), 1);
+        pipes.trim();
+        assert_eq!(free(), 0);
     }
 }

@@ -1,52 +1,76 @@
 //! `weir proxy`: the proxies of a config file, or one, in the foreground, until Ctrl-C.
 
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use sd_notify::NotifyState;
 use weir_core::config::Word;
 use weir_core::proxy::Proxy;
 use weir_proxy::{Error, Server, Totals};
 
 use crate::cli;
 use crate::commands::check;
-use crate::daemon::Signals;
+use crate::daemon::{Signals, notify};
 use crate::describe::count;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{print, warn};
+use crate::proxies::{Post, Proxies, Service, no_proxy_in, take_over};
 use crate::table::{Align, indent, table};
 
 /// Runs the command.
-pub fn run(args: &cli::Proxy) -> Result<()> {
-    let proxies = proxies(args)?;
+pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
+    let config = args.config.as_deref().map(absolute).transpose()?;
+    let proxies = proxies(args, config.as_deref())?;
     // Before the threads, which inherit what is blocked.
     let signals = Signals::take()?;
-    let start = |proxy| Ok(Server::start(proxy)?);
-    let servers: Vec<Server> = proxies.into_iter().map(start).collect::<Result<_>>()?;
-    for server in &servers {
+    let (predecessors, inherited) = match args.take_over {
+        true => take_over(runtime_dir, &proxies)?,
+        false => Default::default(),
+    };
+    let proxies = Proxies::start(proxies, inherited)?;
+    let post = Post::open(runtime_dir);
+    for predecessor in predecessors {
+        let pid = predecessor.retire()?;
+        tracing::info!("took over from process {pid}, which serves its clients to the end");
+    }
+    for server in proxies.running() {
         print(&on_line(server))?;
     }
-    let since = Instant::now();
-    while signals.wait(None)?.is_none() {}
-    for (name, totals) in drain(servers, &signals)? {
-        print(&summary(&name, &totals, since.elapsed()))?;
+    notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
+    let mut service = Service {
+        proxies,
+        config,
+        post: post.inspect_err(|failure| tracing::warn!("{failure}")).ok(),
+        signals,
+        successor: None,
+    };
+    let end = service.run();
+    let (totals, time) = service.proxies.totals();
+    for (name, totals) in totals {
+        print(&summary(name, totals, time))?;
     }
-    Ok(())
+    end
+}
+
+/// Reloads read the same file whatever the working directory is by then.
+fn absolute(file: &Path) -> Result<PathBuf> {
+    std::path::absolute(file)
+        .map_err(|error| Failure::io(format_args!("find {}", file.display()), error))
 }
 
 /// The proxies of the file, or the one that the flags describe.
-fn proxies(args: &cli::Proxy) -> Result<Vec<Proxy>> {
-    let Some(file) = &args.config else {
+fn proxies(args: &cli::Proxy, config: Option<&Path>) -> Result<Vec<Proxy>> {
+    let Some(file) = config else {
         let table = args.flags.table();
         let proxy = table.map_err(|(flag, fault)| Failure::fault(Code::Usage, flag, fault))?;
         return Ok(vec![proxy]);
     };
     let config = check::read(file)?;
     config.warnings.iter().for_each(warn);
-    if config.proxies.is_empty() {
-        let message = format!("there is no [[proxy]] in {}", file.display());
-        let hint = "`weir run --config FILE` guards its listeners";
-        return Err(Failure::usage(message, hint));
+    match config.proxies.is_empty() {
+        true => Err(no_proxy_in(file)),
+        false => Ok(config.proxies),
     }
-    Ok(config.proxies)
 }
 
 /// The line that says that it listens.
@@ -64,25 +88,6 @@ fn on_line(server: &Server) -> String {
         settings.mode.word(),
         settings.engine.word(),
     )
-}
-
-/// How often a draining proxy looks whether a second Ctrl-C cuts it short.
-const SIGNALS_EVERY: Duration = Duration::from_millis(20);
-
-/// Lets transfers finish; a second signal cuts them.
-fn drain(mut servers: Vec<Server>, signals: &Signals) -> Result<Vec<(String, Totals)>> {
-    for server in &mut servers {
-        server.drain(server.settings().drain_timeout);
-    }
-    while !servers.iter().all(Server::is_finished) {
-        if signals.wait(Some(SIGNALS_EVERY))?.is_some() {
-            for server in &mut servers {
-                server.drain(Duration::ZERO);
-            }
-        }
-    }
-    let end = |server: Server| Ok((server.settings().name.clone(), server.join()?));
-    servers.into_iter().map(end).collect()
 }
 
 /// What the proxy did, once it has ended.

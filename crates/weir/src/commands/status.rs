@@ -1,22 +1,37 @@
-//! `weir status`: queues, policy and verdicts of every listener under guard.
+//! `weir status`: queues, policy and verdicts of every listener under guard, and every proxy.
 
 use std::path::Path;
 
 use crate::cli::Status;
 use crate::control::{Answer, Request, ask, namespace};
 use crate::failure::{Failure, Result};
-use crate::output::{print, print_json};
-use crate::report::Report;
+use crate::output::{print, print_json, warn_text};
+use crate::proxies::Peers;
+use crate::report::{ProxyReport, Report};
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Status) -> Result<()> {
-    let report = match ask(runtime_dir, namespace()?, Request::Status)? {
+    let mut report = match ask(runtime_dir, namespace()?, Request::Status)? {
         Some(Answer::Status(report)) => *report,
         Some(_) => return Err(Failure::failed("the running weir gave another answer", "")),
         None => Report::default(),
     };
+    report.proxies = proxies(runtime_dir)?;
     match args.json {
         true => print_json(&report),
         false => print(&report.text(args.all)),
     }
+}
+
+/// The proxies of all processes. One that does not answer is told of, and does not hide the others.
+fn proxies(runtime_dir: &Path) -> Result<Vec<ProxyReport>> {
+    let mut proxies = Vec::new();
+    for answer in Peers::find(runtime_dir)?.ask(Request::Status) {
+        match answer {
+            Ok(Answer::Status(report)) => proxies.extend(report.proxies),
+            Ok(_) => warn_text("a running weir gave another answer"),
+            Err(failure) => warn_text(failure),
+        }
+    }
+    Ok(proxies)
 }

@@ -7,8 +7,9 @@ use super::super::fault::{Fault, Kind};
 use super::super::pattern::Pattern;
 use super::super::plan::Leave;
 use super::super::speech::Speech;
-use super::body::{Body, Malformed};
-use super::exchange::{Call, Exchange};
+use super::body::Body;
+use super::exchange::{Call, Exchange, Habit};
+use super::reader::{self, Listener, Reader};
 
 /// Longest head that is waited for.
 const HEAD_BYTES: usize = 16 * 1024;
@@ -32,19 +33,22 @@ pub struct Asking {
     seed: u64,
     origin: SocketAddr,
     absolute: bool,
+    /// Requests whose head has been said.
     asked: u64,
+    /// The last of them waits with its body for the origin's 100.
+    holds_back: bool,
     fates: Vec<Fate>,
-    state: State,
+    reader: Reader,
+    reply: Reply,
 }
 
-enum State {
-    Head(Vec<u8>),
-    Body {
-        body: Body,
-        /// Bytes of the stream that have come.
-        heard: u64,
-        refused: Option<u16>,
-    },
+/// What the head of the reply said that is being read.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reply {
+    /// It is the proxy's own, of this status.
+    refused: Option<u16>,
+    /// The proxy ends the connection after it.
+    closes: bool,
 }
 
 impl Asking {
@@ -56,8 +60,10 @@ impl Asking {
             origin,
             absolute,
             asked: 0,
+            holds_back: false,
             fates: Vec::new(),
-            state: State::Head(Vec::new()),
+            reader: Reader::new(),
+            reply: Reply::default(),
         }
     }
 
@@ -72,184 +78,101 @@ impl Asking {
     }
 
     fn ask(&mut self, speech: &mut Speech) {
-        let most = self
-            .call
-            .exchanges
-            .min(self.fates.len() as u64 + self.call.ahead);
-        while self.asked < most {
-            let exchange = self.call.exchange(self.seed, self.asked);
-            let authority = self.origin.to_string();
-            exchange.ask(
-                &authority,
-                self.absolute,
-                u64::from(self.asked + 1 == self.call.exchanges),
-                speech,
-            );
+        let answered = self.fates.len() as u64;
+        let most = self.call.exchanges.min(answered + self.call.ahead);
+        while self.asked < most && !self.holds_back {
+            let exchange = self.exchange(self.asked);
             self.asked += 1;
+            let last = self.asked == self.call.exchanges;
+            exchange.ask(&self.origin.to_string(), self.absolute, last, speech);
+            match exchange.habit {
+                Habit::Continue | Habit::Declined => self.holds_back = true,
+                Habit::Upgrade { hasty: false } => {}
+                Habit::Upgrade { hasty: true } => {
+                    exchange.ask_body(speech);
+                    speech.finish();
+                }
+                Habit::Plain | Habit::Early => exchange.ask_body(speech),
+            }
         }
-        if self.fates.len() as u64 == self.call.exchanges {
+        if answered == self.call.exchanges {
             speech.finish();
         }
     }
 
+    fn exchange(&self, index: u64) -> Exchange {
+        self.call.exchange(self.seed, index)
+    }
+
     fn current(&self) -> Exchange {
-        self.call.exchange(self.seed, self.fates.len() as u64)
+        self.exchange(self.fates.len() as u64)
     }
 
     /// Reads replies.
     pub fn hear(
         &mut self,
         pattern: &Pattern,
-        mut bytes: &[u8],
+        bytes: &[u8],
         speech: &mut Speech,
     ) -> Result<(), Fault> {
-        while !bytes.is_empty() {
-            if self.fates.len() as u64 == self.call.exchanges {
-                return Err(self.fault(Kind::Corrupt, "more bytes than replies"));
-            }
-            let taken = match &mut self.state {
-                State::Head(head) => {
-                    let before = head.len();
-                    head.extend_from_slice(bytes);
-                    match self.read_head()? {
-                        Some(end) => end - before,
-                        None => bytes.len(),
-                    }
-                }
-                State::Body { .. } => self.read_body(pattern, bytes)?,
-            };
-            bytes = &bytes[taken..];
-            self.settle_if_done(speech)?;
-        }
-        Ok(())
+        reader::hear(self, pattern, bytes, speech)
     }
 
-    /// The head's length, once it is whole.
-    fn read_head(&mut self) -> Result<Option<usize>, Fault> {
-        let State::Head(bytes) = &self.state else {
-            return Ok(None);
-        };
-        let exchange = self.current();
-        let mut fields = [httparse::EMPTY_HEADER; 32];
-        let mut reply = httparse::Response::new(&mut fields);
-        let length = match reply.parse(bytes) {
-            Ok(httparse::Status::Complete(length)) => length,
-            Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES => return Ok(None),
-            _ => {
-                let head = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned();
-                return Err(self.fault(Kind::Corrupt, &format!("no head: {head:?}")));
+    /// An interim reply: 103 where the origin sends one, 100 where the client waits for it.
+    fn hear_interim(
+        &mut self,
+        status: u16,
+        exchange: &Exchange,
+        speech: &mut Speech,
+    ) -> Result<(), Fault> {
+        match status {
+            103 if exchange.hints => Ok(()),
+            100 if exchange.habit == Habit::Continue && self.holds_back => {
+                self.holds_back = false;
+                exchange.ask_body(speech);
+                self.ask(speech);
+                Ok(())
             }
-        };
-        let status = reply.code.unwrap_or(0);
-        if (100..200).contains(&status) {
-            let expected = status == 103 && exchange.hints;
-            if !expected {
-                return Err(self.fault(Kind::Corrupt, "an interim reply that nobody sent"));
-            }
-            self.state = State::Head(Vec::new());
-            return Ok(Some(length));
+            _ => Err(self.corrupt(&format!("an interim reply that nobody sent: {status}"))),
         }
-        let number = field(reply.headers, "X-Exchange").map(ToOwned::to_owned);
-        let body = body_of(&exchange, status, reply.headers);
-        let refused = match number {
-            Some(number) if number == exchange.id.to_string() && status == exchange.status => None,
-            None if status >= 500 => Some(status),
-            number => {
-                let text = format!("status {status} for exchange {number:?}");
-                return Err(self.fault(Kind::Corrupt, &text));
-            }
-        };
-        self.state = State::Body {
-            body,
-            heard: 0,
-            refused,
-        };
-        Ok(Some(length))
     }
 
-    fn read_body(&mut self, pattern: &Pattern, bytes: &[u8]) -> Result<usize, Fault> {
-        let exchange = self.current();
-        let State::Body {
-            body,
-            heard,
-            refused,
-        } = &mut self.state
-        else {
-            return Ok(0);
-        };
-        let from = *heard;
-        let (taken, data) = match body.take(bytes) {
-            Ok(took) => took,
-            Err(Malformed(text)) => return Err(self.fault(Kind::Corrupt, &text)),
-        };
-        *heard += data as u64;
-        let (heard, refused) = (*heard, refused.is_some());
-        let data = &bytes[taken - data..taken];
-        if refused {
-            return Ok(taken);
-        }
-        if let Some(at) = pattern.first_difference(exchange.replied(), from, data) {
-            return Err(self.fault(Kind::Corrupt, &format!("byte {at} of the reply is another")));
-        }
-        if heard > exchange.reply_bytes() {
-            return Err(self.fault(Kind::Corrupt, "a reply longer than it was sent"));
-        }
-        Ok(taken)
-    }
-
-    fn settle_if_done(&mut self, speech: &mut Speech) -> Result<(), Fault> {
-        let State::Body {
-            body,
-            heard,
-            refused,
-        } = &self.state
-        else {
-            return Ok(());
-        };
-        if !body.is_done() {
-            return Ok(());
-        }
-        let fate = match *refused {
-            Some(status) => Fate::Refused(status),
-            None if *heard == self.current().reply_bytes() => Fate::Whole,
-            None => return Err(self.fault(Kind::Corrupt, "a reply shorter than it was sent")),
-        };
-        self.settle(fate, speech);
-        Ok(())
+    /// Whether the proxy may end the connection after this reply.
+    fn may_close(exchange: &Exchange, reply: &Reply) -> bool {
+        reply.refused.is_some() || exchange.ends_with_connection() || exchange.habit.replies_early()
     }
 
     fn settle(&mut self, fate: Fate, speech: &mut Speech) {
+        let exchange = self.current();
         self.fates.push(fate);
-        self.state = State::Head(Vec::new());
-        self.ask(speech);
+        let was_held_back = self.holds_back && self.fates.len() as u64 == self.asked;
+        let is_upgrade = matches!(exchange.habit, Habit::Upgrade { .. });
+        if self.reply.closes || was_held_back || is_upgrade {
+            // What it has not said of a request nobody reads any more.
+            self.reader = Reader::Over;
+            speech.abandon();
+        } else {
+            self.ask(speech);
+        }
     }
 
     /// The connection's end has come.
     pub fn ended(&mut self, speech: &mut Speech) {
-        if let State::Body {
-            body: Body::UntilEnd,
-            heard,
-            refused: None,
-        } = self.state
+        if let Some(heard) = self.reader.heard_until_end()
+            && self.reply.refused.is_none()
         {
             let fate = match heard == self.current().reply_bytes() {
                 true => Fate::Whole,
                 false => Fate::EndedShort,
             };
-            self.settle(fate, speech);
+            let upgraded = self.current().status == 101;
+            self.fates.push(fate);
+            if upgraded && fate == Fate::Whole {
+                // The other half goes on.
+                return speech.finish();
+            }
         }
-        speech.finish();
-    }
-
-    fn fault(&self, kind: Kind, text: &str) -> Fault {
-        let (id, index) = (self.call.id, self.fates.len());
-        Fault::new(
-            kind,
-            format!(
-                "call {id}, reply {index} of {}: {text}",
-                self.call.exchanges
-            ),
-        )
+        speech.abandon();
     }
 
     /// What became of each exchange; those that were not settled are unfinished.
@@ -259,24 +182,22 @@ impl Asking {
         self.fates.iter().copied().chain(rest)
     }
 
-    /// Whether one of several requests that are sent ahead gets a reply that breaks off.
-    fn asks_for_a_cut(&self) -> bool {
-        let mut exchanges = (0..self.asked).map(|index| self.call.exchange(self.seed, index));
-        self.call.ahead > 1 && exchanges.any(|exchange| exchange.cut.is_some())
+    /// Whether a RST may end the connection: an origin that leaves may be told by nothing else.
+    fn may_be_reset(&self) -> bool {
+        let mut exchanges = (0..self.asked).map(|index| self.exchange(index));
+        exchanges.any(|exchange| exchange.cut.is_some() && exchange.ends_with_connection())
     }
 
     /// Whether the client saw what it had to.
     pub fn judge(&self, outcome: Outcome) -> Result<(), Fault> {
-        // Once an origin has left early, or the client has, the rest may be missing. The RST that
-        // breaks a reply off also throws away what of the replies before it is still on its way.
-        let mut excused = outcome.left.is_some() || (outcome.reset && self.asks_for_a_cut());
+        let mut excused = outcome.left.is_some();
         for (index, fate) in self.fates().enumerate() {
-            let exchange = self.call.exchange(self.seed, index as u64);
+            let exchange = self.exchange(index as u64);
             let cut = exchange.cut.map(|(_, how)| how);
             let fine = match fate {
                 Fate::Whole => cut.is_none(),
                 Fate::Unfinished => excused || cut.is_some(),
-                Fate::EndedShort => cut == Some(Leave::Close),
+                Fate::EndedShort => excused || cut == Some(Leave::Close),
                 Fate::Refused(_) => cut.is_some(),
             };
             if !fine {
@@ -290,12 +211,111 @@ impl Asking {
                 );
                 return Err(Fault::new(kind, text));
             }
-            excused |= cut.is_some();
+            // Once an origin, the client or the proxy, as it may after an early reply, has ended the
+            // connection, the rest is missing.
+            let was_last = index + 1 == self.fates.len() && self.reply.closes;
+            excused |= cut.is_some() || was_last;
         }
-        match outcome.reset && !excused {
+        match outcome.reset && outcome.left.is_none() && !self.may_be_reset() {
             true => Err(self.fault(Kind::WrongEnd, "a RST came that nobody sent")),
             false => Ok(()),
         }
+    }
+
+    fn fault(&self, kind: Kind, text: &str) -> Fault {
+        let (id, index) = (self.call.id, self.fates.len());
+        Fault::new(
+            kind,
+            format!(
+                "call {id}, reply {index} of {}: {text}",
+                self.call.exchanges
+            ),
+        )
+    }
+}
+
+impl Listener for Asking {
+    fn reader(&mut self) -> &mut Reader {
+        &mut self.reader
+    }
+
+    fn head(
+        &mut self,
+        bytes: &[u8],
+        speech: &mut Speech,
+    ) -> Result<Option<(usize, Option<Body>)>, Fault> {
+        if self.fates.len() as u64 == self.asked {
+            return Err(self.corrupt("more bytes than replies"));
+        }
+        let exchange = self.current();
+        let mut fields = [httparse::EMPTY_HEADER; 32];
+        let mut reply = httparse::Response::new(&mut fields);
+        let length = match reply.parse(bytes) {
+            Ok(httparse::Status::Complete(length)) => length,
+            Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES => return Ok(None),
+            _ => {
+                let head = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned();
+                return Err(self.corrupt(&format!("no head: {head:?}")));
+            }
+        };
+        let status = reply.code.unwrap_or(0);
+        if (100..200).contains(&status) && status != 101 {
+            self.hear_interim(status, &exchange, speech)?;
+            return Ok(Some((length, None)));
+        }
+        let number = field(reply.headers, "X-Exchange");
+        let refused = match number {
+            Some(number) if number == exchange.id.to_string() && status == exchange.status => None,
+            None if status >= 500 => Some(status),
+            number => {
+                let text = format!("status {status} for exchange {number:?}");
+                return Err(self.corrupt(&text));
+            }
+        };
+        let connection = field(reply.headers, "Connection");
+        let closes = connection.is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        self.reply = Reply { refused, closes };
+        if closes && !Self::may_close(&exchange, &self.reply) {
+            return Err(self.fault(Kind::WrongEnd, "the proxy ends what may go on"));
+        }
+        if let (101, Habit::Upgrade { hasty: false }) = (status, exchange.habit) {
+            exchange.ask_body(speech);
+            speech.finish();
+        }
+        Ok(Some((length, Some(self.body(&exchange, reply.headers)))))
+    }
+
+    fn due(&self) -> Option<(u64, u64)> {
+        let exchange = self.current();
+        let is_origins = self.reply.refused.is_none();
+        is_origins.then(|| (exchange.replied(), exchange.reply_bytes()))
+    }
+
+    fn done(&mut self, heard: u64, speech: &mut Speech) -> Result<(), Fault> {
+        let fate = match self.reply.refused {
+            Some(status) => Fate::Refused(status),
+            None if heard == self.current().reply_bytes() => Fate::Whole,
+            None => return Err(self.corrupt("a reply shorter than it was sent")),
+        };
+        self.settle(fate, speech);
+        Ok(())
+    }
+
+    fn corrupt(&self, text: &str) -> Fault {
+        self.fault(Kind::Corrupt, text)
+    }
+}
+
+impl Asking {
+    fn body(&self, exchange: &Exchange, fields: &[httparse::Header<'_>]) -> Body {
+        if self.reply.refused.is_none() && exchange.is_bodiless() || exchange.method == "HEAD" {
+            return Body::Length(0);
+        }
+        if field(fields, "Transfer-Encoding").is_some() {
+            return Body::chunked();
+        }
+        let length = field(fields, "Content-Length").and_then(|value| value.parse().ok());
+        length.map_or(Body::UntilEnd, Body::Length)
     }
 }
 
@@ -304,15 +324,4 @@ fn field<'a>(fields: &'a [httparse::Header<'_>], name: &str) -> Option<&'a str> 
         .iter()
         .find(|field| field.name.eq_ignore_ascii_case(name))?;
     std::str::from_utf8(field.value).ok()
-}
-
-fn body_of(exchange: &Exchange, status: u16, fields: &[httparse::Header<'_>]) -> Body {
-    if exchange.method == "HEAD" || matches!(status, 204 | 304) {
-        return Body::Length(0);
-    }
-    if field(fields, "Transfer-Encoding").is_some() {
-        return Body::chunked();
-    }
-    let length = field(fields, "Content-Length").and_then(|value| value.parse().ok());
-    length.map_or(Body::UntilEnd, Body::Length)
 }

@@ -67,6 +67,47 @@ fn say_chunks(stream: u64, bytes: u64, most: u64, speech: &mut Speech) {
     });
 }
 
+/// What comes when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Habit {
+    /// The request, then its reply.
+    Plain,
+    /// The client holds its body back until the origin has said 100.
+    Continue,
+    /// It holds its body back, and the origin replies without asking for it.
+    Declined,
+    /// The origin replies once it has the request's head.
+    Early,
+    /// The request is to leave HTTP: behind its head, and behind that of the reply, both say their
+    /// bodies at once, up to the end. `hasty`: the client does not wait for the reply's head.
+    Upgrade {
+        /// See above.
+        hasty: bool,
+    },
+}
+
+impl Habit {
+    /// Whether the request says `Expect: 100-continue`.
+    pub fn expects(self) -> bool {
+        matches!(self, Habit::Continue | Habit::Declined)
+    }
+
+    /// Whether the reply may be there before the request is.
+    pub fn replies_early(self) -> bool {
+        matches!(self, Habit::Declined | Habit::Early)
+    }
+
+    fn of(rng: &mut Rng, request: Framing) -> Habit {
+        match rng.u32(..12) {
+            _ if request.bytes() == 0 => Habit::Plain,
+            0 => Habit::Continue,
+            1 => Habit::Declined,
+            2 | 3 => Habit::Early,
+            _ => Habit::Plain,
+        }
+    }
+}
+
 /// One request and its reply.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange {
@@ -78,8 +119,10 @@ pub struct Exchange {
     pub request: Framing,
     /// The reply's status.
     pub status: u16,
-    /// The reply's body; of HEAD and 304 only the fields are sent.
+    /// The reply's body; to HEAD and of 304 only the fields are sent.
     pub reply: Framing,
+    /// What comes when.
+    pub habit: Habit,
     /// The origin ends its connection after the reply, and says so.
     pub closes: bool,
     /// An interim reply goes first.
@@ -92,6 +135,9 @@ impl Exchange {
     /// The exchange of this number; `last` on its connection.
     pub fn new(seed: u64, id: u64, last: bool) -> Exchange {
         let mut rng = plan::rng(!seed, id);
+        if last && rng.u32(..6) == 0 {
+            return Exchange::upgrade(&mut rng, id);
+        }
         let (method, request) = match rng.u32(..10) {
             0..5 => ("GET", Framing::None),
             5 => ("HEAD", Framing::None),
@@ -100,7 +146,7 @@ impl Exchange {
         };
         let (status, reply) = match rng.u32(..20) {
             0 => (204, Framing::None),
-            1 => (304, Framing::None),
+            1 => (304, framing(&mut rng)),
             2..5 if last && method != "HEAD" => (200, Framing::Close(plan::size(&mut rng))),
             _ => (200, framing(&mut rng)),
         };
@@ -110,13 +156,24 @@ impl Exchange {
             request,
             status,
             reply,
+            habit: Habit::of(&mut rng, request),
             closes: matches!(reply, Framing::Close(_)) || rng.u32(..12) == 0,
             hints: rng.u32(..20) == 0,
-            cut: match rng.u32(..25) {
-                0 => Some((rng.u64(..1000), Leave::Reset)),
-                1 => Some((rng.u64(..1000), Leave::Close)),
-                _ => None,
-            },
+            cut: cut(&mut rng),
+        }
+    }
+
+    fn upgrade(rng: &mut Rng, id: u64) -> Exchange {
+        Exchange {
+            id,
+            method: "GET",
+            request: Framing::Close(plan::size(rng)),
+            status: 101,
+            reply: Framing::Close(plan::size(rng)),
+            habit: Habit::Upgrade { hasty: rng.bool() },
+            closes: true,
+            hints: rng.u32(..20) == 0,
+            cut: cut(rng),
         }
     }
 
@@ -132,22 +189,41 @@ impl Exchange {
 
     /// Bytes of the reply's body that come.
     pub fn reply_bytes(&self) -> u64 {
-        match self.method {
-            "HEAD" => 0,
-            _ => self.reply.bytes(),
+        match self.is_bodiless() {
+            true => 0,
+            false => self.reply.bytes(),
         }
     }
 
-    /// The request, to `authority`; with `absolute` in the form for a forward proxy.
-    pub fn ask(&self, authority: &str, absolute: bool, last: u64, speech: &mut Speech) {
+    /// Whether the reply is a head alone, whatever its fields announce.
+    pub fn is_bodiless(&self) -> bool {
+        self.method == "HEAD" || matches!(self.status, 204 | 304)
+    }
+
+    /// Whether the connection's end is the reply's end, so that only a RST tells that it broke off.
+    pub fn ends_with_connection(&self) -> bool {
+        matches!(self.reply, Framing::Close(_))
+    }
+
+    /// The request's head, to `authority`; with `absolute` in the form for a forward proxy.
+    pub fn ask(&self, authority: &str, absolute: bool, last: bool, speech: &mut Speech) {
         let origin = match absolute {
             true => format!("http://{authority}"),
             false => String::new(),
         };
-        let (method, id, field) = (self.method, self.id, self.request.field());
+        let (method, id, last) = (self.method, self.id, u8::from(last));
+        let field = match self.habit {
+            Habit::Upgrade { .. } => "Connection: upgrade\r\nUpgrade: pattern\r\n".into(),
+            habit if habit.expects() => self.request.field() + "Expect: 100-continue\r\n",
+            _ => self.request.field(),
+        };
         speech.say(format!(
             "{method} {origin}/{id}/{last} HTTP/1.1\r\nHost: {authority}\r\n{field}\r\n"
         ));
+    }
+
+    /// The request's body.
+    pub fn ask_body(&self, speech: &mut Speech) {
         self.request.say_body(self.asked(), speech);
     }
 
@@ -157,15 +233,16 @@ impl Exchange {
         if self.hints {
             speech.say("HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n");
         }
-        let close = match self.closes {
-            true => "Connection: close\r\n",
-            false => "",
+        let close = match (self.habit, self.closes) {
+            (Habit::Upgrade { .. }, _) => "Connection: upgrade\r\nUpgrade: pattern\r\n",
+            (_, true) => "Connection: close\r\n",
+            (_, false) => "",
         };
         let (status, id, field) = (self.status, self.id, self.reply.field());
         speech.say(format!(
             "HTTP/1.1 {status} Fine\r\nX-Exchange: {id}\r\n{close}{field}\r\n"
         ));
-        if self.method != "HEAD" {
+        if !self.is_bodiless() {
             self.reply.say_body(self.replied(), speech);
         }
         if self.closes {
@@ -174,6 +251,14 @@ impl Exchange {
         let length = speech.planned() - before;
         self.cut
             .map(|(part, how)| Cut::Said(before + length * part / 1000, how))
+    }
+}
+
+fn cut(rng: &mut Rng) -> Option<(u64, Leave)> {
+    match rng.u32(..25) {
+        0 => Some((rng.u64(..1000), Leave::Reset)),
+        1 => Some((rng.u64(..1000), Leave::Close)),
+        _ => None,
     }
 }
 

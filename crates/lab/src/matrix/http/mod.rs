@@ -4,6 +4,7 @@
 mod asking;
 mod body;
 mod exchange;
+mod reader;
 mod serving;
 
 pub use asking::{Asking, Fate};

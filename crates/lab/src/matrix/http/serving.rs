@@ -4,24 +4,20 @@ use super::super::fault::{Fault, Kind};
 use super::super::pattern::Pattern;
 use super::super::plan::Cut;
 use super::super::speech::Speech;
-use super::body::{Body, Malformed};
-use super::exchange::Exchange;
+use super::body::Body;
+use super::exchange::{Call, Exchange, Habit, MOST};
+use super::reader::{self, Listener, Reader};
 
 /// A connection of an origin.
 pub struct Serving {
     seed: u64,
     serial: u64,
     served: u64,
-    state: State,
-}
-
-enum State {
-    Head(Vec<u8>),
-    Body {
-        exchange: Exchange,
-        body: Body,
-        heard: u64,
-    },
+    reader: Reader,
+    /// The request that is being read.
+    exchange: Option<Exchange>,
+    /// When the origin leaves before it is due.
+    cut: Option<Cut>,
 }
 
 impl Serving {
@@ -31,7 +27,9 @@ impl Serving {
             seed,
             serial,
             served: 0,
-            state: State::Head(Vec::new()),
+            reader: Reader::new(),
+            exchange: None,
+            cut: None,
         }
     }
 
@@ -47,39 +45,50 @@ impl Serving {
 
     /// Whether it waits for a request.
     pub fn is_idle(&self) -> bool {
-        matches!(&self.state, State::Head(head) if head.is_empty())
+        self.reader.is_between_messages()
     }
 
     /// Reads requests. Says when the origin is to leave.
     pub fn hear(
         &mut self,
         pattern: &Pattern,
-        mut bytes: &[u8],
+        bytes: &[u8],
         speech: &mut Speech,
     ) -> Result<Option<Cut>, Fault> {
-        let mut cut = None;
-        while !bytes.is_empty() {
-            let taken = match &mut self.state {
-                State::Head(head) => {
-                    let before = head.len();
-                    head.extend_from_slice(bytes);
-                    match self.read_head()? {
-                        Some(end) => end - before,
-                        None => bytes.len(),
-                    }
-                }
-                State::Body { .. } => self.read_body(pattern, bytes)?,
-            };
-            bytes = &bytes[taken..];
-            cut = cut.or(self.answer_if_done(speech)?);
-        }
-        Ok(cut)
+        reader::hear(self, pattern, bytes, speech)?;
+        Ok(self.cut)
     }
 
-    fn read_head(&mut self) -> Result<Option<usize>, Fault> {
-        let State::Head(bytes) = &self.state else {
-            return Ok(None);
+    /// The proxy's end has come: of a tunnel, whose bytes must be there then unless its client left.
+    pub fn ended(&mut self, speech: &mut Speech) -> Result<(), Fault> {
+        speech.finish();
+        let (Some(exchange), Some(heard)) = (&self.exchange, self.reader.heard_until_end()) else {
+            return Ok(());
         };
+        let client_leaves = Call::new(self.seed, exchange.id / MOST).cut.is_some();
+        let leaves = client_leaves || exchange.cut.is_some();
+        match leaves || heard == exchange.request.bytes() {
+            true => Ok(()),
+            false => Err(self.corrupt(&format!("the end came after {heard} bytes of a tunnel"))),
+        }
+    }
+
+    fn answer(&mut self, exchange: &Exchange, speech: &mut Speech) {
+        let cut = exchange.answer(speech);
+        self.cut = self.cut.or(cut);
+    }
+}
+
+impl Listener for Serving {
+    fn reader(&mut self) -> &mut Reader {
+        &mut self.reader
+    }
+
+    fn head(
+        &mut self,
+        bytes: &[u8],
+        speech: &mut Speech,
+    ) -> Result<Option<(usize, Option<Body>)>, Fault> {
         let mut fields = [httparse::EMPTY_HEADER; 32];
         let mut request = httparse::Request::new(&mut fields);
         let parsed = request.parse(bytes);
@@ -89,80 +98,63 @@ impl Serving {
         let numbers = request.path.and_then(numbers);
         let (Ok(httparse::Status::Complete(length)), Some((id, last))) = (parsed, numbers) else {
             let head = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned();
-            return Err(self.fault(Kind::Corrupt, &format!("no request: {head:?}")));
+            return Err(self.corrupt(&format!("no request: {head:?}")));
         };
         let exchange = Exchange::new(self.seed, id, last);
-        let has = |name: &str| {
+        let value = |name: &str| {
             let mut fields = request.headers.iter();
-            fields.find(|field| field.name.eq_ignore_ascii_case(name))
-        };
-        let length_field = has("Content-Length")
-            .and_then(|field| std::str::from_utf8(field.value).ok()?.parse().ok());
-        let body = match has("Transfer-Encoding") {
-            Some(_) => Body::chunked(),
-            None => Body::Length(length_field.unwrap_or(0)),
+            let field = fields.find(|field| field.name.eq_ignore_ascii_case(name))?;
+            std::str::from_utf8(field.value).ok()
         };
         if request.method != Some(exchange.method) {
-            return Err(self.fault(Kind::Corrupt, &format!("another method for {id}")));
+            return Err(self.corrupt(&format!("another method for {id}")));
         }
-        self.state = State::Body {
-            exchange,
-            body,
-            heard: 0,
+        if value("Expect").is_some() != exchange.habit.expects() {
+            return Err(self.corrupt(&format!("Expect: {:?} for {id}", value("Expect"))));
+        }
+        let body = match (exchange.habit, value("Transfer-Encoding")) {
+            (Habit::Upgrade { .. }, _) => Body::UntilEnd,
+            (_, Some(_)) => Body::chunked(),
+            (_, None) => {
+                let length = value("Content-Length").and_then(|length| length.parse().ok());
+                Body::Length(length.unwrap_or(0))
+            }
         };
-        Ok(Some(length))
+        match exchange.habit {
+            Habit::Plain => {}
+            Habit::Continue => speech.say("HTTP/1.1 100 Continue\r\n\r\n"),
+            Habit::Declined | Habit::Early | Habit::Upgrade { .. } => {
+                self.answer(&exchange, speech);
+            }
+        }
+        self.exchange = Some(exchange);
+        Ok(Some((length, Some(body))))
     }
 
-    fn read_body(&mut self, pattern: &Pattern, bytes: &[u8]) -> Result<usize, Fault> {
-        let State::Body {
-            exchange,
-            body,
-            heard,
-        } = &mut self.state
-        else {
-            return Ok(0);
-        };
-        let (stream, from) = (exchange.asked(), *heard);
-        let (taken, data) = match body.take(bytes) {
-            Ok(took) => took,
-            Err(Malformed(text)) => return Err(self.fault(Kind::Corrupt, &text)),
-        };
-        *heard += data as u64;
-        match pattern.first_difference(stream, from, &bytes[taken - data..taken]) {
-            None => Ok(taken),
-            Some(at) => Err(self.fault(
-                Kind::Corrupt,
-                &format!("byte {at} of the request is another"),
-            )),
-        }
+    fn due(&self) -> Option<(u64, u64)> {
+        let exchange = self.exchange.as_ref()?;
+        Some((exchange.asked(), exchange.request.bytes()))
     }
 
-    fn answer_if_done(&mut self, speech: &mut Speech) -> Result<Option<Cut>, Fault> {
-        let State::Body {
-            exchange,
-            body,
-            heard,
-        } = &self.state
-        else {
-            return Ok(None);
+    fn done(&mut self, heard: u64, speech: &mut Speech) -> Result<(), Fault> {
+        let Some(exchange) = self.exchange.take() else {
+            return Ok(());
         };
-        if !body.is_done() {
-            return Ok(None);
-        }
-        if *heard != exchange.request.bytes() {
+        if heard != exchange.request.bytes() {
             let text = format!("{heard} bytes of a request with {:?}", exchange.request);
-            return Err(self.fault(Kind::Corrupt, &text));
+            return Err(self.corrupt(&text));
         }
-        let cut = exchange.answer(speech);
+        if matches!(exchange.habit, Habit::Plain | Habit::Continue) {
+            self.answer(&exchange, speech);
+        }
         self.served += 1;
-        self.state = State::Head(Vec::new());
-        Ok(cut)
+        Ok(())
     }
 
-    fn fault(&self, kind: Kind, text: &str) -> Fault {
+    fn corrupt(&self, text: &str) -> Fault {
         let (serial, served) = (self.serial, self.served);
         Fault::new(
-            kind,
+            Kind::Corrupt,
             format!("origin's connection {serial}, request {served}: {text}"),
         )
     }

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
-use std::pin::pin;
 use std::rc::Rc;
 
 use super::body::{Body, Stopped, relay, try_send_with_head};
@@ -95,7 +94,7 @@ async fn forward(
     mut choice: Choice<'_>,
 ) -> After {
     let mut last = io::Error::from(ErrorKind::NotFound);
-    let mut own = client.take_link().filter(|link| link.stream.is_quiet());
+    let mut own = client.link.take().filter(|link| link.stream.is_quiet());
     let mut same_again: Option<Rc<Backend>> = None;
     loop {
         worker.handle.set_deadline(worker.settings.connect_timeout);
@@ -217,13 +216,11 @@ async fn exchange(
         Err(stopped) => return Err(Failure::Upload(stopped)),
     };
     progress.uploaded.set(body.is_done() && rest.is_empty());
-    let reply = pin!(deliver(worker, request, to, replies, stream, progress));
+    let reply = deliver(worker, request, to, replies, stream, progress);
     if progress.uploaded.get() {
         return reply.await;
     }
-    let upload = pin!(upload(
-        worker, stream, inbox, &mut body, to, &rest, progress
-    ));
+    let upload = upload(worker, stream, inbox, &mut body, to, &rest, progress);
     // The upload first: when both have waited too long, it is for the client's bytes.
     first(upload, reply).await
 }
@@ -287,7 +284,7 @@ fn keep(worker: &Worker, client: &mut Visitor, backend: &Rc<Backend>, stream: Tc
     if worker.settings.send_proxy == SendProxy::Off {
         backend.keep(stream);
     } else if stream.quiesce() {
-        client.keep_link(Link {
+        client.link = Some(Link {
             stream,
             backend: backend.clone(),
             reused: true,
@@ -315,7 +312,9 @@ async fn broken(
         Failure::Upload(_) | Failure::Client(_) => return After::Close,
         Failure::Unanswered(error) => unreachable(&error).into(),
         Failure::Late => ProxyError::ConnectionReadTimeout.into(),
-        Failure::Malformed(refusal) => Answer::to_refused_reply(refusal),
+        Failure::Malformed(refusal) | Failure::Broken(Stopped::Malformed(refusal)) => {
+            Answer::to_refused_reply(refusal)
+        }
         Failure::Broken(_) => ProxyError::HttpResponseIncomplete.into(),
     };
     fail(worker, client, request, answer).await

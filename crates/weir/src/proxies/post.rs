@@ -1,0 +1,166 @@
+//! How a process of proxies is found and asked: a control socket of its own in the runtime directory,
+//! named after the network namespace and the process. Several may run side by side, unlike guards.
+//!
+//! A proxy needs no root: where it has no right to the runtime directory, the socket is in the user's
+//! (`$XDG_RUNTIME_DIR/weir`).
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use weir_core::proxy::Proxy;
+use weir_proxy::{Sockets, handover};
+
+use super::Inherited;
+use crate::cli::RUNTIME_DIR;
+use crate::control::{self, Answer, Client, HandedOver, Request, namespace};
+use crate::failure::{Failure, Result};
+
+/// The control socket of this process.
+pub struct Post {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Post {
+    /// Opens it in the first directory that lets.
+    ///
+    /// # Errors
+    /// None does.
+    pub fn open(runtime_dir: &Path) -> Result<Post> {
+        let file = format!("{}{}.sock", prefix(namespace()?), std::process::id());
+        let mut failures = Vec::new();
+        for dir in directories(runtime_dir) {
+            let path = dir.join(&file);
+            match control::create_dir(&dir).and_then(|()| control::bind(&path)) {
+                Ok(listener) => return Ok(Post { listener, path }),
+                Err(error) => failures.push(format!("{}: {error}", dir.display())),
+            }
+        }
+        Err(Failure::failed(
+            format!("no control socket: {}", failures.join("; ")),
+            "`weir status`, `reload` and `--take-over` do not find this process",
+        ))
+    }
+
+    /// The next request, as of [`control::next_client`].
+    pub fn next(&self) -> Option<(Request, Client)> {
+        control::next_client(&self.listener)
+    }
+}
+
+impl AsFd for Post {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        // One that cannot be removed does no harm: who connects to it is refused.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn prefix(namespace: u64) -> String {
+    format!("proxy-{namespace}-")
+}
+
+fn directories(runtime_dir: &Path) -> Vec<PathBuf> {
+    let mut directories = vec![runtime_dir.to_path_buf()];
+    if runtime_dir == Path::new(RUNTIME_DIR)
+        && let Some(users) = std::env::var_os("XDG_RUNTIME_DIR")
+    {
+        directories.push(Path::new(&users).join("weir"));
+    }
+    directories
+}
+
+/// The control sockets of all processes of proxies of this network namespace.
+pub struct Peers(Vec<PathBuf>);
+
+impl Peers {
+    /// Looks for them.
+    ///
+    /// # Errors
+    /// No /proc.
+    pub fn find(runtime_dir: &Path) -> Result<Peers> {
+        let prefix = prefix(namespace()?);
+        let mut paths: Vec<PathBuf> = directories(runtime_dir)
+            .iter()
+            .filter_map(|dir| std::fs::read_dir(dir).ok())
+            .flat_map(|entries| entries.flatten())
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+            .map(|entry| entry.path())
+            .collect();
+        paths.sort();
+        Ok(Peers(paths))
+    }
+
+    /// Asks each of them. Sockets that nobody listens on any more are passed over.
+    pub fn ask(&self, request: Request) -> Vec<Result<Answer>> {
+        let ask = |path: &PathBuf| match control::connect(path) {
+            Ok(Some(stream)) => Some(control::ask_on(&stream, path, request)),
+            Ok(None) => None,
+            Err(failure) => Some(Err(failure)),
+        };
+        self.0.iter().filter_map(ask).collect()
+    }
+}
+
+/// A process whose sockets were taken over; it goes on accepting until it is told.
+pub struct Predecessor {
+    stream: UnixStream,
+    path: PathBuf,
+}
+
+impl Predecessor {
+    /// Tells it that its successor accepts. Says its pid.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn retire(self) -> Result<u32> {
+        match control::ask_on(&self.stream, &self.path, Request::Retire)? {
+            Answer::Retired { pid } => Ok(pid),
+            _ => Err(another_answer()),
+        }
+    }
+}
+
+/// Takes the listening sockets of the processes over that listen where one of `proxies` shall.
+///
+/// # Errors
+/// One of them does not hand over.
+pub fn take_over(runtime_dir: &Path, proxies: &[Proxy]) -> Result<(Vec<Predecessor>, Inherited)> {
+    let wanted: Vec<SocketAddr> = proxies.iter().map(|proxy| proxy.listen).collect();
+    let (mut predecessors, mut inherited) = (Vec::new(), Vec::new());
+    for path in Peers::find(runtime_dir)?.0 {
+        let Some(stream) = control::connect(&path)? else {
+            continue;
+        };
+        let Answer::HandedOver(handed) = control::ask_on(&stream, &path, Request::HandOver)? else {
+            return Err(another_answer());
+        };
+        let sockets = receive(&stream, &handed)?;
+        if handed.iter().any(|one| wanted.contains(&one.listen)) {
+            inherited.extend(sockets);
+            predecessors.push(Predecessor { stream, path });
+        }
+    }
+    Ok((predecessors, inherited))
+}
+
+fn receive(stream: &UnixStream, handed: &[HandedOver]) -> Result<Inherited> {
+    let receive = |one: &HandedOver| {
+        let fds = handover::receive(stream, one.sockets)?;
+        Ok((one.listen, Sockets::from_fds(fds)?))
+    };
+    let received = handed.iter().map(receive).collect::<std::io::Result<_>>();
+    received.map_err(|error| Failure::io("take the listening sockets over", error))
+}
+
+fn another_answer() -> Failure {
+    let hint = "is the running weir of another version? stop it, then start this one";
+    Failure::failed("the running weir gave another answer", hint)
+}

@@ -1,0 +1,167 @@
+//! What `weir status` shows of proxies.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use weir_core::config::Word;
+use weir_proxy::{Server, Total, Totals};
+
+use crate::commands::check::settings;
+use crate::table::{Align, indent, table};
+
+/// One proxy, over all generations of its settings.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ProxyReport {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// The config file of the process.
+    pub config: Option<String>,
+    /// Where it listens.
+    pub address: String,
+    /// `forward`, `reverse` or `tcp`.
+    pub mode: String,
+    /// Whether it accepts connections; if not, it serves those that it has.
+    pub accepting: bool,
+    /// Connections of clients now.
+    pub clients: u64,
+    /// Every counter by its name.
+    pub counters: BTreeMap<String, u64>,
+    /// Its backends.
+    pub backends: Vec<BackendReport>,
+    /// Its threads; those of earlier settings follow.
+    pub threads: Vec<ThreadLine>,
+    /// The config keys in effect.
+    #[serde(flatten)]
+    pub settings: Map<String, Value>,
+}
+
+/// One backend of a proxy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BackendReport {
+    /// Where it is.
+    pub address: String,
+    /// Every counter by its name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// One thread of a proxy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ThreadLine {
+    /// `accepting`, `full`, `draining` or `ended`.
+    pub state: String,
+    /// Connections of clients now.
+    pub clients: u64,
+    /// How often it fell and was started again.
+    pub falls: u64,
+}
+
+impl ProxyReport {
+    /// `server` with all generations of its name, itself among them, and what earlier ones did.
+    pub fn of<'a>(
+        server: &Server,
+        generations: impl Iterator<Item = &'a Server>,
+        past: Option<&Totals>,
+    ) -> ProxyReport {
+        let mut totals = Totals::default();
+        let mut threads = Vec::new();
+        for generation in generations {
+            totals.add(&generation.totals());
+            threads.extend(generation.threads().map(|thread| ThreadLine {
+                state: thread.state.word().to_owned(),
+                clients: thread.clients,
+                falls: thread.falls,
+            }));
+        }
+        if let Some(past) = past {
+            totals.add(past);
+        }
+        let mut keys = settings(server.settings());
+        // Its fields of the same names say what is, not what was asked for.
+        for key in ["name", "mode", "threads", "backends"] {
+            keys.remove(key);
+        }
+        let backend = |(address, counters): &(std::net::SocketAddr, Vec<Total>)| BackendReport {
+            address: address.to_string(),
+            counters: by_name(counters),
+        };
+        ProxyReport {
+            name: server.settings().name.clone(),
+            pid: std::process::id(),
+            config: None,
+            address: server.address().to_string(),
+            mode: server.settings().mode.word().to_owned(),
+            accepting: server.sockets().is_some(),
+            clients: threads.iter().map(|thread| thread.clients).sum(),
+            counters: by_name(&totals.listener),
+            backends: totals.backends.iter().map(backend).collect(),
+            threads,
+            settings: keys,
+        }
+    }
+}
+
+fn by_name(totals: &[Total]) -> BTreeMap<String, u64> {
+    let rows = totals
+        .iter()
+        .map(|total| (total.name.to_owned(), total.value));
+    rows.collect()
+}
+
+/// Tables for people: the proxies, and below them what each counted. `all` shows zeros too.
+pub fn text(proxies: &[ProxyReport], all: bool) -> String {
+    use Align::{Left, Right};
+    let head = [
+        ("proxy", Left),
+        ("address", Left),
+        ("mode", Left),
+        ("state", Left),
+        ("clients", Right),
+        ("threads", Right),
+        ("pid", Right),
+    ];
+    let row = |proxy: &ProxyReport| {
+        vec![
+            proxy.name.clone(),
+            proxy.address.clone(),
+            proxy.mode.clone(),
+            proxy.state().to_owned(),
+            proxy.clients.to_string(),
+            proxy.threads.len().to_string(),
+            proxy.pid.to_string(),
+        ]
+    };
+    let mut text = table(&head, &proxies.iter().map(row).collect::<Vec<_>>());
+    for proxy in proxies {
+        text += &format!("\n{}\n", proxy.name);
+        text += &indent(&counters(&proxy.counters, all));
+        for backend in &proxy.backends {
+            text += &format!("  backend {}\n", backend.address);
+            text += &indent(&indent(&counters(&backend.counters, all)));
+        }
+    }
+    text
+}
+
+impl ProxyReport {
+    fn state(&self) -> &'static str {
+        match self.accepting {
+            true if self.threads.iter().any(|thread| thread.state == "full") => "full",
+            true => "accepting",
+            false => "draining",
+        }
+    }
+}
+
+fn counters(counters: &BTreeMap<String, u64>, all: bool) -> String {
+    let rows = counters.iter().filter(|(_, n)| all || **n > 0);
+    let rows: Vec<Vec<String>> = rows
+        .map(|(name, n)| vec![name.clone(), n.to_string()])
+        .collect();
+    if rows.is_empty() {
+        return "nothing yet\n".to_owned();
+    }
+    table(&[("counter", Align::Left), ("count", Align::Right)], &rows)
+}

@@ -1,0 +1,400 @@
+//! `weir proxy` as a service: reload, status, upgrade, stop. Everything is on loopback, and each test
+//! has a runtime directory of its own.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// Longer than any answer takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server that begins each answer with its own letter, and then sends back what it gets.
+fn echo(letter: u8) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut byte = [0];
+                while let Ok(1) = stream.read(&mut byte) {
+                    if stream.write_all(&[letter, byte[0]]).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// Sends a byte; the server's letter, if its answer is whole.
+fn ask(stream: &mut TcpStream) -> std::io::Result<u8> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"x")?;
+    let mut answer = [0; 2];
+    stream.read_exact(&mut answer)?;
+    assert_eq!(answer[1], b'x');
+    Ok(answer[0])
+}
+
+/// A runtime directory and a config file.
+struct Bed {
+    folder: PathBuf,
+}
+
+/// A running `weir proxy`.
+struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    address: SocketAddr,
+}
+
+impl Bed {
+    fn new(name: &str) -> Bed {
+        let folder = std::env::temp_dir().join(format!("weir-proxy-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Bed { folder }
+    }
+
+    /// Writes a config file with a tcp proxy to this backend; `keys` are added.
+    fn configure(&self, backend: SocketAddr, keys: &str) {
+        let text = format!(
+            "[[proxy]]\nname = \"edge\"\nlisten = \"127.0.0.1:0\"\nmode = \"tcp\"\n\
+             backends = [\"{backend}\"]\n{keys}\n"
+        );
+        std::fs::write(self.folder.join("weir.toml"), text).unwrap();
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("--runtime-dir").arg(&self.folder);
+        command.args(arguments.split_whitespace());
+        command.current_dir(&self.folder);
+        command
+    }
+
+    fn weir(&self, arguments: &str) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn start(&self, flags: &str) -> Running {
+        let mut command = self.command(&format!("proxy --config weir.toml {flags}"));
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let (_, address) = line.split_once("proxy on ").expect(&line);
+        let address = address.split(' ').next().unwrap().parse().unwrap();
+        Running {
+            child,
+            stdout,
+            address,
+        }
+    }
+
+    fn status(&self) -> Value {
+        let output = self.weir("status --json");
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Waits until the status is as wanted.
+    fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(Instant::now() < end, "not within {PATIENCE:?}: {status:#}");
+        }
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Running {
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// What it says until its end, and whether that was well.
+    fn end(&mut self) -> (String, bool) {
+        let mut said = String::new();
+        self.stdout.read_to_string(&mut said).unwrap();
+        (said, self.child.wait().unwrap().success())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A counter in a table for people.
+fn count(text: &str, counter: &str) -> u64 {
+    let mut lines = text.lines().map(|line| line.split_whitespace());
+    let values = lines.find_map(|mut words| (words.next() == Some(counter)).then_some(words));
+    values.unwrap().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_reload_changes_where_new_connections_go_and_leaves_those_that_stand() {
+    let bed = Bed::new("reload");
+    bed.configure(echo(b'a'), "");
+    let mut proxy = bed.start("");
+    let mut tunnel = proxy.connect();
+    assert_eq!(ask(&mut tunnel).unwrap(), b'a');
+    bed.configure(echo(b'b'), "idle_timeout = \"20s\"");
+    let output = bed.weir("reload");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, b"1 proxy in force\n");
+    assert_eq!(ask(&mut proxy.connect()).unwrap(), b'b');
+    assert_eq!(ask(&mut tunnel).unwrap(), b'a');
+    let status = bed.status();
+    assert_eq!(status["proxies"][0]["idle_timeout"], "20s");
+    assert_eq!(status["proxies"][0]["counters"]["clients_accepted"], 2);
+    drop(tunnel);
+    proxy.signal(Signal::SIGTERM);
+    let (said, well) = proxy.end();
+    assert!(well && count(&said, "clients_accepted") == 2, "{said}");
+}
+
+#[test]
+fn a_hangup_reloads() {
+    let bed = Bed::new("hangup");
+    bed.configure(echo(b'a'), "");
+    let proxy = bed.start("");
+    bed.configure(echo(b'b'), "max_clients = 7");
+    proxy.signal(Signal::SIGHUP);
+    bed.until(|status| status["proxies"][0]["max_clients"] == 7);
+    assert_eq!(ask(&mut proxy.connect()).unwrap(), b'b');
+}
+
+#[test]
+fn a_bad_file_leaves_the_running_proxies_in_force() {
+    let bed = Bed::new("bad");
+    bed.configure(echo(b'a'), "");
+    let proxy = bed.start("");
+    let mut tunnel = proxy.connect();
+    assert_eq!(ask(&mut tunnel).unwrap(), b'a');
+    for (keys, code, cause) in [
+        ("idle_timeout = 3", 2, "is a number, not a duration"),
+        (
+            "[[proxy]]\nlisten = \"192.0.2.1:1\"\nmode = \"forward\"",
+            1,
+            "cannot listen on 192.0.2.1:1",
+        ),
+    ] {
+        bed.configure(echo(b'b'), keys);
+        let output = bed.weir("reload");
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(stderr(&output).contains(cause), "{output:?}");
+        assert_eq!(ask(&mut proxy.connect()).unwrap(), b'a', "{keys}");
+        assert_eq!(ask(&mut tunnel).unwrap(), b'a', "{keys}");
+    }
+}
+
+#[test]
+fn a_proxy_that_the_file_has_no_more_is_drained_and_a_new_one_started() {
+    let bed = Bed::new("swap");
+    bed.configure(echo(b'a'), "");
+    let proxy = bed.start("");
+    let mut tunnel = proxy.connect();
+    assert_eq!(ask(&mut tunnel).unwrap(), b'a');
+    let text = format!(
+        "[[proxy]]\nname = \"other\"\nlisten = \"127.0.0.2:0\"\nmode = \"tcp\"\nbackends = [\"{}\"]\n",
+        echo(b'b')
+    );
+    std::fs::write(bed.folder.join("weir.toml"), text).unwrap();
+    assert!(bed.weir("reload").status.success());
+    let named = |status: &Value, name: &str| {
+        let proxies = status["proxies"].as_array().unwrap();
+        proxies.iter().find(|proxy| proxy["name"] == name).cloned()
+    };
+    let status = bed.status();
+    assert_eq!(named(&status, "edge").unwrap()["accepting"], false);
+    let address = named(&status, "other").unwrap()["address"].clone();
+    let mut client = TcpStream::connect(address.as_str().unwrap()).unwrap();
+    assert_eq!(ask(&mut client).unwrap(), b'b');
+    assert_eq!(ask(&mut tunnel).unwrap(), b'a');
+    drop(tunnel);
+    bed.until(|status| named(status, "edge").is_none());
+    assert!(TcpStream::connect(proxy.address).is_err());
+}
+
+#[test]
+fn status_counts_clients_per_proxy_thread_and_backend() {
+    let bed = Bed::new("status");
+    let backend = echo(b'a');
+    bed.configure(backend, "threads = 2");
+    let proxy = bed.start("");
+    let mut clients: Vec<TcpStream> = (0..5).map(|_| proxy.connect()).collect();
+    assert!(clients.iter_mut().all(|client| ask(client).is_ok()));
+    let status = bed.status();
+    let edge = &status["proxies"][0];
+    assert_eq!(edge["clients"], 5);
+    assert_eq!(edge["address"], proxy.address.to_string());
+    assert_eq!(edge["backends"][0]["address"], backend.to_string());
+    assert_eq!(edge["backends"][0]["counters"]["connects"], 5);
+    let threads = edge["threads"].as_array().unwrap();
+    assert_eq!(threads.len(), 2);
+    assert!(threads.iter().all(|thread| thread["state"] == "accepting"));
+    let sum: u64 = threads.iter().map(|t| t["clients"].as_u64().unwrap()).sum();
+    assert_eq!(sum, 5);
+    drop(clients);
+    bed.until(|status| status["proxies"][0]["clients"] == 0);
+    let text = String::from_utf8(bed.weir("status").stdout).unwrap();
+    assert_eq!(count(&text, "clients_closed"), 5, "{text}");
+}
+
+/// Clients that connect, ask once and close, again and again.
+struct Load {
+    stop: Arc<AtomicBool>,
+    served: Arc<AtomicUsize>,
+    threads: Vec<thread::JoinHandle<Vec<std::io::Error>>>,
+}
+
+impl Load {
+    fn start(address: SocketAddr) -> Load {
+        let (stop, served) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let client = || {
+            let (stop, served) = (stop.clone(), served.clone());
+            thread::spawn(move || {
+                let mut errors = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    match TcpStream::connect(address).and_then(|mut stream| ask(&mut stream)) {
+                        Ok(_) => drop(served.fetch_add(1, Ordering::Relaxed)),
+                        Err(error) => errors.push(error),
+                    }
+                }
+                errors
+            })
+        };
+        let threads = (0..8).map(|_| client()).collect();
+        Load {
+            stop,
+            served,
+            threads,
+        }
+    }
+
+    /// Waits until so many more have been served.
+    fn serve(&self, more: usize) {
+        let goal = self.served.load(Ordering::Relaxed) + more;
+        let end = Instant::now() + PATIENCE;
+        while self.served.load(Ordering::Relaxed) < goal {
+            assert!(
+                Instant::now() < end,
+                "not {more} served within {PATIENCE:?}"
+            );
+            thread::yield_now();
+        }
+    }
+
+    fn errors(self) -> Vec<std::io::Error> {
+        self.stop.store(true, Ordering::Relaxed);
+        let join = |thread: thread::JoinHandle<_>| thread.join().unwrap();
+        self.threads.into_iter().flat_map(join).collect()
+    }
+}
+
+#[test]
+fn an_upgrade_under_load_refuses_and_resets_no_connection() {
+    let bed = Bed::new("upgrade");
+    bed.configure(echo(b'a'), "threads = 2");
+    let mut old = bed.start("");
+    let mut tunnel = old.connect();
+    assert_eq!(ask(&mut tunnel).unwrap(), b'a');
+    let load = Load::start(old.address);
+    let mut olds = Vec::new();
+    for _ in 0..5 {
+        load.serve(50);
+        let new = bed.start("--take-over");
+        assert_eq!(new.address, old.address);
+        olds.push(std::mem::replace(&mut old, new));
+    }
+    load.serve(50);
+    let errors = load.errors();
+    assert!(errors.is_empty(), "{errors:?}");
+    // The oldest has a client still.
+    assert_eq!(ask(&mut tunnel).unwrap(), b'a');
+    drop(tunnel);
+    for mut old in olds {
+        let (said, well) = old.end();
+        assert!(well, "{said}");
+    }
+    assert_eq!(bed.status()["proxies"].as_array().unwrap().len(), 1);
+    assert_eq!(ask(&mut old.connect()).unwrap(), b'a');
+}
+
+#[test]
+fn a_successor_that_cannot_start_changes_nothing() {
+    let bed = Bed::new("failed-upgrade");
+    bed.configure(echo(b'a'), "");
+    let old = bed.start("");
+    bed.configure(
+        echo(b'b'),
+        "[[proxy]]\nlisten = \"192.0.2.1:1\"\nmode = \"forward\"",
+    );
+    let output = bed.weir("proxy --config weir.toml --take-over");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let letters: Vec<u8> = (0..20).map(|_| ask(&mut old.connect()).unwrap()).collect();
+    assert!(letters.iter().all(|letter| *letter == b'a'), "{letters:?}");
+    assert_eq!(bed.status()["proxies"][0]["pid"], old.child.id());
+}
+
+#[test]
+fn reloads_under_load_refuse_and_reset_no_connection() {
+    let bed = Bed::new("reload-load");
+    let backend = echo(b'a');
+    bed.configure(backend, "threads = 2");
+    let proxy = bed.start("");
+    let load = Load::start(proxy.address);
+    for seconds in 1..10 {
+        load.serve(20);
+        bed.configure(
+            backend,
+            &format!("threads = 2\nhead_timeout = \"{seconds}s\""),
+        );
+        assert!(bed.weir("reload").status.success());
+    }
+    load.serve(20);
+    let errors = load.errors();
+    assert!(errors.is_empty(), "{errors:?}");
+}
+
+#[test]
+fn after_a_kill_status_and_reload_pass_the_dead_process_over() {
+    let bed = Bed::new("killed");
+    bed.configure(echo(b'a'), "");
+    drop(bed.start(""));
+    assert_eq!(bed.status()["proxies"], serde_json::json!([]));
+    assert!(stderr(&bed.weir("reload")).contains("no weir is running"));
+    let proxy = bed.start("--take-over");
+    assert_eq!(ask(&mut proxy.connect()).unwrap(), b'a');
+}
