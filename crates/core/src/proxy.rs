@@ -3,7 +3,9 @@
 mod announce;
 mod side;
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
 use std::time::Duration;
 
 pub use announce::{Forwarded, SendProxy};
@@ -12,6 +14,8 @@ pub use side::SideOptions;
 use crate::prefix::Prefix;
 
 use serde::{Deserialize, Serialize};
+
+use crate::units::{format_duration, format_size, parse_duration, parse_size};
 
 /// What a proxy does with the connections that it accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -39,6 +43,50 @@ pub enum Engine {
 
 /// Proxies that one process runs.
 pub const MAX_PROXIES: usize = 256;
+
+/// How much of a cacheable reply is still received when nobody waits for it any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishOnAbort {
+    /// Nothing.
+    Off,
+    /// All of it, if so many bytes or fewer were left.
+    Left(u64),
+    /// All of it, if at least so many percent of it were there, 0 to 100.
+    Share(u8),
+    /// What comes within this time.
+    Time(Duration),
+}
+
+impl FromStr for FinishOnAbort {
+    type Err = String;
+
+    /// Reads `off`, a size, a share or a time: `"1MiB"`, `"90%"`, `"5s"`.
+    fn from_str(text: &str) -> Result<FinishOnAbort, String> {
+        let text = text.trim();
+        if text == "off" {
+            return Ok(FinishOnAbort::Off);
+        }
+        if let Some(share) = text.strip_suffix('%') {
+            let share = share.parse().ok().filter(|share| *share <= 100);
+            let share = share.ok_or_else(|| format!("{text:?} is no share"))?;
+            return Ok(FinishOnAbort::Share(share));
+        }
+        let size = parse_size(text).map(FinishOnAbort::Left);
+        size.or_else(|_| parse_duration(text).map(FinishOnAbort::Time))
+            .map_err(|_| format!("{text:?} is neither a size, nor a share, nor a time"))
+    }
+}
+
+impl fmt::Display for FinishOnAbort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FinishOnAbort::Off => f.write_str("off"),
+            FinishOnAbort::Left(bytes) => f.write_str(&format_size(*bytes)),
+            FinishOnAbort::Share(percent) => write!(f, "{percent}%"),
+            FinishOnAbort::Time(time) => f.write_str(&format_duration(*time)),
+        }
+    }
+}
 
 /// One proxy: where it listens and what it does.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,6 +137,12 @@ pub struct Proxy {
     pub idle_timeout: Duration,
     /// Time that transfers have to finish after SIGTERM.
     pub drain_timeout: Duration,
+    /// Bytes of memory for replies that are kept; 0: none is. Modes `forward` and `reverse`.
+    pub cache: u64,
+    /// Bytes of a body that is kept at most; an eighth of `cache` if that is less.
+    pub cache_object: u64,
+    /// What becomes of a reply for the cache when its clients are gone.
+    pub finish_on_abort: FinishOnAbort,
 }
 
 impl Proxy {
@@ -116,6 +170,31 @@ impl Proxy {
             keep_alive: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(300),
             drain_timeout: Duration::from_secs(30),
+            cache: 0,
+            cache_object: 8 << 20,
+            finish_on_abort: FinishOnAbort::Left(1 << 20),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_much_is_finished_is_a_size_a_share_or_a_time() {
+        for (text, expected) in [
+            ("off", FinishOnAbort::Off),
+            ("1MiB", FinishOnAbort::Left(1 << 20)),
+            ("0B", FinishOnAbort::Left(0)),
+            ("90%", FinishOnAbort::Share(90)),
+            ("5s", FinishOnAbort::Time(Duration::from_secs(5))),
+        ] {
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+            assert_eq!(expected.to_string(), text);
+        }
+        for not in ["", "on", "101%", "-1%", "5", "5 apples"] {
+            assert!(not.parse::<FinishOnAbort>().is_err(), "{not:?}");
         }
     }
 }

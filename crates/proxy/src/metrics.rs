@@ -38,6 +38,14 @@ counters! {
         transfers_broken: "transfers that a connection's failure ended early",
         timed_out: "connections closed because nothing came for too long",
         retries: "requests that were sent again to another connection or backend",
+        cache_hits: "requests answered from the cache without asking a server",
+        cache_misses: "requests that the cache had nothing for, and that went to a server",
+        cache_revalidations: "stale replies that servers were asked to confirm",
+        cache_collapsed: "requests answered from what another request fetched",
+        cache_stored: "replies that were kept",
+        cache_evicted: "replies that had to make room for others",
+        cache_finished: "replies received to their end after all their clients were gone",
+        cache_bytes: "bytes of bodies sent from the cache",
     }
 }
 
@@ -54,6 +62,16 @@ counters! {
 /// A counter with one writer.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
+
+impl ListenerCounters {
+    /// A reply was kept, and so many others had to go for it; `None` if it was not kept after all.
+    pub fn count_kept(&self, evicted: Option<u64>) {
+        if let Some(evicted) = evicted {
+            self.cache_evicted.add(evicted);
+            self.cache_stored.add(1);
+        }
+    }
+}
 
 impl Counter {
     /// Adds. Only the thread that owns it may: a plain load and store, no locked instruction.

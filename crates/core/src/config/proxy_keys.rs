@@ -15,7 +15,7 @@ use super::value::{Given, Setting, flag, list, mismatch, number, text, word};
 use super::word::Word;
 use crate::listener::ListenAddress;
 use crate::prefix::{Prefix, parse_prefix};
-use crate::proxy::{Engine, Forwarded, MAX_PROXIES, Mode, Proxy, SendProxy};
+use crate::proxy::{Engine, FinishOnAbort, Forwarded, MAX_PROXIES, Mode, Proxy, SendProxy};
 use crate::units::{format_duration, format_size, parse_duration, parse_size};
 
 /// A key whose field has its name and is one of a few words.
@@ -186,6 +186,21 @@ pub static PROXY_KEYS: &[Key<Proxy>] = &[
     time!(keep_alive: "1ms" to "24h", "Time that a connection without a request is kept"),
     time!(idle_timeout: "1ms" to "24h", "Time without a byte after which a transfer or a tunnel is given up"),
     time!(drain_timeout: "0s" to "24h", "Time that transfers have to finish after SIGTERM"),
+    size!(cache: "0B" to "1024GiB", "Memory for replies that are kept (RFC 9111), in modes forward and reverse; 0B keeps none"),
+    size!(cache_object: "1KiB" to "1GiB", "The longest body that is kept; never more than an eighth of cache"),
+    Key {
+        name: "finish_on_abort",
+        kind: Kind::Amount,
+        values: "off | a size | a share | a time",
+        text: "Which replies for the cache are received to their end though their clients are gone: those \
+               with at most so much left, those with at least so many percent there, or what comes in time",
+        set: |p, v| {
+            text(v)
+                .and_then(parse_amount)
+                .map(|amount| p.finish_on_abort = amount)
+        },
+        show: |p| Setting::Text(p.finish_on_abort.to_string()),
+    },
     side!(client.congestion: Name "a congestion control", congestion, identity, "Congestion control of the clients' connections"),
     side!(client.tcp_keepalive: Time "1s to 9h", keepalive, format_duration, "Time without a segment after which a client is probed"),
     side!(client.user_timeout: Time "1ms to 24h", user_timeout, format_duration, "Time that bytes sent to a client may go unacknowledged"),
@@ -234,6 +249,13 @@ impl Table for Proxy {
     }
 
     fn check(&self) -> Result<(), (&'static str, Fault)> {
+        if self.mode == Mode::Tcp && self.cache > 0 {
+            let fault = Fault::new(
+                "mode tcp knows no replies that it could keep",
+                "leave it out, or use mode reverse",
+            );
+            return Err(("cache", fault));
+        }
         let fault = match (self.mode, self.backends.is_empty()) {
             (Mode::Forward, false) => Fault::new(
                 "mode forward goes where the client says",
@@ -340,6 +362,12 @@ fn buffer(value: &Given) -> Result<u32, Fault> {
 
 fn format_buffer(bytes: u32) -> String {
     format_size(bytes.into())
+}
+
+fn parse_amount(text: &str) -> Result<FinishOnAbort, Fault> {
+    let hint = "\"off\", or as \"1MiB\", \"90%\" or \"5s\"";
+    text.parse()
+        .map_err(|cause: String| Fault::new(cause, hint))
 }
 
 /// Reads a whole number of this range.

@@ -36,6 +36,8 @@ pub enum Kind {
     Time,
     /// A number of bytes with its unit.
     Size,
+    /// A size, a share in percent or a duration, each with its unit.
+    Amount,
     /// A number.
     Number,
     /// true or false.
@@ -54,6 +56,7 @@ impl Kind {
             Kind::Word(_) => "WORD",
             Kind::Time => "TIME",
             Kind::Size => "SIZE",
+            Kind::Amount => "AMOUNT",
             Kind::Number => "N",
             Kind::Flag => "true|false",
         }

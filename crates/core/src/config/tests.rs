@@ -231,6 +231,9 @@ fn every_key_of_a_proxy_is_read() {
         keep_alive = "3s"
         idle_timeout = "1h"
         drain_timeout = "0s"
+        cache = "256MiB"
+        cache_object = "1MiB"
+        finish_on_abort = "90%"
         source = ["10.0.0.2", "10.0.0.3"]
         accept_proxy = true
         send_proxy = "v2"

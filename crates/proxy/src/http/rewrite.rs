@@ -104,22 +104,22 @@ pub fn request(head: &RequestHead, edit: &RequestEdit, out: &mut Vec<u8>) -> Res
     };
     // Host comes first: some servers choose by it what they make of the rest.
     match (authority, head.host) {
-        (Some(Authority { text, .. }), _) => field(out, "Host", text.as_bytes()),
-        (None, None) => field(out, "Host", edit.default_host.as_bytes()),
+        (Some(Authority { text, .. }), _) => append_field(out, "Host", text.as_bytes()),
+        (None, None) => append_field(out, "Host", edit.default_host.as_bytes()),
         (None, Some(_)) => {}
     }
     lines.copy(from, dropped, out);
     if let Some(length) = survey.padded_length {
-        number_field(out, "Content-Length", length);
+        append_number(out, "Content-Length", length);
     }
     if let Some(count) = head.max_forwards {
-        number_field(out, "Max-Forwards", count.saturating_sub(1));
+        append_number(out, "Max-Forwards", count.saturating_sub(1));
     }
     if let Some(announcement) = edit.announce {
         announce(head, announcement, out);
     }
     if survey.te_trailers {
-        field(out, "TE", b"trailers");
+        append_field(out, "TE", b"trailers");
     }
     via(out, head.facts.version, edit.via);
     connection_of_request(head, edit.close, out);
@@ -151,11 +151,11 @@ pub fn reply(head: &ReplyHead, edit: &ReplyEdit, out: &mut Vec<u8>) {
     };
     lines.copy(from, dropped, out);
     if let Some(length) = survey.padded_length {
-        number_field(out, "Content-Length", length);
+        append_number(out, "Content-Length", length);
     }
     match edit.date {
         Some(date) if !survey.has_date && facts.status >= 200 => {
-            field(out, "Date", date.as_bytes());
+            append_field(out, "Date", date.as_bytes());
         }
         _ => {}
     }
@@ -231,7 +231,7 @@ fn connection_of_reply(head: &ReplyHead, edit: &ReplyEdit, out: &mut Vec<u8>) {
         _ if edit.client == Version::Http10 => b"keep-alive",
         _ => return,
     };
-    field(out, "Connection", option);
+    append_field(out, "Connection", option);
 }
 
 /// Adds the client to the list of those for whom it spoke. All in one line: some servers read only
@@ -287,13 +287,15 @@ fn via(out: &mut Vec<u8>, received: Version, name: &str) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+/// Appends one field line.
+pub fn append_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     for part in [name.as_bytes(), b": ", value, b"\r\n"] {
         out.extend_from_slice(part);
     }
 }
 
-fn number_field(out: &mut Vec<u8>, name: &str, value: u64) {
+/// Appends one field line.
+pub fn append_number(out: &mut Vec<u8>, name: &str, value: u64) {
     let written = write!(out, "{name}: {value}\r\n");
     written.expect("a vector takes every write");
 }

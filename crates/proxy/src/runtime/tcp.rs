@@ -1,7 +1,7 @@
 //! TCP sockets on the event loop.
 
 use std::cell::Cell;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, ipproto, sockopt,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
+    ipproto, sockopt,
 };
 
 use super::executor::Handle;
@@ -107,6 +108,25 @@ impl TcpStream {
         self.wait(Direction::Read, interrupted).await
     }
 
+    /// Waits until `ready`, which is asked each time that the task is woken, gives a value; `None`
+    /// if the connection has been reset by its peer before.
+    ///
+    /// # Errors
+    /// `TimedOut` after the task's deadline.
+    pub async fn wait_for<T>(&self, mut ready: impl FnMut() -> Option<T>) -> io::Result<Option<T>> {
+        self.handle
+            .register(&self.fd, &self.source, Trigger::Edge)?;
+        let ready_or_broken = || {
+            self.source.wait(Direction::Read, self.handle.running());
+            match ready() {
+                None if self.is_broken() => Some(None),
+                None => None,
+                value => Some(value),
+            }
+        };
+        self.handle.wait_for(ready_or_broken).await
+    }
+
     /// Waits until a write is worth a try.
     ///
     /// # Errors
@@ -202,6 +222,28 @@ impl TcpStream {
         flags.set(SendFlags::MORE, more);
         let sent = self.attempt(Direction::Write, |fd| rustix::net::send(fd, bytes, flags))?;
         if sent.is_some_and(|sent| sent < bytes.len()) {
+            self.source.clear(Direction::Write);
+        }
+        Ok(sent)
+    }
+
+    /// As [`try_send`](Self::try_send), of stretches of bytes in a row, `length` bytes in all.
+    ///
+    /// # Errors
+    /// As sendmsg(2).
+    pub fn try_send_parts(
+        &self,
+        parts: &[IoSlice<'_>],
+        length: usize,
+        more: bool,
+    ) -> io::Result<Option<usize>> {
+        let mut flags = SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
+        let send = |fd: BorrowedFd<'_>| {
+            rustix::net::sendmsg(fd, parts, &mut SendAncillaryBuffer::default(), flags)
+        };
+        let sent = self.attempt(Direction::Write, send)?;
+        if sent.is_some_and(|sent| sent < length) {
             self.source.clear(Direction::Write);
         }
         Ok(sent)

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use weir_core::proxy::{Mode, Proxy};
 
+use crate::cache::Cache;
 use crate::metrics::{BackendCounters, ListenerCounters};
 use crate::runtime::Sender;
 use crate::upstream::{self, Question};
@@ -74,6 +75,8 @@ struct Shared {
     settings: Arc<Proxy>,
     /// Of mode forward.
     resolver: Option<mpsc::Sender<Question>>,
+    /// If replies are kept.
+    cache: Option<Arc<Cache>>,
 }
 
 /// The counters of one thread.
@@ -175,9 +178,14 @@ impl Server {
             })?),
             Mode::Reverse | Mode::Tcp => None,
         };
+        let cache = Cache::of(&settings);
         let settings = Arc::new(settings);
         let mut server = Server {
-            shared: Shared { settings, resolver },
+            shared: Shared {
+                settings,
+                resolver,
+                cache,
+            },
             address: sockets.address(),
             threads: Vec::new(),
             bell: surroundings.bell,
@@ -280,6 +288,11 @@ impl Server {
                 falls: thread.falls.count,
             }
         })
+    }
+
+    /// Bytes of memory that the cache holds now; at most the setting `cache`.
+    pub fn cache_bytes(&self) -> u64 {
+        self.shared.cache.as_ref().map_or(0, |cache| cache.bytes())
     }
 
     /// Sums of all threads' counters.

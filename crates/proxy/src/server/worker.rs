@@ -16,6 +16,7 @@ use super::http::{self, Forecast, Scratch, Upstreams};
 use super::thread::{StateCell, ThreadState};
 use super::visitor::Visitor;
 use super::{Counters, Shared, tcp};
+use crate::cache::Seat;
 use crate::http::{Limits, Role};
 use crate::metrics::ListenerCounters;
 use crate::runtime::{
@@ -61,6 +62,8 @@ pub struct Worker {
     /// `Host` for clients that send none.
     pub default_host: String,
     date: DateCache,
+    /// This thread's place at the cache, if there is one.
+    pub cache: Option<Rc<Seat>>,
     /// What the thread did.
     pub counters: Arc<ListenerCounters>,
     state: Arc<StateCell>,
@@ -90,6 +93,13 @@ pub fn run(
         }
         None => (None, None),
     };
+    let (cache, rung) = match shared.cache {
+        Some(cache) => {
+            let (bell, rung) = self::mailbox::<TaskId>(&handle)?;
+            (Some(Seat::new(cache, bell, handle.clone())), Some(rung))
+        }
+        None => (None, None),
+    };
     let listener = TcpListener::new(listener, &handle);
     // The one who waits for it is gone only if the whole server is.
     let _ = started.send(orders);
@@ -112,6 +122,7 @@ pub fn run(
                 .first()
                 .map_or(String::new(), |b| b.to_string()),
             date: DateCache::default(),
+            cache,
             settings,
             counters: counters.listener,
             state: counters.state,
@@ -119,7 +130,7 @@ pub fn run(
             most_clients,
             draining: Cell::new(false),
         });
-        worker.spawn_chores(answered);
+        worker.spawn_chores(answered, rung);
         worker.state.set(ThreadState::Accepting);
         let order = worker.accept_until_told(&listener, &mailbox).await?;
         worker.draining.set(true);
@@ -237,7 +248,20 @@ impl Worker {
     }
 
     /// Work beside the clients: names that were looked up, connections that nobody uses.
-    fn spawn_chores(self: &Rc<Self>, answered: Option<Mailbox<Resolved>>) {
+    fn spawn_chores(
+        self: &Rc<Self>,
+        answered: Option<Mailbox<Resolved>>,
+        rung: Option<Mailbox<TaskId>>,
+    ) {
+        if let Some(rung) = rung {
+            let handle = self.handle.clone();
+            self.handle.spawn(async move {
+                // It ends only with epoll, and so does the thread.
+                while let Ok(task) = rung.receive().await {
+                    handle.wake(task);
+                }
+            });
+        }
         if let Some(answered) = answered {
             let worker = self.clone();
             self.handle.spawn(async move {

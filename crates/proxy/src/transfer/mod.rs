@@ -31,7 +31,7 @@ use crate::sys;
 /// more than copying them, 64 KB cost a quarter less.
 const SPLICE_FROM_BYTES: u64 = 16 * 1024;
 /// What one transfer moves before other tasks of the thread have their turn.
-const TURN_BYTES: u64 = 1024 * 1024;
+pub const TURN_BYTES: u64 = 1024 * 1024;
 /// A read at least this long is bulk: it pays to hold back its last, short segment for the next.
 /// After a shorter one the sender may be pausing, and its bytes must not wait.
 pub const BULK_BYTES: usize = 16 * 1024;

@@ -100,6 +100,11 @@ impl Connection {
         self.0.get_mut().write_all(bytes.as_ref()).unwrap();
     }
 
+    /// Sends to a peer that may be gone.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
+        self.0.get_mut().write_all(bytes.as_ref())
+    }
+
     /// Sends a request and reads its reply.
     pub fn ask(&mut self, request: &str) -> Message {
         self.send(request);

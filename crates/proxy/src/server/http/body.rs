@@ -187,7 +187,7 @@ pub fn try_send_with_head(
 
 /// Sends the first bytes of the inbox. Those that the socket does not take at once wait in memory of
 /// their own length.
-async fn send_from_inbox(inbox: &mut Inbox, bytes: usize, to: &TcpStream) -> io::Result<()> {
+pub async fn send_from_inbox(inbox: &mut Inbox, bytes: usize, to: &TcpStream) -> io::Result<()> {
     let sent = to.try_send(&inbox.bytes()[..bytes], false)?.unwrap_or(0);
     inbox.consume(sent);
     if sent < bytes {

@@ -5,12 +5,12 @@ use std::io::{self, ErrorKind};
 use std::rc::Rc;
 
 use super::body::{Body, Stopped, relay, try_send_with_head};
-use super::reply::{Delivered, Failure, deliver, leaves_open};
+use super::reply::{Delivered, Failure, Reply, deliver, leaves_open};
 use super::request::Request;
 use super::target::{Choice, Destination, Origin};
-use super::{After, leaves_nothing, refuse};
+use super::{After, cached, leaves_nothing, refuse};
 use crate::http::answer::{self, Answer, ProxyError};
-use crate::http::{BodyKind, Method, RequestFacts};
+use crate::http::{BodyKind, Method, ReplyFacts, RequestFacts};
 use crate::runtime::{TcpStream, first};
 use crate::server::inbox::{Inbox, Peer};
 use crate::server::visitor::Visitor;
@@ -21,22 +21,35 @@ use weir_core::proxy::SendProxy;
 
 /// Gets the client its reply.
 pub async fn answer(worker: &Worker, client: &mut Visitor, request: Request) -> After {
+    match &worker.cache {
+        Some(seat) => Box::pin(cached::answer(worker, seat, client, request)).await,
+        None => send_on(worker, client, &request).await,
+    }
+}
+
+/// Gets the client its reply from where the request leads.
+pub async fn send_on(worker: &Worker, client: &mut Visitor, request: &Request) -> After {
     match &request.destination {
         Destination::Backend => {
             let turn = worker.upstreams.backends.in_turn(worker.handle.now());
-            forward(worker, client, &request, Choice::Backends(turn)).await
+            forward(worker, client, request, Choice::Backends(turn)).await
         }
         Destination::Origin(origin) => {
-            forward(worker, client, &request, Choice::Origin(Some(origin))).await
+            forward(worker, client, request, Choice::Origin(Some(origin))).await
         }
-        Destination::Tunnel(origin) => connect(worker, client, &request, origin).await,
-        Destination::Proxy => options(worker, client, &request).await,
-        Destination::Refused(answer) => fail(worker, client, &request, *answer).await,
+        Destination::Tunnel(origin) => connect(worker, client, request, origin).await,
+        Destination::Proxy => options(worker, client, request).await,
+        Destination::Refused(answer) => fail(worker, client, request, *answer).await,
     }
 }
 
 /// Answers with an error of the proxy's own.
 async fn fail(worker: &Worker, client: &Visitor, request: &Request, answer: Answer<'_>) -> After {
+    if request.asked.is_some()
+        && let Some(after) = Box::pin(cached::stand_in(worker, client, request)).await
+    {
+        return after;
+    }
     let head_only = request.facts.method == Method::Head;
     let keep_alive = leaves_nothing(worker, request);
     refuse(worker, client, answer, keep_alive, head_only).await
@@ -170,11 +183,27 @@ async fn attempt(
     let result = exchange(worker, client, request, &mut server, &progress).await;
     worker.counters.bytes_up.add(progress.up.get());
     worker.counters.bytes_down.add(progress.down.get());
+    let result = match result {
+        Ok(Reply::Delivered(delivered)) => {
+            let after = delivered_to(
+                worker, client, request, delivered, server, &backend, &progress,
+            );
+            return Ok(after.await);
+        }
+        Ok(Reply::Taken(taken, facts)) => {
+            let source = cached::Source {
+                facts,
+                server,
+                backend: &backend,
+                progress: &progress,
+            };
+            let taken = cached::take(worker, client, request, *taken, source);
+            Box::pin(taken).await
+        }
+        Err(failure) => Err(failure),
+    };
     match result {
-        Ok(delivered) => Ok(delivered_to(
-            worker, client, request, delivered, server, &backend, &progress,
-        )
-        .await),
+        Ok(after) => Ok(after),
         Err(Failure::Unanswered(error)) if may_be_sent_again(&request.facts) => Err(error),
         Err(failure) => {
             match failure.is_timeout() {
@@ -200,7 +229,7 @@ async fn exchange(
     request: &Request,
     server: &mut Peer,
     progress: &Progress,
-) -> Result<Delivered, Failure> {
+) -> Result<Reply, Failure> {
     worker.handle.set_deadline(worker.settings.idle_timeout);
     let Visitor { stream, inbox, .. } = client;
     let (to, replies) = (&server.stream, &mut server.inbox);
@@ -253,7 +282,7 @@ async fn upload<T>(
 }
 
 /// What follows a whole reply.
-async fn delivered_to(
+pub async fn delivered_to(
     worker: &Worker,
     client: &mut Visitor,
     request: &Request,
@@ -266,8 +295,8 @@ async fn delivered_to(
         return carry(worker, client, &mut server).await;
     }
     let uploaded = progress.uploaded.get();
-    if uploaded && leaves_open(&delivered.facts, &server.inbox) {
-        keep(worker, client, backend, server.stream);
+    if uploaded {
+        keep_open(worker, client, backend, &delivered.facts, server);
     }
     // It may be sending the rest of its request, or the next one, which nobody will read.
     let may_be_sending = !uploaded || request.facts.keep_alive || !client.inbox.is_empty();
@@ -278,9 +307,19 @@ async fn delivered_to(
     }
 }
 
-/// Keeps a server's connection for the next request: of this client if it began with its address,
-/// else of any.
-fn keep(worker: &Worker, client: &mut Visitor, backend: &Rc<Backend>, stream: TcpStream) {
+/// Keeps a server's connection for the next request, if its reply leaves it open: of this client if it
+/// began with its address, else of any.
+pub fn keep_open(
+    worker: &Worker,
+    client: &mut Visitor,
+    backend: &Rc<Backend>,
+    reply: &ReplyFacts,
+    server: Peer,
+) {
+    if !leaves_open(reply, &server.inbox) {
+        return;
+    }
+    let stream = server.stream;
     if worker.settings.send_proxy == SendProxy::Off {
         backend.keep(stream);
     } else if stream.quiesce() {

@@ -4,6 +4,7 @@
 //! again; between requests nothing of the thread is held.
 
 mod body;
+mod cached;
 mod exchange;
 mod farewell;
 mod forecast;

@@ -6,6 +6,7 @@ use weir_core::proxy::Engine;
 
 use super::NAME;
 use super::body::{Body, Stopped, relay, relay_data_alone, send_with_head};
+use super::cached::{self, Taken};
 use super::exchange::{Answered, Progress};
 use super::request::Request;
 use super::scratch::Head;
@@ -63,8 +64,16 @@ pub struct Delivered {
     pub keep_alive: bool,
 }
 
+/// What has become of a reply.
+pub enum Reply {
+    /// It has reached the client.
+    Delivered(Delivered),
+    /// The cache takes it, from after its head on.
+    Taken(Box<Taken>, ReplyFacts),
+}
+
 /// Reads the reply and sends it to the client, up to the end of its body; what becomes a tunnel is
-/// left after its head.
+/// left after its head, and so is what the cache takes.
 pub async fn deliver(
     worker: &Worker,
     request: &Request,
@@ -72,7 +81,7 @@ pub async fn deliver(
     inbox: &mut Inbox,
     client: &TcpStream,
     progress: &Progress,
-) -> Result<Delivered, Failure> {
+) -> Result<Reply, Failure> {
     let mut head = worker.scratch.lend();
     let (facts, delivery) = loop {
         head.clear();
@@ -86,6 +95,14 @@ pub async fn deliver(
             sent.map_err(Failure::Client)?;
         }
     };
+    if let Some(seat) = &worker.cache {
+        if !request.facts.method.is_safe() {
+            cached::outdate(seat, &request.head, facts.status, &head);
+        }
+        if let Some(taken) = cached::judge(worker, request, &facts, delivery, &mut head) {
+            return Ok(Reply::Taken(Box::new(taken), facts));
+        }
+    }
     worker.handle.set_deadline(worker.settings.idle_timeout);
     let (lanes, rules, moved) = (&worker.lanes, worker.rules(), &progress.down);
     if delivery.dechunk {
@@ -108,10 +125,10 @@ pub async fn deliver(
     }
     let is_large = moved.get() >= LARGE_BYTES;
     worker.forecast.learn(request.place, is_large);
-    Ok(Delivered {
+    Ok(Reply::Delivered(Delivered {
         facts,
         keep_alive: delivery.keep_alive,
-    })
+    }))
 }
 
 impl From<Stopped> for Failure {

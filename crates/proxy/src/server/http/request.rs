@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use super::cached::Asked;
 use super::forecast::Place;
 use super::scratch::Head;
 use super::target::{Destination, destination};
@@ -22,6 +23,8 @@ pub struct Request {
     pub destination: Destination,
     /// Where the size of its reply is foretold.
     pub place: Place,
+    /// What the cache knows of it; `None` if the cache has no part in it.
+    pub asked: Option<Box<Asked>>,
 }
 
 /// Waits for the client's next request. `first`: the client has not asked anything yet.
@@ -98,6 +101,7 @@ fn read(worker: &Worker, client: &mut Visitor, seen: usize) -> Result<Option<Req
         head: outgoing,
         destination: destination(&head, worker.role()),
         place: Place::of(head.request_line()),
+        asked: None,
     };
     client.inbox.consume(request.facts.len);
     Ok(Some(request))

@@ -1,0 +1,174 @@
+//! Passes a reply of unknown length on to its client, and keeps a copy of its data as long as that
+//! is not too much. Others get it once it is whole: until then nobody knows that it will be kept.
+
+use std::io;
+use std::time::Duration;
+
+use super::store;
+use crate::cache::conditions::kept as kept_head;
+use crate::cache::{Body as KeptBody, Lead, Pieces, Share, Standing, finishes};
+use crate::http::{ChunkScanner, Delivery, Piece, ReplyFacts};
+use crate::runtime::TcpStream;
+use crate::server::http::body::{Body, Stopped, relay, send_from_inbox, send_with_head};
+use crate::server::http::exchange::{Answered, Progress};
+use crate::server::http::reply::Failure;
+use crate::server::http::request::Request;
+use crate::server::inbox::{Inbox, Peer};
+use crate::server::visitor::Visitor;
+use crate::server::worker::Worker;
+use crate::transfer::Broken;
+
+/// A reply that is kept when it turns out to be whole and not too long.
+pub struct Draft {
+    /// The server's head, as it would go out without a cache.
+    pub head: Vec<u8>,
+    /// The head that goes to the client.
+    pub outgoing: Vec<u8>,
+    pub lead: Lead,
+    pub share: Share,
+    pub terms: crate::cache::policy::Terms,
+}
+
+/// The data of a body as it goes by.
+struct Copy {
+    scanner: ChunkScanner,
+    pieces: Pieces,
+    share: Share,
+    longest: u64,
+}
+
+impl Copy {
+    /// Copies the data in the next bytes of the body. False if it has become too much.
+    fn take(&mut self, mut bytes: &[u8]) -> bool {
+        loop {
+            let data = match self.scanner.piece(bytes) {
+                Ok(Piece::Framing(0) | Piece::Data(0) | Piece::End) => return true,
+                Ok(Piece::Framing(length)) => {
+                    bytes = &bytes[length..];
+                    continue;
+                }
+                Ok(Piece::Data(length)) => length,
+                Err(_) => return false,
+            };
+            let length = self.pieces.length() + data as u64;
+            if length > self.longest || !self.share.grow(data as u64) {
+                return false;
+            }
+            self.pieces.copy(&bytes[..data]);
+            bytes = &bytes[data..];
+        }
+    }
+}
+
+/// The client's side of it.
+struct Audience<'a> {
+    client: &'a TcpStream,
+    /// Since when it is gone, and the bytes that had come by then.
+    gone: Option<(u64, u64)>,
+}
+
+impl Audience<'_> {
+    /// Sends the first bytes of the inbox, or throws them away if nobody is there.
+    async fn give(&mut self, inbox: &mut Inbox, bytes: usize, moved: u64) {
+        let after = inbox.bytes().len() - bytes;
+        if self.gone.is_none() && send_from_inbox(inbox, bytes, self.client).await.is_err() {
+            self.gone = Some((self.client.handle().now(), moved));
+        }
+        inbox.consume(inbox.bytes().len() - after);
+    }
+}
+
+/// Sends the reply, and keeps it.
+pub async fn pass_and_keep(
+    worker: &Worker,
+    client: &Visitor,
+    request: &Request,
+    draft: Draft,
+    (facts, delivery): (ReplyFacts, Delivery),
+    server: &mut Peer,
+    progress: &Progress,
+) -> Result<(), Failure> {
+    let Draft {
+        head,
+        outgoing,
+        lead,
+        share,
+        terms,
+    } = draft;
+    let (stream, inbox) = (&server.stream, &mut server.inbox);
+    let mut copy = Copy {
+        scanner: ChunkScanner::new(),
+        pieces: Pieces::default(),
+        share,
+        longest: worker.settings.cache_object,
+    };
+    debug_assert!(!delivery.dechunk);
+    let mut body = Body::new(facts.body);
+    let mut keeps = copy.take(inbox.bytes());
+    progress.answered.set(Answered::Framed);
+    let (to, moved) = (&client.stream, &progress.down);
+    send_with_head(&outgoing, stream, inbox, &mut body, to, moved).await?;
+    let mut audience = Audience {
+        client: &client.stream,
+        gone: None,
+    };
+    while keeps && !body.is_done() {
+        if !goes_on(worker, &audience, progress) {
+            return Err(gone());
+        }
+        worker.handle.set_deadline(worker.settings.idle_timeout);
+        let received = inbox.receive(&worker.lanes.buffers, stream).await;
+        if received.map_err(Broken::From).map_err(Stopped::from)? == 0 {
+            return Err(Stopped::Incomplete.into());
+        }
+        let claimed = body.claim(inbox.bytes()).map_err(Stopped::Malformed)?;
+        keeps = copy.take(&inbox.bytes()[..claimed]);
+        progress.down.set(progress.down.get() + claimed as u64);
+        audience.give(inbox, claimed, progress.down.get()).await;
+    }
+    if keeps {
+        if audience.gone.is_some() {
+            worker.counters.cache_finished.add(1);
+        }
+        let kept = KeptBody::whole(copy.pieces, copy.share);
+        store(
+            worker,
+            request,
+            lead,
+            kept_head(&head),
+            facts.status,
+            terms,
+            kept,
+        );
+        return match audience.gone {
+            Some(_) => Err(gone()),
+            None => Ok(()),
+        };
+    }
+    lead.pass();
+    drop(copy);
+    if audience.gone.is_some() {
+        return Err(gone());
+    }
+    let (lanes, rules, to) = (&worker.lanes, worker.rules(), &client.stream);
+    relay(lanes, stream, inbox, to, &mut body, rules, &progress.down).await?;
+    Ok(())
+}
+
+fn gone() -> Failure {
+    Failure::Client(io::ErrorKind::ConnectionReset.into())
+}
+
+/// Whether there is a client, or it is worth finishing without one.
+fn goes_on(worker: &Worker, audience: &Audience<'_>, progress: &Progress) -> bool {
+    let Some((at, received)) = audience.gone else {
+        return true;
+    };
+    let standing = Standing {
+        received: progress.down.get(),
+        length: None,
+        since: progress.down.get() - received,
+        elapsed: Duration::from_millis(worker.handle.now() - at),
+    };
+    finishes(worker.settings.finish_on_abort, standing)
+}

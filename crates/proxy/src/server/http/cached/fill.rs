@@ -1,0 +1,149 @@
+//! Receives a reply of known length into the cache, as a task of its own: no client's pace is its
+//! pace, and a client that goes away takes nothing from those who stay.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_core::proxy::{FinishOnAbort, Proxy, SendProxy};
+
+use crate::cache::{Filler, Kept, Lead, Standing, finishes};
+use crate::http::ReplyFacts;
+use crate::metrics::ListenerCounters;
+use crate::runtime::{Clock, Handle};
+use crate::server::http::reply::leaves_open;
+use crate::server::inbox::Peer;
+use crate::transfer::TURN_BYTES;
+use crate::upstream::Backend;
+
+/// A reply on its way into the cache.
+pub struct Fill {
+    pub server: Peer,
+    pub backend: Rc<Backend>,
+    pub facts: ReplyFacts,
+    pub filler: Filler,
+    pub lead: Lead,
+    pub kept: Kept,
+    pub counters: Arc<ListenerCounters>,
+    pub settings: Arc<Proxy>,
+    pub handle: Handle,
+}
+
+/// Since when nobody reads, and how much was there then.
+#[derive(Clone, Copy)]
+struct Abandoned {
+    at: Clock,
+    received: u64,
+}
+
+impl Fill {
+    /// Takes what was received with the head. If that is not all, a task receives the rest.
+    pub fn begin(mut self) {
+        match self.take_ahead() {
+            true => self.finish(),
+            false => self.handle.clone().spawn(self.run()),
+        }
+    }
+
+    fn take_ahead(&mut self) -> bool {
+        let inbox = &mut self.server.inbox;
+        let most = usize::try_from(self.filler.left()).unwrap_or(usize::MAX);
+        let ahead = inbox.bytes().len().min(most);
+        if ahead > 0 {
+            self.filler.copy(&inbox.bytes()[..ahead]);
+            inbox.consume(ahead);
+            self.counters.bytes_down.add(ahead as u64);
+        }
+        self.filler.left() == 0
+    }
+
+    /// Receives the rest, as long as somebody reads it or it is worth finishing.
+    async fn run(mut self) {
+        let mut abandoned = None;
+        let mut turn = 0;
+        while self.filler.left() > 0 {
+            abandoned = match self.filler.is_abandoned() {
+                true => Some(abandoned.unwrap_or_else(|| self.abandoned_now())),
+                false => None,
+            };
+            if abandoned.is_some_and(|abandoned| !self.is_worth_finishing(abandoned)) {
+                return self.counters.transfers_broken.add(1);
+            }
+            let Some(received) = self.receive(abandoned).await else {
+                return self.broken();
+            };
+            turn += received as u64;
+            if turn >= TURN_BYTES {
+                turn = 0;
+                self.handle.yield_now().await;
+            }
+        }
+        self.counters
+            .cache_finished
+            .add(u64::from(abandoned.is_some()));
+        self.finish();
+    }
+
+    /// All of it is there: keeps it, and the connection.
+    fn finish(self) {
+        self.filler.finish();
+        self.counters.count_kept(self.lead.keep(self.kept));
+        // One that began with a client's address is of no use to others.
+        let for_all = self.settings.send_proxy == SendProxy::Off;
+        if for_all && leaves_open(&self.facts, &self.server.inbox) {
+            self.backend.keep(self.server.stream);
+        }
+    }
+
+    fn broken(self) {
+        self.backend.counters.failures.add(1);
+    }
+
+    /// Receives what comes next; `None` if nothing will. 0 bytes may mean that the last reader left.
+    async fn receive(&mut self, abandoned: Option<Abandoned>) -> Option<usize> {
+        let (stream, filler) = (&self.server.stream, &mut self.filler);
+        self.handle.set_deadline(match abandoned {
+            Some(abandoned) => patience(&self.settings, self.handle.now() - abandoned.at),
+            None => self.settings.idle_timeout,
+        });
+        let left_alone = || abandoned.is_none() && filler.is_abandoned();
+        stream.readable_or(left_alone).await.ok()?;
+        match stream.try_receive(filler.space()) {
+            Ok(Some(0)) | Err(_) => None,
+            Ok(Some(received)) => {
+                filler.filled(received);
+                self.counters.bytes_down.add(received as u64);
+                Some(received)
+            }
+            Ok(None) => Some(0),
+        }
+    }
+
+    fn abandoned_now(&self) -> Abandoned {
+        Abandoned {
+            at: self.handle.now(),
+            received: self.filler.received(),
+        }
+    }
+
+    fn is_worth_finishing(&self, abandoned: Abandoned) -> bool {
+        let received = self.filler.received();
+        let standing = Standing {
+            received,
+            length: Some(received + self.filler.left()),
+            since: received - abandoned.received,
+            elapsed: Duration::from_millis(self.handle.now() - abandoned.at),
+        };
+        finishes(self.settings.finish_on_abort, standing)
+    }
+}
+
+/// How long a reply that nobody waits for may say nothing.
+fn patience(settings: &Proxy, elapsed: Clock) -> Duration {
+    match settings.finish_on_abort {
+        FinishOnAbort::Time(most) => most
+            .saturating_sub(Duration::from_millis(elapsed))
+            .min(settings.idle_timeout),
+        _ => settings.idle_timeout,
+    }
+}

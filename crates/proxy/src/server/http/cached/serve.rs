@@ -1,0 +1,218 @@
+//! Sends a kept reply, or as much of it as the client wants.
+
+use std::io::IoSlice;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::Asked;
+use super::status::How;
+use crate::cache::conditions::{Part, not_modified_fields};
+use crate::cache::{Body, Entry, Found, Reader, Seat, fields};
+use crate::http::rewrite::{append_field, append_number};
+use crate::http::{Method, Version};
+use crate::runtime::TcpStream;
+use crate::server::http::request::Request;
+use crate::server::http::{After, leaves_nothing};
+use crate::server::visitor::Visitor;
+use crate::server::worker::Worker;
+use crate::transfer::TURN_BYTES;
+
+/// Bytes given to the kernel in one call: what it takes in about the time that a splice does.
+const SEND_BYTES: u64 = 256 * 1024;
+
+/// What a client gets of a kept reply.
+#[derive(Debug, PartialEq, Eq)]
+enum Cut {
+    Whole,
+    Part(Range<u64>),
+    OutsideOf(u64),
+    NotModified,
+}
+
+impl Cut {
+    fn of(asked: &Asked, method: Method, entry: &Entry) -> Cut {
+        // RFC 9110 Sections 13.2.1 and 14.2: conditions and ranges are for replies of 200.
+        if entry.status != 200 {
+            return Cut::Whole;
+        }
+        if asked.conditions.met_by(&entry.head) {
+            return Cut::NotModified;
+        }
+        let length = entry.body.length();
+        match asked.conditions.part(&entry.head, length) {
+            Part::Bytes(range) if method == Method::Get => Cut::Part(range),
+            Part::Outside if method == Method::Get => Cut::OutsideOf(length),
+            _ => Cut::Whole,
+        }
+    }
+
+    /// Which bytes of the body are sent.
+    fn range(&self, length: u64) -> Range<u64> {
+        match self {
+            Cut::Whole => 0..length,
+            Cut::Part(range) => range.clone(),
+            Cut::OutsideOf(_) | Cut::NotModified => 0..0,
+        }
+    }
+
+    fn write_head(&self, entry: &Entry, out: &mut Vec<u8>) {
+        match self {
+            Cut::Whole => out.extend_from_slice(&entry.head),
+            Cut::Part(range) => {
+                out.extend_from_slice(b"HTTP/1.1 206 Partial Content\r\n");
+                fields::fields(&entry.head).for_each(|field| out.extend_from_slice(field.line));
+                let (first, last, length) = (range.start, range.end - 1, entry.body.length());
+                let value = format!("bytes {first}-{last}/{length}");
+                append_field(out, "Content-Range", value.as_bytes());
+            }
+            Cut::OutsideOf(length) => {
+                out.extend_from_slice(b"HTTP/1.1 416 Range Not Satisfiable\r\n");
+                not_modified_fields(&entry.head, out);
+                append_field(out, "Content-Range", format!("bytes */{length}").as_bytes());
+            }
+            Cut::NotModified => {
+                out.extend_from_slice(b"HTTP/1.1 304 Not Modified\r\n");
+                not_modified_fields(&entry.head, out);
+            }
+        }
+        let has_length = !matches!(self, Cut::NotModified) && entry.status != 204;
+        if has_length {
+            let range = self.range(entry.body.length());
+            append_number(out, "Content-Length", range.end - range.start);
+        }
+    }
+}
+
+/// Why a kept reply did not reach the client whole.
+enum Unsent {
+    Client,
+    /// The server's reply broke off while the client followed it.
+    Reply,
+}
+
+/// Sends it.
+pub async fn serve(
+    worker: &Worker,
+    seat: &Seat,
+    client: &Visitor,
+    request: &Request,
+    asked: &Asked,
+    entry: &Entry,
+    how: How,
+) -> After {
+    // As long as it is held, the body is filled.
+    let _reader = Reader::new(&entry.body, seat);
+    let keep_alive = leaves_nothing(worker, request);
+    let cut = Cut::of(asked, request.facts.method, entry);
+    let mut head = worker.scratch.lend();
+    cut.write_head(entry, &mut head);
+    append_number(&mut head, "Age", seat.cache.age(entry));
+    how.write(&mut head);
+    match (keep_alive, request.facts.version) {
+        (false, _) => append_field(&mut head, "Connection", b"close"),
+        (true, Version::Http10) => append_field(&mut head, "Connection", b"keep-alive"),
+        (true, Version::Http11) => {}
+    }
+    head.extend_from_slice(b"\r\n");
+    let range = match request.facts.method {
+        Method::Head => 0..0,
+        _ => cut.range(entry.body.length()),
+    };
+    let length = range.end - range.start;
+    match send(worker, seat, &client.stream, &head, &entry.body, range).await {
+        Ok(()) => {
+            if !matches!(how, How::Stored(_)) {
+                worker.counters.cache_bytes.add(length);
+            }
+            match (keep_alive, request.facts.keep_alive) {
+                (true, _) => After::Continue,
+                (false, true) => After::Linger,
+                (false, false) => After::Close,
+            }
+        }
+        Err(Unsent::Client) => {
+            worker.counters.transfers_broken.add(1);
+            After::Reset
+        }
+        // The head says how long the body is: the client sees that it is not whole.
+        Err(Unsent::Reply) => {
+            worker.counters.transfers_broken.add(1);
+            After::Linger
+        }
+    }
+}
+
+/// Sends the head and this part of the body, as it comes if it is growing.
+async fn send(
+    worker: &Worker,
+    seat: &Seat,
+    client: &TcpStream,
+    mut head: &[u8],
+    body: &Body,
+    mut range: Range<u64>,
+) -> Result<(), Unsent> {
+    let mut parts = Vec::new();
+    let mut turn = 0;
+    while !head.is_empty() || !range.is_empty() {
+        worker.handle.set_deadline(worker.settings.idle_timeout);
+        parts.clear();
+        if !range.is_empty() {
+            let most = (range.end - range.start).min(SEND_BYTES);
+            match body.read(range.start, most, &mut parts, || seat.waiter()) {
+                Found::Some => {}
+                Found::Broken => return Err(Unsent::Reply),
+                Found::NotYet if !head.is_empty() => {}
+                Found::NotYet => {
+                    wait_for_more(client, body, range.start, seat).await?;
+                    continue;
+                }
+            }
+        }
+        client.writable().await.map_err(|_| Unsent::Client)?;
+        let sent = send_once(client, head, &parts, &range)?;
+        let of_head = sent.min(head.len());
+        head = &head[of_head..];
+        range.start += (sent - of_head) as u64;
+        turn += sent as u64;
+        if turn >= TURN_BYTES {
+            turn = 0;
+            worker.handle.yield_now().await;
+        }
+    }
+    Ok(())
+}
+
+/// One call; says how much the socket took.
+fn send_once(
+    client: &TcpStream,
+    head: &[u8],
+    parts: &[Bytes],
+    range: &Range<u64>,
+) -> Result<usize, Unsent> {
+    let bytes: usize = parts.iter().map(Bytes::len).sum();
+    let slices = std::iter::once(head).filter(|head| !head.is_empty());
+    let slices = slices.chain(parts.iter().map(|part| &part[..]));
+    let slices: Vec<_> = slices.map(IoSlice::new).collect();
+    // Only what is there and not yet given makes the last segment worth holding back.
+    let more = bytes as u64 == SEND_BYTES && bytes as u64 != range.end - range.start;
+    let sent = client.try_send_parts(&slices, head.len() + bytes, more);
+    Ok(sent.map_err(|_| Unsent::Client)?.unwrap_or(0))
+}
+
+/// Waits until the body has grown beyond `at`, or will not any more.
+async fn wait_for_more(
+    client: &TcpStream,
+    body: &Body,
+    at: u64,
+    seat: &Seat,
+) -> Result<(), Unsent> {
+    let grown = || {
+        let found = body.read(at, 1, &mut Vec::new(), || seat.waiter());
+        (found != Found::NotYet).then_some(())
+    };
+    match client.wait_for(grown).await {
+        Ok(Some(())) => Ok(()),
+        Ok(None) | Err(_) => Err(Unsent::Client),
+    }
+}

@@ -1,0 +1,67 @@
+//! `Cache-Status` (RFC 9211): what the cache did for a request.
+
+use std::io::Write;
+
+use crate::http::rewrite::append_field;
+use crate::server::http::NAME;
+
+/// Why a request went to a server (Section 2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forward {
+    /// Nothing was kept for its URI.
+    UriMiss,
+    /// What was kept is for requests with other fields.
+    VaryMiss,
+    /// What was kept is stale, or the client wants it validated.
+    Stale,
+    /// The request does not let the cache answer.
+    Request,
+}
+
+impl Forward {
+    fn name(self) -> &'static str {
+        match self {
+            Forward::UriMiss => "uri-miss",
+            Forward::VaryMiss => "vary-miss",
+            Forward::Stale => "stale",
+            Forward::Request => "request",
+        }
+    }
+}
+
+/// How a client got its reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// From the cache; fresh for so many seconds yet, or stale for so many.
+    Hit(i64),
+    /// From a server, and it is kept now.
+    Stored(Forward),
+    /// From the cache, after a server confirmed it.
+    Confirmed,
+    /// From another request's fetch.
+    Collapsed(Forward),
+    /// From the cache, as the server failed.
+    StandIn,
+    /// From a server, and it is not kept; why not.
+    Passed(Forward, Option<&'static str>),
+}
+
+impl How {
+    /// Appends the field.
+    pub fn write(self, out: &mut Vec<u8>) {
+        let mut value = Vec::with_capacity(64);
+        let written = match self {
+            How::Hit(ttl) => write!(value, "{NAME}; hit; ttl={ttl}"),
+            How::Stored(why) => write!(value, "{NAME}; fwd={}; stored", why.name()),
+            How::Confirmed => write!(value, "{NAME}; fwd=stale; fwd-status=304"),
+            How::Collapsed(why) => write!(value, "{NAME}; fwd={}; collapsed", why.name()),
+            How::StandIn => write!(value, "{NAME}; fwd=stale; detail=stale-if-error"),
+            How::Passed(why, None) => write!(value, "{NAME}; fwd={}", why.name()),
+            How::Passed(why, Some(detail)) => {
+                write!(value, "{NAME}; fwd={}; detail={detail}", why.name())
+            }
+        };
+        written.expect("a vector takes every write");
+        append_field(out, "Cache-Status", &value);
+    }
+}
