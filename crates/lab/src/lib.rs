@@ -17,6 +17,7 @@ pub mod interrupt;
 pub mod matrix;
 pub mod netns;
 pub mod plot;
+pub mod process;
 pub mod program;
 pub mod proxy;
 pub mod report;

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use weir_lab::error::Result;
-use weir_lab::experiments::{bursts, crosscheck, demo, flash_crowd, proxy_bench, proxy_matrix};
+use weir_lab::experiments::{
+    bursts, crosscheck, demo, flash_crowd, proxy_bench, proxy_idle, proxy_matrix, proxy_slow,
+};
 use weir_lab::interrupt;
 use weir_lab::server::one_packet::{self, Mode};
 
@@ -29,6 +31,10 @@ enum Command {
     Crosscheck(crosscheck::Args),
     /// weir's proxy against HAProxy and nginx: CPU per reply, latency, throughput
     ProxyBench(proxy_bench::Args),
+    /// What idle tunnels and kept connections cost weir's proxy, HAProxy and nginx
+    ProxyIdle(proxy_idle::Args),
+    /// What slow readers of large bodies cost weir's proxy, HAProxy and nginx
+    ProxySlow(proxy_slow::Args),
     /// Hostile clients and origins around weir's proxy: every byte and every end is checked
     ProxyMatrix(proxy_matrix::Args),
     /// The built-in one-packet server, until Ctrl-C
@@ -72,6 +78,8 @@ fn run(command: Command) -> Result<()> {
         Command::Bursts(args) => bursts::run(&args),
         Command::Crosscheck(args) => crosscheck::run(&args),
         Command::ProxyBench(args) => proxy_bench::run(&args),
+        Command::ProxyIdle(args) => proxy_idle::run(&args),
+        Command::ProxySlow(args) => proxy_slow::run(&args),
         Command::ProxyMatrix(args) => proxy_matrix::run(&args),
         Command::Serve(args) => one_packet::serve(one_packet::Settings {
             port: args.port,

@@ -15,6 +15,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -86,11 +87,7 @@ impl Netns {
         let file = self.open()?;
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                setns(file.as_fd(), CloneFlags::CLONE_NEWNET)
-                    .context(format!("cannot enter network namespace {}", self.name))?;
-                if let Some(cpu) = cpu {
-                    crate::cpu::pin_this_thread(cpu)?;
-                }
+                enter(&file, &self.name, cpu)?;
                 work()
             });
             match thread.join() {
@@ -98,6 +95,22 @@ impl Netns {
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         })
+    }
+
+    /// Starts a thread inside the namespace that has a table of descriptors of its own
+    /// (CLONE_FILES): each such thread may hold as many as RLIMIT_NOFILE allows one process.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        cpu: usize,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<JoinHandle<Result<T>>> {
+        let (file, name) = (self.open()?, self.name.clone());
+        Ok(std::thread::spawn(move || {
+            enter(&file, &name, Some(cpu))?;
+            unshare(CloneFlags::CLONE_FILES)
+                .context("cannot give a thread a table of descriptors")?;
+            work()
+        }))
     }
 
     /// Like [`Netns::run`], with /sys showing this namespace's devices (sysfs shows those of the
@@ -136,6 +149,12 @@ impl Netns {
     fn open(&self) -> Result<File> {
         File::open(self.path()).context(format!("cannot open network namespace {}", self.name))
     }
+}
+
+fn enter(netns: &File, name: &str, cpu: Option<usize>) -> Result<()> {
+    setns(netns.as_fd(), CloneFlags::CLONE_NEWNET)
+        .context(format!("cannot enter network namespace {name}"))?;
+    cpu.map_or(Ok(()), crate::cpu::pin_this_thread)
 }
 
 impl Drop for Netns {

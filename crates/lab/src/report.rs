@@ -1,10 +1,13 @@
 //! Rows, medians and tables of an experiment.
 
+use std::path::Path;
+
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::client::{Fate, Wire};
+use crate::error::{Context, Result};
 use crate::experiments::point::{Measured, TableTwo};
 
 /// A distribution of times in ms, of the connections counted.
@@ -420,6 +423,17 @@ pub fn table_two(summaries: &[Summary]) -> String {
         })
         .collect();
     table(&head, &rows)
+}
+
+/// Writes results as JSON into `results.json` of a folder, which is created; returns the JSON.
+pub fn write_json(results: &impl Serialize, out: &Path) -> Result<String> {
+    let what = "cannot write the results as JSON";
+    let json = serde_json::to_string_pretty(results).context(what)?;
+    let path = out.join("results.json");
+    std::fs::create_dir_all(out).context(format!("cannot create folder {}", out.display()))?;
+    std::fs::write(&path, &json).context(format!("cannot write {}", path.display()))?;
+    eprintln!("weir-lab: wrote {}", path.display());
+    Ok(json)
 }
 
 /// The machine in one line: kernel and processors.

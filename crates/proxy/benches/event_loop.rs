@@ -5,6 +5,7 @@
 //! and what differs is the loops. The two take turns; medians of the rounds with their quartiles.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -64,7 +65,7 @@ fn own_loop() {
         async move {
             let server = dial(&handle, addresses.echo).await;
             // Whoever ends first, its peer reads it as an end.
-            let _ = try_both(pump(&client, &server), pump(&server, &client)).await;
+            let _ = try_both(pin!(pump(&client, &server)), pin!(pump(&server, &client))).await;
         }
     });
     let clients = async move {

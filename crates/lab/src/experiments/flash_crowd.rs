@@ -12,7 +12,7 @@ use super::saturation::{self, Peak};
 use crate::bed::{Bed, Layout};
 use crate::client::tcp::Kind;
 use crate::client::{Generator, Load, Pattern};
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::report::{self, Row, Summary, count, ms};
 use crate::server::{Program, Spec};
 
@@ -421,9 +421,9 @@ fn summarize(policies: &[Policy], rates: &RateList, rows: &[Row]) -> Vec<Summary
 /// Runs the experiment of the command line: tables or JSON on stdout, files in --out.
 pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
-    write_files(&results, &args.out)?;
+    let json = write_files(&results, &args.out)?;
     if args.json {
-        println!("{}", to_json(&results)?);
+        println!("{json}");
     } else {
         print!("{}", tables(&results));
     }
@@ -448,17 +448,11 @@ pub fn tables(results: &Results) -> String {
     )
 }
 
-fn to_json(results: &Results) -> Result<String> {
-    serde_json::to_string_pretty(results).context("cannot write the results as JSON")
-}
-
-/// Writes results.json and the pictures into a folder, which is created.
-pub fn write_files(results: &Results, out: &Path) -> Result<()> {
-    let json = out.join("results.json");
-    std::fs::create_dir_all(out).context(format!("cannot create folder {}", out.display()))?;
-    std::fs::write(&json, to_json(results)?).context(format!("cannot write {}", json.display()))?;
-    eprintln!("weir-lab: wrote {}", json.display());
-    crate::plot::flash_crowd::write(results, out)
+/// Writes results.json and the pictures into a folder, which is created; returns the JSON.
+pub fn write_files(results: &Results, out: &Path) -> Result<String> {
+    let json = report::write_json(results, out)?;
+    crate::plot::flash_crowd::write(results, out)?;
+    Ok(json)
 }
 
 #[cfg(test)]

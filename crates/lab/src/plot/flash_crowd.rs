@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use plotters::chart::{ChartBuilder, ChartContext};
+use plotters::chart::ChartContext;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::{
-    Area, Coordinates, FAILED, FAINT, GRID, INK, colour, decade_above, draw_legend, draw_markers,
-    drawing_failed, text,
+    Area, Axes, Coordinates, FAILED, FAINT, colour, decade_above, draw_axes, draw_header,
+    draw_legend, draw_markers, drawing_failed, panel, text,
 };
 use crate::error::{Context, Result};
 use crate::experiments::flash_crowd::Results;
@@ -55,7 +55,8 @@ pub fn draw(results: &Results) -> Result<String> {
         let (header, rest) = root.split_vertically(HEADER_HEIGHT);
         let (panels, legend) = rest.split_vertically(SIZE.1 - HEADER_HEIGHT - LEGEND_HEIGHT);
         let (left, right) = panels.split_horizontally(SIZE.0 / 2);
-        draw_header(&header, results).context(FAILED)?;
+        let title = format!("Flash crowd: {}", results.server);
+        draw_header(&header, &title, &note(results)).context(FAILED)?;
         draw_throughput(&left, results, &lines).map_err(drawing_failed)?;
         draw_response(&right, results, &lines).map_err(drawing_failed)?;
         let names: Vec<&str> = lines.iter().map(|line| line.policy).collect();
@@ -87,28 +88,16 @@ fn lines(summaries: &[Summary]) -> Vec<Line<'_>> {
     lines
 }
 
-fn draw_header(
-    area: &Area,
-    results: &Results,
-) -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let title = FontDesc::new(FontFamily::SansSerif, 21.0, FontStyle::Bold).color(&INK);
-    area.draw_text(
-        &format!("Flash crowd: {}", results.server),
-        &title,
-        (24, 14),
-    )?;
+fn note(results: &Results) -> String {
     let flawed = results
         .summaries
         .iter()
         .any(|point| point.median.flaw.is_some());
-    let note = if flawed {
-        "; a white dot marks points measured on a busy machine"
-    } else {
-        ""
+    let flaws = match flawed {
+        true => "; a white dot marks points measured on a busy machine",
+        false => "",
     };
-    let machine = format!("{}; {}{note}", results.machine, results.load);
-    area.draw_text(&machine, &text(13, FAINT), (24, 46))?;
-    Ok(())
+    format!("{}; {}{flaws}", results.machine, results.load)
 }
 
 fn largest(lines: &[Line], value: impl Fn(&Summary) -> f64 + Copy) -> f64 {
@@ -202,17 +191,6 @@ fn time_label(ms: f64) -> String {
     }
 }
 
-fn panel<'a, 'b>(area: &'a Area<'b>, title: &str) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
-    let mut builder = ChartBuilder::on(area);
-    builder
-        .caption(title, text(15, INK))
-        .margin_left(16)
-        .margin_right(28)
-        .x_label_area_size(46)
-        .y_label_area_size(64);
-    builder
-}
-
 fn configure<X, Y>(
     chart: &mut ChartContext<'_, SVGBackend<'_>, Coordinates<X, Y>>,
     label: impl Fn(&f64) -> String,
@@ -221,20 +199,13 @@ where
     X: Ranged<ValueType = f64> + ValueFormatter<f64>,
     Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
-    chart
-        .configure_mesh()
-        .x_desc("Offered load, connections/s")
-        .x_label_formatter(&|x| count(*x))
-        .y_label_formatter(&label)
-        .x_labels(6)
-        .y_labels(7)
-        .axis_style(FAINT)
-        .bold_line_style(GRID)
-        .light_line_style(TRANSPARENT)
-        .label_style(text(13, INK))
-        .axis_desc_style(text(13, INK))
-        .draw()?;
-    Ok(())
+    let axes = Axes {
+        x_title: "Offered load, connections/s",
+        x_labels: 6,
+        x_label: &|x| count(*x),
+        y_label: &label,
+    };
+    draw_axes(chart, &axes)
 }
 
 fn mark_saturation<X, Y>(

@@ -5,9 +5,9 @@ pub mod proxy;
 
 use std::path::Path;
 
-use plotters::chart::ChartContext;
+use plotters::chart::{ChartBuilder, ChartContext};
 use plotters::coord::Shift;
-use plotters::coord::ranged1d::Ranged;
+use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -87,6 +87,65 @@ fn text(size: u32, colour: RGBColor) -> TextStyle<'static> {
 
 fn decade_above(value: f64) -> f64 {
     10f64.powf(value.max(1e-3).log10().floor() + 1.0)
+}
+
+/// An empty panel under a title; its margins are the same in all pictures.
+fn panel<'a, 'b>(area: &'a Area<'b>, title: &str) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
+    let mut builder = ChartBuilder::on(area);
+    builder
+        .caption(title, text(15, INK))
+        .margin_left(16)
+        .margin_right(28)
+        .x_label_area_size(46)
+        .y_label_area_size(64);
+    builder
+}
+
+/// What is written along a panel's axes.
+struct Axes<'a> {
+    /// What the horizontal axis is.
+    x_title: &'a str,
+    /// Labels along it, at most.
+    x_labels: usize,
+    x_label: &'a dyn Fn(&f64) -> String,
+    y_label: &'a dyn Fn(&f64) -> String,
+}
+
+/// Axes, labels and grid, in the style of all pictures.
+fn draw_axes<X, Y>(
+    chart: &mut ChartContext<'_, SVGBackend<'_>, Coordinates<X, Y>>,
+    axes: &Axes<'_>,
+) -> std::result::Result<(), Box<dyn std::error::Error>>
+where
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    chart
+        .configure_mesh()
+        .x_desc(axes.x_title)
+        .x_label_formatter(&axes.x_label)
+        .y_label_formatter(&axes.y_label)
+        .x_labels(axes.x_labels)
+        .y_labels(7)
+        .axis_style(FAINT)
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .label_style(text(13, INK))
+        .axis_desc_style(text(13, INK))
+        .draw()?;
+    Ok(())
+}
+
+/// Title and, smaller, what the picture shows.
+fn draw_header(
+    area: &Area,
+    title: &str,
+    note: &str,
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let style = FontDesc::new(FontFamily::SansSerif, 21.0, FontStyle::Bold).color(&INK);
+    area.draw_text(title, &style, (24, 14))?;
+    area.draw_text(note, &text(13, FAINT), (24, 46))?;
+    Ok(())
 }
 
 /// Markers whose shapes differ as the colours do, for prints in grey.

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use plotters::chart::ChartBuilder;
 use plotters::prelude::*;
 
 use super::{
-    Area, FAILED, FAINT, GRID, INK, colour, draw_legend, draw_markers, drawing_failed, text,
+    Area, Axes, FAILED, colour, draw_axes, draw_header, draw_legend, draw_markers, drawing_failed,
+    panel,
 };
 use crate::error::{Context, Result};
 use crate::experiments::proxy_bench::{Kind, Results, Size, Summary};
@@ -100,7 +100,12 @@ fn draw(results: &Results) -> Result<Option<String>> {
         root.fill(&WHITE).context(FAILED)?;
         let (header, rest) = root.split_vertically(HEADER_HEIGHT);
         let (charts, legend) = rest.split_vertically(SIZE.1 - HEADER_HEIGHT - LEGEND_HEIGHT);
-        draw_header(&header, results, reference).context(FAILED)?;
+        let title = format!(
+            "CPU time on the proxy's core per reply, {} = 1",
+            reference.name()
+        );
+        let note = format!("{}; {}", results.machine, results.load);
+        draw_header(&header, &title, &note).context(FAILED)?;
         for (area, panel) in charts.split_evenly((1, panels.len())).iter().zip(&panels) {
             draw_panel(area, panel, &contenders, reference).map_err(drawing_failed)?;
         }
@@ -114,65 +119,37 @@ fn draw(results: &Results) -> Result<Option<String>> {
     Ok(Some(svg))
 }
 
-fn draw_header(
-    area: &Area,
-    results: &Results,
-    reference: Contender,
-) -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let title = FontDesc::new(FontFamily::SansSerif, 21.0, FontStyle::Bold).color(&INK);
-    let line = format!(
-        "CPU time on the proxy's core per reply, {} = 1",
-        reference.name()
-    );
-    area.draw_text(&line, &title, (24, 14))?;
-    let machine = format!("{}; {}", results.machine, results.load);
-    area.draw_text(&machine, &text(13, FAINT), (24, 46))?;
-    Ok(())
-}
-
 fn draw_panel(
     area: &Area,
-    panel: &Panel,
+    shown: &Panel,
     contenders: &[Contender],
     reference: Contender,
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let lines: Vec<Vec<(f64, f64)>> = contenders
         .iter()
-        .map(|&contender| panel.line(contender, reference))
+        .map(|&contender| shown.line(contender, reference))
         .collect();
     let shares = lines.iter().flatten().map(|(_, share)| *share);
     let top = shares.fold(1.0, f64::max) * 1.1;
-    let last = panel.sizes.len() as f64 - 1.0;
-    let caption = match panel.kind {
+    let last = shown.sizes.len() as f64 - 1.0;
+    let caption = match shown.kind {
         Kind::Get => "GET on kept connections",
         _ => "Tunnels",
     };
-    let mut chart = ChartBuilder::on(area)
-        .caption(caption, text(15, INK))
-        .margin_left(16)
-        .margin_right(28)
-        .x_label_area_size(46)
-        .y_label_area_size(64)
-        .build_cartesian_2d(-0.2..last + 0.2, 0.0..top)?;
+    let mut chart = panel(area, caption).build_cartesian_2d(-0.2..last + 0.2, 0.0..top)?;
     let label = |place: &f64| {
-        let size = panel.sizes.get(place.round() as usize);
+        let size = shown.sizes.get(place.round() as usize);
         let whole = (place - place.round()).abs() < 0.01;
         size.filter(|_| whole)
             .map_or(String::new(), Size::to_string)
     };
-    chart
-        .configure_mesh()
-        .x_desc("Bytes of a reply")
-        .x_label_formatter(&label)
-        .y_label_formatter(&|share| format!("{share:.1}"))
-        .x_labels(panel.sizes.len() * 2)
-        .y_labels(7)
-        .axis_style(FAINT)
-        .bold_line_style(GRID)
-        .light_line_style(TRANSPARENT)
-        .label_style(text(13, INK))
-        .axis_desc_style(text(13, INK))
-        .draw()?;
+    let axes = Axes {
+        x_title: "Bytes of a reply",
+        x_labels: shown.sizes.len() * 2,
+        x_label: &label,
+        y_label: &|share| format!("{share:.1}"),
+    };
+    draw_axes(&mut chart, &axes)?;
     for (index, line) in lines.iter().enumerate() {
         let stroke = colour(index).stroke_width(2);
         chart.draw_series(LineSeries::new(line.iter().copied(), stroke))?;

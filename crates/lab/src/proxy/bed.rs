@@ -56,6 +56,15 @@ const LINK: &str = "2500mbit";
 /// Distance of two polls of a device, when nothing else is in the way.
 pub const MODERATION: Duration = Duration::from_micros(100);
 
+/// When a device's packets are handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Receive {
+    /// Every [`MODERATION`], as by a card that moderates its interrupts: for CPU time under load.
+    Moderated,
+    /// As they come: for delays, and for a machine that has nothing to do while its connections are idle.
+    AtOnce,
+}
+
 /// The namespaces; removed on drop.
 #[derive(Debug)]
 pub struct Bed {
@@ -71,7 +80,7 @@ pub struct Bed {
 
 impl Bed {
     /// Builds the bed. Removes what killed labs have left behind first.
-    pub fn build(layout: Layout) -> Result<Bed> {
+    pub fn build(layout: Layout, receive: Receive) -> Result<Bed> {
         crate::netns::require_root()?;
         crate::netns::sweep_stale();
         let bed = Bed {
@@ -95,10 +104,17 @@ impl Bed {
         for device in ["front", "back"] {
             bed.proxy.steer_receive_work(device, layout.server_cpu)?;
         }
-        let cpu = layout.client_cpu;
-        moderate(&bed.proxy, "front", &bed.client, "veth0", cpu)?;
-        moderate(&bed.proxy, "back", &bed.origin, "veth0", cpu)?;
-        moderate(&bed.origin, "veth0", &bed.proxy, "back", cpu)?;
+        let received = [
+            (&bed.proxy, "front", &bed.client, "veth0"),
+            (&bed.proxy, "back", &bed.origin, "veth0"),
+            (&bed.origin, "veth0", &bed.proxy, "back"),
+        ];
+        for (netns, device, peer, other) in received {
+            set_offload(netns, device, Offload::Gro, true)?;
+            if receive == Receive::Moderated {
+                moderate(netns, device, peer, other, layout.client_cpu)?;
+            }
+        }
         Ok(bed)
     }
 
@@ -195,7 +211,6 @@ fn sent_and_dropped(text: &str, device: &str) -> i64 {
 /// Moderates the interrupts of `device`, and has its polling begin, and so stay, on one CPU by a packet that
 /// is sent to it there. A broadcast, so that no answer begins the polling of another device.
 fn moderate(netns: &Netns, device: &str, peer: &Netns, other: &str, cpu: usize) -> Result<()> {
-    set_offload(netns, device, Offload::Gro, true)?;
     netns.run_with_sysfs(|| {
         let settings = [
             ("gro_flush_timeout", MODERATION.as_nanos().to_string()),

@@ -89,6 +89,24 @@ impl Scratch {
 impl Connection {
     /// Begins to connect; [`Connection::advance`] sends the first request once it is established.
     pub fn open(target: SocketAddr, bytes: usize, style: Style) -> Result<Connection> {
+        Connection::open_with(target, bytes, style, None)
+    }
+
+    /// As [`open`](Self::open), to be kept, with a receive buffer of so many bytes (SO_RCVBUF).
+    pub fn open_narrow(
+        target: SocketAddr,
+        bytes: usize,
+        receive_buffer: usize,
+    ) -> Result<Connection> {
+        Connection::open_with(target, bytes, Style::KeepAlive, Some(receive_buffer))
+    }
+
+    fn open_with(
+        target: SocketAddr,
+        bytes: usize,
+        style: Style,
+        receive_buffer: Option<usize>,
+    ) -> Result<Connection> {
         let what = "cannot connect to the proxy";
         let socket = socket2::Socket::new(
             socket2::Domain::for_address(target),
@@ -98,7 +116,11 @@ impl Connection {
         .context(what)?;
         let prepared = socket
             .set_nonblocking(true)
-            .and_then(|()| socket.set_tcp_nodelay(true));
+            .and_then(|()| socket.set_tcp_nodelay(true))
+            // Before connecting: the window that is offered must not shrink.
+            .and_then(|()| {
+                receive_buffer.map_or(Ok(()), |bytes| socket.set_recv_buffer_size(bytes))
+            });
         prepared.context(what)?;
         match socket.connect(&target.into()) {
             Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => {
@@ -129,6 +151,16 @@ impl Connection {
         }
     }
 
+    /// Receives once, at most so many bytes, if a reply is due.
+    pub fn sip(&mut self, scratch: &mut Scratch, most: usize) -> Result<()> {
+        match self.state {
+            State::Head => self.receive_head(scratch, most)?,
+            State::Body(come) if come < self.bytes => self.receive_body(come, scratch, most)?,
+            _ => return Ok(()),
+        };
+        Ok(())
+    }
+
     /// Goes on after an event (edge-triggered, readable or writable).
     pub fn advance(&mut self, scratch: &mut Scratch) -> Result<Step> {
         loop {
@@ -142,7 +174,7 @@ impl Connection {
                 },
                 State::Idle => return Ok(Step::Waiting),
                 State::Head => {
-                    if !self.receive_head(scratch)? {
+                    if !self.receive_head(scratch, HEAD_BUFFER_BYTES)? {
                         return Ok(Step::Waiting);
                     }
                 }
@@ -154,7 +186,7 @@ impl Connection {
                     return Ok(Step::Replied);
                 }
                 State::Body(come) => {
-                    if !self.receive_body(come, scratch)? {
+                    if !self.receive_body(come, scratch, DISCARD_BYTES)? {
                         return Ok(Step::Waiting);
                     }
                 }
@@ -181,8 +213,8 @@ impl Connection {
         }
     }
 
-    fn receive_head(&mut self, scratch: &mut Scratch) -> Result<bool> {
-        let buffer = &mut scratch.buffer[..HEAD_BUFFER_BYTES];
+    fn receive_head(&mut self, scratch: &mut Scratch, most: usize) -> Result<bool> {
+        let buffer = &mut scratch.buffer[..most.min(HEAD_BUFFER_BYTES)];
         let Some(length) = self.receive(buffer, MsgFlags::empty())? else {
             return Ok(false);
         };
@@ -200,8 +232,8 @@ impl Connection {
         Ok(true)
     }
 
-    fn receive_body(&mut self, come: usize, scratch: &mut Scratch) -> Result<bool> {
-        let wanted = (self.bytes - come).min(scratch.buffer.len());
+    fn receive_body(&mut self, come: usize, scratch: &mut Scratch, most: usize) -> Result<bool> {
+        let wanted = (self.bytes - come).min(most);
         let flags = if self.thorough {
             MsgFlags::empty()
         } else {

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::bed::{Bed, FRONT};
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
+use crate::process::{self, Holdings, Usage};
 use crate::program;
 use crate::server::{LISTEN, sockets_in_state};
 
@@ -31,6 +32,8 @@ pub enum Contender {
     Weir,
     /// `weir proxy` with `--engine copy`: what splicing is held against.
     Copy,
+    /// `weir proxy` with `--engine splice`: splicing at every size.
+    Splice,
     /// HAProxy, one thread, splicing forced.
     Haproxy,
     /// nginx, one worker.
@@ -38,7 +41,7 @@ pub enum Contender {
 }
 
 /// What a proxy does with the bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// A reverse proxy for HTTP with a pool of connections to the origin.
@@ -47,12 +50,23 @@ pub enum Mode {
     Tunnel,
 }
 
+impl Mode {
+    /// Its name in tables, JSON and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Http => "http",
+            Mode::Tunnel => "tunnel",
+        }
+    }
+}
+
 impl Contender {
     /// Its name in tables, JSON and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Contender::Weir => "weir",
             Contender::Copy => "copy",
+            Contender::Splice => "splice",
             Contender::Haproxy => "haproxy",
             Contender::Nginx => "nginx",
         }
@@ -71,25 +85,27 @@ impl Contender {
         8005 + 10 * self as u16
     }
 
-    fn commands(
-        self,
-        modes: &[Mode],
-        origin: SocketAddr,
-        weir: Option<&Path>,
-        directory: &Path,
-    ) -> Result<Vec<Command>> {
+    fn commands(self, setting: &Setting, directory: &Path) -> Result<Vec<Command>> {
         let engine = match self {
             Contender::Haproxy => {
-                return self.configured("haproxy", &["-db"], "-f", HAPROXY, origin, directory);
+                let file = self.configure("haproxy", HAPROXY, setting, directory)?;
+                // Listening sockets of several processes share the ports (SO_REUSEPORT).
+                let command = || command("haproxy", &["-db".as_ref(), "-f".as_ref(), &file]);
+                return Ok((0..setting.processes).map(|_| command()).collect());
             }
             Contender::Nginx => {
-                let prefix = directory.display().to_string();
-                return self.configured("nginx", &["-p", &prefix], "-c", NGINX, origin, directory);
+                let file = self.configure("nginx", NGINX, setting, directory)?;
+                let arguments = ["-p".as_ref(), directory, "-c".as_ref(), &file];
+                return Ok(vec![command("nginx", &arguments)]);
             }
             Contender::Weir => "auto",
             Contender::Copy => "copy",
+            Contender::Splice => "splice",
         };
-        let weir = weir.map_or_else(|| program::find("weir"), |path| Ok(path.to_path_buf()))?;
+        let weir = match setting.weir {
+            Some(path) => path.to_path_buf(),
+            None => program::find("weir")?,
+        };
         let command = |&mode| {
             let word = match mode {
                 Mode::Http => "reverse",
@@ -98,32 +114,74 @@ impl Contender {
             let listen = format!("0.0.0.0:{}", self.port(mode));
             let mut command = Command::new(&weir);
             command.args(["proxy", "--listen", &listen, "--mode", word]);
-            command.args(["--backend", &origin.to_string(), "--engine", engine]);
+            command.args(["--backend", &setting.origin.to_string(), "--engine", engine]);
             command
         };
-        Ok(modes.iter().map(command).collect())
+        let modes = (0..setting.processes).flat_map(|_| setting.modes);
+        Ok(modes.map(command).collect())
     }
 
-    fn configured(
+    /// Writes the configuration, with its braces filled in; says where.
+    fn configure(
         self,
         name: &str,
-        arguments: &[&str],
-        flag: &str,
         template: &str,
-        origin: SocketAddr,
+        setting: &Setting,
         directory: &Path,
-    ) -> Result<Vec<Command>> {
+    ) -> Result<PathBuf> {
+        let Room { maxconn, maxpipes } = setting.room();
         let text = template
             .replace("{directory}", &directory.display().to_string())
-            .replace("{origin}", &origin.to_string())
+            .replace("{origin}", &setting.origin.to_string())
             .replace("{http_port}", &self.port(Mode::Http).to_string())
             .replace("{tunnel_port}", &self.port(Mode::Tunnel).to_string())
-            .replace("{metrics_port}", &self.metrics_port().to_string());
+            .replace("{metrics_port}", &self.metrics_port().to_string())
+            .replace("{processes}", &setting.processes.to_string())
+            .replace("{maxconn}", &maxconn.to_string())
+            .replace("{maxpipes}", &maxpipes.to_string());
         let path = directory.join(name);
         std::fs::write(&path, text).context(format!("cannot write {}", path.display()))?;
-        let mut command = Command::new(name);
-        command.args(arguments).arg(flag).arg(&path);
-        Ok(vec![command])
+        Ok(path)
+    }
+}
+
+fn command(name: &str, arguments: &[&Path]) -> Command {
+    let mut command = Command::new(name);
+    command.args(arguments);
+    command
+}
+
+/// What contenders are started for.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting<'a> {
+    /// In these modes they must listen. HAProxy and nginx always listen in both.
+    pub modes: &'a [Mode],
+    /// Whom they hand requests and tunnels to.
+    pub origin: SocketAddr,
+    /// The weir program; `None`: beside this program, else from PATH.
+    pub weir: Option<&'a Path>,
+    /// Processes that share the ports; for weir so many for each mode.
+    pub processes: usize,
+}
+
+/// How HAProxy divides the 20 000 descriptors that a process has on the test machines.
+struct Room {
+    /// Two descriptors each.
+    maxconn: usize,
+    /// Two descriptors each.
+    maxpipes: usize,
+}
+
+/// Tunnels that one of several processes can hold: two descriptors each, and some for other things.
+pub const TUNNELS_PER_PROCESS: usize = 9_300;
+
+impl Setting<'_> {
+    fn room(&self) -> Room {
+        let (maxconn, maxpipes) = match self.processes {
+            1 => (6_000, 3_500),
+            _ => (TUNNELS_PER_PROCESS, 500),
+        };
+        Room { maxconn, maxpipes }
     }
 }
 
@@ -140,18 +198,12 @@ pub struct Running {
 
 impl Running {
     /// Starts it in front of an origin and waits until it listens in these modes.
-    pub fn start(
-        bed: &Bed,
-        contender: Contender,
-        modes: &[Mode],
-        origin: SocketAddr,
-        weir: Option<&Path>,
-    ) -> Result<Running> {
+    pub fn start(bed: &Bed, contender: Contender, setting: &Setting) -> Result<Running> {
         let directory = tempfile::Builder::new()
             .prefix("weir-lab-proxy-")
             .tempdir()
             .context("cannot create a directory for the proxy")?;
-        let commands = contender.commands(modes, origin, weir, directory.path())?;
+        let commands = contender.commands(setting, directory.path())?;
         let mut running = Running {
             contender,
             children: Vec::new(),
@@ -160,7 +212,7 @@ impl Running {
         for command in commands {
             running.spawn(bed, command)?;
         }
-        running.wait_until_listening(bed, modes)?;
+        running.wait_until_listening(bed, setting)?;
         Ok(running)
     }
 
@@ -179,22 +231,19 @@ impl Running {
         Ok(())
     }
 
-    /// Resident memory of all its processes, in bytes.
-    pub fn resident_bytes(&self) -> Result<u64> {
+    /// What all its processes hold.
+    pub fn holdings(&self) -> Result<Holdings> {
+        self.pids()?.into_iter().map(Holdings::of).sum()
+    }
+
+    /// What all its processes have used so far.
+    pub fn usage(&self) -> Result<Usage> {
+        self.pids()?.into_iter().map(Usage::of).sum()
+    }
+
+    fn pids(&self) -> Result<Vec<u32>> {
         let groups: Vec<u32> = self.children.iter().map(Child::id).collect();
-        let mut kib = 0;
-        for entry in std::fs::read_dir("/proc")
-            .context("cannot read /proc")?
-            .flatten()
-        {
-            let path = entry.path();
-            let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
-            if process_group(&stat).is_some_and(|group| groups.contains(&group)) {
-                let status = std::fs::read_to_string(path.join("status")).unwrap_or_default();
-                kib += resident_kib(&status).unwrap_or(0);
-            }
-        }
-        Ok(kib * 1024)
+        process::members(&groups)
     }
 
     fn spawn(&mut self, bed: &Bed, mut command: Command) -> Result<()> {
@@ -221,11 +270,12 @@ impl Running {
         Ok(())
     }
 
-    fn wait_until_listening(&mut self, bed: &Bed, modes: &[Mode]) -> Result<()> {
+    fn wait_until_listening(&mut self, bed: &Bed, setting: &Setting) -> Result<()> {
         let begun = Instant::now();
-        for &mode in modes {
+        for &mode in setting.modes {
             let port = self.contender.port(mode);
-            while bed.proxy.run(|| sockets_in_state(LISTEN, Some(port)))? == 0 {
+            let listening = || bed.proxy.run(|| sockets_in_state(LISTEN, Some(port)));
+            while listening()? < setting.processes {
                 self.check_alive()?;
                 interrupt::check()?;
                 if begun.elapsed() > START_LIMIT {
@@ -256,31 +306,9 @@ impl Drop for Running {
     }
 }
 
-/// Field 5 of /proc/PID/stat; the name in parentheses may hold spaces.
-fn process_group(stat: &str) -> Option<u32> {
-    let fields = stat.rsplit_once(')')?.1;
-    fields.split_whitespace().nth(2)?.parse().ok()
-}
-
-fn resident_kib(status: &str) -> Option<u64> {
-    let row = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    row.trim().strip_suffix("kB")?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn memory_and_group_are_read_from_proc() {
-        assert_eq!(process_group("7 (a b) c) S 1 42 42 0"), Some(42));
-        assert_eq!(
-            resident_kib("Name:\tx\nVmRSS:\t    1234 kB\nRssAnon: 1 kB\n"),
-            Some(1234)
-        );
-    }
 
     #[test]
     fn every_contender_has_ports_of_its_own() {
@@ -298,14 +326,24 @@ mod tests {
     #[test]
     fn nothing_is_left_to_fill_in_but_the_proxies_own_braces() {
         let directory = tempfile::tempdir().unwrap();
-        let origin = "10.0.0.1:80".parse().unwrap();
+        let setting = Setting {
+            modes: &[],
+            origin: "10.0.0.1:80".parse().unwrap(),
+            weir: None,
+            processes: 1,
+        };
         for (contender, name) in [(Contender::Haproxy, "haproxy"), (Contender::Nginx, "nginx")] {
-            contender
-                .commands(&[], origin, None, directory.path())
-                .unwrap();
+            contender.commands(&setting, directory.path()).unwrap();
             let text = std::fs::read_to_string(directory.path().join(name)).unwrap();
             for line in text.lines().filter(|line| !line.starts_with('#')) {
-                let named = ["{origin", "{directory", "{http", "{tunnel", "{metrics"];
+                let named = [
+                    "{origin",
+                    "{directory",
+                    "{http",
+                    "{tunnel",
+                    "{m",
+                    "{processes",
+                ];
                 assert!(!named.iter().any(|word| line.contains(word)), "{line}");
             }
         }

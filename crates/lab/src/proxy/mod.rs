@@ -5,6 +5,9 @@
 //! - [`origin`]: the server behind the proxy;
 //! - [`clients`]: the clients in front of it, [`connection`]: one of theirs;
 //! - [`wire`]: what carries the proxy's replies to them;
+//! - [`crowd`]: clients and origin of more connections than a process may hold;
+//! - [`sockets`]: what the kernel holds for them;
+//! - [`stage`]: all of that for one contender with many connections;
 //! - [`contender`]: weir, HAProxy and nginx with the configurations in `experiments/proxy/`.
 
 pub mod bed;
@@ -12,6 +15,9 @@ pub mod body;
 pub mod clients;
 pub mod connection;
 pub mod contender;
+pub mod crowd;
 pub mod origin;
 mod pace;
+pub mod sockets;
+pub mod stage;
 pub mod wire;

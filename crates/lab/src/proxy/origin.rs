@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{setsockopt, sockopt};
 
 use super::body;
 use crate::error::{Context, Result};
@@ -32,13 +33,15 @@ impl Origin {
         netns.run(|| Origin::listen(port))
     }
 
-    fn listen(port: u16) -> Result<Origin> {
+    /// Listens on a port of the calling thread's namespace, on all addresses. Several may share a port.
+    pub fn listen(port: u16) -> Result<Origin> {
         let what = format!("cannot open the origin on port {port}");
         let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
             .context(&what)?;
         let opened = socket
             .set_reuse_address(true)
+            .and_then(|()| Ok(setsockopt(&socket, sockopt::ReusePort, &true)?))
             .and_then(|()| socket.set_nonblocking(true))
             .and_then(|()| socket.set_tcp_nodelay(true))
             .and_then(|()| socket.bind(&address.into()))
@@ -58,8 +61,13 @@ impl Origin {
 
     /// Serves what is there, without waiting; returns the number of events.
     pub fn turn(&mut self) -> Result<usize> {
+        self.wait(EpollTimeout::ZERO)
+    }
+
+    /// As [`turn`](Self::turn), but waits for an event so long at most.
+    pub fn wait(&mut self, timeout: impl Into<EpollTimeout>) -> Result<usize> {
         let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
-        let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
+        let ready = match self.epoll.wait(&mut events, timeout) {
             Err(Errno::EINTR) => 0,
             ready => ready.context("the origin cannot wait for events")?,
         };

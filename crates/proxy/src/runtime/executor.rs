@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::os::fd::AsFd;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -206,13 +206,15 @@ impl Handle {
     ///
     /// # Errors
     /// `TimedOut`.
-    pub async fn wait_for<T>(&self, mut ready: impl FnMut() -> Option<T>) -> io::Result<T> {
-        std::future::poll_fn(|_| match ready() {
+    pub fn wait_for<T>(
+        &self,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> impl Future<Output = io::Result<T>> {
+        std::future::poll_fn(move |_| match ready() {
             Some(value) => Poll::Ready(Ok(value)),
             None if self.deadline_has_passed() => Poll::Ready(Err(timed_out())),
             None => Poll::Pending,
         })
-        .await
     }
 
     /// The task that is running.
@@ -233,15 +235,18 @@ impl Handle {
 
     /// Waits until `source`, the readiness of `fd`, is ready for `direction`, or `interrupted`,
     /// which is asked each time that the task is woken.
-    pub(super) async fn ready(
+    ///
+    /// No `async fn`, nor is what stands on it: those keep their arguments twice, and this is what
+    /// idle connections consist of.
+    pub(super) fn ready(
         &self,
         fd: impl AsFd,
         source: &Rc<Source>,
         trigger: Trigger,
         direction: Direction,
         interrupted: impl Fn() -> bool,
-    ) -> io::Result<()> {
-        std::future::poll_fn(|_| {
+    ) -> impl Future<Output = io::Result<()>> {
+        std::future::poll_fn(move |_| {
             if source.is_ready(direction) || interrupted() {
                 return Poll::Ready(Ok(()));
             }
@@ -254,7 +259,6 @@ impl Handle {
                 Err(error) => Poll::Ready(Err(error)),
             }
         })
-        .await
     }
 
     /// Lets events tell the readiness of `fd` from now on, if they do not yet.
@@ -367,9 +371,12 @@ fn timed_out() -> io::Error {
     io::ErrorKind::TimedOut.into()
 }
 
-/// Runs two futures as one, in one task, until one of them is done; the other is dropped.
-pub async fn first<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -> T {
-    let (mut a, mut b) = (pin!(a), pin!(b));
+/// Runs two futures as one, in one task, until one of them is done. They stay where the caller has
+/// pinned them: moved in, they would take their room twice.
+pub async fn first<T>(
+    mut a: Pin<&mut impl Future<Output = T>>,
+    mut b: Pin<&mut impl Future<Output = T>>,
+) -> T {
     std::future::poll_fn(move |context| match a.as_mut().poll(context) {
         Poll::Pending => b.as_mut().poll(context),
         done => done,
@@ -377,15 +384,15 @@ pub async fn first<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) ->
     .await
 }
 
-/// Runs two futures as one, in one task, until both are done or one has failed.
+/// Runs two futures as one, in one task, until both are done or one has failed. They stay where the
+/// caller has pinned them.
 ///
 /// # Errors
-/// The first failure; the other future is dropped where it stands.
+/// The first failure; the other future stands where it was.
 pub async fn try_both<A, B, E>(
-    a: impl Future<Output = Result<A, E>>,
-    b: impl Future<Output = Result<B, E>>,
+    mut a: Pin<&mut impl Future<Output = Result<A, E>>>,
+    mut b: Pin<&mut impl Future<Output = Result<B, E>>>,
 ) -> Result<(A, B), E> {
-    let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut a_done, mut b_done) = (None, None);
     std::future::poll_fn(move |context| {
         if a_done.is_none()

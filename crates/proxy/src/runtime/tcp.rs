@@ -67,20 +67,22 @@ impl TcpStream {
         Ok(stream)
     }
 
-    async fn wait(&self, direction: Direction, interrupted: impl Fn() -> bool) -> io::Result<()> {
+    fn wait(
+        &self,
+        direction: Direction,
+        interrupted: impl Fn() -> bool,
+    ) -> impl Future<Output = io::Result<()>> {
         let (fd, source) = (&self.fd, &self.source);
-        let ready = self
-            .handle
-            .ready(fd, source, Trigger::Edge, direction, interrupted);
-        ready.await
+        self.handle
+            .ready(fd, source, Trigger::Edge, direction, interrupted)
     }
 
     /// Waits until a read is worth a try: there is data, an end or an error; or nothing is known.
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
-    pub async fn readable(&self) -> io::Result<()> {
-        self.wait(Direction::Read, || false).await
+    pub fn readable(&self) -> impl Future<Output = io::Result<()>> {
+        self.wait(Direction::Read, || false)
     }
 
     /// Waits until a read is worth a try, or `other` has been reset by its peer.
@@ -104,8 +106,11 @@ impl TcpStream {
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
-    pub async fn readable_or(&self, interrupted: impl Fn() -> bool) -> io::Result<()> {
-        self.wait(Direction::Read, interrupted).await
+    pub fn readable_or(
+        &self,
+        interrupted: impl Fn() -> bool,
+    ) -> impl Future<Output = io::Result<()>> {
+        self.wait(Direction::Read, interrupted)
     }
 
     /// Waits until `ready`, which is asked each time that the task is woken, gives a value; `None`
@@ -131,8 +136,8 @@ impl TcpStream {
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
-    pub async fn writable(&self) -> io::Result<()> {
-        self.wait(Direction::Write, || false).await
+    pub fn writable(&self) -> impl Future<Output = io::Result<()>> {
+        self.wait(Direction::Write, || false)
     }
 
     /// Whether the connection is known to be over, in both ways.

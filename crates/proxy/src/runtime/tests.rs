@@ -1,5 +1,6 @@
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,7 @@ fn a_task_that_is_woken_in_its_last_poll_is_not_run_again() {
                 Ok(())
             };
             let fails = async { Err::<(), ()>(()) };
-            assert_eq!(try_both(woken, fails).await, Err(()));
+            assert_eq!(try_both(pin!(woken), pin!(fails)).await, Err(()));
         });
         for _ in 0..3 {
             handle.yield_now().await;
@@ -168,7 +169,7 @@ fn one_failure_ends_both_futures() {
     run(async |handle| {
         let never = std::future::pending::<Result<(), &str>>();
         let fails = async { Err::<(), _>("broken") };
-        assert_eq!(try_both(never, fails).await, Err("broken"));
+        assert_eq!(try_both(pin!(never), pin!(fails)).await, Err("broken"));
         drop(handle);
     });
 }

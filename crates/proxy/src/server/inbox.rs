@@ -100,13 +100,14 @@ impl Inbox {
     ) -> io::Result<usize> {
         loop {
             stream.readable().await?;
-            if let Some(received) = self.try_fill(buffers, stream, most)? {
+            if let Some(received) = self.try_receive_at_most(buffers, stream, most)? {
                 return Ok(received);
             }
         }
     }
 
-    fn try_fill(
+    /// As [`receive_at_most`](Self::receive_at_most), but waits for nothing: `None` if there is nothing.
+    pub fn try_receive_at_most(
         &mut self,
         buffers: &Buffers,
         stream: &TcpStream,

@@ -1,11 +1,19 @@
 //! Mode tcp: each connection goes to a backend, whatever it carries.
 
+use std::net::SocketAddr;
+
 use super::visitor::Visitor;
-use super::worker::Worker;
+use super::worker::Guest;
+use crate::runtime::TcpStream;
 use crate::transfer::tunnel;
 
-/// Serves one client.
-pub async fn serve(worker: &Worker, mut client: Visitor) {
+/// Serves one client, until its task is dropped with `guest`.
+pub async fn serve(guest: Guest, stream: TcpStream, peer: SocketAddr) {
+    let worker = guest.worker();
+    let mut client = Visitor::new(stream, peer);
+    if !client.is_admitted(worker).await {
+        return;
+    }
     let Ok(server) = worker.upstreams.backends.connect(&worker.handle).await else {
         // What a client of a server that does not listen gets.
         client.stream.reset_on_close();

@@ -14,7 +14,7 @@ use crate::runtime::TcpStream;
 use crate::transfer::Buffers;
 use crate::upstream::Link;
 
-/// A client's connection.
+/// A client's connection. There are as many as idle clients, so it is small.
 pub struct Visitor {
     /// The connection.
     pub stream: TcpStream,
@@ -22,35 +22,58 @@ pub struct Visitor {
     pub inbox: Inbox,
     /// Its address: that of the peer, or what the proxy in front says.
     pub source: SocketAddr,
+    /// What only some settings ask for.
+    rare: Option<Box<Rare>>,
+}
+
+#[derive(Default)]
+struct Rare {
     /// The address that it connected to, where the proxy in front has said it.
     destination: Option<SocketAddr>,
     /// Its IP address as text, if requests are to name it.
     announced: Option<String>,
     /// The connection to a server that only it may use again, because that began with its address.
-    pub link: Option<Link>,
+    link: Option<Link>,
 }
 
 impl Visitor {
-    /// A client that has connected; `None` if it does not introduce itself as it must.
-    pub async fn admit(worker: &Worker, stream: TcpStream, peer: SocketAddr) -> Option<Visitor> {
-        let mut visitor = Visitor {
+    /// A client that has connected.
+    pub fn new(stream: TcpStream, peer: SocketAddr) -> Visitor {
+        Visitor {
             stream,
             inbox: Inbox::default(),
             source: peer,
-            destination: None,
-            announced: None,
-            link: None,
-        };
-        if worker.settings.accept_proxy && !visitor.is_introduced(worker).await {
-            visitor.stream.reset_on_close();
+            rare: None,
+        }
+    }
+
+    /// Whether it is let in. It is not if it does not introduce itself as it must.
+    pub async fn is_admitted(&mut self, worker: &Worker) -> bool {
+        // In memory of its own, for the task of every client is as large as its largest wait.
+        if worker.settings.accept_proxy && !Box::pin(self.is_introduced(worker)).await {
+            self.stream.reset_on_close();
             worker.counters.clients_refused.add(1);
-            return None;
+            return false;
         }
         if worker.settings.forwarded != Forwarded::Off {
-            let ip = visitor.source.ip().to_canonical();
-            visitor.announced = Some(ip.to_string());
+            let ip = self.source.ip().to_canonical();
+            self.rare().announced = Some(ip.to_string());
         }
-        Some(visitor)
+        true
+    }
+
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// Keeps a connection to a server for this client alone.
+    pub fn keep_link(&mut self, link: Link) {
+        self.rare().link = Some(link);
+    }
+
+    /// The connection that was kept for it.
+    pub fn take_link(&mut self) -> Option<Link> {
+        self.rare.as_mut()?.link.take()
     }
 
     /// Reads the PROXY header. False if there is none, or the peer may not send one.
@@ -83,7 +106,7 @@ impl Visitor {
         self.inbox.consume(header.len);
         if let Some(endpoints) = header.endpoints {
             self.source = endpoints.source;
-            self.destination = Some(endpoints.destination);
+            self.rare().destination = Some(endpoints.destination);
         }
     }
 
@@ -98,13 +121,11 @@ impl Visitor {
         if let Some(version) = version(worker.settings.send_proxy) {
             // A connection that was reset meanwhile has no addresses any more.
             let local = || self.stream.local().ok();
-            let endpoints = self
-                .destination
-                .or_else(local)
-                .map(|destination| Endpoints {
-                    source: self.source,
-                    destination,
-                });
+            let told = self.rare.as_ref().and_then(|rare| rare.destination);
+            let endpoints = told.or_else(local).map(|destination| Endpoints {
+                source: self.source,
+                destination,
+            });
             proxy_protocol::write(version, endpoints, &mut header);
         }
         header
@@ -119,7 +140,7 @@ impl Visitor {
         };
         Some(Announcement {
             field,
-            client: self.announced.as_deref()?,
+            client: self.rare.as_ref()?.announced.as_deref()?,
             trusted: covers(&worker.settings.trust, self.source.ip()),
         })
     }

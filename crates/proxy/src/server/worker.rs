@@ -4,6 +4,7 @@ use std::cell::{Cell, Ref};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -12,9 +13,8 @@ use std::time::Duration;
 use weir_core::proxy::{Mode, Proxy};
 
 use super::date::DateCache;
-use super::http::{self, Forecast, Scratch, Upstreams};
+use super::http::{self, Forecast, Scratch, Seats, Upstreams};
 use super::thread::{StateCell, ThreadState};
-use super::visitor::Visitor;
 use super::{Counters, Shared, tcp};
 use crate::cache::Seat;
 use crate::http::{Limits, Role};
@@ -55,6 +55,8 @@ pub struct Worker {
     pub upstreams: Upstreams,
     /// Memory for heads.
     pub scratch: Scratch,
+    /// Memory for exchanges.
+    pub seats: Seats,
     /// How large replies will be.
     pub forecast: Forecast,
     /// How large a head may be.
@@ -115,6 +117,7 @@ pub fn run(
                 names,
             },
             scratch: Scratch::default(),
+            seats: Seats::default(),
             forecast: Forecast::default(),
             limits: http::limits(settings.max_head),
             default_host: settings
@@ -170,8 +173,8 @@ impl Worker {
         orders: &Mailbox<Order>,
     ) -> io::Result<Order> {
         loop {
-            let order = async { orders.receive().await.map(Some) };
-            match first(order, self.accept(listener)).await {
+            let order = pin!(async { orders.receive().await.map(Some) });
+            match first(order, pin!(self.accept(listener))).await {
                 Ok(Some(order)) => return Ok(obey(order)),
                 Ok(None) => {}
                 Err(error) => {
@@ -215,15 +218,11 @@ impl Worker {
 
     fn serve(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
         let guest = Guest::new(self);
-        self.handle.spawn(async move {
-            let Some(client) = Visitor::admit(&guest.0, stream, peer).await else {
-                return;
-            };
-            match guest.0.settings.mode {
-                Mode::Tcp => tcp::serve(&guest.0, client).await,
-                Mode::Forward | Mode::Reverse => http::serve(&guest.0, client).await,
-            }
-        });
+        // Tasks of their own: a tunnel's is smaller than that of a client who speaks HTTP.
+        match self.settings.mode {
+            Mode::Tcp => self.handle.spawn(tcp::serve(guest, stream, peer)),
+            Mode::Forward | Mode::Reverse => self.handle.spawn(http::serve(guest, stream, peer)),
+        }
     }
 
     /// Waits for the last client, at most as long as the order says; a later one gives another time.
@@ -234,11 +233,11 @@ impl Worker {
                 Order::Drain(time) => self.handle.set_deadline(time),
                 _ => self.handle.clear_deadline(),
             }
-            let served = async {
+            let served = pin!(async {
                 let served = || (self.clients.get() == 0).then_some(());
                 self.handle.wait_for(served).await.map(|()| None)
-            };
-            let next = async { orders.receive().await.map(Some) };
+            });
+            let next = pin!(async { orders.receive().await.map(Some) });
             match first(served, next).await {
                 Ok(Some(next)) => order = obey(next),
                 Ok(None) => return,
@@ -324,9 +323,14 @@ impl Worker {
 }
 
 /// A client that is counted as long as its task lives.
-struct Guest(Rc<Worker>);
+pub struct Guest(Rc<Worker>);
 
 impl Guest {
+    /// Who serves it.
+    pub fn worker(&self) -> &Rc<Worker> {
+        &self.0
+    }
+
     fn new(worker: &Rc<Worker>) -> Guest {
         worker.clients.set(worker.clients.get() + 1);
         worker.counters.clients_accepted.add(1);
@@ -344,5 +348,23 @@ impl Drop for Guest {
         if awaited {
             worker.handle.wake(worker.main);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of<F>(_: impl FnOnce(Guest, TcpStream, SocketAddr) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Each idle connection holds one such future; the figures are in docs/design/proxy.md.
+    #[test]
+    fn tasks_of_idle_clients_are_small() {
+        let http = bytes_of(http::serve);
+        let tunnel = bytes_of(tcp::serve);
+        assert!(http <= 256, "{http}");
+        assert!(tunnel <= 1344, "{tunnel}");
     }
 }

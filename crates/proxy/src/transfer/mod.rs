@@ -20,6 +20,7 @@ use std::io;
 use std::time::Duration;
 
 pub use buffer::{BUFFER_BYTES, Buffer, Buffers};
+use pipe::Pipe;
 pub use pipe::Pipes;
 pub use tunnel::{Tunnelled, tunnel};
 use weir_core::proxy::Engine;
@@ -86,40 +87,44 @@ impl Broken {
 ///
 /// # Errors
 /// A connection broke, or nothing moved for [`Rules::idle`] (`TimedOut`).
-pub async fn transfer(
+///
+/// No `async fn`: those keep their arguments twice, and this is what idle tunnels wait in.
+pub fn transfer(
     lanes: &Lanes,
     from: &TcpStream,
     to: &TcpStream,
     limit: Limit,
     rules: Rules,
     moved: &Cell<u64>,
-) -> Result<u64, Broken> {
+) -> impl Future<Output = Result<u64, Broken>> {
     let mut course = Course::new(limit, rules);
     let mut turn = 0;
-    while course.left() > 0 {
-        course.restart_idle_time(from);
-        if course.slow {
-            to.writable().await.map_err(Broken::To)?;
+    async move {
+        while course.left() > 0 {
+            course.restart_idle_time(from);
+            if course.slow {
+                to.writable().await.map_err(Broken::To)?;
+            }
+            from.readable_or_broken(to).await.map_err(Broken::From)?;
+            if to.is_broken() {
+                return Err(Broken::To(to.take_error()));
+            }
+            let Some(step) = step(lanes, from, to, &mut course).await? else {
+                continue;
+            };
+            if step == 0 {
+                break;
+            }
+            course.advance(step);
+            moved.set(moved.get() + step as u64);
+            turn += step as u64;
+            if turn >= TURN_BYTES {
+                turn = 0;
+                from.handle().yield_now().await;
+            }
         }
-        from.readable_or_broken(to).await.map_err(Broken::From)?;
-        if to.is_broken() {
-            return Err(Broken::To(to.take_error()));
-        }
-        let Some(step) = step(lanes, from, to, &mut course).await? else {
-            continue;
-        };
-        if step == 0 {
-            break;
-        }
-        course.advance(step);
-        moved.set(moved.get() + step as u64);
-        turn += step as u64;
-        if turn >= TURN_BYTES {
-            turn = 0;
-            from.handle().yield_now().await;
-        }
+        Ok(course.moved)
     }
-    Ok(course.moved)
 }
 
 /// Moves what is there; 0 at the sender's end, `None` if there was nothing yet.
@@ -129,6 +134,32 @@ async fn step(
     to: &TcpStream,
     course: &mut Course,
 ) -> Result<Option<usize>, Broken> {
+    let (read, waited) = match begin(lanes, from, to, course)? {
+        Begun::Done(read) => return Ok(read),
+        Begun::Copied(read, rest) => (read, copy::finish(&rest, to, course).await),
+        Begun::Spliced(read, mut pipe) => (read, splice::finish(&mut pipe, to, course).await),
+    };
+    waited.map_err(Broken::To)?;
+    Ok(Some(read))
+}
+
+/// How far a step came without waiting: buffers, which nobody may hold while waiting, are in no
+/// future.
+enum Begun {
+    /// All that was read was sent.
+    Done(Option<usize>),
+    /// Of so many bytes the receiver has not yet taken these.
+    Copied(usize, Vec<u8>),
+    /// Of so many bytes the receiver has not yet taken those in the pipe.
+    Spliced(usize, Pipe),
+}
+
+fn begin(
+    lanes: &Lanes,
+    from: &TcpStream,
+    to: &TcpStream,
+    course: &mut Course,
+) -> Result<Begun, Broken> {
     let pressed = course.slow || lanes.pipes.crowded() || lanes.buffers.crowded();
     let room = match pressed {
         true => send_room(to),
@@ -140,9 +171,9 @@ async fn step(
         && room >= SPLICE_ROOM_BYTES
         && let Some(pipe) = lanes.pipes.lend()
     {
-        return splice::step(pipe, from, to, most, course).await;
+        return splice::begin(pipe, from, to, most, course);
     }
-    copy::step(lanes.buffers.lend(), from, to, most, course).await
+    copy::begin(lanes.buffers.lend(), from, to, most, course)
 }
 
 /// What a socket that is nearly full is given, so that it fills up and says when it has room again.
@@ -170,6 +201,8 @@ struct Course {
     splices: bool,
     /// Whether the receiver's socket has been full.
     slow: bool,
+    /// Whether the last segment of this step waits for the next step's first bytes.
+    more: bool,
     /// Short steps since the last long one.
     short_steps: u32,
 }
@@ -194,6 +227,7 @@ impl Course {
             moved: 0,
             splices,
             slow: false,
+            more: false,
             short_steps: 0,
         }
     }
@@ -205,10 +239,10 @@ impl Course {
         }
     }
 
-    /// Whether the last segment of a step waits for the next step's first bytes.
-    fn more_follows(&self, step: usize) -> bool {
+    /// Decides whether the last segment of a step waits for the next step's first bytes.
+    fn hold_back(&mut self, step: usize) {
         let due = self.limit != Limit::UntilEnd && self.left() > step as u64;
-        due && step >= BULK_BYTES
+        self.more = due && step >= BULK_BYTES;
     }
 
     fn restart_idle_time(&self, stream: &TcpStream) {

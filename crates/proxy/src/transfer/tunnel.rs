@@ -1,6 +1,7 @@
 //! Both directions of a tunnel at once.
 
 use std::cell::Cell;
+use std::pin::pin;
 
 use super::{Broken, Lanes, Limit, Rules, transfer};
 use crate::runtime::{TcpStream, try_both};
@@ -19,52 +20,66 @@ pub struct Tunnelled {
 /// Carries bytes both ways until both senders have ended. One that ends is ended to the other at
 /// once, after its last byte, while the other way goes on; one that resets is reset to the other.
 /// `ahead` was received of `a` and of `b` before, and goes first.
-pub async fn tunnel(
+///
+/// No `async fn`: those keep their arguments twice, and this is what idle tunnels consist of.
+pub fn tunnel(
     lanes: &Lanes,
     a: &TcpStream,
     b: &TcpStream,
     ahead: [Vec<u8>; 2],
     rules: Rules,
-) -> Tunnelled {
+) -> impl Future<Output = Tunnelled> {
     let (forth, back) = (Cell::new(0), Cell::new(0));
-    let [of_a, of_b] = ahead;
-    let end = try_both(
-        flow(lanes, a, b, of_a, rules, &forth),
-        flow(lanes, b, a, of_b, rules, &back),
-    )
-    .await
-    .map(|_| ());
-    if let Err(broken) = &end {
-        let is_late = broken.error().kind() == std::io::ErrorKind::TimedOut;
-        // A silent tunnel is ended; one that holds bytes which a side did not take is broken off.
-        for side in [a, b] {
-            if !is_late || side.unacknowledged() > 0 {
-                side.reset_on_close();
+    let [of_a, of_b] = ahead.map(Cell::new);
+    async move {
+        let end = try_both(
+            pin!(flow(lanes, a, b, &of_a, rules, &forth)),
+            pin!(flow(lanes, b, a, &of_b, rules, &back)),
+        )
+        .await
+        .map(|_| ());
+        if let Err(broken) = &end {
+            let is_late = broken.error().kind() == std::io::ErrorKind::TimedOut;
+            // A silent tunnel is ended; one that holds bytes which a side did not take is broken off.
+            for side in [a, b] {
+                if !is_late || side.unacknowledged() > 0 {
+                    side.reset_on_close();
+                }
             }
         }
-    }
-    Tunnelled {
-        forth: forth.get(),
-        back: back.get(),
-        end,
+        Tunnelled {
+            forth: forth.get(),
+            back: back.get(),
+            end,
+        }
     }
 }
 
 /// One way: what was received ahead, all that comes, then the end.
-async fn flow(
+#[expect(clippy::manual_async_fn, reason = "it would keep its arguments twice")]
+fn flow(
     lanes: &Lanes,
     from: &TcpStream,
     to: &TcpStream,
-    ahead: Vec<u8>,
+    ahead: &Cell<Vec<u8>>,
     rules: Rules,
     moved: &Cell<u64>,
-) -> Result<(), Broken> {
-    if !ahead.is_empty() {
-        to.send_all(&ahead, false).await.map_err(Broken::To)?;
-        moved.set(ahead.len() as u64);
-        drop(ahead);
+) -> impl Future<Output = Result<(), Broken>> {
+    async move {
+        send_ahead(to, ahead, moved).await.map_err(Broken::To)?;
+        transfer(lanes, from, to, Limit::UntilEnd, rules, moved).await?;
+        to.shut_down_write();
+        Ok(())
     }
-    transfer(lanes, from, to, Limit::UntilEnd, rules, moved).await?;
-    to.shut_down_write();
+}
+
+async fn send_ahead(
+    to: &TcpStream,
+    ahead: &Cell<Vec<u8>>,
+    moved: &Cell<u64>,
+) -> std::io::Result<()> {
+    let ahead = ahead.take();
+    to.send_all(&ahead, false).await?;
+    moved.set(ahead.len() as u64);
     Ok(())
 }

@@ -14,7 +14,7 @@ mod summary;
 mod table;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -25,11 +25,11 @@ pub use summary::{Row, Summary};
 
 use crate::bed::Layout;
 use crate::cpu::Spare;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::idle::IdleMeter;
-use crate::proxy::bed::{Bed, ORIGIN};
+use crate::proxy::bed::{Bed, ORIGIN, Receive};
 use crate::proxy::clients::{self, Load};
-use crate::proxy::contender::{Contender, Mode, Running};
+use crate::proxy::contender::{Contender, Mode, Running, Setting};
 use crate::proxy::origin::Origin;
 use crate::proxy::wire::Wire;
 use crate::report;
@@ -196,7 +196,7 @@ impl Stage {
             let cause = "the proxy needs a CPU for itself";
             return Err(Error::unsupported("this machine has one CPU", cause));
         }
-        let bed = Bed::build(layout)?;
+        let bed = Bed::build(layout, Receive::Moderated)?;
         let wire = Wire::lay(&bed)?;
         let origin = Origin::open(&bed.origin, ORIGIN_PORT)?;
         let address = SocketAddr::from((ORIGIN, ORIGIN_PORT));
@@ -204,7 +204,13 @@ impl Stage {
         let needed = |mode: &Mode| args.cases.iter().any(|kind| kind.mode() == *mode);
         let modes: Vec<Mode> = modes.into_iter().filter(needed).collect();
         let contenders = args.contenders.iter().map(|&contender| {
-            Running::start(&bed, contender, &modes, address, args.weir.as_deref())
+            let setting = Setting {
+                modes: &modes,
+                origin: address,
+                weir: args.weir.as_deref(),
+                processes: 1,
+            };
+            Running::start(&bed, contender, &setting)
         });
         let contenders = contenders.collect::<Result<_>>()?;
         let meter = IdleMeter::start(layout.server_cpu)?;
@@ -355,21 +361,12 @@ fn progress(row: &Row, round: usize, rounds: usize) -> String {
 /// Runs the experiment of the command line: tables or JSON on stdout, files in --out.
 pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
-    let json =
-        serde_json::to_string_pretty(&results).context("cannot write the results as JSON")?;
-    write_files(&results, &json, &args.out)?;
+    let json = report::write_json(&results, &args.out)?;
+    crate::plot::proxy::write(&results, &args.out)?;
     if args.json {
         println!("{json}");
     } else {
         print!("{}", table::tables(&results));
     }
     Ok(())
-}
-
-fn write_files(results: &Results, json: &str, out: &Path) -> Result<()> {
-    let path = out.join("results.json");
-    std::fs::create_dir_all(out).context(format!("cannot create folder {}", out.display()))?;
-    std::fs::write(&path, json).context(format!("cannot write {}", path.display()))?;
-    eprintln!("weir-lab: wrote {}", path.display());
-    crate::plot::proxy::write(results, out)
 }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
+use std::pin::pin;
 use std::rc::Rc;
 
 use super::body::{Body, Stopped, relay, try_send_with_head};
@@ -107,7 +108,7 @@ async fn forward(
     mut choice: Choice<'_>,
 ) -> After {
     let mut last = io::Error::from(ErrorKind::NotFound);
-    let mut own = client.link.take().filter(|link| link.stream.is_quiet());
+    let mut own = client.take_link().filter(|link| link.stream.is_quiet());
     let mut same_again: Option<Rc<Backend>> = None;
     loop {
         worker.handle.set_deadline(worker.settings.connect_timeout);
@@ -245,11 +246,13 @@ async fn exchange(
         Err(stopped) => return Err(Failure::Upload(stopped)),
     };
     progress.uploaded.set(body.is_done() && rest.is_empty());
-    let reply = deliver(worker, request, to, replies, stream, progress);
+    let reply = pin!(deliver(worker, request, to, replies, stream, progress));
     if progress.uploaded.get() {
         return reply.await;
     }
-    let upload = upload(worker, stream, inbox, &mut body, to, &rest, progress);
+    let upload = pin!(upload(
+        worker, stream, inbox, &mut body, to, &rest, progress
+    ));
     // The upload first: when both have waited too long, it is for the client's bytes.
     first(upload, reply).await
 }
@@ -323,7 +326,7 @@ pub fn keep_open(
     if worker.settings.send_proxy == SendProxy::Off {
         backend.keep(stream);
     } else if stream.quiesce() {
-        client.link = Some(Link {
+        client.keep_link(Link {
             stream,
             backend: backend.clone(),
             reused: true,

@@ -1,7 +1,8 @@
 //! Modes forward and reverse: HTTP/1 requests, one after the other, and tunnels.
 //!
 //! A connection of a client is one task. It reads a head, sends it on, moves the bodies, and begins
-//! again; between requests nothing of the thread is held.
+//! again; between requests nothing of the thread is held, and the task is as small as a wait for the
+//! next one: what an exchange needs is in a [seat](seats).
 
 mod body;
 mod cached;
@@ -11,17 +12,22 @@ mod forecast;
 mod reply;
 mod request;
 mod scratch;
+mod seats;
 mod target;
+
+use std::net::SocketAddr;
 
 pub use forecast::Forecast;
 pub use request::limits;
 pub use scratch::Scratch;
+pub use seats::Seats;
 pub use target::Upstreams;
 
 use self::request::Request;
 use crate::http::answer::{Answer, Envelope};
+use crate::runtime::TcpStream;
 use crate::server::visitor::Visitor;
-use crate::server::worker::Worker;
+use crate::server::worker::{Guest, Worker};
 
 /// This proxy's name in `Via` and `Proxy-Status`.
 const NAME: &str = "weir";
@@ -43,23 +49,59 @@ enum After {
     Reset,
 }
 
-/// Serves one client.
-pub async fn serve(worker: &Worker, mut client: Visitor) {
-    let mut first = true;
-    let end = loop {
-        let request = match request::next(worker, &mut client, first).await {
-            Ok(request) => request,
-            Err(after) => break after,
-        };
-        first = false;
-        worker.counters.requests.add(1);
-        match exchange::answer(worker, &mut client, request).await {
-            After::Continue => {}
-            after => break after,
+/// Serves one client, until its task is dropped with `guest`.
+///
+/// No `async fn`: those keep their arguments twice, and this is what an idle client consists of.
+pub fn serve(guest: Guest, stream: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> {
+    let mut client = Visitor::new(stream, peer);
+    async move {
+        let worker = guest.worker();
+        if !client.is_admitted(worker).await {
+            return;
         }
+        let mut first = true;
+        loop {
+            if client.inbox.is_empty() && !request::due(worker, &client.stream, first).await {
+                return;
+            }
+            let (back, turn) = worker.seats.seat(worker, client, first).await;
+            client = back;
+            match turn {
+                Turn::NothingCame => {}
+                Turn::Answered => first = false,
+                Turn::Ended => return,
+            }
+        }
+    }
+}
+
+/// What a client's turn in a seat came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// There was nothing to read.
+    NothingCame,
+    /// A request was answered; the next may come.
+    Answered,
+    /// The connection is to be closed.
+    Ended,
+}
+
+/// Reads one request and answers it.
+async fn take_turn(worker: &Worker, client: &mut Visitor, first: bool) -> Turn {
+    let after = match request::next(worker, client, first).await {
+        Ok(Some(request)) => {
+            worker.counters.requests.add(1);
+            exchange::answer(worker, client, request).await
+        }
+        Ok(None) => return Turn::NothingCame,
+        Err(after) => after,
     };
-    client.link = None;
-    farewell::say(worker, &mut client, end).await;
+    if after == After::Continue {
+        return Turn::Answered;
+    }
+    drop(client.take_link());
+    farewell::say(worker, client, after).await;
+    Turn::Ended
 }
 
 /// Sends a reply of the proxy's own.

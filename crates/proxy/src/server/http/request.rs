@@ -1,6 +1,6 @@
 //! From a client's bytes to a request that is fit to be sent on.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 
 use super::cached::Asked;
 use super::forecast::Place;
@@ -10,6 +10,7 @@ use super::{After, NAME, refuse};
 use crate::http::answer::Answer;
 use crate::http::rewrite::{self, RequestEdit};
 use crate::http::{FieldSlots, Limits, Refusal, RequestFacts, read_request};
+use crate::runtime::TcpStream;
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
 
@@ -27,18 +28,38 @@ pub struct Request {
     pub asked: Option<Box<Asked>>,
 }
 
-/// Waits for the client's next request. `first`: the client has not asked anything yet.
-pub async fn next(worker: &Worker, client: &mut Visitor, first: bool) -> Result<Request, After> {
-    let mut seen = 0;
-    let mut begun = first;
+/// Waits until the client may have begun to ask; false if its time is over. `first`: it has not
+/// asked anything yet. Between requests a drain ends the connection; who has not asked yet has just
+/// come, and may.
+pub async fn due(worker: &Worker, client: &TcpStream, first: bool) -> bool {
     worker.handle.set_deadline(match first {
         true => worker.settings.head_timeout,
         false => worker.settings.keep_alive,
     });
+    let over = || !first && worker.is_draining();
+    match client.readable_or(over).await {
+        Ok(()) => !(over() && client.is_quiet()),
+        Err(error) => {
+            if error.kind() == ErrorKind::TimedOut {
+                worker.counters.timed_out.add(1);
+            }
+            false
+        }
+    }
+}
+
+/// Reads the client's next request, once its head is whole; `None` if there is nothing to read.
+pub async fn next(
+    worker: &Worker,
+    client: &mut Visitor,
+    first: bool,
+) -> Result<Option<Request>, After> {
+    let mut seen = 0;
+    let mut begun = first;
     loop {
         if !client.inbox.is_empty() {
             match read(worker, client, seen) {
-                Ok(Some(request)) => return Ok(request),
+                Ok(Some(request)) => return Ok(Some(request)),
                 Ok(None) => seen = client.inbox.bytes().len(),
                 Err(refusal) => {
                     let answer = Answer::to_refused_request(refusal);
@@ -49,34 +70,27 @@ pub async fn next(worker: &Worker, client: &mut Visitor, first: bool) -> Result<
                 worker.handle.set_deadline(worker.settings.head_timeout);
             }
         }
-        more(worker, client, !first).await?;
+        match more(worker, client).await {
+            Ok(None) => return Ok(None),
+            Ok(Some(1..)) => {}
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                worker.counters.timed_out.add(1);
+                let answer = Answer::to_late_request();
+                return Err(refuse(worker, client, answer, false, false).await);
+            }
+            Ok(Some(0)) | Err(_) => return Err(After::Close),
+        }
     }
 }
 
-/// Receives more of a head. Between requests a drain ends the connection; who has not asked yet has
-/// just come, and may.
-async fn more(worker: &Worker, client: &mut Visitor, served: bool) -> Result<(), After> {
-    let idle = client.inbox.is_empty();
-    let over = || served && idle && worker.is_draining();
-    let waited = client.stream.readable_or(over).await;
-    if over() && client.stream.is_quiet() {
-        return Err(After::Close);
-    }
-    let received = match waited {
-        Ok(()) => client.receive(&worker.lanes.buffers).await,
-        Err(error) => Err(error),
-    };
-    match received {
-        Ok(0) => Err(After::Close),
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::TimedOut => {
-            worker.counters.timed_out.add(1);
-            match idle {
-                true => Err(After::Close),
-                false => Err(refuse(worker, client, Answer::to_late_request(), false, false).await),
-            }
-        }
-        Err(_) => Err(After::Close),
+/// Receives more of a head. Its first bytes are not waited for: that is what [`due`] does.
+async fn more(worker: &Worker, client: &mut Visitor) -> io::Result<Option<usize>> {
+    let buffers = &worker.lanes.buffers;
+    match client.inbox.is_empty() {
+        true => client
+            .inbox
+            .try_receive_at_most(buffers, &client.stream, usize::MAX),
+        false => client.receive(buffers).await.map(Some),
     }
 }
 

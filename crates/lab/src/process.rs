@@ -1,0 +1,172 @@
+//! What running programs hold and use, by /proc.
+
+use std::iter::Sum;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::error::{Context, Error, Result};
+
+/// What processes hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Holdings {
+    /// Descriptors of all kinds.
+    pub descriptors: usize,
+    /// Sockets.
+    pub sockets: usize,
+    /// Ends of pipes.
+    pub pipes: usize,
+    /// Resident memory, in KiB. Pages that two processes share count twice.
+    pub rss_kib: u64,
+}
+
+impl Holdings {
+    /// Of one process.
+    pub fn of(pid: u32) -> Result<Holdings> {
+        let what = || format!("cannot see what process {pid} holds");
+        let links: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .context(what())?
+            .flatten()
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+            .map(|link| link.to_string_lossy().into_owned())
+            .collect();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).context(what())?;
+        let count = |kind: &str| links.iter().filter(|link| link.starts_with(kind)).count();
+        Ok(Holdings {
+            descriptors: links.len(),
+            sockets: count("socket:"),
+            pipes: count("pipe:"),
+            rss_kib: number(&status, "VmRSS:").unwrap_or(0),
+        })
+    }
+}
+
+impl Sum for Holdings {
+    fn sum<I: Iterator<Item = Holdings>>(all: I) -> Holdings {
+        all.fold(Holdings::default(), |sum, one| Holdings {
+            descriptors: sum.descriptors + one.descriptors,
+            sockets: sum.sockets + one.sockets,
+            pipes: sum.pipes + one.pipes,
+            rss_kib: sum.rss_kib + one.rss_kib,
+        })
+    }
+}
+
+/// What processes have used so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time of all threads, to the ns (/proc/PID/task/TID/schedstat).
+    pub cpu: Duration,
+    /// How often a thread gave its CPU up, or lost it.
+    pub switches: u64,
+}
+
+impl Usage {
+    /// Of one process.
+    pub fn of(pid: u32) -> Result<Usage> {
+        let what = || format!("cannot see what process {pid} uses");
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).context(what())?;
+        let mut usage = Usage::default();
+        for task in tasks.flatten() {
+            let read = |file| std::fs::read_to_string(task.path().join(file));
+            let (Ok(times), Ok(status)) = (read("schedstat"), read("status")) else {
+                // A thread that has ended.
+                continue;
+            };
+            let ran_ns = times
+                .split(' ')
+                .next()
+                .and_then(|text| text.trim().parse().ok());
+            usage.cpu += Duration::from_nanos(ran_ns.unwrap_or(0));
+            for key in ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"] {
+                usage.switches += number(&status, key).unwrap_or(0);
+            }
+        }
+        Ok(usage)
+    }
+
+    /// What was used since `earlier`.
+    pub fn since(&self, earlier: &Usage) -> Usage {
+        Usage {
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+            switches: self.switches.saturating_sub(earlier.switches),
+        }
+    }
+}
+
+impl Sum for Usage {
+    fn sum<I: Iterator<Item = Usage>>(all: I) -> Usage {
+        all.fold(Usage::default(), |sum, one| Usage {
+            cpu: sum.cpu + one.cpu,
+            switches: sum.switches + one.switches,
+        })
+    }
+}
+
+/// The processes of these groups.
+pub fn members(groups: &[u32]) -> Result<Vec<u32>> {
+    let entries = std::fs::read_dir("/proc").context("cannot read /proc")?;
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_member = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        group(&stat).is_some_and(|group| groups.contains(&group))
+    };
+    Ok(pids.filter(is_member).collect())
+}
+
+/// Memory that the machine can still give out without swapping, in bytes.
+pub fn available_bytes() -> Result<u64> {
+    let path = "/proc/meminfo";
+    let text = std::fs::read_to_string(path).context(format!("cannot read {path}"))?;
+    let kib = number(&text, "MemAvailable:");
+    kib.map(|kib| kib * 1024)
+        .ok_or_else(|| Error::failed(format!("cannot read {path}"), "it has no MemAvailable"))
+}
+
+/// Field 5 of /proc/PID/stat; the name in parentheses may hold spaces.
+fn group(stat: &str) -> Option<u32> {
+    let fields = stat.rsplit_once(')')?.1;
+    fields.split_whitespace().nth(2)?.parse().ok()
+}
+
+/// The number behind a key that opens a line, as in `VmRSS:   1234 kB`.
+fn number(text: &str, key: &str) -> Option<u64> {
+    let row = text.lines().find_map(|line| line.strip_prefix(key))?;
+    row.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_and_numbers_are_read_from_proc() {
+        assert_eq!(group("7 (a b) c) S 1 42 42 0"), Some(42));
+        let status = "Name:\tx\nVmRSS:\t    1234 kB\nnonvoluntary_ctxt_switches:\t7\n";
+        assert_eq!(number(status, "VmRSS:"), Some(1234));
+        assert_eq!(number(status, "voluntary_ctxt_switches:"), None);
+    }
+
+    #[test]
+    fn a_pipe_is_two_of_the_descriptors() {
+        let pid = std::process::id();
+        let before = Holdings::of(pid).unwrap();
+        let pipe = std::io::pipe().unwrap();
+        let after = Holdings::of(pid).unwrap();
+        drop(pipe);
+        // Other tests of this process open and close theirs meanwhile.
+        assert!(after.pipes >= 2 && after.descriptors >= after.pipes + after.sockets);
+        assert!(before.rss_kib > 0);
+    }
+
+    #[test]
+    fn work_shows_as_cpu_time() {
+        let before = Usage::of(std::process::id()).unwrap();
+        let begun = std::time::Instant::now();
+        while Usage::of(std::process::id()).unwrap().since(&before).cpu < Duration::from_millis(5) {
+            assert!(begun.elapsed() < Duration::from_secs(10));
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! One contender between many clients and the origin, on a bed of its own.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::bed::{Bed, ORIGIN, Receive};
+use super::contender::{Contender, Mode, Running, Setting, TUNNELS_PER_PROCESS};
+use super::crowd::{Appetite, Crowd, Hosts, Visit};
+use super::sockets::SocketMemory;
+use crate::bed::Layout;
+use crate::error::{Error, Result};
+use crate::process::{self, Holdings};
+
+const ORIGIN_PORT: u16 = 8080;
+/// With less memory left on the machine, in bytes, nothing more is tried.
+const LEAST_AVAILABLE: u64 = 6 << 30;
+
+/// A contender that runs, with its origin. Removed on drop, in this order.
+#[derive(Debug)]
+pub struct Stage {
+    /// The contender.
+    pub running: Running,
+    /// Processes that it was given; weir's have one thread each, as HAProxy's and nginx's.
+    pub processes: usize,
+    mode: Mode,
+    _hosts: Hosts,
+    bed: Bed,
+}
+
+/// What it all holds at one moment.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Snapshot {
+    /// The contender's processes.
+    #[serde(flatten)]
+    pub holdings: Holdings,
+    /// TCP's queues.
+    #[serde(flatten)]
+    pub sockets: SocketMemory,
+}
+
+impl Stage {
+    /// Starts all, for so many connections of clients. The contender has as many processes as it takes to hold
+    /// them as tunnels.
+    pub fn build(
+        contender: Contender,
+        mode: Mode,
+        connections: usize,
+        weir: Option<&Path>,
+    ) -> Result<Stage> {
+        let bed = Bed::build(Layout::of_this_machine(), Receive::AtOnce)?;
+        let hosts = Hosts::open(&bed.origin, bed.layout.client_cpu, ORIGIN_PORT, connections)?;
+        let processes = connections.div_ceil(TUNNELS_PER_PROCESS).max(1);
+        let setting = Setting {
+            modes: &[mode],
+            origin: SocketAddr::from((ORIGIN, ORIGIN_PORT)),
+            weir,
+            processes,
+        };
+        Ok(Stage {
+            running: Running::start(&bed, contender, &setting)?,
+            processes,
+            mode,
+            _hosts: hosts,
+            bed,
+        })
+    }
+
+    /// So many clients that have connected and asked for `bytes`.
+    pub fn gather(&self, count: usize, bytes: usize, appetite: Appetite) -> Result<Crowd> {
+        let visit = Visit {
+            target: self.running.contender.address(self.mode),
+            bytes,
+            appetite,
+        };
+        Crowd::gather(&self.bed.client, self.bed.layout.client_cpu, count, visit)
+    }
+
+    /// What is held now.
+    pub fn snapshot(&mut self) -> Result<Snapshot> {
+        self.running.check_alive()?;
+        Ok(Snapshot {
+            holdings: self.running.holdings()?,
+            sockets: SocketMemory::read(&self.bed.proxy)?,
+        })
+    }
+}
+
+/// Fails before the machine runs out of memory.
+pub fn check_memory() -> Result<u64> {
+    let available = process::available_bytes()?;
+    if available >= LEAST_AVAILABLE {
+        return Ok(available);
+    }
+    let cause = format!("{} MiB are available", available >> 20);
+    Err(Error::failed("stopped before memory runs out", cause).hint("ask for fewer connections"))
+}
