@@ -129,7 +129,7 @@ impl Contender {
         setting: &Setting,
         directory: &Path,
     ) -> Result<PathBuf> {
-        let Room { maxconn, maxpipes } = setting.room();
+        let Room { maxconn, maxpipes } = setting.room;
         let text = template
             .replace("{directory}", &directory.display().to_string())
             .replace("{origin}", &setting.origin.to_string())
@@ -162,27 +162,30 @@ pub struct Setting<'a> {
     pub weir: Option<&'a Path>,
     /// Processes that share the ports; for weir so many for each mode.
     pub processes: usize,
+    /// What each process of HAProxy may hold.
+    pub room: Room,
 }
 
 /// How HAProxy divides the 20 000 descriptors that a process has on the test machines.
-struct Room {
-    /// Two descriptors each.
-    maxconn: usize,
-    /// Two descriptors each.
-    maxpipes: usize,
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// Tunnels, two descriptors each.
+    pub maxconn: usize,
+    /// Pipes, two descriptors each.
+    pub maxpipes: usize,
 }
 
-/// Tunnels that one of several processes can hold: two descriptors each, and some for other things.
-pub const TUNNELS_PER_PROCESS: usize = 9_300;
-
-impl Setting<'_> {
-    fn room(&self) -> Room {
-        let (maxconn, maxpipes) = match self.processes {
-            1 => (6_000, 3_500),
-            _ => (TUNNELS_PER_PROCESS, 500),
-        };
-        Room { maxconn, maxpipes }
-    }
+impl Room {
+    /// For a few busy connections: as many pipes as they can use.
+    pub const BUSY: Room = Room {
+        maxconn: 6_000,
+        maxpipes: 3_500,
+    };
+    /// For as many connections as there can be.
+    pub const CROWD: Room = Room {
+        maxconn: 9_300,
+        maxpipes: 500,
+    };
 }
 
 /// A contender that runs; ended on drop.
@@ -331,6 +334,7 @@ mod tests {
             origin: "10.0.0.1:80".parse().unwrap(),
             weir: None,
             processes: 1,
+            room: Room::BUSY,
         };
         for (contender, name) in [(Contender::Haproxy, "haproxy"), (Contender::Nginx, "nginx")] {
             contender.commands(&setting, directory.path()).unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::bed::{Bed, ORIGIN, Receive};
-use super::contender::{Contender, Mode, Running, Setting, TUNNELS_PER_PROCESS};
+use super::contender::{Contender, Mode, Room, Running, Setting};
 use super::crowd::{Appetite, Crowd, Hosts, Visit};
 use super::sockets::SocketMemory;
 use crate::bed::Layout;
@@ -51,12 +51,13 @@ impl Stage {
     ) -> Result<Stage> {
         let bed = Bed::build(Layout::of_this_machine(), Receive::AtOnce)?;
         let hosts = Hosts::open(&bed.origin, bed.layout.client_cpu, ORIGIN_PORT, connections)?;
-        let processes = connections.div_ceil(TUNNELS_PER_PROCESS).max(1);
+        let processes = connections.div_ceil(Room::CROWD.maxconn).max(1);
         let setting = Setting {
             modes: &[mode],
             origin: SocketAddr::from((ORIGIN, ORIGIN_PORT)),
             weir,
             processes,
+            room: Room::CROWD,
         };
         Ok(Stage {
             running: Running::start(&bed, contender, &setting)?,

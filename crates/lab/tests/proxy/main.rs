@@ -3,6 +3,7 @@
 mod clients;
 mod matrix;
 mod origin;
+mod scale;
 
 use std::path::PathBuf;
 use std::process::Command;

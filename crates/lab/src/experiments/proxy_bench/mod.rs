@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::idle::IdleMeter;
 use crate::proxy::bed::{Bed, ORIGIN, Receive};
 use crate::proxy::clients::{self, Load};
-use crate::proxy::contender::{Contender, Mode, Running, Setting};
+use crate::proxy::contender::{Contender, Mode, Room, Running, Setting};
 use crate::proxy::origin::Origin;
 use crate::proxy::wire::Wire;
 use crate::report;
@@ -209,6 +209,7 @@ impl Stage {
                 origin: address,
                 weir: args.weir.as_deref(),
                 processes: 1,
+                room: Room::BUSY,
             };
             Running::start(&bed, contender, &setting)
         });
