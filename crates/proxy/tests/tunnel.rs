@@ -196,25 +196,37 @@ fn a_reset_after_a_half_close_is_noticed_at_once() {
     }
 }
 
-/// Whether the receiver has closed its window: bytes wait, and all that is sent are probes. Column
-/// `tr` of /proc/net/tcp says 04 then.
-fn is_held_back(sender: &TcpStream) -> bool {
-    let name = |address: SocketAddr| match address {
-        SocketAddr::V4(v4) => {
-            let host = u32::from_ne_bytes(v4.ip().octets());
-            format!("{host:08X}:{:04X}", v4.port())
-        }
-        SocketAddr::V6(_) => unreachable!("the test listens on 127.0.0.1"),
+/// The columns of /proc/net/tcp, a line each: local and remote address, state, queues, timer.
+fn sockets() -> Vec<Vec<String>> {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let columns = |line: &str| line.split_whitespace().map(ToOwned::to_owned).collect();
+    table.lines().skip(1).map(columns).collect()
+}
+
+/// As /proc/net/tcp writes it.
+fn name(address: SocketAddr) -> String {
+    let SocketAddr::V4(v4) = address else {
+        unreachable!("the test listens on 127.0.0.1");
     };
+    let host = u32::from_ne_bytes(v4.ip().octets());
+    format!("{host:08X}:{:04X}", v4.port())
+}
+
+/// Whether the receiver has closed its window: bytes wait, and all that is sent are probes (timer 04).
+fn is_held_back(sender: &TcpStream) -> bool {
     let local = name(sender.local_addr().unwrap());
     let remote = name(sender.peer_addr().unwrap());
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    table.lines().any(|line| {
-        let columns: Vec<&str> = line.split_whitespace().collect();
-        columns.len() > 5
-            && columns[1..3] == [local.as_str(), remote.as_str()]
-            && columns[5].starts_with("04:")
-    })
+    sockets()
+        .iter()
+        .any(|columns| columns[1] == local && columns[2] == remote && columns[5].starts_with("04:"))
+}
+
+fn is_listened_on(address: SocketAddr) -> bool {
+    const LISTEN: &str = "0A";
+    let local = name(address);
+    sockets()
+        .iter()
+        .any(|columns| columns[1] == local && columns[3] == LISTEN)
 }
 
 #[test]
@@ -283,7 +295,10 @@ fn a_drain_lets_tunnels_finish_and_takes_no_new_ones() {
     let (mut client, server) = bench.pair();
     let address = bench.proxy.address();
     bench.proxy.drain(PATIENCE);
-    while TcpStream::connect(address).is_ok() {}
+    while is_listened_on(address) {
+        thread::yield_now();
+    }
+    assert!(TcpStream::connect(address).is_err());
     client.write_all(b"still here").unwrap();
     drop(client);
     assert_eq!(read_to_end(&server), b"still here");
