@@ -85,6 +85,23 @@ fn pythons_requests_and_http_client_get_what_the_origin_sends() {
     expect_equal("python3", &[], "client.py");
 }
 
+/// By the names of Debian's packages and of others.
+const BROWSERS: [&str; 4] = [
+    "chromium-headless-shell",
+    "chromium-shell",
+    "chromium",
+    "google-chrome",
+];
+
+#[test]
+fn a_browser_loads_pages_and_their_parts_over_http_and_through_connect() {
+    if !BROWSERS.iter().any(|browser| is_installed(browser)) {
+        println!("SKIP: no Chromium is installed");
+        return;
+    }
+    expect_equal("python3", &[], "browser.py");
+}
+
 #[test]
 fn go_gets_what_the_origin_sends() {
     expect_equal("go", &["run"], "client.go");
