@@ -53,6 +53,16 @@ pub fn rows<const N: usize>(table: &str) -> Vec<[&str; N]> {
         .collect()
 }
 
+/// Adds `Host` to a request of another's corpus.
+pub fn give_host(input: &mut Vec<u8>) {
+    let version = b" HTTP/1.1\r\n";
+    let line = input
+        .windows(version.len())
+        .position(|bytes| bytes == version);
+    let end = line.expect("a request line") + version.len();
+    input.splice(end..end, *b"Host: corpus\r\n");
+}
+
 /// Steps in which each row's bytes arrive. One byte at a time is what a hostile peer sends.
 const STEPS: [usize; 4] = [usize::MAX, 1, 2, 7];
 

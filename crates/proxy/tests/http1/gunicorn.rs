@@ -7,7 +7,7 @@
 use weir_proxy::http::{BodyKind, FieldSlots, Limits, Refusal, read_request};
 use weir_proxy::proxy_protocol;
 
-use crate::corpus::{data_of, rows, unescape};
+use crate::corpus::{data_of, give_host, rows, unescape};
 use crate::reader::{self, by};
 
 /// Cases whose expectation is not weir's, and why.
@@ -90,15 +90,6 @@ fn read_all(mut input: Vec<u8>) -> Result<String, String> {
         input.drain(..message.len);
     }
     Ok(requests.join(";"))
-}
-
-fn give_host(input: &mut Vec<u8>) {
-    let version = b" HTTP/1.1\r\n";
-    let line = input
-        .windows(version.len())
-        .position(|bytes| bytes == version);
-    let end = line.expect("a request line") + version.len();
-    input.splice(end..end, *b"Host: gunicorn\r\n");
 }
 
 fn verdict(settings: &str, mut input: Vec<u8>) -> Result<String, String> {
