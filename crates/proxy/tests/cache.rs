@@ -2,14 +2,16 @@
 
 mod common;
 
+use std::io::Read;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
 use common::{Connection, Message, Origin, PATIENCE, chunked, connect, pattern};
-use weir_core::proxy::{Mode, Proxy};
+use weir_core::proxy::{FinishOnAbort, Mode, Proxy};
 use weir_proxy::Server;
 
 const MIB: u64 = 1 << 20;
@@ -146,4 +148,330 @@ fn what_must_not_be_kept_is_not() {
             "the connection is kept all the same"
         );
     }
+}
+
+fn get(client: &mut Connection, fields: &str) -> Message {
+    client.ask(&format!(
+        "GET /a HTTP/1.1\r\nHost: test\r\n{fields}\r\n\r\n"
+    ))
+}
+
+#[test]
+fn a_stale_reply_is_confirmed_by_its_server_and_not_sent_again() {
+    let (origin, requests) = counting(|connection, request, _| {
+        match request.field("if-none-match") {
+            Some("\"one\"") => {
+                connection.send("HTTP/1.1 304 Not Modified\r\nETag: \"one\"\r\nX-New: 1\r\n\r\n");
+            }
+            Some(other) => panic!("{other}"),
+            None => connection.send(with_length(
+                "Cache-Control: no-cache\r\nETag: \"one\"",
+                b"hello",
+            )),
+        }
+        true
+    });
+    let proxy = caching(&origin);
+    let mut client = connect(proxy.address());
+    assert_eq!(client.get("/a").body, b"hello");
+    for _ in 0..2 {
+        let again = client.get("/a");
+        assert_eq!((again.status(), &again.body[..]), (200, &b"hello"[..]));
+        assert_eq!(cache_status(&again), "weir; fwd=stale; fwd-status=304");
+        assert_eq!(again.field("x-new"), Some("1"));
+    }
+    assert_eq!(requests.load(Ordering::SeqCst), 3);
+    assert_eq!(count(&proxy, "cache_revalidations"), 2);
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn conditions_and_ranges_are_answered_from_what_is_kept() {
+    let (origin, requests) = counting(|connection, request, _| {
+        assert_eq!(request.field("if-none-match"), None, "it ends at the cache");
+        let fields = format!("{FRESH}\r\nETag: \"one\"");
+        connection.send(with_length(&fields, b"0123456789"));
+        true
+    });
+    let proxy = caching(&origin);
+    let mut client = connect(proxy.address());
+    for _ in 0..2 {
+        client.send("GET /a HTTP/1.1\r\nHost: test\r\nIf-None-Match: \"one\"\r\n\r\n");
+        let met = client.reply(true);
+        assert_eq!((met.status(), met.field("content-length")), (304, None));
+    }
+    assert_eq!(
+        get(&mut client, "If-None-Match: \"two\"").body,
+        b"0123456789"
+    );
+    let part = get(&mut client, "Range: bytes=2-4");
+    assert_eq!((part.status(), &part.body[..]), (206, &b"234"[..]));
+    assert_eq!(part.field("content-range"), Some("bytes 2-4/10"));
+    let outside = get(&mut client, "Range: bytes=10-");
+    assert_eq!(
+        (outside.status(), outside.field("content-range")),
+        (416, Some("bytes */10"))
+    );
+    let head = client.ask("HEAD /a HTTP/1.1\r\nHost: test\r\n\r\n");
+    assert_eq!(
+        (head.status(), head.field("content-length")),
+        (200, Some("10"))
+    );
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_reply_is_only_for_requests_that_say_the_same_in_what_it_varies_by() {
+    let (origin, requests) = counting(|connection, request, _| {
+        let language = request
+            .field("accept-language")
+            .unwrap_or("none")
+            .to_owned();
+        let fields = format!("{FRESH}\r\nVary: Accept-Language");
+        connection.send(with_length(&fields, language.as_bytes()));
+        true
+    });
+    let proxy = caching(&origin);
+    let mut client = connect(proxy.address());
+    for _ in 0..2 {
+        for language in ["de", "en"] {
+            let reply = get(&mut client, &format!("Accept-Language: {language}"));
+            assert_eq!(reply.body, language.as_bytes());
+        }
+        assert_eq!(client.get("/a").body, b"none");
+    }
+    assert_eq!(requests.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn no_client_chooses_what_others_get() {
+    let (origin, _) = counting(|connection, request, _| {
+        let said = request.field("x-forwarded-host").or(request.field("host"));
+        let said = said.unwrap_or("none").to_owned();
+        connection.send(with_length(FRESH, said.as_bytes()));
+        true
+    });
+    let proxy = caching(&origin);
+    let mut client = connect(proxy.address());
+    for (request, expected) in [
+        (
+            "GET /a HTTP/1.1\r\nHost: test\r\nX-Forwarded-Host: evil\r\n\r\n",
+            "evil",
+        ),
+        ("GET http://evil/a HTTP/1.1\r\nHost: test\r\n\r\n", "evil"),
+        ("GET /a HTTP/1.1\r\nHost: test\r\n\r\n", "test"),
+        ("GET http://test/a HTTP/1.1\r\nHost: evil\r\n\r\n", "test"),
+        ("GET /a HTTP/1.1\r\nHost: TEST\r\n\r\n", "test"),
+    ] {
+        let reply = client.ask(request);
+        assert_eq!(reply.body, expected.as_bytes(), "{request}");
+    }
+}
+
+#[test]
+fn who_writes_finds_what_it_wrote() {
+    let (origin, requests) = counting(|connection, request, number| {
+        match request.first_line.starts_with("GET") {
+            true => connection.send(with_length(FRESH, number.to_string().as_bytes())),
+            false => connection.send("HTTP/1.1 204 No Content\r\nLocation: /b\r\n\r\n"),
+        }
+        true
+    });
+    let proxy = caching(&origin);
+    let (mut client, mut other) = (connect(proxy.address()), connect(proxy.address()));
+    assert_eq!(client.get("/a").body, b"0");
+    assert_eq!(client.get("/b").body, b"1");
+    assert_eq!(client.get("/c").body, b"2");
+    let post = "POST /a HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n";
+    client.send(post);
+    assert_eq!(client.reply(true).status(), 204);
+    assert_eq!(other.get("/a").body, b"4");
+    assert_eq!(other.get("/b").body, b"5");
+    assert_eq!(other.get("/c").body, b"2", "others stay");
+    assert_eq!(requests.load(Ordering::SeqCst), 6);
+}
+
+#[test]
+fn only_if_cached_never_reaches_a_server() {
+    let (origin, requests) = replying(with_length(FRESH, b"hello"));
+    let proxy = caching(&origin);
+    let mut client = connect(proxy.address());
+    let only = "Cache-Control: only-if-cached";
+    assert_eq!(get(&mut client, only).status(), 504);
+    assert_eq!(requests.load(Ordering::SeqCst), 0);
+    client.get("/a");
+    assert_eq!(get(&mut client, only).body, b"hello");
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_stale_reply_stands_in_for_a_server_that_fails_if_it_may() {
+    for (may, expected) in [(", stale-if-error=60", 200), ("", 503)] {
+        let (origin, _) = counting(move |connection, _, number| {
+            let fields = format!("Cache-Control: max-age=0{may}\r\nETag: \"one\"");
+            match number {
+                0 => connection.send(with_length(&fields, b"hello")),
+                _ => connection.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"),
+            }
+            true
+        });
+        let proxy = caching(&origin);
+        let mut client = connect(proxy.address());
+        client.get("/a");
+        assert_eq!(client.get("/a").status(), expected);
+    }
+}
+
+/// A server that sends half of a body of this length, and the rest when it is told to.
+fn halting(length: usize, fields: &'static str) -> (Origin, Arc<AtomicUsize>, Sender<()>) {
+    let (go, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let (origin, requests) = counting(move |connection, _, _| {
+        let reply = with_length(fields, &pattern(length));
+        let half = reply.len() - length / 2;
+        let _ = connection.try_send(&reply[..half]);
+        if wait.lock().unwrap().recv().is_err() {
+            return false;
+        }
+        connection.try_send(&reply[half..]).is_ok()
+    });
+    (origin, requests, go)
+}
+
+const LARGE: usize = 2_000_000;
+
+/// Asks, and reads the head and a quarter of the body.
+fn begin(proxy: &Server) -> (Connection, Message, Vec<u8>) {
+    let mut client = connect(proxy.address());
+    client.send("GET /a HTTP/1.1\r\nHost: test\r\n\r\n");
+    let head = client.head().unwrap();
+    let mut quarter = vec![0; LARGE / 4];
+    client.0.read_exact(&mut quarter).unwrap();
+    (client, head, quarter)
+}
+
+#[test]
+fn many_clients_follow_one_fetch_and_none_waits_for_its_end() {
+    let (origin, requests, go) = halting(LARGE, FRESH);
+    let proxy = caching(&origin);
+    let clients: Vec<_> = (0..10).map(|_| begin(&proxy)).collect();
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
+    go.send(()).unwrap();
+    for (number, (mut client, head, mut body)) in clients.into_iter().enumerate() {
+        let expected = match number {
+            0 => "weir; fwd=uri-miss; stored",
+            _ => "weir; fwd=uri-miss; collapsed",
+        };
+        assert_eq!(cache_status(&head), expected);
+        body.resize(LARGE, 0);
+        client.0.read_exact(&mut body[LARGE / 4..]).unwrap();
+        assert!(body == pattern(LARGE));
+    }
+    assert_eq!(count(&proxy, "cache_collapsed"), 9);
+}
+
+#[test]
+fn a_first_client_that_reads_nothing_holds_up_nobody() {
+    let (origin, requests) = replying(with_length(FRESH, &pattern(LARGE)));
+    let proxy = caching(&origin);
+    let mut idle = connect(proxy.address());
+    idle.send("GET /a HTTP/1.1\r\nHost: test\r\n\r\n");
+    wait_until("its fetch has begun", || {
+        requests.load(Ordering::SeqCst) == 1
+    });
+    assert!(connect(proxy.address()).get("/a").body == pattern(LARGE));
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
+    assert!(
+        idle.reply(false).body == pattern(LARGE),
+        "and loses nothing"
+    );
+}
+
+#[test]
+fn a_reply_whose_client_goes_away_is_finished_and_kept() {
+    let (origin, requests, go) = halting(LARGE, FRESH);
+    let settings = Proxy {
+        threads: 1,
+        ..settings(origin.address)
+    };
+    let proxy = Server::start(settings).unwrap();
+    drop(begin(&proxy));
+    go.send(()).unwrap();
+    wait_until("it is finished", || count(&proxy, "cache_stored") == 1);
+    assert_eq!(count(&proxy, "cache_finished"), 1);
+    let mut client = connect(proxy.address());
+    assert!(client.get("/a").body == pattern(LARGE));
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
+    client.send("GET /b HTTP/1.1\r\nHost: test\r\n\r\n");
+    go.send(()).unwrap();
+    client.reply(false);
+    assert_eq!(origin.connections(), 1, "the connection went back");
+}
+
+#[test]
+fn a_reply_whose_client_goes_away_is_given_up_where_that_is_set() {
+    let (origin, _, go) = halting(LARGE, FRESH);
+    let settings = Proxy {
+        finish_on_abort: FinishOnAbort::Off,
+        ..settings(origin.address)
+    };
+    let proxy = Server::start(settings).unwrap();
+    drop(begin(&proxy));
+    wait_until("it is given up", || count(&proxy, "transfers_broken") > 0);
+    wait_until("its memory is free", || proxy.cache_bytes() == 0);
+    assert_eq!(count(&proxy, "cache_stored"), 0);
+    drop(go);
+}
+
+#[test]
+fn a_reply_that_breaks_off_is_not_kept_and_not_taken_for_whole() {
+    let (origin, requests, go) = halting(LARGE, FRESH);
+    let proxy = caching(&origin);
+    let (mut first, _, _) = begin(&proxy);
+    let (mut second, _, _) = begin(&proxy);
+    drop(go);
+    for client in [&mut first, &mut second] {
+        let mut rest = Vec::new();
+        let _ = client.0.read_to_end(&mut rest);
+        assert!(rest.len() < LARGE - LARGE / 4);
+    }
+    wait_until("its memory is free", || proxy.cache_bytes() == 0);
+    connect(proxy.address()).send("GET /a HTTP/1.1\r\nHost: test\r\n\r\n");
+    wait_until("it is fetched anew", || {
+        requests.load(Ordering::SeqCst) == 2
+    });
+}
+
+#[test]
+fn the_cache_holds_no_more_than_its_size() {
+    let (origin, _) = counting(|connection, request, _| {
+        let length = request.first_line.split(['/', ' ']).nth(2).unwrap();
+        let length: usize = length.parse().unwrap();
+        connection.send(with_length(FRESH, &pattern(length)));
+        true
+    });
+    let settings = Proxy {
+        cache: MIB,
+        cache_object: 100_000,
+        ..settings(origin.address)
+    };
+    let proxy = Server::start(settings).unwrap();
+    let mut client = connect(proxy.address());
+    for number in 0..100 {
+        let length = 40_000 + number;
+        assert!(client.get(&format!("/{length}")).body == pattern(length));
+        assert!(proxy.cache_bytes() <= MIB, "{}", proxy.cache_bytes());
+    }
+    assert!(count(&proxy, "cache_evicted") > 50);
+    let stored = count(&proxy, "cache_stored");
+    let kept = client.get("/100000");
+    assert_eq!(cache_status(&kept), "weir; fwd=uri-miss; stored");
+    let passed = client.get("/100001");
+    assert_eq!(
+        cache_status(&passed),
+        "weir; fwd=uri-miss; detail=too-large"
+    );
+    wait_until("one is kept", || {
+        count(&proxy, "cache_stored") == stored + 1
+    });
 }

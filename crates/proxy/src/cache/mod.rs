@@ -180,12 +180,9 @@ impl Cache {
         self.store.forget(uri);
     }
 
-    /// Room for a body of at most this length; `None` if there is none.
-    pub fn room_for(&self, length: u64) -> Option<Share> {
-        match length > self.longest {
-            true => None,
-            false => self.room.take(length),
-        }
+    /// So many bytes of room; `None` if they are not free.
+    pub fn room_for(&self, bytes: u64) -> Option<Share> {
+        self.room.take(bytes)
     }
 
     /// Bytes of a body at most.

@@ -100,7 +100,7 @@ pub async fn pass_and_keep(
         scanner: ChunkScanner::new(),
         pieces: Pieces::default(),
         share,
-        longest: worker.settings.cache_object,
+        longest: worker.cache.as_ref().map_or(0, |seat| seat.cache.longest()),
     };
     debug_assert!(!delivery.dechunk);
     let mut body = Body::new(facts.body);
