@@ -5,6 +5,7 @@
 //! network namespace allows.
 
 mod address;
+mod class_keys;
 mod error;
 mod example;
 mod fit;
@@ -18,6 +19,7 @@ mod value;
 mod word;
 
 pub use address::{parse_ip, parse_port, parse_socket_address};
+pub use class_keys::CLASS_KEYS;
 pub use error::{Fault, Place, Problem, Problems};
 pub use example::example;
 pub use fit::{Environment, Fallback, Fitted, SynCookies, fit, mptcp_fallback, policy_words};
@@ -31,7 +33,7 @@ pub use value::{Given, Setting, parse_word};
 pub use word::{Word, WordInfo};
 
 use crate::listener::Listener;
-use crate::proxy::Proxy;
+use crate::proxy::{Class, Proxy};
 
 /// A config file that was read without error.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +42,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// The proxies in the order of the file, all defaults filled in.
     pub proxies: Vec<Proxy>,
+    /// The classes in the order of the file.
+    pub classes: Vec<Class>,
     /// What is valid and yet hardly what was meant.
     pub warnings: Vec<Warning>,
 }

@@ -1,6 +1,7 @@
 //! A proxy and what it is to do: the words of the config file and of the flags, once each.
 
 mod announce;
+mod class;
 mod side;
 
 use std::fmt;
@@ -9,6 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use announce::{Forwarded, SendProxy};
+pub use class::{Class, LOWEST_PRIORITY, rank};
 pub use side::SideOptions;
 
 use crate::prefix::Prefix;
@@ -88,6 +90,17 @@ impl fmt::Display for FinishOnAbort {
     }
 }
 
+/// Which backend is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Balance {
+    /// One after the other.
+    Turn,
+    /// The one with the fewest connections in use; of equals, one after the other. Each thread
+    /// looks at its own.
+    Least,
+}
+
 /// One proxy: where it listens and what it does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proxy {
@@ -99,6 +112,17 @@ pub struct Proxy {
     pub mode: Mode,
     /// Where `reverse` and `tcp` hand them to; at least one. `forward` has none.
     pub backends: Vec<SocketAddr>,
+    /// How backends take turns.
+    pub balance: Balance,
+    /// Connections to each backend at most, idle ones too, on all threads; 0: no limit. Who finds
+    /// none waits.
+    pub max_connections: u32,
+    /// How many wait at most; the lowest class loses first, and of it who came last.
+    pub queue_limit: u32,
+    /// How long one waits at most.
+    pub queue_timeout: Duration,
+    /// Classes of clients: who waits is served by its class.
+    pub classes: Vec<Class>,
     /// Local addresses that backends are connected from, in turn; empty: the route's. Each has
     /// local ports of its own for each backend.
     pub source: Vec<IpAddr>,
@@ -153,6 +177,11 @@ impl Proxy {
             listen,
             mode,
             backends: Vec::new(),
+            balance: Balance::Turn,
+            max_connections: 0,
+            queue_limit: 1024,
+            queue_timeout: Duration::from_secs(5),
+            classes: Vec::new(),
             source: Vec::new(),
             accept_proxy: false,
             trust: Vec::new(),

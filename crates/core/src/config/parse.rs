@@ -12,7 +12,7 @@ use super::table::{Key, Table};
 use super::value::Given;
 use super::{Config, Warning};
 use crate::listener::Listener;
-use crate::proxy::Proxy;
+use crate::proxy::{Class, Proxy};
 
 /// Reads a config file. `file` is its name for messages.
 ///
@@ -25,7 +25,12 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
         source,
         problems: Vec::new(),
     };
-    let (listeners, proxies) = reader.file();
+    let Tables {
+        listeners,
+        proxies,
+        classes,
+    } = reader.file();
+    reader.unknown_proxies(&classes, &proxies);
     if !reader.problems.is_empty() {
         reader
             .problems
@@ -34,11 +39,27 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
     }
     let mut warnings = reader.warnings(&listeners);
     warnings.extend(reader.warnings(&proxies));
+    let classes: Vec<Class> = classes.into_iter().map(|read| read.table).collect();
+    let classed = |mut proxy: Proxy| {
+        let is_its = |class: &&Class| class.proxy.as_ref().is_none_or(|name| *name == proxy.name);
+        proxy.classes = classes.iter().filter(is_its).cloned().collect();
+        proxy
+    };
+    let proxies = proxies.into_iter().map(|read| classed(read.table));
     Ok(Config {
         listeners: listeners.into_iter().map(|read| read.table).collect(),
-        proxies: proxies.into_iter().map(|read| read.table).collect(),
+        proxies: proxies.collect(),
+        classes,
         warnings,
     })
+}
+
+/// All tables of a file.
+#[derive(Default)]
+struct Tables {
+    listeners: Vec<Read<Listener>>,
+    proxies: Vec<Read<Proxy>>,
+    classes: Vec<Read<Class>>,
 }
 
 /// A table as it was read.
@@ -71,31 +92,50 @@ impl Reader<'_> {
         });
     }
 
-    fn file(&mut self) -> (Vec<Read<Listener>>, Vec<Read<Proxy>>) {
-        let (mut listeners, mut proxies) = (Vec::new(), Vec::new());
+    fn file(&mut self) -> Tables {
+        let mut tables = Tables::default();
         let table = match DeTable::parse(self.source) {
             Ok(table) => table,
             Err(error) => {
                 let hint = "the file is TOML: `weir check --example` prints one to start from";
                 let cause = error.message().trim().replace('\n', "; ");
                 self.problem(error.span(), "", Fault::new(cause, hint));
-                return (listeners, proxies);
+                return tables;
             }
         };
         for (key, value) in table.get_ref() {
             match key.get_ref().as_ref() {
-                Listener::NAME => listeners = self.tables(key, value),
-                Proxy::NAME => proxies = self.tables(key, value),
+                Listener::NAME => tables.listeners = self.tables(key, value),
+                Proxy::NAME => tables.proxies = self.tables(key, value),
+                Class::NAME => tables.classes = self.tables(key, value),
                 name => self.problem(Some(key.span()), "", unknown_table(name)),
             }
         }
-        if listeners.is_empty() && proxies.is_empty() && self.problems.is_empty() {
+        if tables.listeners.is_empty() && tables.proxies.is_empty() && self.problems.is_empty() {
             let hint = "add one: [[listener]] with address = \"*:80\", \
                         or [[proxy]] with listen = \"*:3128\" and mode = \"forward\"";
             let fault = Fault::new("there is neither a listener nor a proxy in it", hint);
             self.problem(None, "", fault);
         }
-        (listeners, proxies)
+        tables
+    }
+
+    fn unknown_proxies(&mut self, classes: &[Read<Class>], proxies: &[Read<Proxy>]) {
+        for Read { table, given, .. } in classes {
+            let Some(wanted) = &table.proxy else { continue };
+            if proxies.iter().any(|proxy| proxy.table.name == *wanted) {
+                continue;
+            }
+            let span = given.iter().find(|(key, _)| *key == "proxy");
+            let names: Vec<&str> = proxies.iter().map(|proxy| proxy.table.name()).collect();
+            let hint = match did_you_mean(wanted, &names) {
+                Some(meant) => format!("did you mean {meant:?}?"),
+                None => "write the name of a [[proxy]], or leave it out".to_owned(),
+            };
+            let fault = Fault::new(format!("no proxy is named {wanted:?}"), hint);
+            let object = format!("class {:?}: proxy: ", table.name);
+            self.problem(span.map(|(_, span)| span.clone()), object, fault);
+        }
     }
 
     /// The tables of one kind; those that lack what is required are left out.
@@ -248,7 +288,7 @@ fn object_name<T: Table>(table: &DeTable<'_>) -> String {
 }
 
 /// The tables that a file may have.
-const TABLES: [&str; 2] = [Listener::NAME, Proxy::NAME];
+const TABLES: [&str; 3] = [Listener::NAME, Proxy::NAME, Class::NAME];
 
 fn unknown_table(name: &str) -> Fault {
     let owners = [
@@ -264,7 +304,7 @@ fn unknown_table(name: &str) -> Fault {
                 owners.join("]] or [[")
             )
         }
-        None => format!("this version knows [[{}]]", TABLES.join("]] and [[")),
+        None => format!("this version knows [[{}]]", TABLES.join("]], [[")),
     };
     Fault::new(format!("unknown table or key {name:?}"), hint)
 }

@@ -4,18 +4,19 @@
 
 use std::convert::identity;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::address::{parse_ip, parse_socket_address};
 use super::error::Fault;
 use super::keys::parse_name;
 use super::table::{Key, Kind, Table, words_of};
-use super::value::{Given, Setting, flag, list, mismatch, number, text, word};
+use super::value::{Given, Setting, flag, list, mismatch, text, whole, word};
 use super::word::Word;
 use crate::listener::ListenAddress;
 use crate::prefix::{Prefix, parse_prefix};
-use crate::proxy::{Engine, FinishOnAbort, Forwarded, MAX_PROXIES, Mode, Proxy, SendProxy};
+use crate::proxy::{
+    Balance, Engine, FinishOnAbort, Forwarded, MAX_PROXIES, Mode, Proxy, SendProxy,
+};
 use crate::units::{format_duration, format_size, parse_duration, parse_size};
 
 /// A key whose field has its name and is one of a few words.
@@ -154,6 +155,10 @@ pub static PROXY_KEYS: &[Key<Proxy>] = &[
         },
         show: |p| Setting::List(p.backends.iter().map(SocketAddr::to_string).collect()),
     },
+    words!(balance: Balance, "turn | least", "Which backend is next"),
+    number!(max_connections: 0 to 1000000, "Connections to each backend at most, on all threads; 0 is no limit"),
+    number!(queue_limit: 0 to 1000000, "Clients that wait for a connection at most; the lowest class loses first"),
+    time!(queue_timeout: "1ms" to "1h", "Time that a client waits for a connection at most"),
     Key {
         name: "source",
         kind: Kind::Ips,
@@ -368,17 +373,6 @@ fn parse_amount(text: &str) -> Result<FinishOnAbort, Fault> {
     let hint = "\"off\", or as \"1MiB\", \"90%\" or \"5s\"";
     text.parse()
         .map_err(|cause: String| Fault::new(cause, hint))
-}
-
-/// Reads a whole number of this range.
-fn whole(value: &Given, range: RangeInclusive<u64>) -> Result<u64, Fault> {
-    let number = number(value)?;
-    let whole = number as u64;
-    if whole as f64 == number && range.contains(&whole) {
-        return Ok(whole);
-    }
-    let hint = format!("a whole number from {} to {}", range.start(), range.end());
-    Err(Fault::new(format!("{number} is out of range"), hint))
 }
 
 /// Reads a number of bytes from `low` to `high`, which have their units too.

@@ -125,10 +125,12 @@ fn mistakes_are_placed_and_hinted() {
 
 #[test]
 fn tables_of_other_versions_are_refused() {
-    let file = "[[listener]]\naddress = \"*:80\"\n[[class]]\nname = \"gold\"\n";
+    let file = "[[listener]]\naddress = \"*:80\"\n[[shape]]\nname = \"gold\"\n";
     assert_eq!(
         problems(file),
-        ["3:3: unknown table or key \"class\" | this version knows [[listener]] and [[proxy]]"]
+        [
+            "3:3: unknown table or key \"shape\" | this version knows [[listener]], [[proxy]], [[class]]"
+        ]
     );
     assert_eq!(
         problems("[[listner]]\naddress = \"*:80\"\n"),
@@ -234,6 +236,10 @@ fn every_key_of_a_proxy_is_read() {
         cache = "256MiB"
         cache_object = "1MiB"
         finish_on_abort = "90%"
+        balance = "least"
+        max_connections = 100
+        queue_limit = 10
+        queue_timeout = "1s"
         source = ["10.0.0.2", "10.0.0.3"]
         accept_proxy = true
         send_proxy = "v2"
@@ -267,6 +273,39 @@ fn left_out_keys_of_a_proxy_have_their_defaults() {
     let listen = "10.0.0.1:3128".parse().unwrap();
     let expected = Proxy::new("proxy-3128", listen, proxy::Mode::Forward);
     assert_eq!(parse("f", file).unwrap().proxies, [expected]);
+}
+
+#[test]
+fn classes_belong_to_the_proxy_that_they_name_or_to_all() {
+    let file = r#"
+        [[proxy]]
+        name = "edge"
+        listen = "10.0.0.1:80"
+        mode = "forward"
+        [[proxy]]
+        name = "inner"
+        listen = "10.0.0.1:81"
+        mode = "forward"
+        [[class]]
+        name = "gold"
+        proxy = "edge"
+        from = "10.1.0.0/16"
+        priority = 1
+        [[class]]
+        name = "silver"
+        to = "10.0.0.1"
+        priority = 2
+    "#;
+    let config = parse("f", file).unwrap();
+    let names = |index: usize| -> Vec<&str> {
+        let classes = config.proxies[index].classes.iter();
+        classes.map(|class| class.name.as_str()).collect()
+    };
+    assert_eq!(names(0), ["gold", "silver"]);
+    assert_eq!(names(1), ["silver"]);
+    let problems = parse("f", &file.replace("proxy = \"edge\"", "proxy = \"egde\"")).unwrap_err();
+    assert_eq!(problems.0[0].cause, "no proxy is named \"egde\"");
+    assert_eq!(problems.0[0].hint, "did you mean \"edge\"?");
 }
 
 #[test]

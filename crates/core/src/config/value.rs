@@ -1,6 +1,7 @@
 //! The values of keys: as the file and the flags give them, and as they are shown.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
@@ -106,6 +107,17 @@ pub(super) fn number(value: &Given) -> Result<f64, Fault> {
             "write the number without quotes",
         )),
     }
+}
+
+/// Reads a whole number of this range.
+pub(super) fn whole(value: &Given, range: RangeInclusive<u64>) -> Result<u64, Fault> {
+    let number = number(value)?;
+    let whole = number as u64;
+    if whole as f64 == number && range.contains(&whole) {
+        return Ok(whole);
+    }
+    let hint = format!("a whole number from {} to {}", range.start(), range.end());
+    Err(Fault::new(format!("{number} is out of range"), hint))
 }
 
 pub(super) fn flag(value: &Given) -> Result<bool, Fault> {

@@ -170,6 +170,17 @@ impl Word for proxy::Engine {
     ];
 }
 
+impl Word for proxy::Balance {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(proxy::Balance::Turn, "turn", "one after the other"),
+        row(
+            proxy::Balance::Least,
+            "least",
+            "the one with the fewest connections in use",
+        ),
+    ];
+}
+
 impl Word for proxy::SendProxy {
     const WORDS: &'static [WordInfo<Self>] = &[
         row(proxy::SendProxy::Off, "off", "no PROXY header"),
@@ -220,7 +231,8 @@ mod tests {
         words_are_distinct_and_read_back(&[Front::Tc, Front::Xdp]);
         use proxy::{Engine, Mode::*};
         words_are_distinct_and_read_back(&[Forward, Reverse, Tcp]);
-        use proxy::{Forwarded, SendProxy};
+        use proxy::{Balance, Forwarded, SendProxy};
+        words_are_distinct_and_read_back(&[Balance::Turn, Balance::Least]);
         words_are_distinct_and_read_back(&[SendProxy::Off, SendProxy::V1, SendProxy::V2]);
         words_are_distinct_and_read_back(&[
             Forwarded::Off,

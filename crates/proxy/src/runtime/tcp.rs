@@ -101,6 +101,39 @@ impl TcpStream {
         self.wait(Direction::Read, broken).await
     }
 
+    /// Waits until `ready` gives a value, which is asked each time that the task is woken.
+    ///
+    /// # Errors
+    /// `ConnectionAborted` when the peer has reset the connection, `TimedOut` after the task's
+    /// deadline.
+    pub async fn unless_broken<T>(&self, mut ready: impl FnMut() -> Option<T>) -> io::Result<T> {
+        self.handle
+            .register(&self.fd, &self.source, Trigger::Edge)?;
+        let woken = || match (ready(), self.is_broken()) {
+            (Some(value), _) => Some(Ok(value)),
+            (None, true) => Some(Err(io::ErrorKind::ConnectionAborted.into())),
+            (None, false) => {
+                self.source.wait(Direction::Read, self.handle.running());
+                None
+            }
+        };
+        self.handle.wait_for(woken).await?
+    }
+
+    /// Takes the connection out of this loop, for the loop of another thread.
+    ///
+    /// # Errors
+    /// The process has no descriptor left; the connection is closed.
+    pub fn detach(self) -> io::Result<OwnedFd> {
+        self.handle.unregister(&self.fd, &self.source);
+        Ok(rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)?)
+    }
+
+    /// Takes a connection into this loop.
+    pub fn attach(fd: OwnedFd, handle: &Handle) -> TcpStream {
+        TcpStream::new(fd, handle.clone())
+    }
+
     /// Waits until a read is worth a try, or `interrupted`, which is asked each time that the task
     /// is woken.
     ///

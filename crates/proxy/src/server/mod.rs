@@ -27,7 +27,7 @@ use weir_core::proxy::{Mode, Proxy};
 use crate::cache::Cache;
 use crate::metrics::{BackendCounters, ListenerCounters};
 use crate::runtime::Sender;
-use crate::upstream::{self, Question};
+use crate::upstream::{self, Gate, Question};
 use bell::AtEnd;
 use thread::{Falls, StateCell, Thread};
 use totals::sum;
@@ -77,6 +77,8 @@ struct Shared {
     resolver: Option<mpsc::Sender<Question>>,
     /// If replies are kept.
     cache: Option<Arc<Cache>>,
+    /// Where connections to backends are limited.
+    gate: Option<Arc<Gate>>,
 }
 
 /// The counters of one thread.
@@ -179,13 +181,15 @@ impl Server {
             Mode::Reverse | Mode::Tcp => None,
         };
         let cache = Cache::of(&settings);
-        let settings = Arc::new(settings);
+        let gate = Gate::new(&settings, sockets.len());
+        let shared = Shared {
+            settings: Arc::new(settings),
+            resolver,
+            cache,
+            gate,
+        };
         let mut server = Server {
-            shared: Shared {
-                settings,
-                resolver,
-                cache,
-            },
+            shared,
             address: sockets.address(),
             threads: Vec::new(),
             bell: surroundings.bell,
@@ -243,7 +247,7 @@ impl Server {
             .name(format!("weir-proxy-{index}"))
             .spawn(move || {
                 let _at_end = at_end;
-                worker::run(shared, own, listener, share, &started)
+                worker::run(index, shared, own, listener, share, &started)
             })
             .map_err(failed)?;
         match starting.recv() {
@@ -293,6 +297,21 @@ impl Server {
     /// Bytes of memory that the cache holds now; at most the setting `cache`.
     pub fn cache_bytes(&self) -> u64 {
         self.shared.cache.as_ref().map_or(0, |cache| cache.bytes())
+    }
+
+    /// How many clients wait for a connection to a backend, where those are limited.
+    pub fn waiting(&self) -> usize {
+        self.shared.gate.as_ref().map_or(0, |gate| gate.waiting())
+    }
+
+    /// Connections to each backend, busy and idle, where those are limited.
+    pub fn connections(&self) -> Vec<(SocketAddr, u32)> {
+        let backends = self.shared.settings.backends.iter().enumerate();
+        let taken = |gate: &Arc<Gate>| {
+            let of = |(index, address): (usize, &SocketAddr)| (*address, gate.taken(index));
+            backends.map(of).collect()
+        };
+        self.shared.gate.as_ref().map(taken).unwrap_or_default()
     }
 
     /// Sums of all threads' counters.

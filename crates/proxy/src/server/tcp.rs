@@ -14,7 +14,12 @@ pub async fn serve(guest: Guest, stream: TcpStream, peer: SocketAddr) {
     if !client.is_admitted(worker).await {
         return;
     }
-    let Ok(server) = worker.upstreams.backends.connect(&worker.handle).await else {
+    let Ok(server) = worker
+        .upstreams
+        .backends
+        .connect(&worker.handle, client.asker())
+        .await
+    else {
         // What a client of a server that does not listen gets.
         client.stream.reset_on_close();
         worker.counters.transfers_broken.add(1);

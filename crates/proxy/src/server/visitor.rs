@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use weir_core::prefix::covers;
-use weir_core::proxy::{Forwarded, SendProxy};
+use weir_core::proxy::{Forwarded, LOWEST_PRIORITY, SendProxy, rank};
 
 use super::inbox::Inbox;
 use super::worker::Worker;
@@ -12,7 +12,7 @@ use crate::http::rewrite::{AddressField, Announcement};
 use crate::proxy_protocol::{self, Endpoints, ProxyHeader, ProxyProtocol};
 use crate::runtime::TcpStream;
 use crate::transfer::Buffers;
-use crate::upstream::Link;
+use crate::upstream::{Asker, Link};
 
 /// A client's connection. There are as many as idle clients, so it is small.
 pub struct Visitor {
@@ -30,6 +30,8 @@ pub struct Visitor {
 struct Rare {
     /// The address that it connected to, where the proxy in front has said it.
     destination: Option<SocketAddr>,
+    /// Its rank among those who wait, 0 the first; set where they wait.
+    rank: u8,
     /// Its IP address as text, if requests are to name it.
     announced: Option<String>,
     /// The connection to a server that only it may use again, because that began with its address.
@@ -58,6 +60,10 @@ impl Visitor {
         if worker.settings.forwarded != Forwarded::Off {
             let ip = self.source.ip().to_canonical();
             self.rare().announced = Some(ip.to_string());
+        }
+        if worker.settings.max_connections > 0 {
+            let to = || self.destination().map(|address| address.ip());
+            self.rare().rank = rank(&worker.settings.classes, self.source.ip(), to);
         }
         true
     }
@@ -115,14 +121,25 @@ impl Visitor {
         self.inbox.receive(buffers, &self.stream).await
     }
 
+    /// The address that it connected to. A connection that was reset meanwhile has none any more.
+    fn destination(&self) -> Option<SocketAddr> {
+        let told = self.rare.as_ref().and_then(|rare| rare.destination);
+        told.or_else(|| self.stream.local().ok())
+    }
+
+    /// Who asks for a connection to a server.
+    pub fn asker(&self) -> Asker<'_> {
+        Asker {
+            client: &self.stream,
+            rank: self.rare.as_ref().map_or(LOWEST_PRIORITY, |rare| rare.rank),
+        }
+    }
+
     /// The PROXY header that a connection made for this client begins with; empty if none is sent.
     pub fn introduction(&self, worker: &Worker) -> Vec<u8> {
         let mut header = Vec::new();
         if let Some(version) = version(worker.settings.send_proxy) {
-            // A connection that was reset meanwhile has no addresses any more.
-            let local = || self.stream.local().ok();
-            let told = self.rare.as_ref().and_then(|rare| rare.destination);
-            let endpoints = told.or_else(local).map(|destination| Endpoints {
+            let endpoints = self.destination().map(|destination| Endpoints {
                 source: self.source,
                 destination,
             });

@@ -18,12 +18,12 @@ use super::thread::{StateCell, ThreadState};
 use super::{Counters, Shared, tcp};
 use crate::cache::Seat;
 use crate::http::{Limits, Role};
-use crate::metrics::ListenerCounters;
+use crate::metrics::{BackendCounters, ListenerCounters};
 use crate::runtime::{
     Clock, Handle, Mailbox, Runtime, Sender, TaskId, TcpListener, TcpStream, first, mailbox,
 };
 use crate::transfer::{Lanes, Rules, Tunnelled};
-use crate::upstream::{Backend, Backends, Names, Origins, Resolved};
+use crate::upstream::{Backend, Backends, Door, Names, Notice, Origins, Resolved};
 
 /// What a thread is told.
 #[derive(Debug, Clone)]
@@ -79,6 +79,7 @@ pub struct Worker {
 
 /// The thread's whole life. `started` gets the way to give it orders.
 pub fn run(
+    index: usize,
     shared: Shared,
     counters: Counters,
     listener: OwnedFd,
@@ -102,6 +103,14 @@ pub fn run(
         }
         None => (None, None),
     };
+    let (door, noticed) = match shared.gate {
+        Some(gate) => {
+            let (notices, noticed) = self::mailbox::<Notice>(&handle)?;
+            let door = Door::new(gate, index, handle.clone(), notices);
+            (Some(door), Some(noticed))
+        }
+        None => (None, None),
+    };
     let listener = TcpListener::new(listener, &handle);
     // The one who waits for it is gone only if the whole server is.
     let _ = started.send(orders);
@@ -112,7 +121,11 @@ pub fn run(
             handle,
             lanes: Lanes::default(),
             upstreams: Upstreams {
-                backends: Backends::new(backends(&settings, &counters)),
+                backends: Backends::new(
+                    backends(&settings, &counters, door.as_ref()),
+                    settings.balance,
+                    door,
+                ),
                 origins: Origins::new(Arc::default(), settings.clone()),
                 names,
             },
@@ -133,7 +146,7 @@ pub fn run(
             most_clients,
             draining: Cell::new(false),
         });
-        worker.spawn_chores(answered, rung);
+        worker.spawn_chores(answered, rung, noticed);
         worker.state.set(ThreadState::Accepting);
         let order = worker.accept_until_told(&listener, &mailbox).await?;
         worker.draining.set(true);
@@ -156,14 +169,22 @@ fn obey(order: Order) -> Order {
     order
 }
 
-fn backends(settings: &Arc<Proxy>, counters: &Counters) -> Vec<Rc<Backend>> {
-    let addresses = settings.backends.iter();
-    let pairs = addresses.zip(&counters.backends);
-    pairs
-        .map(|(address, counters)| {
-            Rc::new(Backend::new(*address, counters.clone(), settings.clone()))
-        })
-        .collect()
+fn backends(
+    settings: &Arc<Proxy>,
+    counters: &Counters,
+    door: Option<&Rc<Door>>,
+) -> Vec<Rc<Backend>> {
+    let pairs = settings.backends.iter().zip(&counters.backends);
+    let new = |(index, (address, counters)): (usize, (&SocketAddr, &Arc<BackendCounters>))| {
+        let door = door.map(|door| (index, door.clone()));
+        Rc::new(Backend::new(
+            *address,
+            counters.clone(),
+            settings.clone(),
+            door,
+        ))
+    };
+    pairs.enumerate().map(new).collect()
 }
 
 impl Worker {
@@ -246,12 +267,22 @@ impl Worker {
         }
     }
 
-    /// Work beside the clients: names that were looked up, connections that nobody uses.
+    /// Work beside the clients: names that were looked up, places that other threads give, connections
+    /// that nobody uses.
     fn spawn_chores(
         self: &Rc<Self>,
         answered: Option<Mailbox<Resolved>>,
         rung: Option<Mailbox<TaskId>>,
+        noticed: Option<Mailbox<Notice>>,
     ) {
+        if let Some(noticed) = noticed {
+            let worker = self.clone();
+            self.handle.spawn(async move {
+                while let Ok(notice) = noticed.receive().await {
+                    worker.upstreams.backends.hear(notice);
+                }
+            });
+        }
         if let Some(rung) = rung {
             let handle = self.handle.clone();
             self.handle.spawn(async move {

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use weir_core::proxy::Proxy;
 
+use super::door::{Door, Permit};
+use super::link::{Lease, Link};
 use super::source::Sources;
 use crate::metrics::BackendCounters;
 use crate::runtime::{Clock, Handle, TcpStream};
@@ -23,26 +25,22 @@ pub struct Backend {
     pub address: SocketAddr,
     /// What this thread did with it.
     pub counters: Arc<BackendCounters>,
+    /// Its number among the proxy's, and the door to it where connections are limited.
+    door: Option<(usize, Rc<Door>)>,
     settings: Arc<Proxy>,
     sources: Sources,
     /// When a connection to it last failed, if none has succeeded since.
     failed: Cell<Option<Clock>>,
+    /// Connections that this thread uses now.
+    pub(super) in_use: Cell<u32>,
     idle: RefCell<Vec<Idle>>,
 }
 
 struct Idle {
+    // Closed before its place is free.
     stream: TcpStream,
+    permit: Option<Permit>,
     since: Clock,
-}
-
-/// A connection to a backend.
-pub struct Link {
-    /// The connection.
-    pub stream: TcpStream,
-    /// Whose it is.
-    pub backend: Rc<Backend>,
-    /// It has carried a request before: its server may be about to close it.
-    pub reused: bool,
 }
 
 impl Backend {
@@ -51,21 +49,24 @@ impl Backend {
         address: SocketAddr,
         counters: Arc<BackendCounters>,
         settings: Arc<Proxy>,
+        door: Option<(usize, Rc<Door>)>,
     ) -> Backend {
         Backend {
             address,
             counters,
+            door,
             sources: Sources::new(&settings.source, address),
             settings,
             failed: Cell::new(None),
+            in_use: Cell::new(0),
             idle: RefCell::default(),
         }
     }
 
-    /// An idle connection if there is one, else a new one.
+    /// An idle connection if there is one, else a new one; for a backend without a limit.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// As connect(2), `TimedOut` after the connect timeout.
     pub async fn link(self: &Rc<Self>, handle: &Handle) -> io::Result<Link> {
         match self.reuse() {
             Some(link) => Ok(link),
@@ -75,62 +76,131 @@ impl Backend {
 
     /// The connection that was used last: the others may be closed for want of work. One that its
     /// server has closed, or on which it said something unasked, is passed over.
-    fn reuse(self: &Rc<Self>) -> Option<Link> {
+    pub fn reuse(self: &Rc<Self>) -> Option<Link> {
+        let idle = self.pop_quiet()?;
+        Some(self.reused(idle.stream, idle.permit))
+    }
+
+    fn pop_quiet(&self) -> Option<Idle> {
         let mut idle = self.idle.borrow_mut();
-        while let Some(Idle { stream, .. }) = idle.pop() {
-            if stream.is_quiet() {
-                self.counters.reused.add(1);
-                return Some(Link {
-                    stream,
-                    backend: self.clone(),
-                    reused: true,
-                });
+        while let Some(last) = idle.pop() {
+            if last.stream.is_quiet() {
+                return Some(last);
             }
         }
         None
     }
 
-    /// A new connection.
+    /// The idle connection that this thread was promised, or a new one in its place.
+    ///
+    /// # Errors
+    /// As [`link`](Self::link).
+    pub async fn reuse_promised(self: &Rc<Self>, handle: &Handle) -> io::Result<Link> {
+        let idle = self.idle.borrow_mut().pop();
+        let Idle { stream, permit, .. } = idle.ok_or(ErrorKind::NotFound)?;
+        if stream.is_quiet() {
+            return Ok(self.reused(stream, permit));
+        }
+        drop(stream);
+        Lease::new(self.clone(), permit).connect(handle).await
+    }
+
+    /// A connection that has carried a request before.
+    pub fn reused(self: &Rc<Self>, stream: TcpStream, permit: Option<Permit>) -> Link {
+        self.counters.reused.add(1);
+        Link {
+            stream,
+            lease: Lease::new(self.clone(), permit),
+            reused: true,
+        }
+    }
+
+    /// A new connection, for a backend without a limit.
     ///
     /// # Errors
     /// As connect(2), `TimedOut` after the connect timeout.
     pub async fn connect(self: &Rc<Self>, handle: &Handle) -> io::Result<Link> {
+        Lease::new(self.clone(), None).connect(handle).await
+    }
+
+    /// Connects, and takes note of what came of it.
+    pub(super) async fn dial(&self, handle: &Handle) -> io::Result<TcpStream> {
         handle.set_deadline(self.settings.connect_timeout);
         let options = &self.settings.server;
-        match self.sources.connect(handle, self.address, options).await {
-            Ok(stream) => {
+        let dialled = self.sources.connect(handle, self.address, options).await;
+        match &dialled {
+            Ok(_) => {
                 self.counters.connects.add(1);
-                self.failed.set(None);
-                Ok(Link {
-                    stream,
-                    backend: self.clone(),
-                    reused: false,
-                })
+                self.note(None);
             }
             Err(error) => {
                 self.counters.connects_failed.add(1);
                 // That this machine has no port left says nothing of the server.
                 if error.kind() != ErrorKind::AddrNotAvailable {
-                    self.failed.set(Some(handle.now()));
+                    self.note(Some(handle.now()));
                 }
-                Err(error)
             }
+        }
+        dialled
+    }
+
+    fn note(&self, failed: Option<Clock>) {
+        let before = self.failed.replace(failed);
+        if let Some((number, door)) = &self.door
+            && (failed.is_some() || before.is_some())
+        {
+            door.note(*number, failed.is_some());
         }
     }
 
-    /// Keeps a connection for the next request.
-    pub fn keep(&self, stream: TcpStream) {
+    /// Keeps a connection for the next request; one that waits gets it at once.
+    pub(super) fn keep(&self, stream: TcpStream, permit: Option<Permit>) {
+        if self.idle.borrow().len() >= IDLE_KEPT || !stream.quiesce() {
+            // In this order: its place is free once it is closed.
+            drop(stream);
+            return drop(permit);
+        }
+        let since = stream.handle().now();
+        let (stream, permit) = match (permit, &self.door) {
+            (Some(permit), Some((_, door))) => match door.offer(stream, permit) {
+                Some((stream, permit)) => (stream, Some(permit)),
+                None => return,
+            },
+            (permit, _) => (stream, permit),
+        };
+        self.idle.borrow_mut().push(Idle {
+            stream,
+            permit,
+            since,
+        });
+    }
+
+    /// Gives up the idle connection that another thread was promised.
+    pub fn give_up_idle(&self) {
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < IDLE_KEPT && stream.quiesce() {
-            let since = stream.handle().now();
-            idle.push(Idle { stream, since });
+        if idle.is_empty() {
+            return;
+        }
+        let Idle { stream, permit, .. } = idle.remove(0);
+        drop(idle);
+        match stream.is_quiet() {
+            true => self.keep(stream, permit),
+            // Its place goes to whoever waits.
+            false => drop((stream, permit)),
         }
     }
 
     /// Closes idle connections that their server has closed, or that were not used since `then`.
     pub fn sweep(&self, then: Clock) {
-        let mut idle = self.idle.borrow_mut();
-        idle.retain(|idle| idle.since > then && idle.stream.is_quiet());
+        let is_good = |idle: &Idle| idle.since > then && idle.stream.is_quiet();
+        let may_close = || match &self.door {
+            Some((number, door)) => door.may_close_idle(*number),
+            None => true,
+        };
+        let is_swept = |idle: &mut Idle| !is_good(idle) && may_close();
+        let swept: Vec<Idle> = self.idle.borrow_mut().extract_if(.., is_swept).collect();
+        // Not under the borrow: a place that becomes free may be used at once.
+        drop(swept);
     }
 
     /// Whether it failed shortly before `now`, and has not been found well since. What fails later

@@ -36,6 +36,7 @@ impl Origins {
                 address,
                 self.counters.clone(),
                 self.settings.clone(),
+                None,
             ))
         };
         let mut known = self.known.borrow_mut();

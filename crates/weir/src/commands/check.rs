@@ -23,6 +23,7 @@ pub fn run(args: &Check) -> Result<()> {
         return print_json(&Effective {
             listeners: config.listeners.iter().map(settings).collect(),
             proxies: config.proxies.iter().map(settings).collect(),
+            classes: config.classes.iter().map(settings).collect(),
             warnings: config
                 .warnings
                 .iter()
@@ -48,6 +49,7 @@ pub fn read(file: &Path) -> Result<Config> {
 struct Effective {
     listeners: Vec<serde_json::Map<String, serde_json::Value>>,
     proxies: Vec<serde_json::Map<String, serde_json::Value>>,
+    classes: Vec<serde_json::Map<String, serde_json::Value>>,
     warnings: Vec<String>,
 }
 
@@ -69,7 +71,12 @@ const COLUMNS: usize = 4;
 fn text(config: &Config) -> String {
     let listeners = config.listeners.chunks(COLUMNS).map(columns);
     let proxies = config.proxies.chunks(COLUMNS).map(columns);
-    listeners.chain(proxies).collect::<Vec<_>>().join("\n")
+    let classes = config.classes.chunks(COLUMNS).map(columns);
+    listeners
+        .chain(proxies)
+        .chain(classes)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn columns<T: Table>(tables: &[T]) -> String {

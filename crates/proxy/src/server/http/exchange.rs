@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::pin::pin;
-use std::rc::Rc;
 
 use super::body::{Body, Stopped, relay, try_send_with_head};
 use super::reply::{Delivered, Failure, Reply, deliver, leaves_open};
@@ -17,7 +16,7 @@ use crate::server::inbox::{Inbox, Peer};
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
 use crate::transfer::{Broken, tunnel};
-use crate::upstream::{Backend, Link};
+use crate::upstream::{Backend, Lease, Link};
 use weir_core::proxy::SendProxy;
 
 /// Gets the client its reply.
@@ -109,33 +108,40 @@ async fn forward(
 ) -> After {
     let mut last = io::Error::from(ErrorKind::NotFound);
     let mut own = client.take_link().filter(|link| link.stream.is_quiet());
-    let mut same_again: Option<Rc<Backend>> = None;
+    let mut same_again: Option<Lease> = None;
     loop {
         worker.handle.set_deadline(worker.settings.connect_timeout);
         let link = match (own.take(), same_again.take()) {
             (Some(link), _) => {
-                link.backend.counters.reused.add(1);
+                link.lease.backend().counters.reused.add(1);
                 Some(Ok(link))
             }
-            (None, Some(backend)) => Some(backend.connect(&worker.handle).await),
-            (None, None) => worker.upstreams.next(&worker.handle, &mut choice).await,
+            (None, Some(lease)) => Some(lease.connect(&worker.handle).await),
+            (None, None) => {
+                let (handle, asker) = (&worker.handle, client.asker());
+                worker.upstreams.next(handle, &mut choice, asker).await
+            }
         };
         let link = match link {
             Some(Ok(link)) => link,
+            // The client is gone, or was while it waited.
+            Some(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {
+                return After::Close;
+            }
             Some(Err(error)) => {
                 last = error;
                 continue;
             }
             None => return fail(worker, client, request, unreachable(&last).into()).await,
         };
-        let (backend, reused) = (link.backend.clone(), link.reused);
+        let reused = link.reused;
         match attempt(worker, client, request, link).await {
             Ok(after) => return after,
-            Err(error) => {
+            Err((error, lease)) => {
                 worker.counters.retries.add(1);
                 last = error;
                 // Servers close idle connections; that says nothing of the server.
-                same_again = reused.then_some(backend);
+                same_again = reused.then_some(lease);
             }
         }
     }
@@ -167,56 +173,78 @@ pub enum Answered {
 }
 
 /// One exchange on one connection. An error: the server did not begin to answer, and the request
-/// may be sent again.
+/// may be sent again, on a new connection in the place of this one.
 async fn attempt(
     worker: &Worker,
     client: &mut Visitor,
     request: &Request,
     link: Link,
-) -> io::Result<After> {
-    let backend = link.backend;
+) -> Result<After, (io::Error, Lease)> {
+    // The connection goes before its lease.
+    let lease = link.lease;
     let mut server = Peer::new(link.stream);
     if !link.reused {
         let header = client.introduction(worker);
-        server.stream.send_all(&header, true).await?;
+        if let Err(error) = server.stream.send_all(&header, true).await {
+            drop(server);
+            return Err((error, lease));
+        }
     }
     let progress = Progress::default();
     let result = exchange(worker, client, request, &mut server, &progress).await;
     worker.counters.bytes_up.add(progress.up.get());
     worker.counters.bytes_down.add(progress.down.get());
-    let result = match result {
+    match result {
         Ok(Reply::Delivered(delivered)) => {
-            let after = delivered_to(
-                worker, client, request, delivered, server, &backend, &progress,
-            );
-            return Ok(after.await);
+            Ok(delivered_to(worker, client, request, delivered, lease, server, &progress).await)
         }
         Ok(Reply::Taken(taken, facts)) => {
+            let backend = lease.backend().clone();
             let source = cached::Source {
                 facts,
                 server,
-                backend: &backend,
+                lease,
                 progress: &progress,
             };
             let taken = cached::take(worker, client, request, *taken, source);
-            Box::pin(taken).await
+            match Box::pin(taken).await {
+                Ok(after) => Ok(after),
+                Err(failure) => {
+                    Ok(failed(worker, client, request, &backend, failure, &progress).await)
+                }
+            }
         }
-        Err(failure) => Err(failure),
-    };
-    match result {
-        Ok(after) => Ok(after),
-        Err(Failure::Unanswered(error)) if may_be_sent_again(&request.facts) => Err(error),
+        Err(Failure::Unanswered(error)) if may_be_sent_again(&request.facts) => {
+            drop(server);
+            Err((error, lease))
+        }
         Err(failure) => {
-            match failure.is_timeout() {
-                true => worker.counters.timed_out.add(1),
-                false => worker.counters.transfers_broken.add(1),
-            }
-            if !matches!(failure, Failure::Client(_) | Failure::Upload(_)) {
-                backend.counters.failures.add(1);
-            }
-            Ok(broken(worker, client, request, failure, &progress).await)
+            let backend = lease.backend().clone();
+            // The client may take its time for the answer.
+            drop(server);
+            drop(lease);
+            Ok(failed(worker, client, request, &backend, failure, &progress).await)
         }
     }
+}
+
+/// Counts an exchange that failed, and gives the client what it gets instead of a reply.
+async fn failed(
+    worker: &Worker,
+    client: &mut Visitor,
+    request: &Request,
+    backend: &Backend,
+    failure: Failure,
+    progress: &Progress,
+) -> After {
+    match failure.is_timeout() {
+        true => worker.counters.timed_out.add(1),
+        false => worker.counters.transfers_broken.add(1),
+    }
+    if !matches!(failure, Failure::Client(_) | Failure::Upload(_)) {
+        backend.counters.failures.add(1);
+    }
+    broken(worker, client, request, failure, progress).await
 }
 
 /// RFC 9110 Section 9.2.2. A body is gone once it was sent.
@@ -290,8 +318,8 @@ pub async fn delivered_to(
     client: &mut Visitor,
     request: &Request,
     delivered: Delivered,
+    lease: Lease,
     mut server: Peer,
-    backend: &Rc<Backend>,
     progress: &Progress,
 ) -> After {
     if delivered.facts.body == BodyKind::Tunnel {
@@ -299,7 +327,7 @@ pub async fn delivered_to(
     }
     let uploaded = progress.uploaded.get();
     if uploaded {
-        keep_open(worker, client, backend, &delivered.facts, server);
+        keep_open(worker, client, lease, &delivered.facts, server);
     }
     // It may be sending the rest of its request, or the next one, which nobody will read.
     let may_be_sending = !uploaded || request.facts.keep_alive || !client.inbox.is_empty();
@@ -315,20 +343,21 @@ pub async fn delivered_to(
 pub fn keep_open(
     worker: &Worker,
     client: &mut Visitor,
-    backend: &Rc<Backend>,
+    lease: Lease,
     reply: &ReplyFacts,
     server: Peer,
 ) {
     if !leaves_open(reply, &server.inbox) {
         return;
     }
-    let stream = server.stream;
-    if worker.settings.send_proxy == SendProxy::Off {
-        backend.keep(stream);
-    } else if stream.quiesce() {
+    let (settings, stream) = (&worker.settings, server.stream);
+    if settings.send_proxy == SendProxy::Off {
+        lease.keep(stream);
+    // One that others may wait for is not kept for one client.
+    } else if settings.max_connections == 0 && stream.quiesce() {
         client.keep_link(Link {
             stream,
-            backend: backend.clone(),
+            lease,
             reused: true,
         });
     }
@@ -367,8 +396,10 @@ fn unreachable(error: &io::Error) -> ProxyError {
     match error.kind() {
         ErrorKind::ConnectionRefused => ProxyError::ConnectionRefused,
         ErrorKind::TimedOut => ProxyError::ConnectionTimeout,
-        // No local port is left: see `source`.
-        ErrorKind::AddrNotAvailable => ProxyError::ConnectionLimitReached,
+        // No local port is left (see `source`), or no place (see `max_connections`).
+        ErrorKind::AddrNotAvailable | ErrorKind::QuotaExceeded => {
+            ProxyError::ConnectionLimitReached
+        }
         ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
             ProxyError::DestinationIpUnroutable
         }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use crate::http::answer::{Answer, ProxyError};
 use crate::http::{Method, RequestHead, Role, Scheme, Target};
 use crate::runtime::{Clock, Handle};
-use crate::upstream::{Backend, Backends, Link, Names, Origins, Turn};
+use crate::upstream::{Asker, Backend, Backends, Link, Names, Origins, Turn};
 
 /// Where a request goes.
 pub enum Destination {
@@ -99,9 +99,14 @@ pub enum Choice<'a> {
 impl Upstreams {
     /// An open connection, or a new one, to the next server of the choice. `None` when there is none
     /// left to try.
-    pub async fn next(&self, handle: &Handle, choice: &mut Choice<'_>) -> Option<io::Result<Link>> {
+    pub async fn next(
+        &self,
+        handle: &Handle,
+        choice: &mut Choice<'_>,
+        asker: Asker<'_>,
+    ) -> Option<io::Result<Link>> {
         match choice {
-            Choice::Backends(turn) => Some(turn.next(&self.backends)?.link(handle).await),
+            Choice::Backends(turn) => self.backends.next(handle, turn, asker).await,
             Choice::Origin(origin) => {
                 let origin = origin.take()?;
                 Some(match self.find(handle, origin).await {
@@ -114,10 +119,7 @@ impl Upstreams {
 
     /// Closes connections that were not used since `then`.
     pub fn sweep(&self, then: Clock) {
-        self.backends
-            .all()
-            .iter()
-            .for_each(|backend| backend.sweep(then));
+        self.backends.sweep(then);
         self.origins.sweep(then);
     }
 

@@ -1,7 +1,6 @@
 //! Receives a reply of known length into the cache, as a task of its own: no client's pace is its
 //! pace, and a client that goes away takes nothing from those who stay.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +13,13 @@ use crate::runtime::{Clock, Handle};
 use crate::server::http::reply::leaves_open;
 use crate::server::inbox::Peer;
 use crate::transfer::TURN_BYTES;
-use crate::upstream::Backend;
+use crate::upstream::Lease;
 
 /// A reply on its way into the cache.
 pub struct Fill {
+    // Closed before the lease ends.
     pub server: Peer,
-    pub backend: Rc<Backend>,
+    pub lease: Lease,
     pub facts: ReplyFacts,
     pub filler: Filler,
     pub lead: Lead,
@@ -91,12 +91,12 @@ impl Fill {
         // One that began with a client's address is of no use to others.
         let for_all = self.settings.send_proxy == SendProxy::Off;
         if for_all && leaves_open(&self.facts, &self.server.inbox) {
-            self.backend.keep(self.server.stream);
+            self.lease.keep(self.server.stream);
         }
     }
 
     fn broken(self) {
-        self.backend.counters.failures.add(1);
+        self.lease.backend().counters.failures.add(1);
     }
 
     /// Receives what comes next; `None` if nothing will. 0 bytes may mean that the last reader left.

@@ -39,7 +39,7 @@ use crate::http::{BodyKind, Delivery, Method, ReplyFacts};
 use crate::server::inbox::Peer;
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
-use crate::upstream::Backend;
+use crate::upstream::Lease;
 
 /// How long a request waits for another's fetch before it goes out itself: a server that is slow, or
 /// a first client that is, must not hold all others.
@@ -451,8 +451,8 @@ pub struct Source<'a> {
     pub facts: ReplyFacts,
     /// The connection, after the head.
     pub server: Peer,
-    /// Whose it is.
-    pub backend: &'a Rc<Backend>,
+    /// The right to it.
+    pub lease: Lease,
     /// How far the exchange has come.
     pub progress: &'a Progress,
 }
@@ -468,7 +468,7 @@ pub async fn take(
     let Source {
         facts,
         mut server,
-        backend,
+        lease,
         progress,
     } = source;
     let (Some(seat), Some(asked)) = (&worker.cache, &request.asked) else {
@@ -476,17 +476,17 @@ pub async fn take(
     };
     let (entry, how) = match taken {
         Taken::Again => {
-            keep_open(worker, client, backend, &facts, server);
+            keep_open(worker, client, lease, &facts, server);
             return Ok(After::Continue);
         }
         Taken::Confirmed(kept, lead) => {
-            keep_open(worker, client, backend, &facts, server);
+            keep_open(worker, client, lease, &facts, server);
             let entry = kept.entry.clone();
             keep(worker, lead, kept);
             (entry, How::Confirmed)
         }
         Taken::LastUse(entry) => {
-            keep_open(worker, client, backend, &facts, server);
+            keep_open(worker, client, lease, &facts, server);
             (entry, How::Confirmed)
         }
         Taken::StandIn(entry) => (entry, How::StandIn),
@@ -494,7 +494,7 @@ pub async fn take(
             let entry = kept.entry.clone();
             let fill = Fill {
                 server,
-                backend: backend.clone(),
+                lease,
                 facts,
                 filler,
                 lead,
@@ -522,9 +522,8 @@ pub async fn take(
                 facts,
                 keep_alive: delivery.keep_alive,
             };
-            let after = exchange::delivered_to(
-                worker, client, request, delivered, server, backend, progress,
-            );
+            let after =
+                exchange::delivered_to(worker, client, request, delivered, lease, server, progress);
             return Ok(after.await);
         }
     };

@@ -1,0 +1,201 @@
+//! The backends of a proxy, and which one is next.
+
+use std::cell::Cell;
+use std::io::{self, ErrorKind};
+use std::rc::Rc;
+
+use weir_core::proxy::Balance;
+
+use super::Backend;
+use super::door::{Door, Entry, Notice};
+use super::link::{Lease, Link};
+use crate::runtime::{Clock, Handle, TcpStream};
+
+/// The backends of a proxy, as one thread sees them.
+pub struct Backends {
+    list: Vec<Rc<Backend>>,
+    balance: Balance,
+    door: Option<Rc<Door>>,
+    next: Cell<usize>,
+}
+
+/// For whom a connection is.
+#[derive(Clone, Copy)]
+pub struct Asker<'a> {
+    /// One that is gone waits no longer.
+    pub client: &'a TcpStream,
+    /// 0 the first.
+    pub rank: u8,
+}
+
+impl Backends {
+    /// Backends that take turns; behind a door where connections to them are limited.
+    pub fn new(list: Vec<Rc<Backend>>, balance: Balance, door: Option<Rc<Door>>) -> Backends {
+        Backends {
+            list,
+            balance,
+            door,
+            next: Cell::new(0),
+        }
+    }
+
+    /// All backends, once each, from the one that is next on; those that just failed come last.
+    pub fn in_turn(&self, now: Clock) -> Turn {
+        let count = self.list.len().max(1);
+        let next = self.next.get();
+        self.next.set((next + 1) % count);
+        let from_next = (0..self.list.len()).map(|step| (next + step) % count);
+        let first = match self.balance {
+            Balance::Turn => next,
+            Balance::Least => {
+                let up = from_next.filter(|index| !self.list[*index].was_down(now));
+                let least = up.min_by_key(|index| self.list[*index].in_use.get());
+                least.unwrap_or(next)
+            }
+        };
+        Turn {
+            first,
+            given: 0,
+            now,
+        }
+    }
+
+    /// An open connection, or a new one, to the next backend of the walk; `None` after the last.
+    /// Where connections are limited it may have to wait for one.
+    pub async fn next(
+        &self,
+        handle: &Handle,
+        turn: &mut Turn,
+        asker: Asker<'_>,
+    ) -> Option<io::Result<Link>> {
+        match &self.door {
+            None => Some(turn.next(self)?.link(handle).await),
+            Some(door) => {
+                turn.attempt(self)?;
+                let link = self.enter(handle, door, *turn, asker).await;
+                if link.as_ref().is_err_and(is_final) {
+                    turn.end(self);
+                }
+                Some(link)
+            }
+        }
+    }
+
+    async fn enter(
+        &self,
+        handle: &Handle,
+        door: &Rc<Door>,
+        turn: Turn,
+        asker: Asker<'_>,
+    ) -> io::Result<Link> {
+        let entry = door
+            .enter(
+                asker.client,
+                turn.candidates(self, handle.now()),
+                asker.rank,
+            )
+            .await?;
+        match entry {
+            Entry::Idle(index) => self.list[index].reuse_promised(handle).await,
+            Entry::New(permit) => {
+                let backend = self.list[permit.backend()].clone();
+                Lease::new(backend, Some(permit)).connect(handle).await
+            }
+            Entry::Stream(stream, permit) => {
+                let backend = &self.list[permit.backend()];
+                Ok(backend.reused(stream, Some(permit)))
+            }
+        }
+    }
+
+    /// Connects to the next backend in turn, or to one after it if that fails; each is tried once.
+    ///
+    /// # Errors
+    /// That of the last one tried.
+    pub async fn connect(&self, handle: &Handle, asker: Asker<'_>) -> io::Result<Link> {
+        let mut last = io::Error::from(ErrorKind::NotFound);
+        let mut turn = self.in_turn(handle.now());
+        while let Some(link) = self.next(handle, &mut turn, asker).await {
+            match link {
+                Ok(link) => return Ok(link),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Acts on what another thread says of places.
+    pub fn hear(&self, notice: Notice) {
+        if let Some(door) = &self.door
+            && let Some(backend) = door.hear(notice)
+        {
+            self.list[backend].give_up_idle();
+        }
+    }
+
+    /// Closes connections that were not used since `then`, and tries backends again that failed.
+    pub fn sweep(&self, then: Clock) {
+        self.list.iter().for_each(|backend| backend.sweep(then));
+        if let Some(door) = &self.door {
+            door.look_again();
+        }
+    }
+}
+
+/// Nobody else can help: there is no place, or no client.
+fn is_final(error: &io::Error) -> bool {
+    let kind = error.kind();
+    kind == ErrorKind::QuotaExceeded || kind == ErrorKind::ConnectionAborted
+}
+
+/// A walk through the backends: once round for those that are up, once more for the others.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn {
+    first: usize,
+    given: usize,
+    /// Backends that fail during the walk are not given again: their failure is later than this.
+    now: Clock,
+}
+
+impl Turn {
+    /// The next backend to try.
+    fn next<'a>(&mut self, backends: &'a Backends) -> Option<&'a Rc<Backend>> {
+        let count = backends.list.len();
+        while self.given < 2 * count {
+            let second_round = self.given >= count;
+            let backend = &backends.list[(self.first + self.given) % count];
+            self.given += 1;
+            if second_round == backend.was_down(self.now) {
+                return Some(backend);
+            }
+        }
+        None
+    }
+
+    /// Counts an attempt at whichever backend has a place; as many as there are backends.
+    fn attempt(&mut self, backends: &Backends) -> Option<()> {
+        let more = self.given < backends.list.len();
+        self.given += 1;
+        more.then_some(())
+    }
+
+    /// No more attempts.
+    fn end(&mut self, backends: &Backends) {
+        self.given = 2 * backends.list.len();
+    }
+
+    /// Those that may be tried, by number: the ones that are up, or all if none is.
+    fn candidates<'a>(
+        &self,
+        backends: &'a Backends,
+        now: Clock,
+    ) -> impl Iterator<Item = usize> + Clone + 'a {
+        let (first, count) = (self.first, backends.list.len());
+        // Also those that failed in this turn of the loop.
+        let is_up = move |index: &usize| !backends.list[*index].was_down(now + 1);
+        let none_is_up = !(0..count).any(|index| is_up(&index));
+        (0..count)
+            .map(move |step| (first + step) % count)
+            .filter(move |index| none_is_up || is_up(index))
+    }
+}

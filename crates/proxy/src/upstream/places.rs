@@ -1,0 +1,265 @@
+//! Places: connections to backends, at most so many to each over all threads. Decides who gets one,
+//! who waits and who loses; knows no sockets and no threads but their numbers.
+//!
+//! A place is held by a connection, from before connect() until after close(), whether it is busy or
+//! idle. While anybody waits nothing is idle on purpose: a connection that becomes free goes to the
+//! first who waits, and one that is idle on another thread is asked for.
+
+use super::queue::{Queued, Ticket, WaitQueue};
+
+/// The places of all backends, and who waits for one.
+#[derive(Debug)]
+pub struct Places<W> {
+    /// Of each backend.
+    limit: u32,
+    backends: Vec<Load>,
+    queue: WaitQueue<W>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Load {
+    /// Places that are taken, idle ones too.
+    taken: u32,
+    /// Idle connections that each thread has.
+    idle: Vec<u32>,
+}
+
+/// What one who wants a place gets.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Entered<W> {
+    /// An idle connection of its thread to this backend.
+    Idle(usize),
+    /// A place for a new connection to this backend.
+    New(usize),
+    /// It waits.
+    Waits(Waiting<W>),
+    /// Nothing: the queue is full.
+    Full,
+}
+
+/// What follows when somebody waits.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Waiting<W> {
+    /// Its place in the queue.
+    pub ticket: Ticket,
+    /// A thread that has an idle connection to a backend and is to give it up.
+    pub asked: Option<(usize, usize)>,
+    /// Who waits no longer, because the queue was full.
+    pub loser: Option<W>,
+}
+
+impl<W> Places<W> {
+    /// So many places of each backend, a queue of so many, and connections on so many threads.
+    pub fn new(backends: usize, limit: u32, queue_limit: usize, threads: usize) -> Places<W> {
+        let load = Load {
+            taken: 0,
+            idle: vec![0; threads],
+        };
+        Places {
+            limit,
+            backends: vec![load; backends],
+            queue: WaitQueue::new(queue_limit),
+        }
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Places of a backend that are taken.
+    pub fn taken(&self, backend: usize) -> u32 {
+        self.backends[backend].taken
+    }
+
+    /// Takes a place at the first of `candidates` that has one; else waits as `waiter`.
+    pub fn enter(
+        &mut self,
+        thread: usize,
+        candidates: impl Iterator<Item = usize> + Clone,
+        class: usize,
+        waiter: W,
+    ) -> Entered<W> {
+        if self.queue.is_empty() {
+            for backend in candidates.clone() {
+                let load = &mut self.backends[backend];
+                if load.idle[thread] > 0 {
+                    load.idle[thread] -= 1;
+                    return Entered::Idle(backend);
+                }
+                if load.taken < self.limit {
+                    load.taken += 1;
+                    return Entered::New(backend);
+                }
+            }
+        }
+        let (ticket, loser) = match self.queue.push(class, waiter) {
+            Queued::In(ticket) => (ticket, None),
+            Queued::InsteadOf(ticket, loser) => (ticket, Some(loser)),
+            Queued::Full(_) => return Entered::Full,
+        };
+        Entered::Waits(Waiting {
+            ticket,
+            asked: self.ask(candidates),
+            loser,
+        })
+    }
+
+    /// Finds an idle connection on any thread, and takes it off that thread's account.
+    fn ask(&mut self, mut candidates: impl Iterator<Item = usize>) -> Option<(usize, usize)> {
+        candidates.find_map(|backend| {
+            let idle = &mut self.backends[backend].idle;
+            let thread = idle.iter().position(|count| *count > 0)?;
+            idle[thread] -= 1;
+            Some((thread, backend))
+        })
+    }
+
+    /// A connection has nothing to do: who waits gets it, with its place; else the thread keeps it.
+    pub fn keep(&mut self, thread: usize, backend: usize) -> Option<W> {
+        let waiter = self.queue.pop();
+        if waiter.is_none() {
+            self.backends[backend].idle[thread] += 1;
+        }
+        waiter
+    }
+
+    /// A thread wants to close an idle connection; it must not if that was asked for.
+    pub fn close_idle(&mut self, thread: usize, backend: usize) -> bool {
+        let idle = &mut self.backends[backend].idle[thread];
+        let may = *idle > 0;
+        *idle -= u32::from(may);
+        may
+    }
+
+    /// A thread has begun anew, without connections.
+    pub fn forget_idle(&mut self, thread: usize) {
+        for load in &mut self.backends {
+            load.idle[thread] = 0;
+        }
+    }
+
+    /// A connection is closed.
+    pub fn release(&mut self, backend: usize) {
+        self.backends[backend].taken -= 1;
+    }
+
+    /// Gives free places to those who wait: at backends that are up, or at all if none is.
+    pub fn give(&mut self, is_up: impl Fn(usize) -> bool) -> Vec<(W, usize)> {
+        let mut given = Vec::new();
+        if self.queue.is_empty() {
+            return given;
+        }
+        let none_is_up = !(0..self.backends.len()).any(&is_up);
+        for (backend, load) in self.backends.iter_mut().enumerate() {
+            while load.taken < self.limit
+                && (none_is_up || is_up(backend))
+                && let Some(waiter) = self.queue.pop()
+            {
+                load.taken += 1;
+                given.push((waiter, backend));
+            }
+        }
+        given
+    }
+
+    /// One waits no longer; false if it was given something meanwhile.
+    pub fn leave(&mut self, ticket: Ticket) -> bool {
+        self.queue.remove(ticket).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UP: fn(usize) -> bool = |_| true;
+
+    fn places(backends: usize, limit: u32) -> Places<&'static str> {
+        Places::new(backends, limit, 10, 2)
+    }
+
+    fn waits(entered: Entered<&'static str>) -> Waiting<&'static str> {
+        match entered {
+            Entered::Waits(waiting) => waiting,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn backends_fill_in_the_order_asked_for_and_then_all_wait() {
+        let mut places = places(2, 1);
+        assert_eq!(places.enter(0, [1, 0].into_iter(), 0, "a"), Entered::New(1));
+        assert_eq!(places.enter(1, [1, 0].into_iter(), 0, "b"), Entered::New(0));
+        let waiting = waits(places.enter(0, 0..2, 0, "c"));
+        assert_eq!((waiting.asked, waiting.loser), (None, None));
+        assert!(places.give(UP).is_empty());
+        places.release(1);
+        assert_eq!(places.give(UP), [("c", 1)]);
+        assert_eq!((places.taken(0), places.taken(1)), (1, 1));
+    }
+
+    #[test]
+    fn a_free_connection_goes_to_the_first_who_waits_before_it_is_idle() {
+        let mut places = places(1, 1);
+        places.enter(0, 0..1, 0, "a");
+        waits(places.enter(1, 0..1, 5, "low"));
+        waits(places.enter(1, 0..1, 0, "high"));
+        assert_eq!(places.keep(0, 0), Some("high"));
+        assert_eq!(places.keep(1, 0), Some("low"));
+        assert_eq!(places.keep(1, 0), None);
+        assert_eq!(places.enter(1, 0..1, 0, "b"), Entered::Idle(0));
+        assert_eq!(places.taken(0), 1);
+    }
+
+    #[test]
+    fn a_connection_that_is_idle_on_another_thread_is_asked_for_once() {
+        let mut places = places(1, 1);
+        places.enter(0, 0..1, 0, "a");
+        places.keep(0, 0);
+        assert_eq!(waits(places.enter(1, 0..1, 0, "b")).asked, Some((0, 0)));
+        assert_eq!(waits(places.enter(1, 0..1, 0, "c")).asked, None);
+        assert!(!places.close_idle(0, 0), "it is promised");
+        assert_eq!(places.keep(0, 0), Some("b"));
+    }
+
+    #[test]
+    fn nobody_overtakes_those_who_wait() {
+        let mut places = places(1, 1);
+        places.enter(0, 0..1, 0, "a");
+        waits(places.enter(0, 0..1, 9, "b"));
+        places.release(0);
+        waits(places.enter(0, 0..1, 9, "c"));
+        assert_eq!(places.give(UP), [("b", 0)]);
+    }
+
+    #[test]
+    fn a_backend_that_is_down_is_given_to_nobody_unless_all_are() {
+        let mut places = places(2, 1);
+        places.enter(0, 0..2, 0, "a");
+        places.enter(0, 0..2, 0, "b");
+        waits(places.enter(0, 0..2, 0, "c"));
+        places.release(0);
+        assert!(places.give(|backend| backend != 0).is_empty());
+        assert_eq!(places.give(|_| false), [("c", 0)]);
+    }
+
+    #[test]
+    fn who_has_left_is_given_nothing() {
+        let mut places = places(1, 1);
+        places.enter(0, 0..1, 0, "a");
+        let ticket = waits(places.enter(0, 0..1, 0, "b")).ticket;
+        assert!(places.leave(ticket));
+        assert!(!places.leave(ticket));
+        places.release(0);
+        assert!(places.give(UP).is_empty());
+        assert_eq!(places.taken(0), 0);
+    }
+
+    #[test]
+    fn without_a_queue_who_finds_no_place_loses() {
+        let mut places = Places::new(1, 1, 0, 1);
+        places.enter(0, 0..1, 0, "a");
+        assert_eq!(places.enter(0, 0..1, 0, "b"), Entered::Full);
+    }
+}

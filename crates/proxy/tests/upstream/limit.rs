@@ -1,0 +1,332 @@
+//! A limited number of connections to a backend, and who waits for one.
+
+use std::io::{BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use socket2::{Domain, SockRef, Socket, Type};
+use weir_core::prefix::parse_prefix;
+use weir_core::proxy::{Balance, Class, Mode, Proxy};
+use weir_proxy::Server;
+
+use crate::common::{Connection, Message, Origin, PATIENCE, connect};
+
+fn settings(mode: Mode, backend: SocketAddr, limit: u32) -> Proxy {
+    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), mode);
+    settings.backends = vec![backend];
+    settings.max_connections = limit;
+    settings.queue_timeout = PATIENCE;
+    settings.threads = 2;
+    settings
+}
+
+fn connect_from(proxy: &Server, ip: &str) -> Connection {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let ip: IpAddr = ip.parse().unwrap();
+    socket.bind(&SocketAddr::new(ip, 0).into()).unwrap();
+    socket.connect(&proxy.address().into()).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    Connection(BufReader::new(socket.into()))
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        thread::yield_now();
+    }
+}
+
+/// Whether the peer has not closed it.
+fn is_open(stream: &TcpStream) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let seen = recv(stream, &mut [0; 1], flags);
+    matches!(seen, Ok((_, 1..)) | Err(Errno::AGAIN))
+}
+
+/// A server that counts how many connections to it are open at once. It looks when it accepts one.
+/// The end of another may be on its way then, and is waited for, while nobody is answered: one that
+/// is open in truth stays so.
+fn counting_server(limit: usize) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let most = Arc::new(AtomicUsize::new(0));
+    let (seen, answering) = (most.clone(), Arc::new(Mutex::new(())));
+    thread::spawn(move || {
+        let mut open: Vec<TcpStream> = Vec::new();
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            open.push(stream.try_clone().unwrap());
+            let nobody_answers = answering.lock().unwrap();
+            let start = Instant::now();
+            while open.len() > limit && start.elapsed() < Duration::from_secs(1) {
+                open.retain(is_open);
+            }
+            drop(nobody_answers);
+            seen.fetch_max(open.len(), Ordering::Relaxed);
+            let answering = answering.clone();
+            thread::spawn(move || serve(stream, &answering));
+        }
+    });
+    (address, most)
+}
+
+fn serve(stream: TcpStream, answering: &Mutex<()>) {
+    let mut connection = Connection(BufReader::new(stream));
+    while let Some(request) = connection.request() {
+        let close = request.first_line.contains("close");
+        let last = if close { "Connection: close\r\n" } else { "" };
+        let may_answer = answering.lock().unwrap();
+        connection.send(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{last}\r\nok"
+        ));
+        drop(may_answer);
+        if close {
+            // The proxy closes first.
+            let _ = connection.0.read_to_end(&mut Vec::new());
+            return;
+        }
+    }
+}
+
+#[test]
+fn there_are_never_more_connections_than_allowed_whichever_thread_asks() {
+    let (backend, most) = counting_server(3);
+    let proxy = Server::start(settings(Mode::Reverse, backend, 3)).unwrap();
+    thread::scope(|scope| {
+        for number in 0..30 {
+            let proxy = &proxy;
+            scope.spawn(move || {
+                let mut client = connect(proxy.address());
+                for round in 0..20 {
+                    let path = match (number + round) % 3 {
+                        0 => "/close",
+                        _ => "/keep",
+                    };
+                    assert_eq!(client.get(path).status(), 200);
+                }
+            });
+        }
+    });
+    assert_eq!(most.load(Ordering::Relaxed), 3);
+    assert_eq!(proxy.waiting(), 0);
+}
+
+#[test]
+fn a_kept_connection_goes_to_the_thread_that_needs_it() {
+    let origin = Origin::start();
+    let proxy = Server::start(settings(Mode::Reverse, origin.address, 1)).unwrap();
+    let mut clients: Vec<Connection> = (0..20).map(|_| connect(proxy.address())).collect();
+    for _ in 0..5 {
+        for client in &mut clients {
+            assert_eq!(client.get("/length/70000").status(), 200);
+        }
+    }
+    assert_eq!(origin.connections(), 1);
+    assert_eq!(proxy.connections(), [(origin.address, 1)]);
+}
+
+/// A server that answers a request when it is told to, and says which it was.
+fn server_on_command() -> (Origin, Sender<()>, Receiver<String>) {
+    let (go, wait) = channel::<()>();
+    let (tell, told) = channel();
+    let wait = Mutex::new(wait);
+    let tell = Mutex::new(tell);
+    let serve = move |connection: &mut Connection, request: Message| {
+        let path = request.first_line.split(' ').nth(1).unwrap().to_owned();
+        tell.lock().unwrap().send(path).unwrap();
+        if wait.lock().unwrap().recv().is_err() {
+            return false;
+        }
+        connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        true
+    };
+    (Origin::serving(serve), go, told)
+}
+
+fn ask(client: &mut Connection, path: &str) {
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"));
+}
+
+fn gold_and_silver() -> Vec<Class> {
+    let class = |name: &str, from: &str, priority| Class {
+        name: name.to_owned(),
+        proxy: None,
+        from: Some(parse_prefix(from).unwrap()),
+        to: None,
+        priority,
+    };
+    vec![
+        class("gold", "127.0.2.0/24", 1),
+        class("silver", "127.0.3.0/24", 2),
+    ]
+}
+
+/// One request with the server, and these waiting, in the order in which they came.
+fn busy_with(proxy: &Server, told: &Receiver<String>, waiting: &[(&str, &str)]) -> Vec<Connection> {
+    let mut clients = vec![connect(proxy.address())];
+    ask(&mut clients[0], "/first");
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "/first");
+    for (count, (ip, path)) in waiting.iter().enumerate() {
+        let mut client = connect_from(proxy, ip);
+        ask(&mut client, path);
+        wait_until("it waits", || proxy.waiting() == count + 1);
+        clients.push(client);
+    }
+    clients
+}
+
+#[test]
+fn who_waits_is_served_by_class_and_within_it_in_turn() {
+    let (origin, go, told) = server_on_command();
+    let mut settings = settings(Mode::Reverse, origin.address, 1);
+    settings.classes = gold_and_silver();
+    let proxy = Server::start(settings).unwrap();
+    let waiting = [
+        ("127.0.4.1", "/none-1"),
+        ("127.0.3.1", "/silver-1"),
+        ("127.0.4.2", "/none-2"),
+        ("127.0.2.1", "/gold-1"),
+        ("127.0.3.2", "/silver-2"),
+        ("127.0.2.2", "/gold-2"),
+    ];
+    let _clients = busy_with(&proxy, &told, &waiting);
+    let mut order = Vec::new();
+    for _ in waiting {
+        go.send(()).unwrap();
+        order.push(told.recv_timeout(PATIENCE).unwrap());
+    }
+    let expected = [
+        "/gold-1",
+        "/gold-2",
+        "/silver-1",
+        "/silver-2",
+        "/none-1",
+        "/none-2",
+    ];
+    assert_eq!(order, expected);
+}
+
+#[test]
+fn in_a_full_queue_the_last_of_the_lowest_class_is_refused() {
+    let (origin, go, told) = server_on_command();
+    let mut settings = settings(Mode::Reverse, origin.address, 1);
+    settings.classes = gold_and_silver();
+    settings.queue_limit = 2;
+    let proxy = Server::start(settings).unwrap();
+    let waiting = [("127.0.3.1", "/silver-1"), ("127.0.3.2", "/silver-2")];
+    let mut clients = busy_with(&proxy, &told, &waiting);
+    let mut gold = connect_from(&proxy, "127.0.2.1");
+    ask(&mut gold, "/gold");
+    let assert_lost = |client: &mut Connection| {
+        let reply = client.reply(false);
+        assert_eq!(reply.status(), 503);
+        let why = reply.field("proxy-status").unwrap();
+        assert!(why.contains("error=connection_limit_reached"), "{why}");
+    };
+    assert_lost(&mut clients[2]);
+    let mut late = connect_from(&proxy, "127.0.3.3");
+    ask(&mut late, "/silver-3");
+    assert_lost(&mut late);
+    for path in ["/gold", "/silver-1"] {
+        go.send(()).unwrap();
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), path);
+    }
+}
+
+#[test]
+fn who_waits_too_long_is_refused_and_may_ask_again() {
+    let (origin, go, told) = server_on_command();
+    let mut settings = settings(Mode::Reverse, origin.address, 1);
+    settings.queue_timeout = Duration::from_millis(50);
+    let proxy = Server::start(settings).unwrap();
+    let _first = busy_with(&proxy, &told, &[]);
+    let mut late = connect(proxy.address());
+    assert_eq!(late.get("/late").status(), 503);
+    assert_eq!(proxy.waiting(), 0);
+    go.send(()).unwrap();
+    go.send(()).unwrap();
+    wait_until("its place is free", || late.get("/again").status() == 200);
+}
+
+#[test]
+fn who_is_gone_does_not_wait() {
+    let (origin, go, told) = server_on_command();
+    let proxy = Server::start(settings(Mode::Reverse, origin.address, 1)).unwrap();
+    let mut clients = busy_with(&proxy, &told, &[("127.0.4.1", "/gone")]);
+    let gone = clients.pop().unwrap();
+    SockRef::from(gone.0.get_ref())
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+    drop(gone);
+    wait_until("it has left", || proxy.waiting() == 0);
+    go.send(()).unwrap();
+    assert_eq!(clients[0].reply(false).status(), 200);
+}
+
+#[test]
+fn a_connection_of_mode_tcp_waits_for_another_to_end() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let backend = server.local_addr().unwrap();
+    let proxy = Server::start(settings(Mode::Tcp, backend, 1)).unwrap();
+    let first = TcpStream::connect(proxy.address()).unwrap();
+    let (served, _) = server.accept().unwrap();
+    let mut second = TcpStream::connect(proxy.address()).unwrap();
+    second.write_all(b"hello").unwrap();
+    wait_until("it waits", || proxy.waiting() == 1);
+    drop((first, served));
+    let (mut served, _) = server.accept().unwrap();
+    let mut hello = [0; 5];
+    served.read_exact(&mut hello).unwrap();
+    assert_eq!(&hello, b"hello");
+}
+
+#[test]
+fn a_backend_that_is_down_takes_nobody_while_another_is_there() {
+    let down = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let (backend, most) = counting_server(2);
+    let mut settings = settings(Mode::Reverse, backend, 2);
+    settings.backends = vec![down, backend];
+    let proxy = Server::start(settings).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| {
+                let mut client = connect(proxy.address());
+                for _ in 0..20 {
+                    assert_eq!(client.get("/close").status(), 200);
+                }
+            });
+        }
+    });
+    assert_eq!(most.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn least_prefers_the_backend_with_the_fewest_requests() {
+    let (slow, go, told) = server_on_command();
+    let quick = Origin::start();
+    let mut settings = settings(Mode::Reverse, slow.address, 0);
+    settings.backends = vec![slow.address, quick.address];
+    settings.balance = Balance::Least;
+    settings.threads = 1;
+    let proxy = Server::start(settings).unwrap();
+    let mut held = connect(proxy.address());
+    ask(&mut held, "/length/1");
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "/length/1");
+    let mut client = connect(proxy.address());
+    for _ in 0..10 {
+        assert_eq!(client.get("/length/1").status(), 200);
+    }
+    assert!(told.try_recv().is_err(), "the busy backend was asked");
+    go.send(()).unwrap();
+    assert_eq!(held.reply(false).status(), 200);
+}
