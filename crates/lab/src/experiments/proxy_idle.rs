@@ -39,6 +39,9 @@ pub struct Args {
     /// How long nothing is asked, in s
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
+    /// How long they rest before that, in s: timers of their first exchange fire once more
+    #[arg(long, default_value_t = 6.0)]
+    pub settle: f64,
     /// The weir program [default: beside weir-lab, else from PATH]
     #[arg(long, value_name = "PATH")]
     pub weir: Option<PathBuf>,
@@ -162,8 +165,9 @@ fn cells(row: &Row) -> Vec<String> {
 
 /// Measures all; progress goes to stderr.
 pub fn measure(args: &Args) -> Result<Results> {
-    if !(args.seconds > 0.0 && args.seconds <= 50.0) {
-        let what = format!("bad --seconds {}", args.seconds);
+    let rest = args.settle + args.seconds;
+    if !(args.seconds > 0.0 && args.settle >= 0.0 && rest <= 50.0) {
+        let what = format!("bad --seconds {} or --settle {}", args.seconds, args.settle);
         let cause = "it must be above 0 and at most 50, for proxies close idle connections";
         return Err(Error::usage(what, cause));
     }
@@ -189,6 +193,7 @@ fn measure_one(args: &Args, contender: Contender, mode: Mode, count: usize) -> R
     let crowd = stage.gather(count, args.bytes, Appetite::Hungry)?;
     let gathering_s = begun.elapsed().as_secs_f64();
     let idle = stage.snapshot()?;
+    std::thread::sleep(Duration::from_secs_f64(args.settle));
     let (begun, used) = (Instant::now(), stage.running.usage()?);
     std::thread::sleep(Duration::from_secs_f64(args.seconds));
     let used = stage.running.usage()?.since(&used);

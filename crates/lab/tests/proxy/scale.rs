@@ -21,6 +21,7 @@ fn idle_connections_take_no_cpu_and_as_much_memory_as_documented() {
         contenders: vec![Contender::Weir],
         bytes: 1024,
         seconds: 1.0,
+        settle: 0.0,
         weir: Some(weir().clone()),
         out: out.path().into(),
         json: false,
