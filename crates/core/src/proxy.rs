@@ -167,6 +167,8 @@ pub struct Proxy {
     pub cache_object: u64,
     /// What becomes of a reply for the cache when its clients are gone.
     pub finish_on_abort: FinishOnAbort,
+    /// Where each request and each tunnel is logged at its end: a path, or `-` for standard error.
+    pub access_log: Option<String>,
 }
 
 impl Proxy {
@@ -199,6 +201,7 @@ impl Proxy {
             keep_alive: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(300),
             drain_timeout: Duration::from_secs(30),
+            access_log: None,
             cache: 0,
             cache_object: 8 << 20,
             finish_on_abort: FinishOnAbort::Left(1 << 20),

@@ -4,6 +4,7 @@
 //! body move through one receive and one send if they are few, and through splice(2) if they are
 //! many; at the end of a body the proxy has both connections back.
 
+pub mod access_log;
 mod cache;
 pub mod handover;
 pub mod http;

@@ -94,6 +94,12 @@ impl Proxies {
         Ok(())
     }
 
+    /// Opens the access logs again by their paths.
+    pub fn reopen_logs(&self) {
+        let servers = self.running.iter().chain(&self.retiring);
+        servers.for_each(Server::reopen_log);
+    }
+
     fn runs(&self, proxy: &Proxy) -> bool {
         self.running.iter().any(|server| server.settings() == proxy)
     }

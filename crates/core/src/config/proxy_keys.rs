@@ -190,6 +190,14 @@ pub static PROXY_KEYS: &[Key<Proxy>] = &[
     time!(head_timeout: "1ms" to "10min", "Time for a request's head to arrive once it has begun"),
     time!(keep_alive: "1ms" to "24h", "Time that a connection without a request is kept"),
     time!(idle_timeout: "1ms" to "24h", "Time without a byte after which a transfer or a tunnel is given up"),
+    Key {
+        name: "access_log",
+        kind: Kind::Path,
+        values: "off | - | a path",
+        text: "A JSON line for each request and tunnel that has ended; - is standard error",
+        set: |p, v| text(v).and_then(parse_log).map(|log| p.access_log = log),
+        show: |p| Setting::Text(p.access_log.clone().unwrap_or(OFF.to_owned())),
+    },
     time!(drain_timeout: "0s" to "24h", "Time that transfers have to finish after SIGTERM"),
     size!(cache: "0B" to "1024GiB", "Memory for replies that are kept (RFC 9111), in modes forward and reverse; 0B keeps none"),
     size!(cache_object: "1KiB" to "1GiB", "The longest body that is kept; never more than an eighth of cache"),
@@ -304,6 +312,20 @@ fn listens_on(proxy: &Proxy) -> ListenAddress {
     ListenAddress {
         ip: (!both_families).then_some(ip),
         port: proxy.listen.port(),
+    }
+}
+
+/// The word for a log that is not kept.
+const OFF: &str = "off";
+
+fn parse_log(path: &str) -> Result<Option<String>, Fault> {
+    match path {
+        OFF => Ok(None),
+        "" => Err(Fault::new(
+            "the path is empty",
+            "write a path, \"-\" or \"off\"",
+        )),
+        path => Ok(Some(path.to_owned())),
     }
 }
 

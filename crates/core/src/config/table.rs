@@ -42,6 +42,8 @@ pub enum Kind {
     Number,
     /// true or false.
     Flag,
+    /// The path of a file.
+    Path,
 }
 
 impl Kind {
@@ -59,6 +61,7 @@ impl Kind {
             Kind::Amount => "AMOUNT",
             Kind::Number => "N",
             Kind::Flag => "true|false",
+            Kind::Path => "FILE",
         }
     }
 

@@ -240,6 +240,7 @@ fn every_key_of_a_proxy_is_read() {
         max_connections = 100
         queue_limit = 10
         queue_timeout = "1s"
+        access_log = "/var/log/weir.log"
         source = ["10.0.0.2", "10.0.0.3"]
         accept_proxy = true
         send_proxy = "v2"

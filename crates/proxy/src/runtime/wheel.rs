@@ -165,7 +165,7 @@ mod tests {
             let mut wheel = Wheel::new(5);
             wheel.arm(3, 5 + due);
             if due > 0 {
-                assert_eq!(advance(&mut wheel, 4 + due), []);
+                assert_eq!(advance(&mut wheel, 4 + due), [0u32; 0]);
             }
             assert_eq!(advance(&mut wheel, 5 + due), [3]);
             assert_eq!(wheel.next(), None);
@@ -177,7 +177,7 @@ mod tests {
         let mut wheel = Wheel::new(0);
         wheel.arm(0, 10);
         wheel.arm(0, 1000);
-        assert_eq!(advance(&mut wheel, 999), []);
+        assert_eq!(advance(&mut wheel, 999), [0u32; 0]);
         assert_eq!(advance(&mut wheel, 1000), [0]);
     }
 
@@ -197,7 +197,7 @@ mod tests {
     fn a_timer_for_the_end_of_time_never_fires() {
         let mut wheel = Wheel::new(1);
         wheel.arm(0, u64::MAX);
-        assert_eq!(advance(&mut wheel, REACH - 2), []);
+        assert_eq!(advance(&mut wheel, REACH - 2), [0u32; 0]);
     }
 
     #[derive(Debug, Clone)]

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use weir_core::proxy::{Mode, Proxy};
 
+use crate::access_log::{self, AccessLog};
 use crate::cache::Cache;
 use crate::metrics::{BackendCounters, ListenerCounters};
 use crate::runtime::Sender;
@@ -73,6 +74,8 @@ pub struct ThreadReport {
 #[derive(Clone)]
 struct Shared {
     settings: Arc<Proxy>,
+    /// If requests are to be logged.
+    log: Option<Arc<AccessLog>>,
     /// Of mode forward.
     resolver: Option<mpsc::Sender<Question>>,
     /// If replies are kept.
@@ -181,9 +184,15 @@ impl Server {
             Mode::Reverse | Mode::Tcp => None,
         };
         let cache = Cache::of(&settings);
+        let log = access_log::of_settings(&settings).map_err(|cause| Error::Setting {
+            key: "access_log".to_owned(),
+            value: settings.access_log.clone().unwrap_or_default(),
+            cause,
+        })?;
         let gate = Gate::new(&settings, sockets.len());
         let shared = Shared {
             settings: Arc::new(settings),
+            log,
             resolver,
             cache,
             gate,
@@ -364,6 +373,13 @@ impl Server {
         let thread = &mut self.threads[index];
         (thread.orders, thread.join) = (orders, Some(join));
         Ok(())
+    }
+
+    /// Opens the access log again by its path: it may have been rotated.
+    pub fn reopen_log(&self) {
+        if let Some(log) = &self.shared.log {
+            log.reopen();
+        }
     }
 
     /// Listens no more, serves those who wait in the accept queues, and gives those that are busy

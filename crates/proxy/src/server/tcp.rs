@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use super::visitor::Visitor;
-use super::worker::Guest;
+use super::worker::{Guest, Worker};
 use crate::runtime::TcpStream;
 use crate::transfer::tunnel;
+use crate::upstream::Link;
 
 /// Serves one client, until its task is dropped with `guest`.
 pub async fn serve(guest: Guest, stream: TcpStream, peer: SocketAddr) {
@@ -14,27 +15,39 @@ pub async fn serve(guest: Guest, stream: TcpStream, peer: SocketAddr) {
     if !client.is_admitted(worker).await {
         return;
     }
-    let Ok(server) = worker
-        .upstreams
-        .backends
-        .connect(&worker.handle, client.asker())
-        .await
-    else {
-        // What a client of a server that does not listen gets.
-        client.stream.reset_on_close();
-        worker.counters.transfers_broken.add(1);
+    if worker.journal.is_some() {
+        client.begin_entry(None);
+    }
+    let Some(server) = reach(worker, &mut client).await else {
+        worker.log(&mut client);
         return;
     };
     worker.counters.tunnels.add(1);
-    let introduction = client.introduction(worker);
-    worker.handle.set_deadline(worker.settings.idle_timeout);
-    if server.stream.send_all(&introduction, false).await.is_err() {
+    let ahead = [client.inbox.take_all(), Vec::new()];
+    let (near, far) = (&client.stream, &server.stream);
+    let tunnelled = tunnel(&worker.lanes, near, far, ahead, worker.rules()).await;
+    worker.count_tunnel(&client, &tunnelled);
+    worker.log(&mut client);
+}
+
+/// A connection to a backend that knows who the client is. If there is none, the client gets what a
+/// client of a server gets that does not listen.
+async fn reach(worker: &Worker, client: &mut Visitor) -> Option<Link> {
+    let backends = &worker.upstreams.backends;
+    let reached = match backends.connect(&worker.handle, client.asker()).await {
+        Ok(server) => {
+            client.note(|entry| entry.backend.set(Some(server.lease.backend().address)));
+            let introduction = client.introduction(worker);
+            worker.handle.set_deadline(worker.settings.idle_timeout);
+            let introduced = server.stream.send_all(&introduction, false).await;
+            introduced.map(|()| server)
+        }
+        Err(error) => Err(error),
+    };
+    if let Err(error) = &reached {
         client.stream.reset_on_close();
         worker.counters.transfers_broken.add(1);
-        return;
+        client.note(|entry| entry.because(error.to_string()));
     }
-    let ahead = [client.inbox.take_all(), Vec::new()];
-    let (client, server) = (&client.stream, &server.stream);
-    let tunnelled = tunnel(&worker.lanes, client, server, ahead, worker.rules()).await;
-    worker.count_tunnel(&tunnelled);
+    reached.ok()
 }

@@ -8,6 +8,7 @@ use weir_core::proxy::{Forwarded, LOWEST_PRIORITY, SendProxy, rank};
 
 use super::inbox::Inbox;
 use super::worker::Worker;
+use crate::access_log::Entry;
 use crate::http::rewrite::{AddressField, Announcement};
 use crate::proxy_protocol::{self, Endpoints, ProxyHeader, ProxyProtocol};
 use crate::runtime::TcpStream;
@@ -36,9 +37,30 @@ struct Rare {
     announced: Option<String>,
     /// The connection to a server that only it may use again, because that began with its address.
     link: Option<Link>,
+    /// What is to be logged of its request.
+    entry: Option<Box<Entry>>,
 }
 
 impl Visitor {
+    /// Begins what is logged of its request, or of its tunnel if it has no `request`: a method and a
+    /// target.
+    pub fn begin_entry(&mut self, request: Option<(String, String)>) {
+        let entry = Box::new(Entry::new(self.source, request));
+        self.rare().entry = Some(entry);
+    }
+
+    /// Adds to what is logged of its request, if anything is.
+    pub fn note(&self, add: impl FnOnce(&Entry)) {
+        if let Some(entry) = self.rare.as_ref().and_then(|rare| rare.entry.as_ref()) {
+            add(entry);
+        }
+    }
+
+    /// What is to be logged, at the end.
+    pub fn take_entry(&mut self) -> Option<Box<Entry>> {
+        self.rare.as_mut()?.entry.take()
+    }
+
     /// A client that has connected.
     pub fn new(stream: TcpStream, peer: SocketAddr) -> Visitor {
         Visitor {

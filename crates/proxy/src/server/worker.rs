@@ -15,7 +15,9 @@ use weir_core::proxy::{Mode, Proxy};
 use super::date::DateCache;
 use super::http::{self, Forecast, Scratch, Seats, Upstreams};
 use super::thread::{StateCell, ThreadState};
+use super::visitor::Visitor;
 use super::{Counters, Shared, tcp};
+use crate::access_log::Journal;
 use crate::cache::Seat;
 use crate::http::{Limits, Role};
 use crate::metrics::{BackendCounters, ListenerCounters};
@@ -69,6 +71,8 @@ pub struct Worker {
     /// What the thread did.
     pub counters: Arc<ListenerCounters>,
     state: Arc<StateCell>,
+    /// Where requests that end are logged.
+    pub journal: Option<Journal>,
     /// Connections of clients that are open.
     clients: Cell<usize>,
     most_clients: usize,
@@ -115,7 +119,7 @@ pub fn run(
     // The one who waits for it is gone only if the whole server is.
     let _ = started.send(orders);
     runtime.run(async move {
-        let settings = shared.settings;
+        let (settings, log) = (shared.settings, shared.log);
         let worker = Rc::new(Worker {
             main: handle.running(),
             handle,
@@ -142,6 +146,7 @@ pub fn run(
             settings,
             counters: counters.listener,
             state: counters.state,
+            journal: log.and_then(|log| log.journal()),
             clients: Cell::new(0),
             most_clients,
             draining: Cell::new(false),
@@ -339,8 +344,24 @@ impl Worker {
         }
     }
 
+    /// Writes the line of what this client asked for, which has ended.
+    pub fn log(&self, client: &mut Visitor) {
+        if let (Some(journal), Some(entry)) = (&self.journal, client.take_entry())
+            && !journal.write(entry)
+        {
+            self.counters.log_lines_lost.add(1);
+        }
+    }
+
     /// Counts a tunnel that has ended.
-    pub fn count_tunnel(&self, tunnelled: &Tunnelled) {
+    pub fn count_tunnel(&self, client: &Visitor, tunnelled: &Tunnelled) {
+        client.note(|entry| {
+            entry.tunnel.set(true);
+            entry.moved(tunnelled.forth, tunnelled.back);
+            if let Err(broken) = &tunnelled.end {
+                entry.because(broken.error().to_string());
+            }
+        });
         self.counters.bytes_up.add(tunnelled.forth);
         self.counters.bytes_down.add(tunnelled.back);
         match &tunnelled.end {

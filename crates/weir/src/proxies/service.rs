@@ -124,6 +124,8 @@ impl Service {
     }
 
     fn reload(&mut self) -> Answer {
+        // Also if the file turns out bad: whoever rotates logs waits for this alone.
+        self.proxies.reopen_logs();
         match NotifyState::monotonic_usec_now() {
             Ok(now) => notify(&[NotifyState::Reloading, now]),
             Err(error) => tracing::debug!("no monotonic clock for the service manager: {error}"),

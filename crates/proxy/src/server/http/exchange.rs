@@ -78,6 +78,10 @@ async fn connect(
         Ok(link) => link,
         Err(error) => return fail(worker, client, request, unreachable(&error).into()).await,
     };
+    client.note(|entry| {
+        entry.backend.set(Some(link.lease.backend().address));
+        entry.status.set(Some(200));
+    });
     let mut server = Peer::new(link.stream);
     let greeted = client.stream.send_all(answer::CONNECTED, false).await;
     if greeted.is_err() {
@@ -92,9 +96,9 @@ async fn carry(worker: &Worker, client: &mut Visitor, server: &mut Peer) -> Afte
     worker.counters.tunnels.add(1);
     worker.handle.set_deadline(worker.settings.idle_timeout);
     let ahead = [client.inbox.take_all(), server.inbox.take_all()];
-    let (client, server) = (&client.stream, &server.stream);
-    let tunnelled = tunnel(&worker.lanes, client, server, ahead, worker.rules()).await;
-    worker.count_tunnel(&tunnelled);
+    let (near, far) = (&client.stream, &server.stream);
+    let tunnelled = tunnel(&worker.lanes, near, far, ahead, worker.rules()).await;
+    worker.count_tunnel(client, &tunnelled);
     After::Close
 }
 
@@ -139,6 +143,7 @@ async fn forward(
             Ok(after) => return after,
             Err((error, lease)) => {
                 worker.counters.retries.add(1);
+                client.note(|entry| entry.retries.update(|retries| retries + 1));
                 last = error;
                 // Servers close idle connections; that says nothing of the server.
                 same_again = reused.then_some(lease);
@@ -182,6 +187,10 @@ async fn attempt(
 ) -> Result<After, (io::Error, Lease)> {
     // The connection goes before its lease.
     let lease = link.lease;
+    client.note(|entry| {
+        entry.backend.set(Some(lease.backend().address));
+        entry.reused.set(link.reused);
+    });
     let mut server = Peer::new(link.stream);
     if !link.reused {
         let header = client.introduction(worker);
@@ -194,6 +203,7 @@ async fn attempt(
     let result = exchange(worker, client, request, &mut server, &progress).await;
     worker.counters.bytes_up.add(progress.up.get());
     worker.counters.bytes_down.add(progress.down.get());
+    client.note(|entry| entry.moved(progress.up.get(), progress.down.get()));
     match result {
         Ok(Reply::Delivered(delivered)) => {
             Ok(delivered_to(worker, client, request, delivered, lease, server, &progress).await)
@@ -206,8 +216,12 @@ async fn attempt(
                 lease,
                 progress: &progress,
             };
-            let taken = cached::take(worker, client, request, *taken, source);
-            match Box::pin(taken).await {
+            let before = progress.down.get();
+            let taken = Box::pin(cached::take(worker, client, request, *taken, source)).await;
+            let passed_on = progress.down.get() - before;
+            worker.counters.bytes_down.add(passed_on);
+            client.note(|entry| entry.moved(0, passed_on));
+            match taken {
                 Ok(after) => Ok(after),
                 Err(failure) => {
                     Ok(failed(worker, client, request, &backend, failure, &progress).await)
@@ -322,6 +336,7 @@ pub async fn delivered_to(
     mut server: Peer,
     progress: &Progress,
 ) -> After {
+    client.note(|entry| entry.status.set(Some(delivered.facts.status)));
     if delivered.facts.body == BodyKind::Tunnel {
         return carry(worker, client, &mut server).await;
     }
@@ -371,6 +386,7 @@ async fn broken(
     failure: Failure,
     progress: &Progress,
 ) -> After {
+    client.note(|entry| entry.because(failure.word()));
     match (&failure, progress.answered.get()) {
         (Failure::Client(_), _) => return After::Reset,
         (_, Answered::UntilClose) => return After::CutOff,

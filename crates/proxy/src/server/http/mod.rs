@@ -96,6 +96,7 @@ async fn take_turn(worker: &Worker, client: &mut Visitor, first: bool) -> Turn {
         Ok(None) => return Turn::NothingCame,
         Err(after) => after,
     };
+    worker.log(client);
     if after == After::Continue {
         return Turn::Answered;
     }
@@ -113,6 +114,10 @@ async fn refuse(
     head_only: bool,
 ) -> After {
     worker.counters.replies_refused.add(1);
+    client.note(|entry| {
+        entry.status.set(Some(answer.status));
+        entry.because(format!("{}: {}", answer.error.name(), answer.details));
+    });
     let mut reply = worker.scratch.lend();
     answer.write(
         &Envelope {

@@ -42,6 +42,18 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// What it is called in the access log.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Failure::Unanswered(_) => "connection_terminated",
+            Failure::Late => "connection_read_timeout",
+            Failure::Malformed(_) => "http_protocol_error",
+            Failure::Client(_) => "client_gone",
+            Failure::Upload(_) => "http_request_incomplete",
+            Failure::Broken(_) => "http_response_incomplete",
+        }
+    }
+
     /// Nothing came, or went, for too long.
     pub fn is_timeout(&self) -> bool {
         match self {

@@ -63,6 +63,10 @@ pub async fn next(
                 Ok(None) => seen = client.inbox.bytes().len(),
                 Err(refusal) => {
                     let answer = Answer::to_refused_request(refusal);
+                    if worker.journal.is_some() {
+                        // What is malformed has no method and no target to go by.
+                        client.begin_entry(None);
+                    }
                     return Err(refuse(worker, client, answer, false, false).await);
                 }
             }
@@ -117,8 +121,19 @@ fn read(worker: &Worker, client: &mut Visitor, seen: usize) -> Result<Option<Req
         place: Place::of(head.request_line()),
         asked: None,
     };
+    let logged = worker.journal.as_ref().map(|_| words(head.request_line()));
     client.inbox.consume(request.facts.len);
+    if logged.is_some() {
+        client.begin_entry(logged);
+    }
     Ok(Some(request))
+}
+
+/// The method and the target of a request line.
+fn words(line: &[u8]) -> (String, String) {
+    let mut words = line.split(|&byte| byte == b' ');
+    let mut word = || String::from_utf8_lossy(words.next().unwrap_or_default()).into_owned();
+    (word(), word())
 }
 
 /// The limits that the settings ask for.

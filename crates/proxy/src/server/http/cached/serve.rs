@@ -47,6 +47,16 @@ impl Cut {
         }
     }
 
+    /// The status that the client gets.
+    fn status(&self, entry: &Entry) -> u16 {
+        match self {
+            Cut::Whole => entry.status,
+            Cut::Part(_) => 206,
+            Cut::OutsideOf(_) => 416,
+            Cut::NotModified => 304,
+        }
+    }
+
     /// Which bytes of the body are sent.
     fn range(&self, length: u64) -> Range<u64> {
         match self {
@@ -120,8 +130,10 @@ pub async fn serve(
         _ => cut.range(entry.body.length()),
     };
     let length = range.end - range.start;
+    client.note(|line| line.status.set(Some(cut.status(entry))));
     match send(worker, seat, &client.stream, &head, &entry.body, range).await {
         Ok(()) => {
+            client.note(|line| line.moved(0, length));
             if !matches!(how, How::Stored(_)) {
                 worker.counters.cache_bytes.add(length);
             }

@@ -1,0 +1,292 @@
+//! The access log: one JSON line for each request and for each tunnel, at its end.
+//!
+//! Threads that move data put entries into a queue of bounded length and never wait: when it is full,
+//! the line is lost and counted. A thread of its own makes lines of them and writes.
+
+use std::cell::{Cell, RefCell};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::Serialize;
+
+/// Lines that may wait for the writer: at 100 000 a second, 80 ms.
+const QUEUE: usize = 8192;
+/// Lines are written together up to so many bytes.
+const BATCH_BYTES: usize = 64 * 1024;
+/// The path that stands for standard error.
+const STDERR: &str = "-";
+
+/// What became of a request, as it becomes known.
+#[derive(Debug)]
+pub struct Entry {
+    began: SystemTime,
+    start: Instant,
+    client: SocketAddr,
+    method: Option<String>,
+    target: Option<String>,
+    /// The reply's status.
+    pub status: Cell<Option<u16>>,
+    /// Bytes of bodies and tunnels, from the client and to it.
+    pub bytes: Cell<(u64, u64)>,
+    /// The last server that was tried.
+    pub backend: Cell<Option<SocketAddr>>,
+    /// On a connection that was open already.
+    pub reused: Cell<bool>,
+    /// How often it was sent again.
+    pub retries: Cell<u32>,
+    /// It became a tunnel.
+    pub tunnel: Cell<bool>,
+    /// Why it was refused or broke off.
+    pub reason: RefCell<Option<String>>,
+}
+
+impl Entry {
+    /// A request that begins now. A tunnel that no request asked for has no method and no target.
+    pub fn new(client: SocketAddr, request: Option<(String, String)>) -> Entry {
+        let (method, target) = request.unzip();
+        Entry {
+            began: SystemTime::now(),
+            start: Instant::now(),
+            client,
+            method,
+            target,
+            status: Cell::default(),
+            bytes: Cell::default(),
+            backend: Cell::default(),
+            reused: Cell::default(),
+            retries: Cell::default(),
+            tunnel: Cell::default(),
+            reason: RefCell::default(),
+        }
+    }
+
+    /// Adds bytes that were moved.
+    pub fn moved(&self, up: u64, down: u64) {
+        let (before_up, before_down) = self.bytes.get();
+        self.bytes.set((before_up + up, before_down + down));
+    }
+
+    /// Says why there is no whole reply.
+    pub fn because(&self, reason: impl Into<String>) {
+        *self.reason.borrow_mut() = Some(reason.into());
+    }
+
+    fn line<'a>(&'a self, proxy: &'a str, duration: Duration) -> Line<'a> {
+        let since_epoch = self.began.duration_since(SystemTime::UNIX_EPOCH);
+        let (bytes_up, bytes_down) = self.bytes.get();
+        Line {
+            time: millis(since_epoch.unwrap_or_default()) / 1000.0,
+            proxy,
+            client: self.client,
+            method: self.method.as_deref(),
+            target: self.target.as_deref(),
+            status: self.status.get(),
+            bytes_up,
+            bytes_down,
+            duration_ms: millis(duration),
+            backend: self.backend.get(),
+            reused: self.reused.get(),
+            retries: self.retries.get(),
+            tunnel: self.tunnel.get(),
+            reason: self.reason.borrow().clone(),
+        }
+    }
+}
+
+/// To the microsecond.
+fn millis(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1000.0
+}
+
+/// The fields of a line, in their order. Those that do not apply are left out.
+#[derive(Serialize)]
+struct Line<'a> {
+    /// Seconds since 1970, UTC.
+    time: f64,
+    proxy: &'a str,
+    client: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    bytes_up: u64,
+    bytes_down: u64,
+    duration_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backend: Option<SocketAddr>,
+    reused: bool,
+    retries: u32,
+    tunnel: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+enum Message {
+    Ended(Box<Entry>, Duration),
+    Reopen,
+}
+
+/// A log and the thread that writes it, which ends when nobody can write any more.
+pub struct AccessLog {
+    /// `None` once it is closed.
+    queue: Option<SyncSender<Message>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl AccessLog {
+    /// Opens the file, or standard error for `-`, to write at its end.
+    ///
+    /// # Errors
+    /// The file cannot be opened or created.
+    pub fn open(proxy: &str, path: &str) -> io::Result<AccessLog> {
+        let out = open(path)?;
+        let (queue, messages) = sync_channel(QUEUE);
+        let (proxy, path) = (proxy.to_owned(), path.to_owned());
+        let writer = std::thread::Builder::new()
+            .name("weir-log".to_owned())
+            .spawn(move || Writer { proxy, path, out }.run(&messages))?;
+        Ok(AccessLog {
+            queue: Some(queue),
+            writer: Some(writer),
+        })
+    }
+
+    /// A way into the log, for one thread.
+    pub fn journal(&self) -> Option<Journal> {
+        self.queue.clone().map(Journal)
+    }
+
+    /// Opens the file again by its path: it may have been rotated.
+    pub fn reopen(&self) {
+        if let Some(queue) = &self.queue {
+            // Full: the writer is far behind, and the next order comes.
+            let _ = queue.try_send(Message::Reopen);
+        }
+    }
+}
+
+impl Drop for AccessLog {
+    /// Waits until all lines are written.
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+/// One thread's way into the log.
+#[derive(Clone)]
+pub struct Journal(SyncSender<Message>);
+
+impl Journal {
+    /// Writes the line of a request that has ended. False: the queue is full and the line lost.
+    pub fn write(&self, entry: Box<Entry>) -> bool {
+        let duration = entry.start.elapsed();
+        self.0.try_send(Message::Ended(entry, duration)).is_ok()
+    }
+}
+
+fn open(path: &str) -> io::Result<Box<dyn Write + Send>> {
+    if path == STDERR {
+        return Ok(Box::new(io::stderr()));
+    }
+    let file: File = OpenOptions::new().create(true).append(true).open(path)?;
+    Ok(Box::new(file))
+}
+
+struct Writer {
+    proxy: String,
+    path: String,
+    out: Box<dyn Write + Send>,
+}
+
+impl Writer {
+    fn run(mut self, messages: &Receiver<Message>) {
+        let mut lines = Vec::new();
+        while let Ok(message) = messages.recv() {
+            let mut next = Some(message);
+            while let Some(message) = next {
+                self.take(message, &mut lines);
+                next = messages
+                    .try_recv()
+                    .ok()
+                    .filter(|_| lines.len() < BATCH_BYTES);
+            }
+            self.flush(&mut lines);
+        }
+    }
+
+    fn take(&mut self, message: Message, lines: &mut Vec<u8>) {
+        match message {
+            Message::Ended(entry, duration) => {
+                let line = entry.line(&self.proxy, duration);
+                serde_json::to_writer(&mut *lines, &line).expect("a vector takes every line");
+                lines.push(b'\n');
+            }
+            Message::Reopen => {
+                self.flush(lines);
+                match open(&self.path) {
+                    Ok(out) => self.out = out,
+                    Err(error) => tracing::error!("cannot reopen {}: {error}", self.path),
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self, lines: &mut Vec<u8>) {
+        if let Err(error) = self.out.write_all(lines) {
+            tracing::error!("cannot write {}: {error}", self.path);
+        }
+        lines.clear();
+    }
+}
+
+/// The log that the settings ask for.
+pub(crate) fn of_settings(
+    settings: &weir_core::proxy::Proxy,
+) -> io::Result<Option<Arc<AccessLog>>> {
+    let path = settings.access_log.as_deref();
+    let open = |path| AccessLog::open(&settings.name, path).map(Arc::new);
+    path.map(open).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_loses_lines_and_nobody_waits() {
+        let (queue, messages) = sync_channel(1);
+        let journal = Journal(queue);
+        let entry = || Box::new(Entry::new("127.0.0.1:1".parse().unwrap(), None));
+        assert!(journal.write(entry()));
+        assert!(!journal.write(entry()));
+        drop(messages);
+        assert!(!journal.write(entry()));
+    }
+
+    #[test]
+    fn a_line_is_json_with_what_is_known() {
+        let request = ("GET".to_owned(), "/\"\u{1}".to_owned());
+        let entry = Entry::new("127.0.0.1:1".parse().unwrap(), Some(request));
+        entry.status.set(Some(502));
+        entry.moved(1, 2);
+        entry.moved(10, 20);
+        entry.because("connection_refused");
+        let line = entry.line("edge", Duration::from_micros(1500));
+        let json = serde_json::to_string(&line).unwrap();
+        let (_, rest) = json.split_once(",\"proxy\"").unwrap();
+        assert_eq!(
+            rest,
+            r#":"edge","client":"127.0.0.1:1","method":"GET","target":"/\"\u0001","status":502,"bytes_up":11,"bytes_down":22,"duration_ms":1.5,"reused":false,"retries":0,"tunnel":false,"reason":"connection_refused"}"#
+        );
+    }
+}

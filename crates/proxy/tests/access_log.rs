@@ -1,0 +1,218 @@
+//! Claims about the access log: each request and each tunnel has one line, with what became of it.
+
+mod common;
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use common::{Origin, PATIENCE, connect};
+use serde_json::Value;
+use weir_core::proxy::{Mode, Proxy};
+use weir_proxy::Server;
+
+/// A log in a folder of its own.
+struct Log(PathBuf);
+
+impl Log {
+    fn new(name: &str) -> Log {
+        let folder = std::env::temp_dir().join(format!("weir-log-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Log(folder.join("access.log"))
+    }
+
+    fn start(&self, mode: Mode, backends: &[SocketAddr]) -> Server {
+        let mut settings = Proxy::new("edge", "127.0.0.1:0".parse().unwrap(), mode);
+        settings.threads = 1;
+        settings.backends = backends.to_vec();
+        settings.access_log = Some(self.0.display().to_string());
+        Server::start(settings).unwrap()
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        let whole = text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
+        whole
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    fn wait_for(&self, lines: usize) -> Vec<Value> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let found = self.lines();
+            if found.len() >= lines {
+                return found;
+            }
+            assert!(Instant::now() < end, "{found:?}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0.parent().unwrap());
+    }
+}
+
+fn end(mut server: Server) {
+    server.drain(PATIENCE);
+    server.join().unwrap();
+}
+
+/// An address that nobody listens on.
+fn nobody() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+#[test]
+fn each_request_has_a_line_with_its_sizes_its_server_and_its_client() {
+    let (log, origin) = (Log::new("requests"), Origin::start());
+    let proxy = log.start(Mode::Reverse, &[origin.address]);
+    let mut client = connect(proxy.address());
+    let source = client.0.get_ref().local_addr().unwrap().to_string();
+    assert_eq!(client.get("/length/200000").body.len(), 200_000);
+    let post = "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello";
+    assert_eq!(client.ask(post).body, b"hello");
+    drop(client);
+    end(proxy);
+    let lines = log.lines();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for (line, method, target, up, down, reused) in [
+        (&lines[0], "GET", "/length/200000", 0, 200_000, false),
+        (&lines[1], "POST", "/echo", 5, 5, true),
+    ] {
+        assert_eq!(line["proxy"], "edge");
+        assert_eq!(line["client"], source);
+        assert_eq!(line["method"], method);
+        assert_eq!(line["target"], target);
+        assert_eq!(line["status"], 200);
+        assert_eq!(line["bytes_up"], up);
+        assert_eq!(line["bytes_down"], down);
+        assert_eq!(line["backend"], origin.address.to_string());
+        assert_eq!(line["reused"], reused);
+        assert!(line["duration_ms"].as_f64().unwrap() > 0.0);
+        assert!(line.get("reason").is_none(), "{line}");
+    }
+}
+
+#[test]
+fn what_is_refused_says_why() {
+    let log = Log::new("refused");
+    let proxy = log.start(Mode::Reverse, &[nobody()]);
+    assert_eq!(connect(proxy.address()).get("/").status(), 502);
+    let malformed = "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n";
+    assert_eq!(connect(proxy.address()).ask(malformed).status(), 400);
+    end(proxy);
+    let lines = log.lines();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    let reason = |line: &Value| line["reason"].as_str().unwrap().to_owned();
+    assert_eq!(
+        (lines[0]["status"].as_u64(), lines[1]["status"].as_u64()),
+        (Some(502), Some(400))
+    );
+    assert!(
+        reason(&lines[0]).starts_with("connection_refused: "),
+        "{lines:?}"
+    );
+    assert!(
+        reason(&lines[1]).contains("more than one Host"),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_tunnel_has_one_line_at_its_end() {
+    let (log, origin) = (Log::new("tunnel"), Origin::start());
+    for (mode, backends) in [(Mode::Tcp, &[origin.address][..]), (Mode::Forward, &[])] {
+        let proxy = log.start(mode, backends);
+        let mut client = connect(proxy.address());
+        if mode == Mode::Forward {
+            client.send(format!(
+                "CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n",
+                origin.address
+            ));
+            assert_eq!(client.head().unwrap().status(), 200);
+        }
+        assert_eq!(client.get("/length/10").body.len(), 10);
+        assert_eq!(log.lines(), [] as [Value; 0], "not before its end");
+        drop(client);
+        end(proxy);
+        let line = log.lines().remove(0);
+        assert_eq!(line["tunnel"], true, "{line}");
+        assert_eq!(line["backend"], origin.address.to_string());
+        assert!(
+            line["bytes_up"].as_u64().unwrap() > 10 && line["bytes_down"].as_u64().unwrap() > 10
+        );
+        assert_eq!(line.get("method").is_some(), mode == Mode::Forward);
+        std::fs::remove_file(&log.0).unwrap();
+    }
+}
+
+#[test]
+fn a_rotated_log_goes_on_in_a_new_file() {
+    let (log, origin) = (Log::new("rotated"), Origin::start());
+    let proxy = log.start(Mode::Reverse, &[origin.address]);
+    let mut client = connect(proxy.address());
+    client.get("/length/1");
+    log.wait_for(1);
+    let old = Log(log.0.with_file_name("old"));
+    std::fs::rename(&log.0, &old.0).unwrap();
+    proxy.reopen_log();
+    client.get("/length/2");
+    assert_eq!(log.wait_for(1)[0]["target"], "/length/2");
+    assert_eq!(old.lines().len(), 1);
+    drop(client);
+    end(proxy);
+}
+
+#[test]
+fn a_writer_that_does_not_come_along_loses_lines_and_stops_nobody() {
+    let (log, origin) = (Log::new("stuck"), Origin::start());
+    // A pipe that nobody reads is full after 64 KiB; the queue takes some thousand lines more.
+    let status = std::process::Command::new("mkfifo").arg(&log.0).status();
+    assert!(status.unwrap().success());
+    let mut reader = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&log.0)
+        .unwrap();
+    let proxy = log.start(Mode::Reverse, &[origin.address]);
+    let lost = || {
+        let totals = proxy.totals();
+        let mut all = totals.listener.iter();
+        all.find(|total| total.name == "log_lines_lost")
+            .unwrap()
+            .value
+    };
+    let mut client = connect(proxy.address());
+    let end_of_patience = Instant::now() + PATIENCE;
+    while lost() == 0 {
+        client.send("GET /length/0 HTTP/1.1\r\nHost: test\r\n\r\n".repeat(100));
+        (0..100).for_each(|_| assert_eq!(client.reply(false).status(), 200));
+        assert!(Instant::now() < end_of_patience, "no line is lost");
+    }
+    // Lets the writer end.
+    std::thread::spawn(move || {
+        let mut buffer = [0; 65536];
+        while reader.read(&mut buffer).is_ok_and(|read| read > 0) {}
+    });
+    drop(client);
+    end(proxy);
+}
+
+#[test]
+fn a_log_that_cannot_be_opened_is_an_error() {
+    let mut settings = Proxy::new("edge", "127.0.0.1:0".parse().unwrap(), Mode::Forward);
+    settings.access_log = Some("/nowhere/access.log".to_owned());
+    let error = Server::start(settings).unwrap_err().to_string();
+    assert!(
+        error.starts_with("cannot use access_log = \"/nowhere/access.log\": "),
+        "{error}"
+    );
+}
