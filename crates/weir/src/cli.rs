@@ -5,14 +5,14 @@
 
 mod flags;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use weir_core::config::keys::{check_overbook, parse_interface, parse_name, parse_wait};
-use weir_core::config::{Fault, Key, Word, parse_ip, parse_port};
+use weir_core::config::{Fault, Key, Word, parse_ip, parse_port, parse_socket_address};
 use weir_core::listener::{Admit, Establish, Front, HalfClose, Listener, RejectSyn};
 use weir_core::proxy;
 
@@ -139,6 +139,9 @@ pub struct Proxy {
     /// clients to the end and accept no more; no connection is refused meanwhile
     #[arg(long)]
     pub take_over: bool,
+    /// Answer GET /metrics here with OpenMetrics text
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parsed(parse_socket_address))]
+    pub metrics: Option<SocketAddr>,
     /// The one proxy to run, if there is no file.
     #[command(flatten)]
     pub flags: KeyFlags<proxy::Proxy>,

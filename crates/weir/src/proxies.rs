@@ -1,6 +1,7 @@
 //! The proxies of one process: all that run, and those of earlier settings or that were handed over,
 //! which serve their clients to the end.
 
+mod metrics;
 mod post;
 mod service;
 
@@ -12,6 +13,7 @@ use weir_proxy::{Bell, Server, Sockets, Surroundings, Totals};
 use crate::failure::{Failure, Result};
 use crate::report::ProxyReport;
 
+pub use metrics::Metrics;
 pub use post::{Peers, Post, take_over};
 pub use service::{Service, no_proxy_in};
 

@@ -1,7 +1,7 @@
 //! What `weir status` shows: made by the running process, sent over the control socket, printed
 //! as it is with `--json` or as tables.
 
-mod proxy;
+pub mod proxy;
 
 use std::collections::BTreeMap;
 

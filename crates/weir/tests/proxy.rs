@@ -272,6 +272,51 @@ fn status_counts_clients_per_proxy_thread_and_backend() {
     assert_eq!(count(&text, "clients_closed"), 5, "{text}");
 }
 
+#[test]
+fn metrics_are_those_of_status_and_move_to_a_successor() {
+    let bed = Bed::new("metrics");
+    bed.configure(echo(b'a'), "threads = 1");
+    let address = free_address();
+    let mut old = bed.start(&format!("--metrics {address}"));
+    let mut client = old.connect();
+    assert_eq!(ask(&mut client).unwrap(), b'a');
+    let text = scrape(address, "/metrics");
+    assert!(
+        text.contains("weir_proxy_clients_accepted_total{proxy=\"edge\"} 1\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("weir_proxy_clients{proxy=\"edge\",thread=\"0\"} 1\n"),
+        "{text}"
+    );
+    assert!(scrape(address, "/").starts_with("HTTP/1.1 404 "));
+    // Who says nothing holds nobody up who asks the process.
+    let silent = TcpStream::connect(address).unwrap();
+    assert_eq!(bed.status()["proxies"][0]["clients"], 1);
+    drop((silent, client));
+    let new = bed.start(&format!("--take-over --metrics {address}"));
+    assert_eq!(ask(&mut new.connect()).unwrap(), b'a');
+    assert!(scrape(address, "/metrics").contains("# EOF"));
+    assert!(old.end().1);
+}
+
+/// An address that nobody listens on.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+}
+
+fn scrape(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
 /// Clients that connect, ask once and close, again and again.
 struct Load {
     stop: Arc<AtomicBool>,

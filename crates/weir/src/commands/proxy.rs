@@ -14,7 +14,7 @@ use crate::daemon::{Signals, notify};
 use crate::describe::count;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{print, warn};
-use crate::proxies::{Post, Proxies, Service, no_proxy_in, take_over};
+use crate::proxies::{Metrics, Post, Proxies, Service, no_proxy_in, take_over};
 use crate::table::{Align, indent, table};
 
 /// Runs the command.
@@ -27,12 +27,26 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
         true => take_over(runtime_dir, &proxies)?,
         false => Default::default(),
     };
+    // A predecessor has its address until it retires.
+    let metrics = match predecessors.is_empty() {
+        true => listen_for_scrapes(args)?,
+        false => None,
+    };
     let proxies = Proxies::start(proxies, inherited)?;
     let post = Post::open(runtime_dir);
+    let took_over = !predecessors.is_empty();
     for predecessor in predecessors {
         let pid = predecessor.retire()?;
         tracing::info!("took over from process {pid}, which serves its clients to the end");
     }
+    let metrics = match took_over {
+        // It is too late to leave the clients to the predecessor.
+        true => listen_for_scrapes(args).unwrap_or_else(|failure| {
+            tracing::error!("{failure}");
+            None
+        }),
+        false => metrics,
+    };
     for server in proxies.running() {
         print(&on_line(server))?;
     }
@@ -42,6 +56,7 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
         config,
         post: post.inspect_err(|failure| tracing::warn!("{failure}")).ok(),
         signals,
+        metrics,
         successor: None,
     };
     let end = service.run();
@@ -50,6 +65,19 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
         print(&summary(name, totals, time))?;
     }
     end
+}
+
+/// Listens for scrapes, if they are asked for.
+fn listen_for_scrapes(args: &cli::Proxy) -> Result<Option<Metrics>> {
+    let Some(address) = args.metrics else {
+        return Ok(None);
+    };
+    let listen = || {
+        let metrics = Metrics::listen(address)?;
+        tracing::info!("metrics on http://{}/metrics", metrics.address()?);
+        Ok(Some(metrics))
+    };
+    listen().map_err(|cause| Error::Listen { address, cause }.into())
 }
 
 /// Reloads read the same file whatever the working directory is by then.

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
 use weir_proxy::{Server, handover};
 
-use super::{Post, Proxies};
+use super::{Metrics, Post, Proxies};
 use crate::commands::check;
 use crate::control::{Answer, Client, HandedOver, Request};
 use crate::daemon::{Signals, ends, notify};
@@ -29,6 +29,8 @@ pub struct Service {
     pub post: Option<Post>,
     /// Signals.
     pub signals: Signals,
+    /// Where metrics are asked for.
+    pub metrics: Option<Metrics>,
     /// Who has got the sockets and has not said yet that it accepts.
     pub successor: Option<Client>,
 }
@@ -42,7 +44,7 @@ impl Service {
         let mut fault = Ok(());
         let mut stopping = false;
         while !self.proxies.have_ended() {
-            let [signalled, fallen, asked, told] = self.wait()?;
+            let [signalled, fallen, asked, told, scraped] = self.wait()?;
             if signalled && self.on_signal() {
                 self.proxies.drain(stopping.then_some(Duration::ZERO));
                 stopping = true;
@@ -60,6 +62,9 @@ impl Service {
             if told {
                 self.on_successor();
             }
+            if scraped && let Some(metrics) = &self.metrics {
+                metrics.serve(|| self.proxies.reports(None));
+            }
             if stopping {
                 notify(&[NotifyState::Stopping]);
                 self.successor = None;
@@ -68,8 +73,9 @@ impl Service {
         fault
     }
 
-    /// Waits; says what there is: signals, threads that ended, requests, word of the successor.
-    fn wait(&self) -> Result<[bool; 4]> {
+    /// Waits; says what there is: signals, threads that ended, requests, word of the successor,
+    /// scrapes.
+    fn wait(&self) -> Result<[bool; 5]> {
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         // Where there is nothing to wait for, the bell stands in: it is looked at anyway.
         let bell = self.proxies.bell().as_fd();
@@ -78,6 +84,7 @@ impl Service {
             readable(bell),
             readable(self.post.as_ref().map_or(bell, AsFd::as_fd)),
             readable(self.successor.as_ref().map_or(bell, AsFd::as_fd)),
+            readable(self.metrics.as_ref().map_or(bell, AsFd::as_fd)),
         ];
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => Ok(fds.map(|fd| fd.any().unwrap_or(false))),
@@ -186,7 +193,8 @@ impl Service {
             Ok(Request::Retire) => {
                 tracing::info!("process of uid {} took over", successor.uid());
                 self.proxies.retire_all();
-                self.post = None;
+                // The successor listens there next.
+                (self.post, self.metrics) = (None, None);
                 let pid = std::process::id();
                 successor.answer(&Answer::Retired { pid });
             }

@@ -1,0 +1,236 @@
+//! `weir proxy --metrics`: what `weir status` shows of proxies, as OpenMetrics text over HTTP.
+//!
+//! The loop of the process takes the connection and makes the text; a thread of its own reads the
+//! request and answers, so that a slow reader holds nobody up but others like it. Threads that move
+//! data are not involved: their counters are read as they stand.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use weir_proxy::metrics::{BackendCounters, ListenerCounters};
+
+use crate::report::ProxyReport;
+
+/// Who is slower than this to send its request or to take its answer is not served.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest request, in bytes.
+const REQUEST_BYTES: usize = 8 * 1024;
+/// Scrapes that wait for those before them; more are turned away.
+const WAITING: usize = 16;
+
+/// Where metrics are asked for.
+pub struct Metrics {
+    listener: TcpListener,
+    answers: SyncSender<(TcpStream, String)>,
+}
+
+impl Metrics {
+    /// Listens, and starts the thread that answers.
+    ///
+    /// # Errors
+    /// As bind(2), or the kernel gives no thread.
+    pub fn listen(address: SocketAddr) -> io::Result<Metrics> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let (answers, scrapes) = sync_channel(WAITING);
+        std::thread::Builder::new()
+            .name("weir-metrics".to_owned())
+            .spawn(move || answer_all(&scrapes))?;
+        Ok(Metrics { listener, answers })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// As getsockname(2).
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Takes the next scrape, if one waits, and has it answered with what is now.
+    pub fn serve(&self, reports: impl FnOnce() -> Vec<ProxyReport>) {
+        let Ok((stream, _)) = self.listener.accept() else {
+            return;
+        };
+        if self.answers.try_send((stream, text(&reports()))).is_err() {
+            tracing::warn!("metrics: a scrape was turned away, {WAITING} wait already");
+        }
+    }
+}
+
+impl AsFd for Metrics {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+fn answer_all(scrapes: &Receiver<(TcpStream, String)>) {
+    for (stream, text) in scrapes {
+        if let Err(error) = answer(stream, &text) {
+            tracing::debug!("metrics: {error}");
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream, text: &str) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request = read_request(&mut stream)?;
+    let (status, body) = match request.starts_with(b"GET /metrics ") {
+        true => ("200 OK", text),
+        false => ("404 Not Found", "GET /metrics\n"),
+    };
+    let length = body.len();
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\n\
+         Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
+         Content-Length: {length}\r\n\
+         Connection: close\r\n\r\n{body}"
+    )
+}
+
+/// Reads to the end of a head: what is unread at close would reset the answer.
+fn read_request(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut request = Vec::new();
+    let mut buffer = [0; 1024];
+    while !request.ends_with(b"\r\n\r\n") {
+        let read = stream.read(&mut buffer)?;
+        if read == 0 || request.len() > REQUEST_BYTES {
+            return Err(io::Error::other("the request has no end"));
+        }
+        request.extend_from_slice(&buffer[..read]);
+    }
+    Ok(request)
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfProxy {
+    proxy: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfBackend {
+    proxy: String,
+    backend: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfThread {
+    proxy: String,
+    thread: u64,
+}
+
+type Count = Counter<u64, AtomicU64>;
+
+/// Every counter of every proxy, by the names of `weir status`.
+fn text(proxies: &[ProxyReport]) -> String {
+    let mut registry = Registry::with_prefix("weir_proxy");
+    add_listeners(&mut registry, proxies);
+    add_backends(&mut registry, proxies);
+    add_threads(&mut registry, proxies);
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("a string takes every metric");
+    text
+}
+
+fn add_listeners(registry: &mut Registry, proxies: &[ProxyReport]) {
+    for (name, help) in ListenerCounters::NAMES {
+        let family = Family::<OfProxy, Count>::default();
+        for proxy in proxies {
+            let labels = OfProxy {
+                proxy: proxy.name.clone(),
+            };
+            let value = proxy.counters.get(*name).copied().unwrap_or(0);
+            family.get_or_create(&labels).inc_by(value);
+        }
+        registry.register(*name, *help, family);
+    }
+}
+
+fn add_backends(registry: &mut Registry, proxies: &[ProxyReport]) {
+    for (name, help) in BackendCounters::NAMES {
+        let family = Family::<OfBackend, Count>::default();
+        for proxy in proxies {
+            for backend in &proxy.backends {
+                let labels = OfBackend {
+                    proxy: proxy.name.clone(),
+                    backend: backend.address.clone(),
+                };
+                let value = backend.counters.get(*name).copied().unwrap_or(0);
+                family.get_or_create(&labels).inc_by(value);
+            }
+        }
+        registry.register(format!("backend_{name}"), *help, family);
+    }
+}
+
+fn add_threads(registry: &mut Registry, proxies: &[ProxyReport]) {
+    let clients = Family::<OfThread, Gauge>::default();
+    let falls = Family::<OfThread, Count>::default();
+    for proxy in proxies {
+        for (thread, line) in (0..).zip(&proxy.threads) {
+            let labels = OfThread {
+                proxy: proxy.name.clone(),
+                thread,
+            };
+            clients.get_or_create(&labels).set(line.clients as i64);
+            falls.get_or_create(&labels).inc_by(line.falls);
+        }
+    }
+    registry.register("clients", "connections of clients now", clients);
+    registry.register("falls", "threads that fell and were started again", falls);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::proxy::{BackendReport, ThreadLine};
+
+    #[test]
+    fn every_counter_is_a_metric_with_its_text() {
+        let backend = BackendReport {
+            address: "10.0.0.5:80".into(),
+            counters: [("connects".to_owned(), 3)].into(),
+        };
+        let thread = ThreadLine {
+            state: "accepting".into(),
+            clients: 2,
+            falls: 1,
+        };
+        let proxy = ProxyReport {
+            name: "edge".into(),
+            counters: [("requests".to_owned(), 7)].into(),
+            backends: vec![backend],
+            threads: vec![thread],
+            ..ProxyReport::default()
+        };
+        let text = text(&[proxy]);
+        for line in [
+            "weir_proxy_requests_total{proxy=\"edge\"} 7",
+            "weir_proxy_backend_connects_total{proxy=\"edge\",backend=\"10.0.0.5:80\"} 3",
+            "weir_proxy_clients{proxy=\"edge\",thread=\"0\"} 2",
+            "weir_proxy_falls_total{proxy=\"edge\",thread=\"0\"} 1",
+            "# HELP weir_proxy_requests HTTP requests whose head was read.",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|own| own == line), "{line}\n{text}");
+        }
+        for (name, _) in ListenerCounters::NAMES {
+            assert!(
+                text.contains(&format!("weir_proxy_{name}_total{{")),
+                "{name}"
+            );
+        }
+    }
+}
