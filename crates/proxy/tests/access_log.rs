@@ -22,12 +22,16 @@ impl Log {
         Log(folder.join("access.log"))
     }
 
-    fn start(&self, mode: Mode, backends: &[SocketAddr]) -> Server {
+    fn settings(&self, mode: Mode, backends: &[SocketAddr]) -> Proxy {
         let mut settings = Proxy::new("edge", "127.0.0.1:0".parse().unwrap(), mode);
         settings.threads = 1;
         settings.backends = backends.to_vec();
         settings.access_log = Some(self.0.display().to_string());
-        Server::start(settings).unwrap()
+        settings
+    }
+
+    fn start(&self, mode: Mode, backends: &[SocketAddr]) -> Server {
+        Server::start(self.settings(mode, backends)).unwrap()
     }
 
     fn lines(&self) -> Vec<Value> {
@@ -215,4 +219,32 @@ fn a_log_that_cannot_be_opened_is_an_error() {
         error.starts_with("cannot use access_log = \"/nowhere/access.log\": "),
         "{error}"
     );
+}
+
+#[test]
+fn a_reply_from_the_cache_is_logged_with_its_status_and_size() {
+    let log = Log::new("cached");
+    let origin = Origin::serving(|connection, _| {
+        connection
+            .send("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 5\r\n\r\nhello");
+        true
+    });
+    let mut settings = log.settings(Mode::Reverse, &[origin.address]);
+    settings.cache = 1 << 20;
+    let proxy = Server::start(settings).unwrap();
+    let mut client = connect(proxy.address());
+    assert_eq!(client.get("/").body, b"hello");
+    assert_eq!(client.get("/").body, b"hello");
+    assert_eq!(origin.connections(), 1);
+    drop(client);
+    end(proxy);
+    let lines = log.lines();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines
+            .iter()
+            .all(|line| line["status"] == 200 && line["bytes_down"] == 5),
+        "{lines:?}"
+    );
+    assert!(lines[1].get("backend").is_none(), "{lines:?}");
 }
