@@ -161,4 +161,26 @@ struct guard_event {
 };
 _Static_assert(sizeof(struct guard_event) == 64, "one cache line");
 
+/* Sockets that can be redirected at a time, two for each tunnel. */
+#define WEIR_SPLICE_SLOTS 32768
+/* Threads of a proxy that can redirect. */
+#define WEIR_SPLICE_LANES 256
+
+/*
+ * One way of a tunnel, from the socket in this slot to the one in slot ^ 1. Written by the verdict
+ * program alone, except `armed` and `lane`; user space zeroes it before the socket is in the map.
+ */
+struct splice_way {
+	__u64 redirected;	/* bytes handed to the other socket's queue of redirected packets */
+	__u64 passed;		/* bytes left to user space, which is to read them with recv() */
+	__u32 goal;		/* the other's write_seq once all that was redirected is in its send queue */
+	__u32 mark;		/* goal when the other was last looked at */
+	__u32 since_mark;	/* memory (truesize) of what was redirected since */
+	__u32 looked;		/* 1: goal and mark are valid */
+	__u32 armed;		/* 1: redirect, until something is passed */
+	__u32 lane;		/* whom to tell when something is passed: index into the rings */
+	__u32 pad[6];
+};
+_Static_assert(sizeof(struct splice_way) == 64, "one cache line");
+
 #endif

@@ -73,6 +73,8 @@ struct sock {
 	struct sock_common __sk_common;
 	u32 sk_ack_backlog;
 	u32 sk_max_ack_backlog;
+	int sk_wmem_queued;
+	int sk_sndbuf;
 };
 
 struct request_sock_queue {
@@ -87,6 +89,7 @@ struct inet_connection_sock {
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	u32 rcv_nxt;
+	u32 write_seq;
 	bool is_mptcp;
 };
 
@@ -109,6 +112,7 @@ struct xdp_buff {
 
 struct sk_buff {
 	u8 ip_summed : 2;
+	unsigned int truesize;
 	struct net_device *dev;
 };
 

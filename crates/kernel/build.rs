@@ -15,7 +15,11 @@ fn main() {
     println!("cargo:rerun-if-env-changed=CLANG");
     let clang = compiler();
     build_pure(&bpf);
-    for (source, name) in [("guard.bpf.c", "guard"), ("tests/bench.bpf.c", "bench")] {
+    for (source, name) in [
+        ("guard.bpf.c", "guard"),
+        ("splice.bpf.c", "splice"),
+        ("tests/bench.bpf.c", "bench"),
+    ] {
         SkeletonBuilder::new()
             .source(bpf.join(source))
             .clang(&clang)

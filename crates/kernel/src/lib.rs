@@ -9,6 +9,7 @@ mod guard;
 mod listeners;
 mod probe;
 pub mod pure;
+pub mod splice;
 mod sysctl;
 
 pub mod testrun;

@@ -1,0 +1,312 @@
+//! Redirecting between real sockets: what comes out of a tunnel whose sockets are in the map, and
+//! after they have left it. Needs root; traffic stays on loopback.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use weir_kernel::splice::{Lane, Left, Pair, Splice};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// `None` without root, and says so.
+fn lane() -> Option<Lane> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIP: redirecting needs root");
+        return None;
+    }
+    Some(Splice::load(1).unwrap().lane().unwrap())
+}
+
+/// A client and a server, and the two sockets of the proxy between them.
+struct Bed {
+    client: TcpStream,
+    server: TcpStream,
+    proxy: [TcpStream; 2],
+}
+
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    for stream in [&near, &far] {
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    (near, far)
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let ((client, a), (b, server)) = (connection(), connection());
+        for stream in [&a, &b] {
+            stream.set_nonblocking(true).unwrap();
+        }
+        Bed {
+            client,
+            server,
+            proxy: [a, b],
+        }
+    }
+
+    fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.proxy[0].as_fd(), self.proxy[1].as_fd()]
+    }
+
+    fn armed(&self, lane: &Lane) -> Pair {
+        let pair = lane.join(self.fds()).unwrap();
+        assert!(pair.arm(self.fds()));
+        pair
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn read(mut stream: &TcpStream, bytes: usize) -> Vec<u8> {
+    let mut buffer = vec![0; bytes];
+    stream.read_exact(&mut buffer).unwrap();
+    buffer
+}
+
+/// What a socket of the proxy has, without waiting for it.
+fn receive(mut stream: &TcpStream) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; 1 << 20];
+    match stream.read(&mut buffer) {
+        Ok(length) => {
+            buffer.truncate(length);
+            Some(buffer)
+        }
+        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn text(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+#[test]
+fn short_messages_pass_by_user_space_both_ways() {
+    let Some(lane) = lane() else { return };
+    let mut bed = Bed::new();
+    let pair = bed.armed(&lane);
+    for length in [1, 100, 2000, 1, 700] {
+        bed.client.write_all(&text(length)).unwrap();
+        assert_eq!(read(&bed.server, length), text(length));
+        bed.server.write_all(&text(length)).unwrap();
+        assert_eq!(read(&bed.client, length), text(length));
+    }
+    assert_eq!([pair.redirected(0), pair.redirected(1)], [2802, 2802]);
+    assert_eq!([pair.passed(0), pair.passed(1)], [0, 0]);
+    assert!(lane.take_passed().is_empty());
+}
+
+#[test]
+fn bytes_that_came_before_the_socket_was_armed_come_first() {
+    let Some(lane) = lane() else { return };
+    let mut bed = Bed::new();
+    bed.client.write_all(b"before ").unwrap();
+    bed.server.write_all(b"early ").unwrap();
+    let unread = |stream: &TcpStream| stream.peek(&mut [0; 16]).is_ok_and(|length| length > 4);
+    until("they are there", || bed.proxy.iter().all(unread));
+    let pair = bed.armed(&lane);
+    bed.client.write_all(b"and after").unwrap();
+    bed.server.write_all(b"and late").unwrap();
+    assert_eq!(read(&bed.server, 16), b"before and after");
+    assert_eq!(read(&bed.client, 14), b"early and late");
+    assert_eq!([pair.passed(0), pair.passed(1)], [0, 0]);
+}
+
+/// Trap 4: what comes when the one socket is in the map and the other is not.
+#[test]
+fn bytes_that_come_between_joining_and_arming_are_passed() {
+    let Some(lane) = lane() else { return };
+    let mut bed = Bed::new();
+    let pair = lane.join(bed.fds()).unwrap();
+    bed.client.write_all(b"meanwhile").unwrap();
+    until("it is passed", || pair.passed(0) == 9);
+    assert!(pair.arm(bed.fds()));
+    bed.client.write_all(b", later").unwrap();
+    until("what follows is passed too", || pair.passed(0) == 16);
+    assert_eq!(receive(&bed.proxy[0]).unwrap(), b"meanwhile, later");
+    assert_eq!(pair.redirected(0), 0);
+}
+
+#[test]
+fn a_long_packet_and_all_after_it_are_passed_and_the_thread_is_told_once() {
+    let Some(lane) = lane() else { return };
+    let mut bed = Bed::new();
+    let pair = bed.armed(&lane);
+    bed.client.write_all(b"short").unwrap();
+    assert_eq!(read(&bed.server, 5), b"short");
+    bed.client.write_all(&text(50_000)).unwrap();
+    bed.client.write_all(b"short again").unwrap();
+    until("all is passed", || pair.passed(0) == 50_011);
+    assert_eq!(pair.redirected(0), 5);
+    until("the bell rings", || lane.take_passed() == [pair.number()]);
+    assert!(lane.take_passed().is_empty());
+    pair.disarm(bed.fds());
+    assert!(pair.is_sent(0, bed.fds()) && pair.is_sent(1, bed.fds()));
+    let passed = receive(&bed.proxy[0]).unwrap();
+    assert_eq!(passed[..50_000], text(50_000));
+    assert_eq!(&passed[50_000..], b"short again");
+    assert_eq!(pair.leave(bed.fds(), [50_011, 0]), Left::Both);
+    bed.client.write_all(b"as before").unwrap();
+    until("it comes", || {
+        receive(&bed.proxy[0]).is_some_and(|bytes| bytes == b"as before")
+    });
+}
+
+/// Trap 2: an end is a packet without bytes.
+#[test]
+fn an_end_stays_with_its_socket_and_breaks_nothing() {
+    let Some(lane) = lane() else { return };
+    let mut bed = Bed::new();
+    let pair = bed.armed(&lane);
+    bed.client.write_all(b"last").unwrap();
+    bed.client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read(&bed.server, 4), b"last");
+    until("the end", || receive(&bed.proxy[0]).is_some_and(|bytes| bytes.is_empty()));
+    bed.server.write_all(b"the other way is open").unwrap();
+    assert_eq!(read(&bed.client, 21), b"the other way is open");
+    pair.disarm(bed.fds());
+    until("it is sent", || pair.is_sent(0, bed.fds()) && pair.is_sent(1, bed.fds()));
+    assert_eq!(pair.leave(bed.fds(), [0, 0]), Left::Both);
+    bed.proxy[1].shutdown(Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    bed.server.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty());
+}
+
+/// Trap 5: a socket whose peer has ended cannot come in.
+#[test]
+fn a_socket_that_has_ended_stays_outside() {
+    let Some(lane) = lane() else { return };
+    let bed = Bed::new();
+    bed.client.shutdown(Shutdown::Write).unwrap();
+    bed.server.shutdown(Shutdown::Write).unwrap();
+    let ended = |stream: &TcpStream| stream.peek(&mut [0; 1]).is_ok_and(|length| length == 0);
+    until("the ends are there", || bed.proxy.iter().all(ended));
+    assert!(lane.join(bed.fds()).is_none());
+}
+
+#[test]
+fn one_socket_that_has_ended_lets_the_other_leave() {
+    let Some(lane) = lane() else { return };
+    let mut bed = Bed::new();
+    bed.server.shutdown(Shutdown::Write).unwrap();
+    until("the end is there", || {
+        bed.proxy[1].peek(&mut [0; 1]).is_ok_and(|length| length == 0)
+    });
+    let pair = lane.join(bed.fds()).unwrap();
+    assert!(!pair.arm(bed.fds()));
+    bed.client.write_all(b"hello").unwrap();
+    until("it is passed", || pair.passed(0) == 5);
+    assert_eq!(pair.leave(bed.fds(), [0, 0]), Left::NotYet);
+    assert_eq!(receive(&bed.proxy[0]).unwrap(), b"hello");
+    assert_eq!(pair.leave(bed.fds(), [5, 0]), Left::Both);
+}
+
+/// Trap 1: a receiver that reads nothing.
+#[test]
+fn a_receiver_that_stalls_holds_its_sender_back() {
+    let Some(lane) = lane() else { return };
+    let mut bed = Bed::new();
+    let pair = bed.armed(&lane);
+    bed.client.set_nonblocking(true).unwrap();
+    let (message, mut written) = (text(1000), 0u64);
+    loop {
+        match bed.client.write(&message) {
+            Ok(length) => written += length as u64,
+            Err(error) if error.kind() == ErrorKind::WouldBlock && pair.passed(0) > 0 => break,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert!(written < 64 << 20, "{written} bytes and no end");
+    }
+    // What was redirected fits into the receiver's send queue: nothing of it waits outside.
+    pair.disarm(bed.fds());
+    until("it is sent", || pair.is_sent(0, bed.fds()));
+}
+
+/// Trap 3: what is on its way when the sockets are taken back.
+#[test]
+fn taking_back_at_any_time_loses_doubles_and_reorders_nothing() {
+    let Some(lane) = lane() else { return };
+    let bed = Bed::new();
+    let total = 4_000_000usize;
+    let mut sender = bed.client.try_clone().unwrap();
+    let sending = std::thread::spawn(move || {
+        let bytes = text(total);
+        let mut random = 1u32;
+        let mut at = 0;
+        while at < bytes.len() {
+            random = random.wrapping_mul(1664525).wrapping_add(1013904223);
+            let length = (random >> 20) as usize % 900 + 1;
+            let end = (at + length).min(bytes.len());
+            sender.write_all(&bytes[at..end]).unwrap();
+            at = end;
+        }
+        sender.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut reader = bed.server.try_clone().unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    let (mut rounds, mut redirected, mut ended) = (0, 0, false);
+    let forward = |bytes: &[u8]| {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match (&bed.proxy[1]).write(rest) {
+                Ok(length) => rest = &rest[length..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    while !ended {
+        let Some(pair) = lane.join(bed.fds()) else { break };
+        pair.arm(bed.fds());
+        let end = Instant::now() + Duration::from_micros(300);
+        while pair.passed(0) == 0 && Instant::now() < end {}
+        pair.disarm(bed.fds());
+        until("it is sent", || pair.is_sent(0, bed.fds()));
+        redirected += pair.redirected(0);
+        let mut received = 0;
+        loop {
+            match receive(&bed.proxy[0]) {
+                Some(bytes) if bytes.is_empty() => ended = true,
+                Some(bytes) => {
+                    received += bytes.len() as u64;
+                    forward(&bytes);
+                }
+                None => {}
+            }
+            match pair.leave(bed.fds(), [received, 0]) {
+                Left::Both => break,
+                Left::NotYet => {}
+                Left::Torn => panic!("torn after {rounds} rounds"),
+            }
+        }
+        rounds += 1;
+    }
+    while let Some(bytes) = receive(&bed.proxy[0]).filter(|bytes| !bytes.is_empty()) {
+        forward(&bytes);
+    }
+    bed.proxy[1].shutdown(Shutdown::Write).unwrap();
+    sending.join().unwrap();
+    let bytes = reading.join().unwrap();
+    println!("{rounds} rounds, {redirected} bytes of {total} redirected");
+    assert_eq!(bytes.len(), total);
+    assert!(bytes == text(total));
+    assert!(redirected > 0);
+}
