@@ -14,6 +14,7 @@ pub mod packet;
 pub mod policy;
 pub mod prefix;
 pub mod proxy;
+pub mod redirect;
 pub mod units;
 pub mod verdict;
 pub mod wait;

@@ -41,6 +41,8 @@ pub enum Engine {
     Copy,
     /// splice(2) through a pipe.
     Splice,
+    /// As `auto`, and tunnels of short messages inside the kernel. Needs root.
+    Sockmap,
 }
 
 /// Proxies that one process runs.

@@ -9,7 +9,7 @@ mod guard;
 mod listeners;
 mod probe;
 pub mod pure;
-pub mod splice;
+mod splice;
 mod sysctl;
 
 pub mod testrun;
@@ -24,3 +24,4 @@ pub use error::{Error, Result};
 pub use guard::{Event, Guard};
 pub use listeners::ListenSocket;
 pub use probe::{Mechanism, has_cookie_kfunc, native_xdp, probe};
+pub use splice::Splice;

@@ -3,6 +3,8 @@
 use std::ffi::CString;
 use std::sync::OnceLock;
 
+use crate::splice::Splice;
+
 /// One mechanism and whether this machine has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mechanism {
@@ -69,6 +71,14 @@ pub fn probe() -> Vec<Mechanism> {
             min_kernel: "5.9, and a driver with native XDP",
             state: native_xdp_somewhere(),
             without: "refusals are made at tc ingress",
+            needed: false,
+        },
+        Mechanism {
+            name: "sockmap",
+            purpose: "engine = sockmap: short messages of the proxy's tunnels inside the kernel",
+            min_kernel: "6.15",
+            state: Splice::load().map(drop).map_err(|error| error.to_string()),
+            without: "the proxy's other engines work, and need nothing",
             needed: false,
         },
     ]

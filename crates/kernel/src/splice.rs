@@ -1,12 +1,12 @@
 //! Redirecting the short messages of tunnels inside the kernel (bpf/splice.bpf.c): loading, and the
 //! tunnels of one thread.
 //!
-//! A tunnel's two sockets are [joined](Lane::join), [armed](Pair::arm), and taken back: first
-//! [disarmed](Pair::disarm), then, way by way, what was redirected [is sent](Pair::is_sent) and what
-//! was passed is read by the caller, and at last they [leave](Pair::leave) the map as ordinary
-//! sockets. A socket that is closed leaves by itself, and everything goes with the process.
+//! [`weir_core::redirect`] says how it is used. A socket that is closed leaves by itself, and
+//! everything goes with the process.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+
+use weir_core::redirect::{self, Left, Pair as _, Sockets, Way};
 
 use crate::error::{Error, Result, of_errno, of_libbpf};
 
@@ -32,14 +34,15 @@ use skel::types::splice_way;
 const SLOTS: u32 = 32768;
 /// Threads that can redirect (WEIR_SPLICE_LANES).
 const LANES: u32 = 256;
-/// A record of the ring with its header, in bytes.
-const RECORD_BYTES: u32 = 16;
+/// Pairs that a thread takes at a time, and at most.
+const BLOCK: u32 = 64;
+const PAIRS_PER_LANE: usize = 8192;
+/// A record with its header has 16 bytes, and each pair has one at most for each time that it is
+/// joined: room for all, twice.
+const RING_BYTES: u32 = 32 * PAIRS_PER_LANE as u32;
 /// Older kernels lose redirected packets when a receiver is full for a moment ("bpf, sockmap: Fix
 /// data lost during EAGAIN retries", 6.15), which no trial can show.
 const LEAST_KERNEL: (u32, u32) = (6, 15);
-
-/// One way of a tunnel: 0 from the first socket to the second, 1 back.
-pub type Way = usize;
 
 /// The loaded program with its maps, for all threads.
 #[derive(Clone)]
@@ -51,16 +54,16 @@ struct Maps {
     slots: MapHandle,
     rings: MapHandle,
     ways: Ways,
-    lanes: u32,
     next_lane: AtomicU32,
+    next_pair: AtomicU32,
 }
 
 impl Splice {
-    /// Loads the program, for so many threads.
+    /// Loads the program.
     ///
     /// # Errors
     /// [`Error::Denied`] without root, [`Error::Unsupported`] where the kernel lacks what it takes.
-    pub fn load(lanes: u32) -> Result<Splice> {
+    pub fn load() -> Result<Splice> {
         check_kernel()?;
         libbpf_rs::set_print(None);
         let mut storage = MaybeUninit::uninit();
@@ -100,8 +103,8 @@ impl Splice {
             slots,
             rings,
             ways: Ways::map(maps.ways.as_fd())?,
-            lanes: lanes.clamp(1, LANES),
             next_lane: AtomicU32::new(0),
+            next_pair: AtomicU32::new(0),
         })))
     }
 
@@ -109,21 +112,20 @@ impl Splice {
     ///
     /// # Errors
     /// There are as many as were asked for, or the kernel gives no ring.
-    pub fn lane(&self) -> Result<Lane> {
+    fn lane(&self) -> Result<Lane> {
         let maps = self.0.clone();
         let number = maps.next_lane.fetch_add(1, Ordering::Relaxed);
-        if number >= maps.lanes {
+        if number >= LANES {
             return Err(Error::Failed {
                 what: "redirect in one more thread".into(),
-                cause: format!("the program was loaded for {}", maps.lanes),
+                cause: format!("{LANES} threads do"),
             });
         }
-        let pairs = SLOTS / 2 / maps.lanes;
         let passed = Rc::new(RefCell::new(Vec::new()));
-        let ring = ring(&maps.rings, number, pairs, passed.clone())?;
-        let first = number * pairs;
+        let ring = ring(&maps.rings, number, passed.clone())?;
         Ok(Lane {
-            free: Rc::new(RefCell::new((first..first + pairs).rev().collect())),
+            free: Rc::default(),
+            pairs: Cell::new(0),
             maps,
             number,
             ring,
@@ -132,20 +134,17 @@ impl Splice {
     }
 }
 
-/// A ring that has room for every pair of the lane: none of them is told of twice before it leaves.
 fn ring(
     rings: &MapHandle,
     lane: u32,
-    pairs: u32,
     passed: Rc<RefCell<Vec<u32>>>,
 ) -> Result<libbpf_rs::RingBuffer<'static>> {
     let failed = || of_libbpf("make a ring for what is passed");
-    let bytes = (2 * pairs * RECORD_BYTES).next_power_of_two().max(4096);
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
         ..Default::default()
     };
-    let map = MapHandle::create(MapType::RingBuf, Some("ring"), 0, 0, bytes, &options)
+    let map = MapHandle::create(MapType::RingBuf, Some("ring"), 0, 0, RING_BYTES, &options)
         .map_err(failed())?;
     let fd = map.as_fd().as_raw_fd();
     rings
@@ -186,34 +185,44 @@ fn version(release: &str) -> Option<(u32, u32)> {
 }
 
 /// The tunnels of one thread.
-pub struct Lane {
+struct Lane {
     maps: Arc<Maps>,
     number: u32,
-    /// Numbers of pairs.
+    /// Numbers of pairs that it has and does not use.
     free: Rc<RefCell<Vec<u32>>>,
+    /// How many it has.
+    pairs: Cell<usize>,
     ring: libbpf_rs::RingBuffer<'static>,
     passed: Rc<RefCell<Vec<u32>>>,
 }
 
-impl Lane {
-    /// Readable while there is something to [`take_passed`](Self::take_passed).
-    pub fn doorbell(&self) -> BorrowedFd<'_> {
+impl fmt::Debug for Splice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Splice")
+    }
+}
+
+impl redirect::Redirector for Splice {
+    fn lane(&self) -> io::Result<Box<dyn redirect::Lane>> {
+        let lane = Splice::lane(self).map_err(io::Error::other)?;
+        Ok(Box::new(lane))
+    }
+}
+
+impl redirect::Lane for Lane {
+    fn doorbell(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring owns the descriptor and lives as long as the borrow.
         unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
     }
 
-    /// Numbers of the armed pairs in which bytes were passed to user space since the last call.
-    pub fn take_passed(&self) -> Vec<u32> {
+    fn take_passed(&self) -> Vec<u32> {
         // Fails only where the callback does.
         let _ = self.ring.consume();
         self.passed.take()
     }
 
-    /// Takes two connected sockets in; until they are armed, user space receives as before, by
-    /// recv(2) only. `None`: they are as they were, because there are too many pairs, or one of the
-    /// sockets is ending.
-    pub fn join(&self, sockets: [BorrowedFd<'_>; 2]) -> Option<Pair> {
-        let number = self.free.borrow_mut().pop()?;
+    fn join(&self, sockets: Sockets<'_>) -> Option<Box<dyn redirect::Pair>> {
+        let number = self.take_number()?;
         let pair = Pair {
             maps: self.maps.clone(),
             number,
@@ -235,7 +244,20 @@ impl Lane {
             }
         }
         let outside = |place: &Cell<Place>| place.get() == Place::Outside;
-        (!pair.places.iter().all(outside)).then_some(pair)
+        (!pair.places.iter().all(outside)).then(|| Box::new(pair) as Box<dyn redirect::Pair>)
+    }
+}
+
+impl Lane {
+    fn take_number(&self) -> Option<u32> {
+        let mut free = self.free.borrow_mut();
+        if free.is_empty() && self.pairs.get() < PAIRS_PER_LANE {
+            let first = self.maps.next_pair.fetch_add(BLOCK, Ordering::Relaxed);
+            let last = first.saturating_add(BLOCK).min(SLOTS / 2);
+            free.extend((first..last).rev());
+            self.pairs.set(self.pairs.get() + BLOCK as usize);
+        }
+        free.pop()
     }
 }
 
@@ -251,9 +273,8 @@ enum Place {
     Leaving,
 }
 
-/// The two sockets of a tunnel in the map. On drop they are taken out; what was redirected or
-/// passed and has not gone on yet is lost then.
-pub struct Pair {
+/// The two sockets of a tunnel in the map.
+struct Pair {
     maps: Arc<Maps>,
     number: u32,
     free: Rc<RefCell<Vec<u32>>>,
@@ -263,33 +284,15 @@ pub struct Pair {
     sent_before: [Cell<u64>; 2],
 }
 
-/// What became of [`Pair::leave`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
-    /// Both are ordinary sockets.
-    Both,
-    /// Bytes were passed meanwhile: receive them and try again.
-    NotYet,
-    /// Bytes were passed that recv(2) cannot tell from later ones any more.
-    Torn,
-}
-
 /// So many bytes may arrive on a socket that is leaving before the program is called for them.
 const QUIET_BYTES: i32 = 32 * 1024;
 
-impl Pair {
-    /// Its number, by which [`Lane::take_passed`] names it.
-    pub fn number(&self) -> u32 {
+impl redirect::Pair for Pair {
+    fn number(&self) -> u32 {
         self.number
     }
 
-    fn slot(&self, way: Way) -> u32 {
-        2 * self.number + way as u32
-    }
-
-    /// Redirects from now on, in both ways, what arrives and what has arrived. Nothing that user
-    /// space has received may be in its hands. False: not possible, leave.
-    pub fn arm(&self, sockets: [BorrowedFd<'_>; 2]) -> bool {
+    fn arm(&self, sockets: Sockets<'_>) -> bool {
         for way in [0, 1] {
             let inside = self.places[way].get() == Place::Inside;
             let Some(sent) = sent(sockets[1 - way]).filter(|_| inside) else {
@@ -304,35 +307,28 @@ impl Pair {
         sockets.iter().all(|socket| set_low_water(*socket, 1))
     }
 
-    /// Passes all packets from now on, in both ways.
-    pub fn disarm(&self, sockets: [BorrowedFd<'_>; 2]) {
+    fn disarm(&self, sockets: Sockets<'_>) {
         for way in [0, 1] {
             self.maps.ways.set_armed(self.slot(way), false);
             wait_for_verdicts(sockets[way]);
         }
     }
 
-    /// Bytes redirected on this way.
-    pub fn redirected(&self, way: Way) -> u64 {
+    fn redirected(&self, way: Way) -> u64 {
         self.maps.ways.redirected(self.slot(way))
     }
 
-    /// Bytes passed to user space on this way.
-    pub fn passed(&self, way: Way) -> u64 {
+    fn passed(&self, way: Way) -> u64 {
         self.maps.ways.passed(self.slot(way))
     }
 
-    /// Whether all that was redirected on this way is in its receiver's send queue. To be asked
-    /// once it is disarmed, and before user space sends anything there.
-    pub fn is_sent(&self, way: Way, sockets: [BorrowedFd<'_>; 2]) -> bool {
+    fn is_sent(&self, way: Way, sockets: Sockets<'_>) -> bool {
         let due = self.sent_before[way].get() + self.redirected(way);
         // A socket that cannot be asked is broken, and waits for nothing.
         sent(sockets[1 - way]).is_none_or(|sent| sent >= due)
     }
 
-    /// Takes the sockets out, once both ways are disarmed and sent, and `received` is all that was
-    /// passed on each way.
-    pub fn leave(&self, sockets: [BorrowedFd<'_>; 2], received: [u64; 2]) -> Left {
+    fn leave(&self, sockets: Sockets<'_>, received: [u64; 2]) -> Left {
         for way in [0, 1] {
             match self.leave_one(way, sockets[way], received[way]) {
                 Left::Both => {}
@@ -341,23 +337,35 @@ impl Pair {
         }
         Left::Both
     }
+}
+
+impl Pair {
+    fn slot(&self, way: Way) -> u32 {
+        2 * self.number + way as u32
+    }
 
     fn leave_one(&self, way: Way, socket: BorrowedFd<'_>, received: u64) -> Left {
+        if self.places[way].get() == Place::Outside {
+            return Left::Both;
+        }
         let all_received = || self.passed(way) == received;
         if self.places[way].get() == Place::Inside && all_received() {
             match put(&self.maps.leaving, self.slot(way), socket) {
                 true => self.let_go(way, socket, all_received),
-                false if is_established(socket) => return Left::NotYet,
-                // Its end has come, and nothing comes after that.
-                false => wait_for_verdicts(socket),
+                // Its peer's end has come, and nothing comes after that; asking for it has waited
+                // for the verdicts on what came before.
+                false if is_read_closed(socket) => {}
+                // The other half has ended, or there is no memory: it stays.
+                false => return Left::NotYet,
             }
         }
         let place = self.places[way].get();
         if !all_received() {
             // One that is leaving still has ended, and so could not come in again. Either all its
-            // bytes were passed, or the rest stands behind them.
-            let whole = place == Place::Inside || unread(socket) == Some(self.passed(way) - received);
-            return if whole { Left::NotYet } else { Left::Torn };
+            // bytes were passed, or others stand behind them, in a queue that is not read in turn.
+            let passed = self.passed(way).saturating_sub(received);
+            let torn = place == Place::Leaving && unread(socket).is_none_or(|all| all > passed);
+            return if torn { Left::Torn } else { Left::NotYet };
         }
         self.take_out(way);
         Left::Both
@@ -489,11 +497,12 @@ fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
     option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, zero)
 }
 
-/// Whether neither end has come.
-fn is_established(socket: BorrowedFd<'_>) -> bool {
-    // include/net/tcp_states.h; the first field is the state.
-    const TCP_ESTABLISHED: u8 = 1;
-    tcp_info(socket).is_some_and(|info| info.fields[0].to_ne_bytes()[0] == TCP_ESTABLISHED)
+/// Whether the peer's end has come.
+fn is_read_closed(socket: BorrowedFd<'_>) -> bool {
+    // include/net/tcp_states.h: TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING
+    const READ_CLOSED: [u8; 5] = [6, 7, 8, 9, 11];
+    // The first field is the state.
+    tcp_info(socket).is_none_or(|info| READ_CLOSED.contains(&info.fields[0].to_ne_bytes()[0]))
 }
 
 fn cookie(socket: BorrowedFd<'_>) -> u64 {
@@ -516,11 +525,17 @@ fn option<T: Copy>(socket: BorrowedFd<'_>, level: i32, name: i32, mut value: T) 
     (failed == 0).then_some(value)
 }
 
-/// A number that grows by one with each byte that enters the socket's send queue. What is
-/// acknowledged between the two calls is missing: never too large.
+/// A number that grows by one with each byte that enters the socket's send queue: those that were
+/// acknowledged and those that were not. Exact also while bytes go from the one to the other.
 fn sent(socket: BorrowedFd<'_>) -> Option<u64> {
-    let acknowledged = tcp_info(socket)?.bytes_acked;
-    Some(acknowledged + queue_length(socket, libc::TIOCOUTQ)?)
+    let mut acknowledged = tcp_info(socket)?.bytes_acked;
+    loop {
+        let queued = queue_length(socket, libc::TIOCOUTQ)?;
+        match tcp_info(socket)?.bytes_acked {
+            same if same == acknowledged => return Some(acknowledged + queued),
+            more => acknowledged = more,
+        }
+    }
 }
 
 /// Bytes that have come and were not received (SIOCINQ).

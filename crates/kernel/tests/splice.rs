@@ -3,20 +3,21 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::time::{Duration, Instant};
 
-use weir_kernel::splice::{Lane, Left, Pair, Splice};
+use weir_core::redirect::{Lane, Left, Pair, Redirector};
+use weir_kernel::Splice;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// `None` without root, and says so.
-fn lane() -> Option<Lane> {
+fn lane() -> Option<Box<dyn Lane>> {
     if !nix::unistd::geteuid().is_root() {
         println!("SKIP: redirecting needs root");
         return None;
     }
-    Some(Splice::load(1).unwrap().lane().unwrap())
+    Some(Splice::load().unwrap().lane().unwrap())
 }
 
 /// A client and a server, and the two sockets of the proxy between them.
@@ -54,7 +55,7 @@ impl Bed {
         [self.proxy[0].as_fd(), self.proxy[1].as_fd()]
     }
 
-    fn armed(&self, lane: &Lane) -> Pair {
+    fn armed(&self, lane: &dyn Lane) -> Box<dyn Pair> {
         let pair = lane.join(self.fds()).unwrap();
         assert!(pair.arm(self.fds()));
         pair
@@ -96,7 +97,7 @@ fn text(length: usize) -> Vec<u8> {
 fn short_messages_pass_by_user_space_both_ways() {
     let Some(lane) = lane() else { return };
     let mut bed = Bed::new();
-    let pair = bed.armed(&lane);
+    let pair = bed.armed(&*lane);
     for length in [1, 100, 2000, 1, 700] {
         bed.client.write_all(&text(length)).unwrap();
         assert_eq!(read(&bed.server, length), text(length));
@@ -116,7 +117,7 @@ fn bytes_that_came_before_the_socket_was_armed_come_first() {
     bed.server.write_all(b"early ").unwrap();
     let unread = |stream: &TcpStream| stream.peek(&mut [0; 16]).is_ok_and(|length| length > 4);
     until("they are there", || bed.proxy.iter().all(unread));
-    let pair = bed.armed(&lane);
+    let pair = bed.armed(&*lane);
     bed.client.write_all(b"and after").unwrap();
     bed.server.write_all(b"and late").unwrap();
     assert_eq!(read(&bed.server, 16), b"before and after");
@@ -143,7 +144,7 @@ fn bytes_that_come_between_joining_and_arming_are_passed() {
 fn a_long_packet_and_all_after_it_are_passed_and_the_thread_is_told_once() {
     let Some(lane) = lane() else { return };
     let mut bed = Bed::new();
-    let pair = bed.armed(&lane);
+    let pair = bed.armed(&*lane);
     bed.client.write_all(b"short").unwrap();
     assert_eq!(read(&bed.server, 5), b"short");
     bed.client.write_all(&text(50_000)).unwrap();
@@ -169,15 +170,19 @@ fn a_long_packet_and_all_after_it_are_passed_and_the_thread_is_told_once() {
 fn an_end_stays_with_its_socket_and_breaks_nothing() {
     let Some(lane) = lane() else { return };
     let mut bed = Bed::new();
-    let pair = bed.armed(&lane);
+    let pair = bed.armed(&*lane);
     bed.client.write_all(b"last").unwrap();
     bed.client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(read(&bed.server, 4), b"last");
-    until("the end", || receive(&bed.proxy[0]).is_some_and(|bytes| bytes.is_empty()));
+    until("the end", || {
+        receive(&bed.proxy[0]).is_some_and(|bytes| bytes.is_empty())
+    });
     bed.server.write_all(b"the other way is open").unwrap();
     assert_eq!(read(&bed.client, 21), b"the other way is open");
     pair.disarm(bed.fds());
-    until("it is sent", || pair.is_sent(0, bed.fds()) && pair.is_sent(1, bed.fds()));
+    until("it is sent", || {
+        pair.is_sent(0, bed.fds()) && pair.is_sent(1, bed.fds())
+    });
     assert_eq!(pair.leave(bed.fds(), [0, 0]), Left::Both);
     bed.proxy[1].shutdown(Shutdown::Write).unwrap();
     let mut rest = Vec::new();
@@ -203,7 +208,9 @@ fn one_socket_that_has_ended_lets_the_other_leave() {
     let mut bed = Bed::new();
     bed.server.shutdown(Shutdown::Write).unwrap();
     until("the end is there", || {
-        bed.proxy[1].peek(&mut [0; 1]).is_ok_and(|length| length == 0)
+        bed.proxy[1]
+            .peek(&mut [0; 1])
+            .is_ok_and(|length| length == 0)
     });
     let pair = lane.join(bed.fds()).unwrap();
     assert!(!pair.arm(bed.fds()));
@@ -219,7 +226,7 @@ fn one_socket_that_has_ended_lets_the_other_leave() {
 fn a_receiver_that_stalls_holds_its_sender_back() {
     let Some(lane) = lane() else { return };
     let mut bed = Bed::new();
-    let pair = bed.armed(&lane);
+    let pair = bed.armed(&*lane);
     bed.client.set_nonblocking(true).unwrap();
     let (message, mut written) = (text(1000), 0u64);
     loop {
@@ -249,10 +256,18 @@ fn taking_back_at_any_time_loses_doubles_and_reorders_nothing() {
         let mut at = 0;
         while at < bytes.len() {
             random = random.wrapping_mul(1664525).wrapping_add(1013904223);
-            let length = (random >> 20) as usize % 900 + 1;
+            let (dice, mut length) = (random >> 16, (random >> 20) as usize % 900 + 1);
+            if dice.is_multiple_of(64) {
+                length *= 20;
+            }
             let end = (at + length).min(bytes.len());
             sender.write_all(&bytes[at..end]).unwrap();
             at = end;
+            // Faster than the proxy, all would come in long packets.
+            let next = Instant::now() + Duration::from_micros(u64::from(dice % 40));
+            while Instant::now() < next {
+                std::thread::yield_now();
+            }
         }
         sender.shutdown(Shutdown::Write).unwrap();
     });
@@ -274,7 +289,9 @@ fn taking_back_at_any_time_loses_doubles_and_reorders_nothing() {
         }
     };
     while !ended {
-        let Some(pair) = lane.join(bed.fds()) else { break };
+        let Some(pair) = lane.join(bed.fds()) else {
+            break;
+        };
         pair.arm(bed.fds());
         let end = Instant::now() + Duration::from_micros(300);
         while pair.passed(0) == 0 && Instant::now() < end {}
@@ -309,4 +326,85 @@ fn taking_back_at_any_time_loses_doubles_and_reorders_nothing() {
     assert_eq!(bytes.len(), total);
     assert!(bytes == text(total));
     assert!(redirected > 0);
+}
+
+/// What a socket passes waits behind what is redirected to it, in a queue of the kernel's.
+#[test]
+fn an_end_is_no_end_before_all_that_was_passed_has_come() {
+    let Some(lane) = lane() else { return };
+    for round in 0..300 {
+        let mut bed = Bed::new();
+        let pair = bed.armed(&*lane);
+        for _ in 0..4 {
+            bed.server.write_all(&text(2000)).unwrap();
+        }
+        bed.client.write_all(&text(3000)).unwrap();
+        bed.client.shutdown(Shutdown::Write).unwrap();
+        let mut received = 0;
+        until("all that was passed has come", || {
+            received += receive(&bed.proxy[0]).map_or(0, |bytes| bytes.len());
+            received == 3000
+        });
+        assert_eq!(pair.passed(0), 3000, "{round}");
+        assert_eq!(read(&bed.client, 8000).len(), 8000);
+    }
+}
+
+#[test]
+fn a_half_that_the_proxy_ended_keeps_the_socket_in_and_loses_nothing() {
+    let Some(lane) = lane() else { return };
+    let mut bed = Bed::new();
+    let pair = bed.armed(&*lane);
+    pair.disarm(bed.fds());
+    bed.proxy[1].shutdown(Shutdown::Write).unwrap();
+    assert_eq!(pair.leave(bed.fds(), [0, 0]), Left::NotYet);
+    bed.server.write_all(b"still open").unwrap();
+    until("it comes", || pair.passed(1) == 10);
+    assert_eq!(receive(&bed.proxy[1]).unwrap(), b"still open");
+    bed.server.shutdown(Shutdown::Write).unwrap();
+    until("the end", || {
+        receive(&bed.proxy[1]).is_some_and(|bytes| bytes.is_empty())
+    });
+    assert_eq!(pair.leave(bed.fds(), [0, 10]), Left::Both);
+}
+
+/// Trap 6: a packet that lies in several pages.
+#[test]
+fn a_packet_of_several_pages_goes_on_as_one_packet() {
+    let Some(lane) = lane() else { return };
+    let bed = Bed::new();
+    let pair = bed.armed(&*lane);
+    let mut file = tempfile();
+    file.write_all(&text(8192)).unwrap();
+    let messages = 100;
+    for _ in 0..messages {
+        let mut offset = 4000;
+        // SAFETY: both descriptors are open, and the offset lives through the call.
+        let sent = unsafe {
+            let (to, from) = (bed.client.as_raw_fd(), file.as_raw_fd());
+            libc::sendfile(to, from, &raw mut offset, 200)
+        };
+        assert_eq!(sent, 200);
+        assert_eq!(read(&bed.server, 200), text(8192)[4000..4200]);
+    }
+    assert_eq!(pair.redirected(0), 200 * messages);
+    assert_eq!(segments_in(&bed.server), messages as u32);
+}
+
+fn tempfile() -> std::fs::File {
+    // SAFETY: the name is a C string, and the descriptor is new and nobody else's.
+    unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"pages".as_ptr(), 0)) }
+}
+
+/// tcpi_data_segs_in of linux/tcp.h.
+fn segments_in(socket: &TcpStream) -> u32 {
+    let mut info = [0u32; 40];
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to a live array.
+    let failed = unsafe {
+        let (fd, to) = (socket.as_raw_fd(), info.as_mut_ptr().cast());
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut length)
+    };
+    assert_eq!(failed, 0);
+    info[38]
 }

@@ -34,6 +34,7 @@ counters! {
         tunnels: "tunnels opened: CONNECT, Upgrade, and every connection of mode tcp",
         bytes_up: "bytes of bodies and tunnels from clients to servers",
         bytes_down: "bytes of bodies and tunnels from servers to clients",
+        bytes_redirected: "of these, bytes that went from socket to socket inside the kernel (engine sockmap)",
         replies_refused: "replies that the proxy itself gave: bad requests, no backend, timeouts",
         transfers_broken: "transfers that a connection's failure ended early",
         timed_out: "connections closed because nothing came for too long",

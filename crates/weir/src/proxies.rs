@@ -3,6 +3,7 @@
 
 mod metrics;
 mod post;
+mod redirect;
 mod service;
 
 use std::time::{Duration, Instant};
@@ -56,7 +57,12 @@ impl Proxies {
 
     fn start_one(&self, proxy: Proxy, sockets: Option<Sockets>) -> Result<Server> {
         let bell = Some(self.bell.clone());
-        Ok(Server::start_in(proxy, Surroundings { sockets, bell })?)
+        let surroundings = Surroundings {
+            redirector: redirect::redirector(&proxy)?,
+            sockets,
+            bell,
+        };
+        Ok(Server::start_in(proxy, surroundings)?)
     }
 
     /// Puts other settings in force. Proxies whose settings stay the same are not touched. Those

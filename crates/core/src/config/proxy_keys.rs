@@ -181,7 +181,7 @@ pub static PROXY_KEYS: &[Key<Proxy>] = &[
         trust,
         "The proxies in front: whose PROXY header and whose list of clients is believed"
     ),
-    words!(engine: Engine, "auto | copy | splice", "What moves the bytes of bodies and tunnels"),
+    words!(engine: Engine, "auto | copy | splice | sockmap", "What moves the bytes of bodies and tunnels"),
     number!(threads: 0 to 1024, "Threads, each with an event loop of its own; 0 is one per CPU"),
     number!(backlog: 1 to 65535, "Accept queue of each thread; net.core.somaxconn caps it"),
     number!(max_clients: 1 to 10000000, "Connections of clients at most; more wait in the accept queues"),

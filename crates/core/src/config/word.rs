@@ -167,6 +167,11 @@ impl Word for proxy::Engine {
             "one receive and one send through a buffer",
         ),
         row(proxy::Engine::Splice, "splice", "splice(2) through a pipe"),
+        row(
+            proxy::Engine::Sockmap,
+            "sockmap",
+            "as auto, and tunnels of short messages inside the kernel; needs root",
+        ),
     ];
 }
 
@@ -239,7 +244,12 @@ mod tests {
             Forwarded::XForwardedFor,
             Forwarded::Forwarded,
         ]);
-        words_are_distinct_and_read_back(&[Engine::Auto, Engine::Copy, Engine::Splice]);
+        words_are_distinct_and_read_back(&[
+            Engine::Auto,
+            Engine::Copy,
+            Engine::Splice,
+            Engine::Sockmap,
+        ]);
     }
 
     #[test]

@@ -34,7 +34,11 @@ pub struct Args {
     )]
     pub traffic: Vec<Traffic>,
     /// Engines, separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "auto,copy,splice")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "auto,copy,splice,sockmap"
+    )]
     pub engines: Vec<String>,
     /// Clients at once
     #[arg(long, default_value_t = 128)]

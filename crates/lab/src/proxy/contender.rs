@@ -38,6 +38,8 @@ pub enum Contender {
     Haproxy,
     /// nginx, one worker.
     Nginx,
+    /// `weir proxy` with `--engine sockmap`.
+    Sockmap,
 }
 
 /// What a proxy does with the bytes.
@@ -69,6 +71,7 @@ impl Contender {
             Contender::Splice => "splice",
             Contender::Haproxy => "haproxy",
             Contender::Nginx => "nginx",
+            Contender::Sockmap => "sockmap",
         }
     }
 
@@ -101,6 +104,7 @@ impl Contender {
             Contender::Weir => "auto",
             Contender::Copy => "copy",
             Contender::Splice => "splice",
+            Contender::Sockmap => "sockmap",
         };
         let weir = match setting.weir {
             Some(path) => path.to_path_buf(),

@@ -4,6 +4,7 @@ mod clients;
 mod matrix;
 mod origin;
 mod scale;
+mod sockmap;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -14,7 +14,9 @@ fn expect_no_fault(traffic: Traffic) {
         transfers: 5_000,
         seed: None,
         traffic: vec![traffic],
-        engines: ["auto", "copy", "splice"].map(String::from).to_vec(),
+        engines: ["auto", "copy", "splice", "sockmap"]
+            .map(String::from)
+            .to_vec(),
         clients: 128,
         patience: 20,
         threads: None,

@@ -282,6 +282,13 @@ impl Handle {
         }
     }
 
+    /// Lets only the end of `fd` be reported, or bytes as well.
+    pub(super) fn mute(&self, fd: impl AsFd, source: &Rc<Source>, muted: bool) -> io::Result<()> {
+        self.register(&fd, source, Trigger::Edge)?;
+        let key = source.key.get().ok_or(io::ErrorKind::NotFound)?;
+        self.0.poller.borrow().mute(fd, key, muted)
+    }
+
     pub(super) fn forget(&self, source: &Source) {
         if let Some(key) = source.key.take() {
             self.0.poller.borrow_mut().forget(key);

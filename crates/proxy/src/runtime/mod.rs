@@ -11,6 +11,7 @@
 //! Tasks do not use `Waker`s: an event names the socket, and the socket the task that waits for it.
 //! A task may be woken without cause, and every future here looks again for what it waits for.
 
+mod doorbell;
 mod executor;
 mod mailbox;
 mod poller;
@@ -19,6 +20,7 @@ mod source;
 mod tcp;
 mod wheel;
 
+pub use doorbell::Doorbell;
 pub use executor::{Clock, Handle, Runtime, TaskId, first, try_both};
 pub use mailbox::{Mailbox, Sender, mailbox};
 pub use side::{OptionError, set_side_options};

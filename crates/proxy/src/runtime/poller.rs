@@ -56,17 +56,31 @@ impl Poller {
         let generation = self.generation;
         let entry = self.sources.vacant_entry();
         let key = entry.key();
-        let data = EventData::new_u64(u64::from(generation) << 32 | key as u64);
         let flags = match trigger {
-            Trigger::Edge => EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET,
+            Trigger::Edge => EDGE,
             Trigger::Level => EventFlags::IN,
         };
-        epoll::add(&self.epoll, fd, data, flags)?;
+        epoll::add(&self.epoll, fd, data(key, generation), flags)?;
         entry.insert(Registered {
             source: source.clone(),
             generation,
         });
         Ok(key)
+    }
+
+    /// Reports only the end of an edge-triggered socket, or all of it, and what there is at once.
+    pub fn mute(&self, fd: impl AsFd, key: usize, muted: bool) -> io::Result<()> {
+        let flags = match muted {
+            true => EventFlags::RDHUP | EventFlags::ET,
+            false => EDGE,
+        };
+        let generation = self.sources[key].generation;
+        Ok(epoll::modify(
+            &self.epoll,
+            fd,
+            data(key, generation),
+            flags,
+        )?)
     }
 
     /// Forgets a socket that is about to be closed, which takes it out of epoll by itself.
@@ -110,6 +124,15 @@ impl Poller {
         }
         Ok(())
     }
+}
+
+const EDGE: EventFlags = EventFlags::IN
+    .union(EventFlags::OUT)
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
+
+fn data(key: usize, generation: u32) -> EventData {
+    EventData::new_u64(u64::from(generation) << 32 | key as u64)
 }
 
 fn readiness(flags: EventFlags) -> Readiness {

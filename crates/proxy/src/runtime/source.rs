@@ -81,6 +81,16 @@ impl Source {
         self.broken.get()
     }
 
+    /// Whether the peer is known to send no more.
+    pub fn is_read_closed(&self) -> bool {
+        self.read_closed.get()
+    }
+
+    /// Nothing is known of what has come.
+    pub fn guess_readable(&self) {
+        self.read.ready.set(true);
+    }
+
     /// A call said EAGAIN: the next event tells when to try again.
     pub fn clear(&self, direction: Direction) {
         self.side(direction).ready.set(false);

@@ -90,13 +90,26 @@ impl TcpStream {
     /// # Errors
     /// `TimedOut` after the task's deadline.
     pub async fn readable_or_broken(&self, other: &TcpStream) -> io::Result<()> {
+        self.readable_or_broken_or(other, || false).await
+    }
+
+    /// As [`readable_or_broken`](Self::readable_or_broken), or `interrupted`, which is asked each
+    /// time that the task is woken and there is nothing to read.
+    ///
+    /// # Errors
+    /// `TimedOut` after the task's deadline.
+    pub async fn readable_or_broken_or(
+        &self,
+        other: &TcpStream,
+        interrupted: impl Fn() -> bool,
+    ) -> io::Result<()> {
         if !self.source.is_ready(Direction::Read) {
             self.handle
                 .register(&other.fd, &other.source, Trigger::Edge)?;
         }
         let broken = || {
             other.source.wait(Direction::Read, self.handle.running());
-            other.is_broken()
+            other.is_broken() || interrupted()
         };
         self.wait(Direction::Read, broken).await
     }
@@ -132,6 +145,25 @@ impl TcpStream {
     /// Takes a connection into this loop.
     pub fn attach(fd: OwnedFd, handle: &Handle) -> TcpStream {
         TcpStream::new(fd, handle.clone())
+    }
+
+    /// Lets only the connection's end wake who waits for it, not bytes that come; or bytes as well,
+    /// as ever, and then a read is worth a try.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn mute(&self, muted: bool) -> io::Result<()> {
+        if !muted {
+            self.source.guess_readable();
+        }
+        self.handle.mute(&self.fd, &self.source, muted)
+    }
+
+    /// Whether the peer has ended its half, or the connection is over; if not, the running task is
+    /// woken when that comes.
+    pub fn notices_end(&self) -> bool {
+        self.source.wait(Direction::Read, self.handle.running());
+        self.source.is_read_closed()
     }
 
     /// Waits until a read is worth a try, or `interrupted`, which is asked each time that the task

@@ -22,7 +22,9 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weir_core::proxy::{Mode, Proxy};
+use weir_core::config::Word;
+use weir_core::proxy::{Engine, Mode, Proxy};
+use weir_core::redirect::Redirector;
 
 use crate::access_log::{self, AccessLog};
 use crate::cache::Cache;
@@ -57,6 +59,8 @@ pub struct Surroundings {
     pub sockets: Option<Sockets>,
     /// Rings when one of its threads ends.
     pub bell: Option<Bell>,
+    /// What engine sockmap hands tunnels of short messages to; the other engines leave it.
+    pub redirector: Option<Arc<dyn Redirector>>,
 }
 
 /// One thread, for status.
@@ -82,6 +86,8 @@ struct Shared {
     cache: Option<Arc<Cache>>,
     /// Where connections to backends are limited.
     gate: Option<Arc<Gate>>,
+    /// Of engine sockmap.
+    redirector: Option<Arc<dyn Redirector>>,
 }
 
 /// The counters of one thread.
@@ -166,6 +172,7 @@ impl Server {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_in(settings: Proxy, surroundings: Surroundings) -> Result<Server, Error> {
+        let redirector = redirector(&settings, surroundings.redirector)?;
         settings::check(&settings)?;
         let wanted = thread_count(&settings);
         let sockets = match surroundings.sockets {
@@ -196,6 +203,7 @@ impl Server {
             resolver,
             cache,
             gate,
+            redirector,
         };
         let mut server = Server {
             shared,
@@ -432,3 +440,19 @@ fn thread_count(settings: &Proxy) -> usize {
 
 #[cfg(test)]
 mod tests;
+
+/// Engine sockmap is nothing without its redirector.
+fn redirector(
+    settings: &Proxy,
+    given: Option<Arc<dyn Redirector>>,
+) -> Result<Option<Arc<dyn Redirector>>, Error> {
+    match (settings.engine, given) {
+        (Engine::Sockmap, None) => Err(Error::Setting {
+            key: "engine".into(),
+            value: settings.engine.word().into(),
+            cause: io::Error::new(io::ErrorKind::Unsupported, "nothing here redirects"),
+        }),
+        (Engine::Sockmap, given) => Ok(given),
+        _ => Ok(None),
+    }
+}

@@ -42,6 +42,7 @@ fn started(threads: u32) -> (Server, Bell) {
     let surroundings = Surroundings {
         sockets: None,
         bell: Some(bell.clone()),
+        ..Surroundings::default()
     };
     let server = Server::start_in(settings(threads), surroundings).unwrap();
     (server, bell)
@@ -124,6 +125,7 @@ fn a_successor_on_the_same_sockets_loses_nobody() {
     let surroundings = Surroundings {
         sockets: Some(old.sockets().unwrap().try_clone().unwrap()),
         bell: None,
+        ..Surroundings::default()
     };
     let mut next = settings(3);
     next.idle_timeout = Duration::from_secs(7);
@@ -154,4 +156,12 @@ fn a_drain_serves_those_who_wait_in_the_queue() {
     assert!(waiting.iter_mut().all(is_served));
     drop((first, waiting));
     assert!(server.join().is_ok());
+}
+
+#[test]
+fn engine_sockmap_is_refused_where_nothing_redirects() {
+    let mut sockmap = settings(1);
+    sockmap.engine = weir_core::proxy::Engine::Sockmap;
+    let error = Server::start(sockmap).unwrap_err();
+    assert!(error.to_string().contains("engine"), "{error}");
 }

@@ -24,7 +24,7 @@ use crate::metrics::{BackendCounters, ListenerCounters};
 use crate::runtime::{
     Clock, Handle, Mailbox, Runtime, Sender, TaskId, TcpListener, TcpStream, first, mailbox,
 };
-use crate::transfer::{Lanes, Rules, Tunnelled};
+use crate::transfer::{Lanes, Redirect, Rules, Tunnelled};
 use crate::upstream::{Backend, Backends, Door, Names, Notice, Origins, Resolved};
 
 /// What a thread is told.
@@ -116,6 +116,11 @@ pub fn run(
         None => (None, None),
     };
     let listener = TcpListener::new(listener, &handle);
+    let lane = shared
+        .redirector
+        .as_ref()
+        .map(|redirector| redirector.lane());
+    let redirect = lane.transpose()?.map(Redirect::new);
     // The one who waits for it is gone only if the whole server is.
     let _ = started.send(orders);
     runtime.run(async move {
@@ -123,7 +128,10 @@ pub fn run(
         let worker = Rc::new(Worker {
             main: handle.running(),
             handle,
-            lanes: Lanes::default(),
+            lanes: Lanes {
+                redirect,
+                ..Lanes::default()
+            },
             upstreams: Upstreams {
                 backends: Backends::new(
                     backends(&settings, &counters, door.as_ref()),
@@ -308,6 +316,13 @@ impl Worker {
         }
         let worker = self.clone();
         self.handle.spawn(async move {
+            if let Some(redirect) = &worker.lanes.redirect {
+                // As above.
+                let _ = redirect.wake_passed(&worker.handle).await;
+            }
+        });
+        let worker = self.clone();
+        self.handle.spawn(async move {
             let kept = worker.settings.keep_alive.as_millis() as Clock;
             loop {
                 worker.handle.sleep(SWEEP_EVERY).await;
@@ -364,6 +379,7 @@ impl Worker {
         });
         self.counters.bytes_up.add(tunnelled.forth);
         self.counters.bytes_down.add(tunnelled.back);
+        self.counters.bytes_redirected.add(tunnelled.redirected);
         match &tunnelled.end {
             Ok(()) => {}
             Err(broken) if broken.error().kind() == io::ErrorKind::TimedOut => {

@@ -12,6 +12,7 @@
 mod buffer;
 mod copy;
 mod pipe;
+mod redirect;
 mod splice;
 mod tunnel;
 
@@ -22,6 +23,7 @@ use std::time::Duration;
 pub use buffer::{BUFFER_BYTES, Buffer, Buffers};
 use pipe::Pipe;
 pub use pipe::Pipes;
+pub use redirect::Redirect;
 pub use tunnel::{Tunnelled, tunnel};
 use weir_core::proxy::Engine;
 
@@ -44,6 +46,8 @@ pub struct Lanes {
     pub buffers: Buffers,
     /// What the splice engine moves pages through.
     pub pipes: Pipes,
+    /// What the sockmap engine hands tunnels of short messages to.
+    pub redirect: Option<Redirect>,
 }
 
 /// How much a transfer moves.
@@ -218,8 +222,8 @@ impl Course {
         let splices = match (rules.engine, limit) {
             (Engine::Copy, _) => false,
             (Engine::Splice, _) => true,
-            (Engine::Auto, Limit::Bytes(bytes)) => bytes >= SPLICE_FROM_BYTES,
-            (Engine::Auto, Limit::UntilEnd) => false,
+            (Engine::Auto | Engine::Sockmap, Limit::Bytes(bytes)) => bytes >= SPLICE_FROM_BYTES,
+            (Engine::Auto | Engine::Sockmap, Limit::UntilEnd) => false,
         };
         Course {
             limit,
@@ -252,7 +256,8 @@ impl Course {
     /// Takes a step into account, and what its length says of those that follow.
     fn advance(&mut self, step: usize) {
         self.moved += step as u64;
-        if self.rules.engine != Engine::Auto || self.limit != Limit::UntilEnd {
+        let chooses = matches!(self.rules.engine, Engine::Auto | Engine::Sockmap);
+        if !chooses || self.limit != Limit::UntilEnd {
             return;
         }
         if step >= TUNNEL_SPLICE_BYTES {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::pin::pin;
 
-use super::{Broken, Lanes, Limit, Rules, transfer};
+use super::{Broken, Lanes, Limit, Rules, redirect, transfer};
 use crate::runtime::{TcpStream, try_both};
 
 /// What went through a tunnel, and how it ended.
@@ -13,6 +13,8 @@ pub struct Tunnelled {
     pub forth: u64,
     /// Bytes from the second to the first.
     pub back: u64,
+    /// Of both, those that the kernel carried by itself.
+    pub redirected: u64,
     /// `Err` if a connection broke or nothing moved for the idle time; `Ok` if both ends came.
     pub end: Result<(), Broken>,
 }
@@ -32,25 +34,37 @@ pub fn tunnel(
     let (forth, back) = (Cell::new(0), Cell::new(0));
     let [of_a, of_b] = ahead.map(Cell::new);
     async move {
+        if let Some(redirect) = &lanes.redirect {
+            let ahead = [of_a.take(), of_b.take()];
+            // Boxed: the tunnels of other engines need not have room for it.
+            let tunnelled = Box::pin(redirect::tunnel(redirect, lanes, [a, b], ahead, rules)).await;
+            reset_what_broke([a, b], &tunnelled.end);
+            return tunnelled;
+        }
         let end = try_both(
             pin!(flow(lanes, a, b, &of_a, rules, &forth)),
             pin!(flow(lanes, b, a, &of_b, rules, &back)),
         )
         .await
         .map(|_| ());
-        if let Err(broken) = &end {
-            let is_late = broken.error().kind() == std::io::ErrorKind::TimedOut;
-            // A silent tunnel is ended; one that holds bytes which a side did not take is broken off.
-            for side in [a, b] {
-                if !is_late || side.unacknowledged() > 0 {
-                    side.reset_on_close();
-                }
-            }
-        }
+        reset_what_broke([a, b], &end);
         Tunnelled {
             forth: forth.get(),
             back: back.get(),
+            redirected: 0,
             end,
+        }
+    }
+}
+
+/// A silent tunnel is ended; one that holds bytes which a side did not take is broken off.
+fn reset_what_broke(sides: [&TcpStream; 2], end: &Result<(), Broken>) {
+    if let Err(broken) = end {
+        let is_late = broken.error().kind() == std::io::ErrorKind::TimedOut;
+        for side in sides {
+            if !is_late || side.unacknowledged() > 0 {
+                side.reset_on_close();
+            }
         }
     }
 }

@@ -1,0 +1,422 @@
+//! Tunnels of the engine *sockmap*: short messages go from socket to socket inside the kernel
+//! ([`weir_core::redirect`]), all else as with `auto`.
+//!
+//! A tunnel begins as any other. When both its ways have carried nothing but short messages for a
+//! while, its sockets are handed to the kernel, at a moment when both ways are at rest: each waits
+//! to receive, and nothing is in hand. It is taken back when the kernel passes something to user
+//! space (a long message, a receiver without room) or an end comes. What was redirected has to be in
+//! the receiver's send queue before user space sends there, so each way waits for that, and then
+//! copies until both are at rest again and the sockets can leave the map. Ends, resets, slow
+//! receivers and bulk are therefore never the kernel's.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_core::proxy::Engine;
+use weir_core::redirect::{self, Left, Pair, Sockets, Way};
+
+use super::{Broken, Course, Lanes, Limit, Rules, TURN_BYTES, Tunnelled, step};
+use crate::runtime::{Doorbell, Handle, TaskId, TcpStream, try_both};
+
+/// Messages this long at most are better redirected than received and sent, by measurement. The
+/// kernel half has the same limit for packets.
+const SHORT_BYTES: usize = 2048;
+/// So many short messages in a row make a tunnel one of short messages, at first: about what
+/// handing over and taking back cost.
+const SHORT_MESSAGES: u32 = 16;
+/// The most that a tunnel has to show after it was taken back time and again.
+const MOST_SHORT_MESSAGES: u32 = 4096;
+/// Redirecting so many bytes was worth the handing over.
+const WORTH_BYTES: u64 = 64 * 1024;
+/// A silent tunnel is looked at so many times before its idle time is over.
+const LOOKS: u32 = 4;
+
+/// What redirects the tunnels of one thread.
+pub struct Redirect {
+    lane: Box<dyn redirect::Lane>,
+    /// Who is to be woken when a pair passes something.
+    tasks: RefCell<HashMap<u32, TaskId>>,
+}
+
+impl Redirect {
+    /// Takes over the thread's share.
+    pub fn new(lane: Box<dyn redirect::Lane>) -> Redirect {
+        Redirect {
+            lane,
+            tasks: RefCell::default(),
+        }
+    }
+
+    /// Wakes the tunnels that are to be taken back, for ever.
+    ///
+    /// # Errors
+    /// epoll fails.
+    pub async fn wake_passed(&self, handle: &Handle) -> io::Result<()> {
+        let bell = Doorbell::new(handle);
+        loop {
+            bell.rung(self.lane.doorbell()).await?;
+            let tasks = self.tasks.borrow();
+            for pair in self.lane.take_passed() {
+                if let Some(task) = tasks.get(&pair) {
+                    handle.wake(*task);
+                }
+            }
+        }
+    }
+}
+
+/// Carries bytes both ways until both senders have ended. `ahead` was received before.
+pub async fn tunnel(
+    redirect: &Redirect,
+    lanes: &Lanes,
+    ends: [&TcpStream; 2],
+    ahead: [Vec<u8>; 2],
+    rules: Rules,
+) -> Tunnelled {
+    let tunnel = Tunnel {
+        lanes,
+        ends,
+        rules,
+        redirected: Cell::new(0),
+        ways: ahead.map(|ahead| State {
+            ahead: Cell::new(ahead),
+            ..State::default()
+        }),
+        met: Cell::new(false),
+        short_in_a_row: Cell::new(0),
+    };
+    let end = tunnel.carry(redirect).await;
+    let [forth, back] = tunnel.ways.map(|way| way.moved.get());
+    Tunnelled {
+        forth,
+        back,
+        redirected: tunnel.redirected.get(),
+        end,
+    }
+}
+
+/// A tunnel between two connections.
+struct Tunnel<'a> {
+    lanes: &'a Lanes,
+    ends: [&'a TcpStream; 2],
+    rules: Rules,
+    ways: [State; 2],
+    /// Bytes that the kernel carried, once the tunnel was taken back.
+    redirected: Cell<u64>,
+    /// Both ways stopped at rest, as was wanted.
+    met: Cell<bool>,
+    short_in_a_row: Cell<u32>,
+}
+
+/// Where one way stands.
+#[derive(Default)]
+struct State {
+    /// Received before the tunnel began; goes first.
+    ahead: Cell<Vec<u8>>,
+    /// It waits to receive, and nothing is in hand.
+    rests: Cell<bool>,
+    /// Its sender's end has come and gone on.
+    ended: Cell<bool>,
+    /// All bytes that went on.
+    moved: Cell<u64>,
+    /// Bytes that user space received since the sockets were joined.
+    received: Cell<u64>,
+}
+
+impl Tunnel<'_> {
+    fn has_ended(&self) -> bool {
+        self.ways.iter().all(|way| way.ended.get())
+    }
+
+    fn handle(&self) -> &Handle {
+        self.ends[0].handle()
+    }
+
+    fn sockets(&self) -> Sockets<'_> {
+        self.ends.map(std::os::fd::AsFd::as_fd)
+    }
+
+    fn received(&self) -> [u64; 2] {
+        [0, 1].map(|way| self.ways[way].received.get())
+    }
+
+    async fn carry(&self, redirect: &Redirect) -> Result<(), Broken> {
+        let mut enough = SHORT_MESSAGES;
+        loop {
+            self.carry_until_short(enough).await?;
+            if self.has_ended() {
+                return Ok(());
+            }
+            let redirected = self.hand_over(redirect).await?;
+            enough = match redirected >= WORTH_BYTES {
+                true => SHORT_MESSAGES,
+                false => (enough * 2).min(MOST_SHORT_MESSAGES),
+            };
+        }
+    }
+
+    /// Carries by user space alone, until both ways are open and so many short messages came.
+    async fn carry_until_short(&self, enough: u32) -> Result<(), Broken> {
+        self.short_in_a_row.set(0);
+        self.met.set(false);
+        let wanted = || {
+            let open = self.ways.iter().all(|way| !way.ended.get());
+            open && self.short_in_a_row.get() >= enough
+        };
+        let ends = |_| true;
+        let flow = |way| self.flow(way, self.rules.engine, &wanted, &ends);
+        try_both(pin!(flow(0)), pin!(flow(1))).await.map(drop)
+    }
+
+    /// Lets the kernel carry until it passes something on or an end comes, and takes the tunnel
+    /// back; says how many bytes the kernel carried.
+    async fn hand_over(&self, redirect: &Redirect) -> Result<u64, Broken> {
+        let Some(pair) = redirect.lane.join(self.sockets()) else {
+            return Ok(0);
+        };
+        for way in &self.ways {
+            way.received.set(0);
+        }
+        let watched = match pair.arm(self.sockets()) {
+            true => self.watch(redirect, &*pair).await,
+            false => Ok(()),
+        };
+        pair.disarm(self.sockets());
+        let redirected = [0, 1].map(|way| pair.redirected(way));
+        self.count(0, redirected[0]);
+        self.count(1, redirected[1]);
+        let both = redirected.iter().sum();
+        self.redirected.set(self.redirected.get() + both);
+        watched?;
+        self.take_back(&*pair).await?;
+        Ok(both)
+    }
+
+    /// Waits until there is a reason to take the tunnel back.
+    async fn watch(&self, redirect: &Redirect, pair: &dyn Pair) -> Result<(), Broken> {
+        let task = self.handle().running();
+        redirect.tasks.borrow_mut().insert(pair.number(), task);
+        let reason = self.reason_to_take_back(pair).await;
+        redirect.tasks.borrow_mut().remove(&pair.number());
+        reason
+    }
+
+    async fn reason_to_take_back(&self, pair: &dyn Pair) -> Result<(), Broken> {
+        let [a, b] = self.ends;
+        // Or each packet would wake the thread, which has nothing to do with it.
+        for end in self.ends {
+            end.mute(true).map_err(Broken::From)?;
+        }
+        let passed = || pair.passed(0) + pair.passed(1) > 0;
+        let reason = || (passed() || a.notices_end() || b.notices_end()).then_some(());
+        let carried = || pair.redirected(0) + pair.redirected(1);
+        let (mut before, mut looks) = (carried(), 0);
+        while looks < LOOKS {
+            self.handle().set_deadline(self.rules.idle / LOOKS);
+            if self.handle().wait_for(reason).await.is_ok() {
+                for end in self.ends {
+                    end.mute(false).map_err(Broken::From)?;
+                }
+                return self.check_all();
+            }
+            looks = match carried() == before {
+                true => looks + 1,
+                false => 0,
+            };
+            before = carried();
+        }
+        Err(Broken::From(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn check_all(&self) -> Result<(), Broken> {
+        self.check(0)?;
+        self.check(1)
+    }
+
+    /// Whether this way's receiver is still there. Its sender may have ended both its halves.
+    fn check(&self, way: Way) -> Result<(), Broken> {
+        let to = self.ends[1 - way];
+        match to.is_broken() {
+            true => Err(Broken::To(to.take_error())),
+            false => Ok(()),
+        }
+    }
+
+    /// Carries by user space until the sockets have left the map, or both ways have ended.
+    async fn take_back(&self, pair: &dyn Pair) -> Result<(), Broken> {
+        let sent: [Cell<bool>; 2] = Default::default();
+        let stays = Cell::new(false);
+        let received = |way: Way| self.ways[way].received.get() >= pair.passed(way);
+        let all_received = || received(0) && received(1);
+        while !self.has_ended() {
+            self.met.set(false);
+            let wanted = || !stays.get() && sent.iter().all(Cell::get) && all_received();
+            let flow = async |way: Way| {
+                self.wait_until_sent(pair, way, &sent[way]).await?;
+                // splice(2) does not see what was passed.
+                self.flow(way, Engine::Copy, &wanted, &received).await
+            };
+            try_both(pin!(flow(0)), pin!(flow(1))).await?;
+            if self.has_ended() {
+                return Ok(());
+            }
+            match pair.leave(self.sockets(), self.received()) {
+                Left::Both => return Ok(()),
+                // The kernel keeps them, because one half has ended: it goes on as it is.
+                Left::NotYet => stays.set(all_received()),
+                Left::Torn => return Err(Broken::From(io::ErrorKind::ConnectionReset.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernel thread that sends what was redirected runs at once, and the receiver has room for
+    /// it; but it is another thread.
+    async fn wait_until_sent(
+        &self,
+        pair: &dyn Pair,
+        way: Way,
+        sent: &Cell<bool>,
+    ) -> Result<(), Broken> {
+        let mut pause = Duration::ZERO;
+        while !sent.get() {
+            if pair.is_sent(way, self.sockets()) {
+                sent.set(true);
+                return Ok(());
+            }
+            self.check(way)?;
+            self.pause(pause).await.map_err(Broken::From)?;
+            pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Lets the time pass for this way, whatever the other waits for.
+    async fn pause(&self, time: Duration) -> io::Result<()> {
+        if time.is_zero() {
+            self.handle().yield_now().await;
+            return Ok(());
+        }
+        let (over, task, handle) = (
+            Rc::new(Cell::new(false)),
+            self.handle().running(),
+            self.handle(),
+        );
+        let (alarm, timer) = (over.clone(), handle.clone());
+        handle.spawn(async move {
+            timer.sleep(time).await;
+            alarm.set(true);
+            timer.wake(task);
+        });
+        handle.wait_for(|| over.get().then_some(())).await
+    }
+
+    /// One way, until its sender's end or until both ways rest and `wanted` is true. `ends`: reading
+    /// nothing is this way's end.
+    async fn flow(
+        &self,
+        way: Way,
+        engine: Engine,
+        wanted: &impl Fn() -> bool,
+        ends: &impl Fn(Way) -> bool,
+    ) -> Result<(), Broken> {
+        let state = &self.ways[way];
+        if state.ended.get() {
+            return Ok(());
+        }
+        let (from, to) = (self.ends[way], self.ends[1 - way]);
+        self.send_ahead(way).await?;
+        let rules = Rules {
+            engine,
+            ..self.rules
+        };
+        let mut course = Course::new(Limit::UntilEnd, rules);
+        let mut turn = 0;
+        loop {
+            course.restart_idle_time(from);
+            if course.slow {
+                to.writable().await.map_err(Broken::To)?;
+            }
+            if self.rest(way, wanted).await? {
+                return Ok(());
+            }
+            match step(self.lanes, from, to, &mut course).await? {
+                None => continue,
+                Some(0) if ends(way) => break,
+                Some(0) => self.pause(FIRST_PAUSE).await.map_err(Broken::From)?,
+                Some(bytes) => {
+                    course.advance(bytes);
+                    turn += bytes as u64;
+                    self.took(way, bytes);
+                }
+            }
+            if turn >= TURN_BYTES {
+                turn = 0;
+                self.handle().yield_now().await;
+            }
+        }
+        to.shut_down_write();
+        state.ended.set(true);
+        // The other way may rest already, and not know that this one does for ever.
+        self.handle().wake(self.handle().running());
+        Ok(())
+    }
+
+    async fn send_ahead(&self, way: Way) -> Result<(), Broken> {
+        let ahead = self.ways[way].ahead.take();
+        let to = self.ends[1 - way];
+        to.send_all(&ahead, false).await.map_err(Broken::To)?;
+        self.count(way, ahead.len() as u64);
+        Ok(())
+    }
+
+    fn count(&self, way: Way, bytes: u64) {
+        let moved = &self.ways[way].moved;
+        moved.set(moved.get() + bytes);
+    }
+
+    fn took(&self, way: Way, bytes: usize) {
+        let state = &self.ways[way];
+        state.received.set(state.received.get() + bytes as u64);
+        self.count(way, bytes as u64);
+        self.short_in_a_row.set(match bytes <= SHORT_BYTES {
+            true => self.short_in_a_row.get().saturating_add(1),
+            false => 0,
+        });
+    }
+
+    /// Waits until there is something to receive (false), or both ways rest as wanted (true).
+    async fn rest(&self, way: Way, wanted: &impl Fn() -> bool) -> Result<bool, Broken> {
+        let (from, to) = (self.ends[way], self.ends[1 - way]);
+        let state = &self.ways[way];
+        let met = || {
+            state.rests.set(true);
+            self.meet(wanted)
+        };
+        let waited = from.readable_or_broken_or(to, met).await;
+        state.rests.set(false);
+        waited.map_err(Broken::From)?;
+        if self.met.get() {
+            return Ok(true);
+        }
+        self.check(way).map(|()| false)
+    }
+
+    /// Whether both ways rest and stop. The first that finds it so lets the other look again.
+    fn meet(&self, wanted: impl Fn() -> bool) -> bool {
+        let rests = |way: &State| way.rests.get() || way.ended.get();
+        if !self.met.get() && self.ways.iter().all(rests) && wanted() {
+            self.met.set(true);
+            self.handle().wake(self.handle().running());
+        }
+        self.met.get()
+    }
+}
+
+/// How long a way pauses before it asks again whether what was redirected has been sent.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
