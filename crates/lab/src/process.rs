@@ -1,5 +1,6 @@
 //! What running programs hold and use, by /proc.
 
+use std::collections::BTreeMap;
 use std::iter::Sum;
 use std::time::Duration;
 
@@ -23,21 +24,45 @@ pub struct Holdings {
 impl Holdings {
     /// Of one process.
     pub fn of(pid: u32) -> Result<Holdings> {
-        let what = || format!("cannot see what process {pid} holds");
-        let links: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
-            .context(what())?
-            .flatten()
-            .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-            .map(|link| link.to_string_lossy().into_owned())
-            .collect();
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).context(what())?;
-        let count = |kind: &str| links.iter().filter(|link| link.starts_with(kind)).count();
+        let descriptors = descriptors(pid)?;
+        let of_kind = |kind| descriptors.get(kind).copied().unwrap_or(0);
         Ok(Holdings {
-            descriptors: links.len(),
-            sockets: count("socket:"),
-            pipes: count("pipe:"),
-            rss_kib: number(&status, "VmRSS:").unwrap_or(0),
+            descriptors: descriptors.values().sum(),
+            sockets: of_kind("socket"),
+            pipes: of_kind("pipe"),
+            rss_kib: rss_kib(pid)?,
         })
+    }
+}
+
+/// How many descriptors of each kind a process has: `socket`, `pipe`, `anon_inode:[eventpoll]`; files by
+/// their path.
+pub fn descriptors(pid: u32) -> Result<BTreeMap<String, usize>> {
+    let path = format!("/proc/{pid}/fd");
+    let entries = std::fs::read_dir(&path).context(format!("cannot read {path}"))?;
+    let mut descriptors = BTreeMap::new();
+    for entry in entries.flatten() {
+        // One that was closed meanwhile has no link any more.
+        if let Ok(link) = std::fs::read_link(entry.path()) {
+            let kind = kind(&link.to_string_lossy());
+            *descriptors.entry(kind).or_default() += 1;
+        }
+    }
+    Ok(descriptors)
+}
+
+/// Resident memory of a process, in KiB.
+pub fn rss_kib(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = std::fs::read_to_string(&path).context(format!("cannot read {path}"))?;
+    Ok(number(&status, "VmRSS:").unwrap_or(0))
+}
+
+/// `socket:[4711]` is a `socket`; what has no number in brackets is of its own kind.
+fn kind(link: &str) -> String {
+    match link.split_once(":[") {
+        Some((kind, number)) if number.trim_end_matches(']').parse::<u64>().is_ok() => kind.into(),
+        _ => link.into(),
     }
 }
 
@@ -147,6 +172,14 @@ mod tests {
         let status = "Name:\tx\nVmRSS:\t    1234 kB\nnonvoluntary_ctxt_switches:\t7\n";
         assert_eq!(number(status, "VmRSS:"), Some(1234));
         assert_eq!(number(status, "voluntary_ctxt_switches:"), None);
+    }
+
+    #[test]
+    fn descriptors_are_told_apart_by_kind_not_by_number() {
+        assert_eq!(kind("socket:[4711]"), "socket");
+        assert_eq!(kind("pipe:[1]"), "pipe");
+        assert_eq!(kind("anon_inode:[eventpoll]"), "anon_inode:[eventpoll]");
+        assert_eq!(kind("/dev/null"), "/dev/null");
     }
 
     #[test]

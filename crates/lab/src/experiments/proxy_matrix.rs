@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::error::{Context, Error, Result};
 use crate::matrix::{self, Settings, Tally, Traffic, subject::Subject};
 use crate::netns::{self, Netns};
+use crate::process;
 use crate::program;
 use crate::report::table;
 
@@ -227,7 +228,7 @@ fn case(settings: &Settings, engine: &str, threads: Option<u32>, weir: &Path) ->
         arguments.extend(["--threads".into(), threads.to_string()]);
     }
     let subject = Subject::start(weir, &arguments)?;
-    let before = subject.holdings()?.rss_kib;
+    let before = process::rss_kib(subject.pid())?;
     let second = first.try_clone().context("cannot listen twice")?;
     let tenth = Settings {
         transfers: settings.transfers.div_ceil(10),
@@ -239,9 +240,9 @@ fn case(settings: &Settings, engine: &str, threads: Option<u32>, weir: &Path) ->
         ..settings.clone()
     };
     let mut tally = matrix::run(&tenth, &subject, first)?;
-    let warm = subject.holdings()?.rss_kib;
+    let warm = process::rss_kib(subject.pid())?;
     tally.add(matrix::run(&rest, &subject, second)?);
-    let after = subject.holdings()?.rss_kib;
+    let after = process::rss_kib(subject.pid())?;
     Ok(Row {
         traffic: settings.traffic,
         engine: engine.to_owned(),

@@ -16,10 +16,11 @@ use super::fault::{Fault, Kind};
 use super::http::{Asking, Call, Fate, Serving};
 use super::pattern::Pattern;
 use super::plan::{Manner, Part, Tunnel, rng};
-use super::subject::{Holdings, Subject};
+use super::subject::Subject;
 use super::tunnel::{Side, Story, TunnelEnd, judge};
 use crate::error::{Context, Result};
 use crate::interrupt;
+use crate::process;
 
 /// What goes through the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
@@ -102,12 +103,12 @@ impl Tally {
 /// Lets ends meet through the proxy until all transfers are done and the proxy holds what it held
 /// before. `listener` is the origin's, on all addresses.
 pub fn run(settings: &Settings, subject: &Subject, listener: TcpListener) -> Result<Tally> {
-    let before = subject.holdings()?;
+    let before = process::descriptors(subject.pid())?;
     let start = Instant::now();
     let mut run = Run::new(settings, subject.address, listener)?;
     run.all()?;
     run.tally.seconds = start.elapsed().as_secs_f64();
-    run.expect_holdings(subject, before)?;
+    run.expect_descriptors(subject, &before)?;
     run.judge_the_lonely();
     Ok(run.tally)
 }
@@ -501,22 +502,23 @@ impl<'a> Run<'a> {
 
     /// Ends the origin's idle connections, and waits until the proxy holds what it held before: as many
     /// descriptors of every kind.
-    fn expect_holdings(&mut self, subject: &Subject, before: Holdings) -> Result<()> {
+    fn expect_descriptors(
+        &mut self,
+        subject: &Subject,
+        before: &BTreeMap<String, usize>,
+    ) -> Result<()> {
         self.ends.retain(|_, end| !is_idle(end));
         let end = Instant::now() + self.settings.patience;
         loop {
             self.step(Duration::from_millis(20))?;
-            let now = subject.holdings()?;
-            if now.descriptors == before.descriptors {
+            let now = process::descriptors(subject.pid())?;
+            if now == *before {
                 return Ok(());
             }
             if Instant::now() > end {
                 self.tally.blame(Fault::new(
                     Kind::Leaked,
-                    format!(
-                        "before {:?}, and long after the last transfer {:?}",
-                        before.descriptors, now.descriptors
-                    ),
+                    format!("before {before:?}, and long after the last transfer {now:?}"),
                 ));
                 return Ok(());
             }

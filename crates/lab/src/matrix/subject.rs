@@ -1,6 +1,5 @@
-//! The proxy under test: the real program, and what it holds.
+//! The proxy under test: the real program.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,15 +16,6 @@ pub struct Subject {
     child: Child,
     /// Where it listens.
     pub address: SocketAddr,
-}
-
-/// What a process holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holdings {
-    /// Descriptors by kind: `socket`, `pipe`, `anon_inode:[eventpoll]`; files by their path.
-    pub descriptors: BTreeMap<String, usize>,
-    /// Resident memory, in KiB.
-    pub rss_kib: u64,
 }
 
 /// Longest wait for the proxy's end after SIGTERM.
@@ -62,34 +52,9 @@ impl Subject {
         }
     }
 
-    /// What it holds now.
-    pub fn holdings(&self) -> Result<Holdings> {
-        let process = format!("/proc/{}", self.child.id());
-        let what = || format!("cannot read {process}: the proxy has ended");
-        let mut descriptors = BTreeMap::new();
-        for entry in std::fs::read_dir(format!("{process}/fd")).context(what())? {
-            // One that was closed meanwhile has no link any more.
-            if let Some(link) = entry.ok().and_then(|entry| entry.path().read_link().ok()) {
-                *descriptors
-                    .entry(kind(&link.to_string_lossy()))
-                    .or_default() += 1;
-            }
-        }
-        let status = std::fs::read_to_string(format!("{process}/status")).context(what())?;
-        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let rss_kib = rss.and_then(|rss| rss.trim().strip_suffix(" kB")?.trim().parse().ok());
-        Ok(Holdings {
-            descriptors,
-            rss_kib: rss_kib.unwrap_or(0),
-        })
-    }
-}
-
-/// `socket:[4711]` is a `socket`; what has no number in brackets is of its own kind.
-fn kind(link: &str) -> String {
-    match link.split_once(":[") {
-        Some((kind, number)) if number.trim_end_matches(']').parse::<u64>().is_ok() => kind.into(),
-        _ => link.into(),
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 }
 
@@ -112,18 +77,5 @@ impl Drop for Subject {
             std::thread::sleep(Duration::from_millis(5));
         }
         let _ = self.child.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn descriptors_are_told_apart_by_kind_not_by_number() {
-        assert_eq!(kind("socket:[4711]"), "socket");
-        assert_eq!(kind("pipe:[1]"), "pipe");
-        assert_eq!(kind("anon_inode:[eventpoll]"), "anon_inode:[eventpoll]");
-        assert_eq!(kind("/dev/null"), "/dev/null");
     }
 }
