@@ -1,12 +1,14 @@
 //! The real command on the real kernel, as root. Each test has a network namespace of its own, which
 //! goes with the test's thread and its children.
 
+mod common;
+
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
@@ -14,18 +16,26 @@ use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, Sockadd
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use common::Folder;
+
 const PORT: u16 = 8080;
 /// Places in the test server's listen queue: the kernel takes one connection more than it was told,
 /// reserv takes exactly these.
 const BACKLOG: i32 = 4;
-/// Longer than any answer takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// A refusal comes in microseconds; who is silent for this long has dropped the SYN.
 const SILENCE: Duration = Duration::from_millis(300);
 
 /// A network namespace with loopback up, and a folder for the control socket.
 struct Bed {
-    folder: PathBuf,
+    folder: Folder,
+}
+
+impl Deref for Bed {
+    type Target = Folder;
+
+    fn deref(&self) -> &Folder {
+        &self.folder
+    }
 }
 
 impl Bed {
@@ -36,40 +46,8 @@ impl Bed {
             return None;
         }
         run("ip", &["link", "set", "lo", "up"]);
-        let folder = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = Folder::new(name);
         Some(Bed { folder })
-    }
-
-    fn command(&self, arguments: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command
-            .arg("--runtime-dir")
-            .arg(&self.folder)
-            .args(arguments.split_whitespace());
-        command
-    }
-
-    fn weir(&self, arguments: &str) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    fn status(&self) -> Value {
-        let output = self.weir("status --json");
-        assert!(output.status.success(), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    /// Waits until the status is as wanted.
-    fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let status = self.status();
-            if wanted(&status) {
-                return status;
-            }
-            assert!(Instant::now() < end, "not within {PATIENCE:?}: {status:#}");
-        }
     }
 
     /// Starts `weir protect` and waits for its first line.
@@ -106,20 +84,6 @@ impl Bed {
         );
         self.until(|status| status["running"] == true);
         daemon
-    }
-
-    fn config(&self) -> PathBuf {
-        self.folder.join("weir.toml")
-    }
-
-    fn write_config(&self, config: &str) {
-        std::fs::write(self.config(), config).unwrap();
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -329,7 +293,7 @@ fn detach_ends_a_protect_which_then_sums_up() {
     );
     assert_eq!(exit.code(), Some(0));
     assert_eq!(
-        std::fs::read_dir(&bed.folder).unwrap().count(),
+        std::fs::read_dir(&bed.path).unwrap().count(),
         0,
         "nothing stays behind"
     );
@@ -436,7 +400,7 @@ fn after_kill_9_nothing_is_attached_and_status_and_detach_say_so() {
     let after = connect(3, &mut kept);
     assert_eq!(after.refused, 0, "the kernel is as without weir: {after:?}");
     assert_eq!(bed.weir("detach").status.code(), Some(0));
-    let left = std::fs::read_dir(&bed.folder)
+    let left = std::fs::read_dir(&bed.path)
         .unwrap()
         .map(|entry| entry.unwrap().file_name());
     assert_eq!(left.collect::<Vec<_>>(), ["weir.toml"]);

@@ -1,21 +1,22 @@
 //! `weir proxy` as a service: reload, status, upgrade, stop. Everything is on loopback, and each test
 //! has a runtime directory of its own.
 
+mod common;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::ops::Deref;
+use std::process::{Child, ChildStdout, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Longer than any answer takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+use common::{Folder, PATIENCE};
 
 /// A server that begins each answer with its own letter, and then sends back what it gets.
 fn echo(letter: u8) -> SocketAddr {
@@ -49,7 +50,7 @@ fn ask(stream: &mut TcpStream) -> std::io::Result<u8> {
 
 /// A runtime directory and a config file.
 struct Bed {
-    folder: PathBuf,
+    folder: Folder,
 }
 
 /// A running `weir proxy`.
@@ -59,10 +60,17 @@ struct Running {
     address: SocketAddr,
 }
 
+impl Deref for Bed {
+    type Target = Folder;
+
+    fn deref(&self) -> &Folder {
+        &self.folder
+    }
+}
+
 impl Bed {
     fn new(name: &str) -> Bed {
-        let folder = std::env::temp_dir().join(format!("weir-proxy-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = Folder::new(&format!("proxy-{name}"));
         Bed { folder }
     }
 
@@ -72,19 +80,7 @@ impl Bed {
             "[[proxy]]\nname = \"edge\"\nlisten = \"127.0.0.1:0\"\nmode = \"tcp\"\n\
              backends = [\"{backend}\"]\n{keys}\n"
         );
-        std::fs::write(self.folder.join("weir.toml"), text).unwrap();
-    }
-
-    fn command(&self, arguments: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.arg("--runtime-dir").arg(&self.folder);
-        command.args(arguments.split_whitespace());
-        command.current_dir(&self.folder);
-        command
-    }
-
-    fn weir(&self, arguments: &str) -> Output {
-        self.command(arguments).output().unwrap()
+        self.write_config(&text);
     }
 
     fn start(&self, flags: &str) -> Running {
@@ -100,30 +96,6 @@ impl Bed {
             stdout,
             address,
         }
-    }
-
-    fn status(&self) -> Value {
-        let output = self.weir("status --json");
-        assert!(output.status.success(), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    /// Waits until the status is as wanted.
-    fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let status = self.status();
-            if wanted(&status) {
-                return status;
-            }
-            assert!(Instant::now() < end, "not within {PATIENCE:?}: {status:#}");
-        }
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -230,7 +202,7 @@ fn a_proxy_that_the_file_has_no_more_is_drained_and_a_new_one_started() {
         "[[proxy]]\nname = \"other\"\nlisten = \"127.0.0.2:0\"\nmode = \"tcp\"\nbackends = [\"{}\"]\n",
         echo(b'b')
     );
-    std::fs::write(bed.folder.join("weir.toml"), text).unwrap();
+    bed.write_config(&text);
     assert!(bed.weir("reload").status.success());
     let named = |status: &Value, name: &str| {
         let proxies = status["proxies"].as_array().unwrap();
