@@ -16,7 +16,7 @@ pub static CLASS_KEYS: &[Key<Class>] = &[
         name: "name",
         kind: Kind::Name,
         values: "letters, digits, '.', '_', '-'; at most 64",
-        text: "The class's name in status and metrics; unique. Required",
+        text: "The class's name; unique. Required",
         set: |c, v| text(v).and_then(parse_name).map(|name| c.name = name),
         show: |c| Setting::Text(c.name.clone()),
     },

@@ -10,7 +10,7 @@ pub const LOWEST_PRIORITY: u8 = 63;
 /// Some of the clients, by their addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
-    /// Its name in status and metrics; unique.
+    /// Its name; unique.
     pub name: String,
     /// The proxy whose clients it is of; `None`: of all.
     pub proxy: Option<String>,
