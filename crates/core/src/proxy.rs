@@ -2,6 +2,7 @@
 
 mod announce;
 mod class;
+mod health;
 mod side;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 pub use announce::{Forwarded, SendProxy};
 pub use class::{Class, LOWEST_PRIORITY, rank};
+pub use health::{Health, HealthCheck, Statuses, Verdict};
 pub use side::SideOptions;
 
 use crate::prefix::Prefix;
@@ -116,6 +118,8 @@ pub struct Proxy {
     pub backends: Vec<SocketAddr>,
     /// How backends take turns.
     pub balance: Balance,
+    /// How backends are checked.
+    pub health: Health,
     /// Connections to each backend at most, idle ones too, on all threads; 0: no limit. Who finds
     /// none waits.
     pub max_connections: u32,
@@ -182,6 +186,7 @@ impl Proxy {
             mode,
             backends: Vec::new(),
             balance: Balance::Turn,
+            health: Health::default(),
             max_connections: 0,
             queue_limit: 1024,
             queue_timeout: Duration::from_secs(5),

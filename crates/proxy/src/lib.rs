@@ -17,5 +17,6 @@ pub mod transfer;
 mod upstream;
 
 pub use server::{
-    Bell, Error, Server, Sockets, Surroundings, ThreadReport, ThreadState, Total, Totals,
+    BackendReport, BackendState, Bell, Connections, Error, Server, Servers, Sockets, Surroundings,
+    ThreadReport, ThreadState, Total, Totals,
 };

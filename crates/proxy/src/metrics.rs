@@ -61,6 +61,51 @@ counters! {
     }
 }
 
+counters! {
+    /// What health checks found of one backend. One thread checks.
+    HealthCounters {
+        checks: "health checks made",
+        checks_failed: "health checks that failed",
+        downs: "times that health checks took the backend out",
+    }
+}
+
+/// What one thread has of one backend now.
+#[derive(Debug, Default)]
+pub struct BackendGauges {
+    /// Connections that carry something, or are being made.
+    pub in_use: Gauge,
+    /// Connections that are kept for the next request.
+    pub idle: Gauge,
+}
+
+/// A number that goes up and down, with one writer.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// One more. As all that changes it: only by the thread that owns it.
+    pub fn raise(&self) {
+        self.0.store(self.get().wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// So many fewer.
+    pub fn lower(&self, amount: u64) {
+        self.0
+            .store(self.get().wrapping_sub(amount), Ordering::Relaxed);
+    }
+
+    /// Nothing: for a thread that begins where another fell.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// The value, from any thread.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A counter with one writer.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);

@@ -245,6 +245,40 @@ fn status_counts_clients_per_proxy_thread_and_backend() {
 }
 
 #[test]
+fn status_and_metrics_say_which_backends_are_down_and_why() {
+    let bed = Bed::new("health");
+    let gone = free_address();
+    let keys = format!(
+        "health_check = \"tcp\"\nhealth_interval = \"10ms\"\n\
+         [[proxy]]\nlisten = \"127.0.0.1:0\"\nmode = \"tcp\"\nname = \"other\"\n\
+         health_check = \"tcp\"\nhealth_interval = \"10ms\"\nbackends = [\"{gone}\"]"
+    );
+    bed.configure(echo(b'a'), &keys);
+    let address = free_address();
+    let proxy = bed.start(&format!("--metrics {address}"));
+    let mut client = proxy.connect();
+    assert_eq!(ask(&mut client).unwrap(), b'a');
+    bed.until(|status| {
+        let health = |proxy: usize| &status["proxies"][proxy]["backends"][0]["health"];
+        health(0) == "up" && health(1) == "down"
+    });
+    let status = bed.status();
+    let (up, down) = (&status["proxies"][0], &status["proxies"][1]);
+    assert_eq!(up["backends"][0]["connections"]["in_use"], 1, "{status}");
+    assert_eq!(up["connections"]["in_use"], 1);
+    let why = down["backends"][0]["last_check"].as_str().unwrap();
+    assert!(why.contains("refused"), "{why}");
+    assert_eq!(down["backends"][0]["counters"]["downs"], 1);
+    let text = String::from_utf8(bed.weir("status").stdout).unwrap();
+    assert!(text.contains(": up; 1 in use, 0 idle"), "{text}");
+    assert!(text.contains(&format!("backend {gone}: down (")), "{text}");
+    let text = scrape(address, "/metrics");
+    let line = format!("weir_proxy_backend_up{{proxy=\"other\",backend=\"{gone}\"}} 0");
+    assert!(text.contains(&line), "{text}");
+    drop(client);
+}
+
+#[test]
 fn metrics_are_those_of_status_and_move_to_a_successor() {
     let bed = Bed::new("metrics");
     bed.configure(echo(b'a'), "threads = 1");

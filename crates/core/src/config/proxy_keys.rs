@@ -15,7 +15,8 @@ use super::word::Word;
 use crate::listener::ListenAddress;
 use crate::prefix::{Prefix, parse_prefix};
 use crate::proxy::{
-    Balance, Engine, FinishOnAbort, Forwarded, MAX_PROXIES, Mode, Proxy, SendProxy,
+    Balance, Engine, FinishOnAbort, Forwarded, HealthCheck, MAX_PROXIES, Mode, Proxy, SendProxy,
+    Statuses,
 };
 use crate::units::{format_duration, format_size, parse_duration, parse_size};
 
@@ -120,6 +121,20 @@ macro_rules! side {
     };
 }
 
+/// A key of the checks of backends: `health_` and the field's name.
+macro_rules! health {
+    ($field:ident: $kind:ident $values:expr, $read:expr, $show:expr, $text:literal) => {
+        Key {
+            name: concat!("health_", stringify!($field)),
+            kind: Kind::$kind,
+            values: $values,
+            text: $text,
+            set: |p, v| $read(v).map(|value| p.health.$field = value),
+            show: |p| $show(&p.health.$field),
+        }
+    };
+}
+
 /// Every key of a `[[proxy]]` table, in the order of the example file.
 pub static PROXY_KEYS: &[Key<Proxy>] = &[
     Key {
@@ -156,6 +171,21 @@ pub static PROXY_KEYS: &[Key<Proxy>] = &[
         show: |p| Setting::List(p.backends.iter().map(SocketAddr::to_string).collect()),
     },
     words!(balance: Balance, "turn | least", "Which backend is next"),
+    Key {
+        name: "health_check",
+        kind: Kind::Word(words_of::<HealthCheck>),
+        values: "off | tcp | http",
+        text: "How backends are checked; one that is down gets nothing new, unless all are",
+        set: |p, v| word(v).map(|check| p.health.check = check),
+        show: |p| Setting::Text(p.health.check.word().into()),
+    },
+    health!(interval: Time "10ms to 1h", |v| duration(v, "10ms", "1h"), shown_time, "Time from one check of a backend to the next"),
+    health!(timeout: Time "1ms to 10min", |v| duration(v, "1ms", "10min"), shown_time, "Time that a check has to pass"),
+    health!(rise: Number "1 to 1000", times, shown_times, "Checks in a row that pass, after which a backend is up again"),
+    health!(fall: Number "1 to 1000", times, shown_times, "Checks in a row that fail, after which a backend is down"),
+    health!(path: Path "a path, from /", |v| text(v).and_then(parse_check_path), |path: &String| Setting::Text(path.clone()), "What health_check = http asks for"),
+    health!(host: Name "backend | a host", |v| text(v).and_then(parse_check_host), shown_host, "The Host that health_check = http names; backend is the backend's address"),
+    health!(status: Range "a status | two with - between", |v| text(v).and_then(parse_statuses), |statuses: &Statuses| Setting::Text(statuses.to_string()), "The status that health_check = http expects"),
     number!(max_connections: 0 to 1000000, "Connections to each backend at most, on all threads; 0 is no limit"),
     number!(queue_limit: 0 to 1000000, "Clients that wait for a connection at most; the lowest class loses first"),
     time!(queue_timeout: "1ms" to "1h", "Time that a client waits for a connection at most"),
@@ -269,6 +299,10 @@ impl Table for Proxy {
             );
             return Err(("cache", fault));
         }
+        if self.mode == Mode::Forward && self.health.check != HealthCheck::Off {
+            let cause = "mode forward has no backends that it could check";
+            return Err(("health_check", Fault::new(cause, "leave it out")));
+        }
         let fault = match (self.mode, self.backends.is_empty()) {
             (Mode::Forward, false) => Fault::new(
                 "mode forward goes where the client says",
@@ -283,8 +317,21 @@ impl Table for Proxy {
         Err(("backends", fault))
     }
 
-    fn lint(&self, _given: &[&str]) -> Vec<String> {
-        Vec::new()
+    fn lint(&self, given: &[&str]) -> Vec<String> {
+        let unused = |key: &&str| match self.health.check {
+            HealthCheck::Off => key.starts_with("health_") && *key != "health_check",
+            HealthCheck::Tcp => ["health_path", "health_host", "health_status"].contains(key),
+            HealthCheck::Http => false,
+        };
+        let check = self.health.check.word();
+        let say = |key: &str| {
+            format!(
+                "proxy {:?}: {key} is unused: health_check = {check}",
+                self.name
+            )
+        };
+        let unused = given.iter().copied().filter(|key| unused(key));
+        unused.map(say).collect()
     }
 }
 
@@ -358,6 +405,53 @@ fn parse_source(texts: &[String]) -> Result<Vec<IpAddr>, Fault> {
 
 fn parse_prefixes(texts: &[String]) -> Result<Vec<Prefix>, Fault> {
     texts.iter().map(|text| parse_prefix(text)).collect()
+}
+
+fn times(value: &Given) -> Result<u32, Fault> {
+    whole(value, 1..=1000).map(|times| times as u32)
+}
+
+fn shown_times(times: &u32) -> Setting {
+    Setting::Whole((*times).into())
+}
+
+fn shown_time(time: &Duration) -> Setting {
+    Setting::Text(format_duration(*time))
+}
+
+/// It goes into a request line as it is.
+fn parse_check_path(path: &str) -> Result<String, Fault> {
+    if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(path.to_owned());
+    }
+    let hint = "write what follows the host in a URL, without spaces: \"/health\"";
+    Err(Fault::new(format!("{path:?} is no path"), hint))
+}
+
+/// The word for a check that names the backend's address.
+const BACKEND: &str = "backend";
+
+/// It goes into a field of a request as it is.
+fn parse_check_host(host: &str) -> Result<Option<String>, Fault> {
+    let is_of_hosts = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    match host {
+        BACKEND => Ok(None),
+        _ if !host.is_empty() && host.bytes().all(is_of_hosts) => Ok(Some(host.to_owned())),
+        _ => {
+            let hint = "write the host's name, with a port if that is not 80: \"web.example\"";
+            Err(Fault::new(format!("{host:?} is no host"), hint))
+        }
+    }
+}
+
+fn shown_host(host: &Option<String>) -> Setting {
+    Setting::Text(host.clone().unwrap_or_else(|| BACKEND.to_owned()))
+}
+
+fn parse_statuses(text: &str) -> Result<Statuses, Fault> {
+    let hint = "as \"200\" or \"200-399\"";
+    text.parse()
+        .map_err(|cause: String| Fault::new(cause, hint))
 }
 
 /// The word that leaves an option of a socket to the system.

@@ -40,6 +40,8 @@ pub enum Kind {
     Amount,
     /// A number.
     Number,
+    /// A number, or two with `-` between.
+    Range,
     /// true or false.
     Flag,
     /// The path of a file.
@@ -60,6 +62,7 @@ impl Kind {
             Kind::Size => "SIZE",
             Kind::Amount => "AMOUNT",
             Kind::Number => "N",
+            Kind::Range => "N|N-N",
             Kind::Flag => "true|false",
             Kind::Path => "FILE",
         }

@@ -237,6 +237,14 @@ fn every_key_of_a_proxy_is_read() {
         cache_object = "1MiB"
         finish_on_abort = "90%"
         balance = "least"
+        health_check = "http"
+        health_interval = "1s"
+        health_timeout = "500ms"
+        health_rise = 1
+        health_fall = 2
+        health_path = "/health?of=all"
+        health_host = "web.example:8080"
+        health_status = "200"
         max_connections = 100
         queue_limit = 10
         queue_timeout = "1s"
@@ -265,6 +273,39 @@ fn every_key_of_a_proxy_is_read() {
         let left = (key.show)(&proxy) == (key.show)(&default);
         let required = ["name", "listen", "mode"].contains(&key.name);
         assert!(!left || required, "this test must set {}", key.name);
+    }
+}
+
+#[test]
+fn checks_that_cannot_be_made_are_refused_and_keys_of_other_checks_are_odd() {
+    let reverse = "mode = \"reverse\"\nbackends = [\"10.0.0.5:80\"]";
+    let file = |keys: &str| format!("[[proxy]]\nlisten = \"*:80\"\n{keys}\n");
+    for (keys, part) in [
+        (
+            "mode = \"forward\"\nhealth_check = \"tcp\"",
+            "no backends that it could check",
+        ),
+        ("health_path = \"health\"", "is no path"),
+        ("health_path = \"/a b\"", "is no path"),
+        ("health_host = \"a/b\"", "is no host"),
+        ("health_status = \"2xx\"", "neither a status"),
+        ("health_rise = 0", "out of range"),
+    ] {
+        let keys = match keys.starts_with("mode") {
+            true => keys.to_owned(),
+            false => format!("{reverse}\n{keys}"),
+        };
+        let found = problems(&file(&keys));
+        assert!(found.len() == 1 && found[0].contains(part), "{found:?}");
+    }
+    for (keys, odd) in [
+        ("health_interval = \"1s\"", 1),
+        ("health_check = \"tcp\"\nhealth_interval = \"1s\"", 0),
+        ("health_check = \"tcp\"\nhealth_path = \"/\"", 1),
+        ("health_check = \"http\"\nhealth_path = \"/\"", 0),
+    ] {
+        let config = parse("f", &file(&format!("{reverse}\n{keys}"))).unwrap();
+        assert_eq!(config.warnings.len(), odd, "{keys}: {:?}", config.warnings);
     }
 }
 

@@ -186,6 +186,22 @@ impl Word for proxy::Balance {
     ];
 }
 
+impl Word for proxy::HealthCheck {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(proxy::HealthCheck::Off, "off", "backends are not checked"),
+        row(
+            proxy::HealthCheck::Tcp,
+            "tcp",
+            "whether a connection is established",
+        ),
+        row(
+            proxy::HealthCheck::Http,
+            "http",
+            "whether a GET gets a reply of health_status",
+        ),
+    ];
+}
+
 impl Word for proxy::SendProxy {
     const WORDS: &'static [WordInfo<Self>] = &[
         row(proxy::SendProxy::Off, "off", "no PROXY header"),
@@ -236,7 +252,8 @@ mod tests {
         words_are_distinct_and_read_back(&[Front::Tc, Front::Xdp]);
         use proxy::{Engine, Mode::*};
         words_are_distinct_and_read_back(&[Forward, Reverse, Tcp]);
-        use proxy::{Balance, Forwarded, SendProxy};
+        use proxy::{Balance, Forwarded, HealthCheck, SendProxy};
+        words_are_distinct_and_read_back(&[HealthCheck::Off, HealthCheck::Tcp, HealthCheck::Http]);
         words_are_distinct_and_read_back(&[Balance::Turn, Balance::Least]);
         words_are_distinct_and_read_back(&[SendProxy::Off, SendProxy::V1, SendProxy::V2]);
         words_are_distinct_and_read_back(&[

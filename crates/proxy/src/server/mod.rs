@@ -4,6 +4,7 @@ mod bell;
 mod date;
 mod http;
 mod inbox;
+mod servers;
 mod settings;
 mod sockets;
 mod tcp;
@@ -28,15 +29,17 @@ use weir_core::redirect::Redirector;
 
 use crate::access_log::{self, AccessLog};
 use crate::cache::Cache;
-use crate::metrics::{BackendCounters, ListenerCounters};
+use crate::metrics::{BackendCounters, BackendGauges, HealthCounters, ListenerCounters};
 use crate::runtime::Sender;
-use crate::upstream::{self, Gate, Question};
+use crate::upstream::{self, Checks, Gate, HealthBoard, Question};
 use bell::AtEnd;
 use thread::{Falls, StateCell, Thread};
 use totals::sum;
 use worker::Order;
 
+pub use crate::upstream::BackendState;
 pub use bell::Bell;
+pub use servers::{BackendReport, Connections, Servers};
 pub use sockets::Sockets;
 pub use thread::ThreadState;
 pub use totals::{Total, Totals};
@@ -50,6 +53,8 @@ pub struct Server {
     sockets: Option<Sockets>,
     threads: Vec<Thread>,
     bell: Option<Bell>,
+    /// While clients are accepted, if backends are checked.
+    checks: Option<Checks>,
 }
 
 /// What a proxy is started with.
@@ -86,6 +91,8 @@ struct Shared {
     cache: Option<Arc<Cache>>,
     /// Where connections to backends are limited.
     gate: Option<Arc<Gate>>,
+    /// Where backends are checked.
+    health: Option<Arc<HealthBoard>>,
     /// Of engine sockmap.
     redirector: Option<Arc<dyn Redirector>>,
 }
@@ -94,8 +101,27 @@ struct Shared {
 #[derive(Debug, Clone)]
 struct Counters {
     listener: Arc<ListenerCounters>,
-    backends: Vec<Arc<BackendCounters>>,
+    backends: Vec<BackendAccount>,
+    /// Of all servers of mode forward.
+    origins: Arc<BackendGauges>,
     state: Arc<StateCell>,
+}
+
+/// What one thread counts of one backend.
+#[derive(Debug, Clone, Default)]
+struct BackendAccount {
+    counters: Arc<BackendCounters>,
+    gauges: Arc<BackendGauges>,
+}
+
+impl Counters {
+    fn reset_gauges(&self) {
+        let backends = self.backends.iter().map(|account| &account.gauges);
+        for gauges in backends.chain([&self.origins]) {
+            gauges.in_use.reset();
+            gauges.idle.reset();
+        }
+    }
 }
 
 /// Why a proxy cannot start or go on.
@@ -196,9 +222,11 @@ impl Server {
             value: settings.access_log.clone().unwrap_or_default(),
             cause,
         })?;
-        let gate = Gate::new(&settings, sockets.len());
+        let health = HealthBoard::new(&settings).map(Arc::new);
+        let gate = Gate::new(&settings, sockets.len(), health.clone());
         let shared = Shared {
             settings: Arc::new(settings),
+            health,
             log,
             resolver,
             cache,
@@ -211,7 +239,10 @@ impl Server {
             threads: Vec::new(),
             bell: surroundings.bell,
             sockets: None,
+            checks: None,
         };
+        // Before the first client comes.
+        server.checks = server.start_checks()?;
         for index in 0..sockets.len() {
             let thread = server.new_thread(index, &sockets)?;
             server.threads.push(thread);
@@ -220,11 +251,23 @@ impl Server {
         Ok(server)
     }
 
+    fn start_checks(&self) -> Result<Option<Checks>, Error> {
+        let start = |board: &Arc<HealthBoard>| {
+            let settings = self.shared.settings.clone();
+            Checks::start(settings, board.clone()).map_err(|cause| Error::System {
+                what: "start the thread that checks backends",
+                cause,
+            })
+        };
+        self.shared.health.as_ref().map(start).transpose()
+    }
+
     fn new_thread(&self, index: usize, sockets: &Sockets) -> Result<Thread, Error> {
         let backends = self.shared.settings.backends.iter();
         let counters = Counters {
             listener: Arc::default(),
-            backends: backends.map(|_| Arc::default()).collect(),
+            backends: backends.map(|_| BackendAccount::default()).collect(),
+            origins: Arc::default(),
             state: Arc::default(),
         };
         let ended = Arc::default();
@@ -321,14 +364,23 @@ impl Server {
         self.shared.gate.as_ref().map_or(0, |gate| gate.waiting())
     }
 
-    /// Connections to each backend, busy and idle, where those are limited.
-    pub fn connections(&self) -> Vec<(SocketAddr, u32)> {
-        let backends = self.shared.settings.backends.iter().enumerate();
-        let taken = |gate: &Arc<Gate>| {
-            let of = |(index, address): (usize, &SocketAddr)| (*address, gate.taken(index));
-            backends.map(of).collect()
+    /// Connections to servers now, busy and idle, and what health checks say of each backend.
+    pub fn servers(&self) -> Servers {
+        let threads = || self.threads.iter().map(|thread| &thread.counters);
+        let backend = |(index, address): (usize, &SocketAddr)| {
+            let health = self.shared.health.as_ref();
+            BackendReport {
+                address: *address,
+                connections: threads().map(|own| &*own.backends[index].gauges).sum(),
+                state: health.map_or(BackendState::Unchecked, |health| health.state(index)),
+                last_check: health.map(|health| health.last(index)).unwrap_or_default(),
+            }
         };
-        self.shared.gate.as_ref().map(taken).unwrap_or_default()
+        let backends = self.shared.settings.backends.iter().enumerate();
+        Servers {
+            origins: threads().map(|own| &*own.origins).sum(),
+            backends: backends.map(backend).collect(),
+        }
     }
 
     /// Sums of all threads' counters.
@@ -336,9 +388,14 @@ impl Server {
         let listener = self.threads.iter().map(|thread| &*thread.counters.listener);
         let backend = |(index, address): (usize, &SocketAddr)| {
             let threads = self.threads.iter();
-            let counters = threads.map(|thread| &*thread.counters.backends[index]);
+            let counters = threads.map(|thread| &*thread.counters.backends[index].counters);
             let values = counters.map(|counters| counters.values().collect());
-            (*address, sum(BackendCounters::NAMES, values))
+            let mut totals = sum(BackendCounters::NAMES, values);
+            if let Some(health) = &self.shared.health {
+                let checks = health.counters(index).values().collect();
+                totals.extend(sum(HealthCounters::NAMES, std::iter::once(checks)));
+            }
+            (*address, totals)
         };
         let backends = self.shared.settings.backends.iter().enumerate();
         Totals {
@@ -395,6 +452,7 @@ impl Server {
     pub fn drain(&mut self, time: Duration) {
         // Each thread closes its socket once the queue is empty: it has to be the last who holds it.
         self.sockets = None;
+        self.checks = None;
         self.order(&Order::Drain(time));
     }
 
@@ -402,6 +460,7 @@ impl Server {
     /// that are connected all the time that they need.
     pub fn retire(&mut self) {
         self.sockets = None;
+        self.checks = None;
         self.order(&Order::Retire);
     }
 

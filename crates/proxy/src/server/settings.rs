@@ -7,6 +7,7 @@ use weir_core::proxy::{Mode, Proxy, SendProxy, SideOptions};
 
 use super::Error;
 use crate::runtime::{OptionError, bind_source, set_side_options, tcp_socket};
+use crate::upstream::CheckQuestion;
 
 /// Whether the settings go together, and this machine can do what they ask for.
 pub fn check(settings: &Proxy) -> Result<(), Error> {
@@ -16,9 +17,27 @@ pub fn check(settings: &Proxy) -> Result<(), Error> {
             cause: "mode forward goes to servers that do not expect a PROXY header",
         });
     }
+    check_health(settings)?;
     check_options("client", &settings.client)?;
     check_options("server", &settings.server)?;
     settings.source.iter().try_for_each(|ip| check_source(*ip))
+}
+
+/// A check must ask what any server would read as a request.
+fn check_health(settings: &Proxy) -> Result<(), Error> {
+    let ask = |address: &SocketAddr| CheckQuestion::new(&settings.health, *address).map(drop);
+    settings
+        .backends
+        .iter()
+        .try_for_each(ask)
+        .map_err(|refusal| {
+            let cause = io::Error::new(io::ErrorKind::InvalidInput, refusal);
+            setting(
+                "health_path".to_owned(),
+                settings.health.path.clone(),
+                cause,
+            )
+        })
 }
 
 fn check_source(ip: IpAddr) -> Result<(), Error> {

@@ -35,13 +35,13 @@ impl Totals {
     }
 }
 
+/// By name: a generation whose backends are not checked lacks the counters of checks.
 fn add(to: &mut Vec<Total>, more: &[Total]) {
-    if to.is_empty() {
-        to.extend_from_slice(more);
-        return;
-    }
-    for (total, more) in to.iter_mut().zip(more) {
-        total.value += more.value;
+    for more in more {
+        match to.iter_mut().find(|total| total.name == more.name) {
+            Some(total) => total.value += more.value,
+            None => to.push(*more),
+        }
     }
 }
 
@@ -69,6 +69,23 @@ pub(super) fn sum(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_only_one_generation_counts_is_not_lost() {
+        let total = |name, value| Total {
+            name,
+            text: "",
+            value,
+        };
+        let totals = |listener| Totals {
+            listener,
+            ..Totals::default()
+        };
+        let mut sums = totals(vec![total("requests", 1)]);
+        sums.add(&totals(vec![total("requests", 2), total("checks", 3)]));
+        sums.add(&totals(vec![total("requests", 4)]));
+        assert_eq!(sums.listener, [total("requests", 7), total("checks", 3)]);
+    }
 
     #[test]
     fn generations_of_a_proxy_are_summed_by_backend() {

@@ -16,16 +16,18 @@ use super::date::DateCache;
 use super::http::{self, Forecast, Scratch, Seats, Upstreams};
 use super::thread::{StateCell, ThreadState};
 use super::visitor::Visitor;
-use super::{Counters, Shared, tcp};
+use super::{BackendAccount, Counters, Shared, tcp};
 use crate::access_log::Journal;
 use crate::cache::Seat;
 use crate::http::{Limits, Role};
-use crate::metrics::{BackendCounters, ListenerCounters};
+use crate::metrics::ListenerCounters;
 use crate::runtime::{
     Clock, Handle, Mailbox, Runtime, Sender, TaskId, TcpListener, TcpStream, first, mailbox,
 };
 use crate::transfer::{Lanes, Redirect, Rules, Tunnelled};
-use crate::upstream::{Backend, Backends, Door, Names, Notice, Origins, Resolved};
+use crate::upstream::{
+    Backend, Backends, Door, HealthBoard, Names, Notice, Origins, Resolved, Ties,
+};
 
 /// What a thread is told.
 #[derive(Debug, Clone)]
@@ -90,6 +92,7 @@ pub fn run(
     most_clients: usize,
     started: &SyncSender<Sender<Order>>,
 ) -> io::Result<()> {
+    counters.reset_gauges();
     let runtime = Runtime::new()?;
     let handle = runtime.handle().clone();
     let (orders, mailbox) = mailbox(&handle)?;
@@ -134,11 +137,11 @@ pub fn run(
             },
             upstreams: Upstreams {
                 backends: Backends::new(
-                    backends(&settings, &counters, door.as_ref()),
+                    backends(&settings, &counters, door.as_ref(), shared.health.as_ref()),
                     settings.balance,
                     door,
                 ),
-                origins: Origins::new(Arc::default(), settings.clone()),
+                origins: Origins::new(Arc::default(), counters.origins.clone(), settings.clone()),
                 names,
             },
             scratch: Scratch::default(),
@@ -186,18 +189,20 @@ fn backends(
     settings: &Arc<Proxy>,
     counters: &Counters,
     door: Option<&Rc<Door>>,
+    health: Option<&Arc<HealthBoard>>,
 ) -> Vec<Rc<Backend>> {
-    let pairs = settings.backends.iter().zip(&counters.backends);
-    let new = |(index, (address, counters)): (usize, (&SocketAddr, &Arc<BackendCounters>))| {
-        let door = door.map(|door| (index, door.clone()));
-        Rc::new(Backend::new(
-            *address,
-            counters.clone(),
-            settings.clone(),
-            door,
-        ))
+    let rows = settings.backends.iter().zip(&counters.backends).enumerate();
+    let new = |(number, (address, counters)): (usize, (&SocketAddr, &BackendAccount))| {
+        let ties = Ties {
+            number,
+            door: door.cloned(),
+            health: health.cloned(),
+            gauges: counters.gauges.clone(),
+        };
+        let counters = counters.counters.clone();
+        Rc::new(Backend::new(*address, counters, settings.clone(), ties))
     };
-    pairs.enumerate().map(new).collect()
+    rows.map(new).collect()
 }
 
 impl Worker {

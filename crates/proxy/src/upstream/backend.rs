@@ -9,9 +9,10 @@ use std::sync::Arc;
 use weir_core::proxy::Proxy;
 
 use super::door::{Door, Permit};
+use super::health::HealthBoard;
 use super::link::{Lease, Link};
 use super::source::Sources;
-use crate::metrics::BackendCounters;
+use crate::metrics::{BackendCounters, BackendGauges};
 use crate::runtime::{Clock, Handle, TcpStream};
 
 /// How long a backend that refused a connection is passed over, if others are there.
@@ -25,15 +26,27 @@ pub struct Backend {
     pub address: SocketAddr,
     /// What this thread did with it.
     pub counters: Arc<BackendCounters>,
-    /// Its number among the proxy's, and the door to it where connections are limited.
-    door: Option<(usize, Rc<Door>)>,
+    ties: Ties,
     settings: Arc<Proxy>,
     sources: Sources,
     /// When a connection to it last failed, if none has succeeded since.
     failed: Cell<Option<Clock>>,
     /// Connections that this thread uses now.
-    pub(super) in_use: Cell<u32>,
+    in_use: Cell<u32>,
     idle: RefCell<Vec<Idle>>,
+}
+
+/// What binds a backend to others: those of its proxy, and itself on other threads.
+#[derive(Default, Clone)]
+pub struct Ties {
+    /// Its number among the proxy's.
+    pub number: usize,
+    /// The door to it, where connections are limited.
+    pub door: Option<Rc<Door>>,
+    /// Where its health is found, if it is checked.
+    pub health: Option<Arc<HealthBoard>>,
+    /// What this thread has of it now; of all servers together in mode forward.
+    pub gauges: Arc<BackendGauges>,
 }
 
 struct Idle {
@@ -49,12 +62,12 @@ impl Backend {
         address: SocketAddr,
         counters: Arc<BackendCounters>,
         settings: Arc<Proxy>,
-        door: Option<(usize, Rc<Door>)>,
+        ties: Ties,
     ) -> Backend {
         Backend {
             address,
             counters,
-            door,
+            ties,
             sources: Sources::new(&settings.source, address),
             settings,
             failed: Cell::new(None),
@@ -82,13 +95,18 @@ impl Backend {
     }
 
     fn pop_quiet(&self) -> Option<Idle> {
-        let mut idle = self.idle.borrow_mut();
-        while let Some(last) = idle.pop() {
+        loop {
+            let last = self.pop_idle()?;
             if last.stream.is_quiet() {
                 return Some(last);
             }
         }
-        None
+    }
+
+    fn pop_idle(&self) -> Option<Idle> {
+        let last = self.idle.borrow_mut().pop()?;
+        self.ties.gauges.idle.lower(1);
+        Some(last)
     }
 
     /// The idle connection that this thread was promised, or a new one in its place.
@@ -96,8 +114,7 @@ impl Backend {
     /// # Errors
     /// As [`link`](Self::link).
     pub async fn reuse_promised(self: &Rc<Self>, handle: &Handle) -> io::Result<Link> {
-        let idle = self.idle.borrow_mut().pop();
-        let Idle { stream, permit, .. } = idle.ok_or(ErrorKind::NotFound)?;
+        let Idle { stream, permit, .. } = self.pop_idle().ok_or(ErrorKind::NotFound)?;
         if stream.is_quiet() {
             return Ok(self.reused(stream, permit));
         }
@@ -146,23 +163,24 @@ impl Backend {
 
     fn note(&self, failed: Option<Clock>) {
         let before = self.failed.replace(failed);
-        if let Some((number, door)) = &self.door
+        if let Some(door) = &self.ties.door
             && (failed.is_some() || before.is_some())
         {
-            door.note(*number, failed.is_some());
+            door.note(self.ties.number, failed.is_some());
         }
     }
 
     /// Keeps a connection for the next request; one that waits gets it at once.
     pub(super) fn keep(&self, stream: TcpStream, permit: Option<Permit>) {
-        if self.idle.borrow().len() >= IDLE_KEPT || !stream.quiesce() {
+        let is_full = self.idle.borrow().len() >= IDLE_KEPT;
+        if is_full || self.is_avoided() || !stream.quiesce() {
             // In this order: its place is free once it is closed.
             drop(stream);
             return drop(permit);
         }
         let since = stream.handle().now();
-        let (stream, permit) = match (permit, &self.door) {
-            (Some(permit), Some((_, door))) => match door.offer(stream, permit) {
+        let (stream, permit) = match (permit, &self.ties.door) {
+            (Some(permit), Some(door)) => match door.offer(stream, permit) {
                 Some((stream, permit)) => (stream, Some(permit)),
                 None => return,
             },
@@ -173,6 +191,7 @@ impl Backend {
             permit,
             since,
         });
+        self.ties.gauges.idle.raise();
     }
 
     /// Gives up the idle connection that another thread was promised.
@@ -182,6 +201,7 @@ impl Backend {
             return;
         }
         let Idle { stream, permit, .. } = idle.remove(0);
+        self.ties.gauges.idle.lower(1);
         drop(idle);
         match stream.is_quiet() {
             true => self.keep(stream, permit),
@@ -190,17 +210,43 @@ impl Backend {
         }
     }
 
-    /// Closes idle connections that their server has closed, or that were not used since `then`.
+    /// Closes idle connections that their server has closed, or that were not used since `then`; all
+    /// of them if the server is down.
     pub fn sweep(&self, then: Clock) {
-        let is_good = |idle: &Idle| idle.since > then && idle.stream.is_quiet();
-        let may_close = || match &self.door {
-            Some((number, door)) => door.may_close_idle(*number),
+        let is_wanted = !self.is_avoided();
+        let is_good = |idle: &Idle| is_wanted && idle.since > then && idle.stream.is_quiet();
+        let may_close = || match &self.ties.door {
+            Some(door) => door.may_close_idle(self.ties.number),
             None => true,
         };
         let is_swept = |idle: &mut Idle| !is_good(idle) && may_close();
         let swept: Vec<Idle> = self.idle.borrow_mut().extract_if(.., is_swept).collect();
+        self.ties.gauges.idle.lower(swept.len() as u64);
         // Not under the borrow: a place that becomes free may be used at once.
         drop(swept);
+    }
+
+    /// Connections that this thread uses now.
+    pub fn in_use(&self) -> u32 {
+        self.in_use.get()
+    }
+
+    /// Counts one use more.
+    pub(super) fn begin_use(&self) {
+        self.in_use.set(self.in_use.get() + 1);
+        self.ties.gauges.in_use.raise();
+    }
+
+    /// Counts one use less.
+    pub(super) fn end_use(&self) {
+        self.in_use.set(self.in_use.get() - 1);
+        self.ties.gauges.in_use.lower(1);
+    }
+
+    /// Whether health checks say that it is down, and another is not.
+    pub fn is_avoided(&self) -> bool {
+        let health = self.ties.health.as_ref();
+        health.is_some_and(|health| health.is_avoided(self.ties.number))
     }
 
     /// Whether it failed shortly before `now`, and has not been found well since. What fails later
@@ -213,5 +259,12 @@ impl Backend {
     /// Whether no connection to it is kept.
     pub fn is_unused(self: &Rc<Self>) -> bool {
         Rc::strong_count(self) == 1 && self.idle.borrow().is_empty()
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        let idle = self.idle.get_mut().len();
+        self.ties.gauges.idle.lower(idle as u64);
     }
 }

@@ -39,24 +39,42 @@ impl Backends {
         }
     }
 
-    /// All backends, once each, from the one that is next on; those that just failed come last.
+    /// All backends, once each, from the one that is next on; those that just failed come last, and
+    /// those that health checks found down not at all, unless all are.
     pub fn in_turn(&self, now: Clock) -> Turn {
-        let count = self.list.len().max(1);
-        let next = self.next.get();
-        self.next.set((next + 1) % count);
-        let from_next = (0..self.list.len()).map(|step| (next + step) % count);
-        let first = match self.balance {
-            Balance::Turn => next,
-            Balance::Least => {
-                let up = from_next.filter(|index| !self.list[*index].was_down(now));
-                let least = up.min_by_key(|index| self.list[*index].in_use.get());
-                least.unwrap_or(next)
-            }
-        };
+        let count = self.list.len();
+        let is_avoided = |index: &usize| self.list[*index].is_avoided();
+        // Between two looks at the board it may seem that all are.
+        let uses_all = (0..count).all(|index| is_avoided(&index));
+        let usable = |index: &usize| uses_all || !is_avoided(index);
+        let first = self.first(usable, now);
         Turn {
             first,
             given: 0,
             now,
+            uses_all,
+        }
+    }
+
+    /// The next of the usable ones. Those that are down are not only skipped: the one behind them
+    /// would get their share too.
+    fn first(&self, usable: impl Fn(&usize) -> bool + Copy, now: Clock) -> usize {
+        let count = self.list.len();
+        let all_usable = || (0..count).filter(usable);
+        let next = self.next.get();
+        self.next.set(next.wrapping_add(1));
+        let nth = next % all_usable().count().max(1);
+        let next = all_usable().nth(nth).unwrap_or(0);
+        match self.balance {
+            Balance::Turn => next,
+            Balance::Least => {
+                let from_next = (0..count).map(|step| (next + step) % count);
+                let up = from_next
+                    .filter(usable)
+                    .filter(|index| !self.list[*index].was_down(now));
+                let least = up.min_by_key(|index| self.list[*index].in_use());
+                least.unwrap_or(next)
+            }
         }
     }
 
@@ -155,6 +173,8 @@ pub struct Turn {
     given: usize,
     /// Backends that fail during the walk are not given again: their failure is later than this.
     now: Clock,
+    /// Also those that are down, because all are.
+    uses_all: bool,
 }
 
 impl Turn {
@@ -165,7 +185,8 @@ impl Turn {
             let second_round = self.given >= count;
             let backend = &backends.list[(self.first + self.given) % count];
             self.given += 1;
-            if second_round == backend.was_down(self.now) {
+            let usable = self.uses_all || !backend.is_avoided();
+            if usable && second_round == backend.was_down(self.now) {
                 return Some(backend);
             }
         }
@@ -184,18 +205,19 @@ impl Turn {
         self.given = 2 * backends.list.len();
     }
 
-    /// Those that may be tried, by number: the ones that are up, or all if none is.
+    /// Those that may be tried, by number: the ones that did not just fail, or all if all did.
     fn candidates<'a>(
         &self,
         backends: &'a Backends,
         now: Clock,
     ) -> impl Iterator<Item = usize> + Clone + 'a {
-        let (first, count) = (self.first, backends.list.len());
+        let (first, count, uses_all) = (self.first, backends.list.len(), self.uses_all);
+        let usable = move |index: &usize| uses_all || !backends.list[*index].is_avoided();
         // Also those that failed in this turn of the loop.
         let is_up = move |index: &usize| !backends.list[*index].was_down(now + 1);
-        let none_is_up = !(0..count).any(|index| is_up(&index));
+        let none_is_up = !(0..count).any(|index| usable(&index) && is_up(&index));
         (0..count)
             .map(move |step| (first + step) % count)
-            .filter(move |index| none_is_up || is_up(index))
+            .filter(move |index| usable(index) && (none_is_up || is_up(index)))
     }
 }

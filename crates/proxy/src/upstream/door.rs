@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 use weir_core::proxy::Proxy;
 
+use super::health::HealthBoard;
 use super::places::{Entered, Places};
 use super::queue::Ticket;
 use crate::runtime::{Handle, Sender, TaskId, TcpStream};
@@ -33,6 +34,7 @@ struct State {
     threads: Vec<Option<Sender<Notice>>>,
     /// When a connection to each backend last failed.
     failed: Vec<Option<Instant>>,
+    health: Option<Arc<HealthBoard>>,
 }
 
 /// Somebody on some thread.
@@ -101,13 +103,18 @@ pub struct Permit {
 
 impl Gate {
     /// The places that the settings allow, for so many threads; `None` without a limit.
-    pub fn new(settings: &Proxy, threads: usize) -> Option<Arc<Gate>> {
+    pub fn new(
+        settings: &Proxy,
+        threads: usize,
+        health: Option<Arc<HealthBoard>>,
+    ) -> Option<Arc<Gate>> {
         let backends = settings.backends.len();
         let limit = settings.max_connections;
         let state = State {
             places: Places::new(backends, limit, settings.queue_limit as usize, threads),
             threads: (0..threads).map(|_| None).collect(),
             failed: vec![None; backends],
+            health,
         };
         (limit > 0).then(|| {
             Arc::new(Gate {
@@ -122,11 +129,6 @@ impl Gate {
         self.lock().places.waiting()
     }
 
-    /// Places of a backend that are taken.
-    pub fn taken(&self, backend: usize) -> u32 {
-        self.lock().places.taken(backend)
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         // No step of it panics halfway: a thread that fell elsewhere leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -135,9 +137,15 @@ impl Gate {
 
 impl State {
     fn give(&mut self) -> Vec<(Waiter, usize)> {
-        let failed = &self.failed;
-        let is_up = |backend: usize| failed[backend].is_none_or(|at| at.elapsed() >= PASSED_OVER);
-        self.places.give(is_up)
+        let (failed, health) = (&self.failed, self.health.as_ref());
+        let usable = |backend: usize| !health.is_some_and(|health| health.is_avoided(backend));
+        let is_up = |backend: usize| {
+            usable(backend) && failed[backend].is_none_or(|at| at.elapsed() >= PASSED_OVER)
+        };
+        match (0..failed.len()).any(is_up) {
+            true => self.places.give(is_up),
+            false => self.places.give(usable),
+        }
     }
 
     fn tell(&self, thread: usize, notice: Notice) {

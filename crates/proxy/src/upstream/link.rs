@@ -28,7 +28,7 @@ pub struct Lease {
 impl Lease {
     /// Counts one more use of the server.
     pub fn new(backend: Rc<Backend>, permit: Option<Permit>) -> Lease {
-        backend.in_use.set(backend.in_use.get() + 1);
+        backend.begin_use();
         Lease { backend, permit }
     }
 
@@ -59,7 +59,6 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let in_use = &self.backend.in_use;
-        in_use.set(in_use.get() - 1);
+        self.backend.end_use();
     }
 }

@@ -2,7 +2,9 @@
 
 mod backend;
 mod backends;
+mod checks;
 mod door;
+mod health;
 mod link;
 mod names;
 mod origins;
@@ -10,9 +12,11 @@ mod places;
 mod queue;
 mod source;
 
-pub use backend::Backend;
+pub use backend::{Backend, Ties};
 pub use backends::{Asker, Backends, Turn};
+pub use checks::{Checks, Question as CheckQuestion};
 pub use door::{Door, Gate, Notice};
+pub use health::{BackendState, HealthBoard};
 pub use link::{Lease, Link};
 pub use names::{Names, Question, Resolved, start_resolver};
 pub use origins::Origins;

@@ -8,23 +8,29 @@ use std::sync::Arc;
 
 use weir_core::proxy::Proxy;
 
-use super::Backend;
-use crate::metrics::BackendCounters;
+use super::{Backend, Ties};
+use crate::metrics::{BackendCounters, BackendGauges};
 use crate::runtime::Clock;
 
 /// Servers by address, as long as there is a connection to them.
 pub struct Origins {
     known: RefCell<HashMap<SocketAddr, Rc<Backend>>>,
     counters: Arc<BackendCounters>,
+    gauges: Arc<BackendGauges>,
     settings: Arc<Proxy>,
 }
 
 impl Origins {
-    /// No servers yet; all of them count into the same counters.
-    pub fn new(counters: Arc<BackendCounters>, settings: Arc<Proxy>) -> Origins {
+    /// No servers yet; all of them count into the same counters and gauges.
+    pub fn new(
+        counters: Arc<BackendCounters>,
+        gauges: Arc<BackendGauges>,
+        settings: Arc<Proxy>,
+    ) -> Origins {
         Origins {
             known: RefCell::default(),
             counters,
+            gauges,
             settings,
         }
     }
@@ -32,11 +38,15 @@ impl Origins {
     /// The server at this address.
     pub fn at(&self, address: SocketAddr) -> Rc<Backend> {
         let new = || {
+            let ties = Ties {
+                gauges: self.gauges.clone(),
+                ..Ties::default()
+            };
             Rc::new(Backend::new(
                 address,
                 self.counters.clone(),
                 self.settings.clone(),
-                None,
+                ties,
             ))
         };
         let mut known = self.known.borrow_mut();

@@ -68,6 +68,7 @@ impl<W> Places<W> {
     }
 
     /// Places of a backend that are taken.
+    #[cfg(test)]
     pub fn taken(&self, backend: usize) -> u32 {
         self.backends[backend].taken
     }

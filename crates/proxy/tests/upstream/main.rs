@@ -3,6 +3,7 @@
 mod announce;
 #[path = "../common/mod.rs"]
 mod common;
+mod health;
 mod limit;
 mod netns;
 mod sides;

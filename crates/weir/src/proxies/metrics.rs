@@ -16,9 +16,10 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use weir_proxy::metrics::{BackendCounters, ListenerCounters};
+use weir_proxy::metrics::{BackendCounters, HealthCounters, ListenerCounters};
 
 use crate::report::ProxyReport;
+use crate::report::proxy::{BackendReport, ConnectionsNow};
 
 /// Who is slower than this to send its request or to take its answer is not served.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -138,6 +139,7 @@ fn text(proxies: &[ProxyReport]) -> String {
     let mut registry = Registry::with_prefix("weir_proxy");
     add_listeners(&mut registry, proxies);
     add_backends(&mut registry, proxies);
+    add_connections(&mut registry, proxies);
     add_threads(&mut registry, proxies);
     let mut text = String::new();
     encode(&mut text, &registry).expect("a string takes every metric");
@@ -159,20 +161,66 @@ fn add_listeners(registry: &mut Registry, proxies: &[ProxyReport]) {
 }
 
 fn add_backends(registry: &mut Registry, proxies: &[ProxyReport]) {
-    for (name, help) in BackendCounters::NAMES {
+    for (name, help) in BackendCounters::NAMES.iter().chain(HealthCounters::NAMES) {
         let family = Family::<OfBackend, Count>::default();
-        for proxy in proxies {
-            for backend in &proxy.backends {
-                let labels = OfBackend {
-                    proxy: proxy.name.clone(),
-                    backend: backend.address.clone(),
-                };
-                let value = backend.counters.get(*name).copied().unwrap_or(0);
-                family.get_or_create(&labels).inc_by(value);
-            }
+        for (labels, backend) in backends(proxies) {
+            let value = backend.counters.get(*name).copied().unwrap_or(0);
+            family.get_or_create(&labels).inc_by(value);
         }
         registry.register(format!("backend_{name}"), *help, family);
     }
+}
+
+fn backends(proxies: &[ProxyReport]) -> impl Iterator<Item = (OfBackend, &BackendReport)> {
+    proxies.iter().flat_map(|proxy| {
+        let labels = |backend: &BackendReport| OfBackend {
+            proxy: proxy.name.clone(),
+            backend: backend.address.clone(),
+        };
+        let backends = proxy.backends.iter();
+        backends.map(move |backend| (labels(backend), backend))
+    })
+}
+
+/// Connections to servers, who waits for one, and which backends are up.
+fn add_connections(registry: &mut Registry, proxies: &[ProxyReport]) {
+    let [in_use, idle, up] = [(); 3].map(|()| Family::<OfBackend, Gauge>::default());
+    for (labels, backend) in backends(proxies) {
+        let ConnectionsNow {
+            in_use: busy,
+            idle: kept,
+        } = backend.connections;
+        in_use.get_or_create(&labels).set(busy as i64);
+        idle.get_or_create(&labels).set(kept as i64);
+        if backend.health != "unchecked" {
+            up.get_or_create(&labels)
+                .set((backend.health == "up").into());
+        }
+    }
+    let text = "connections to the backend that carry something, or are being made";
+    registry.register("backend_in_use", text, in_use);
+    let text = "connections to the backend that are kept for the next request";
+    registry.register("backend_idle", text, idle);
+    let text = "1 if the backend passes its health checks, else 0; absent if it is not checked";
+    registry.register("backend_up", text, up);
+    let [in_use, idle, waiting] = [(); 3].map(|()| Family::<OfProxy, Gauge>::default());
+    for proxy in proxies {
+        let labels = OfProxy {
+            proxy: proxy.name.clone(),
+        };
+        in_use
+            .get_or_create(&labels)
+            .set(proxy.connections.in_use as i64);
+        idle.get_or_create(&labels)
+            .set(proxy.connections.idle as i64);
+        waiting.get_or_create(&labels).set(proxy.waiting as i64);
+    }
+    let text = "connections to servers that carry something, or are being made";
+    registry.register("in_use", text, in_use);
+    let text = "connections to servers that are kept for the next request";
+    registry.register("idle", text, idle);
+    let text = "clients that wait for a connection to a backend";
+    registry.register("waiting", text, waiting);
 }
 
 fn add_threads(registry: &mut Registry, proxies: &[ProxyReport]) {
@@ -195,13 +243,16 @@ fn add_threads(registry: &mut Registry, proxies: &[ProxyReport]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::proxy::{BackendReport, ThreadLine};
+    use crate::report::proxy::ThreadLine;
 
     #[test]
     fn every_counter_is_a_metric_with_its_text() {
         let backend = BackendReport {
             address: "10.0.0.5:80".into(),
+            health: "down".into(),
+            connections: ConnectionsNow { in_use: 4, idle: 5 },
             counters: [("connects".to_owned(), 3)].into(),
+            ..BackendReport::default()
         };
         let thread = ThreadLine {
             state: "accepting".into(),
@@ -210,6 +261,7 @@ mod tests {
         };
         let proxy = ProxyReport {
             name: "edge".into(),
+            waiting: 6,
             counters: [("requests".to_owned(), 7)].into(),
             backends: vec![backend],
             threads: vec![thread],
@@ -219,6 +271,11 @@ mod tests {
         for line in [
             "weir_proxy_requests_total{proxy=\"edge\"} 7",
             "weir_proxy_backend_connects_total{proxy=\"edge\",backend=\"10.0.0.5:80\"} 3",
+            "weir_proxy_backend_up{proxy=\"edge\",backend=\"10.0.0.5:80\"} 0",
+            "weir_proxy_backend_in_use{proxy=\"edge\",backend=\"10.0.0.5:80\"} 4",
+            "weir_proxy_backend_idle{proxy=\"edge\",backend=\"10.0.0.5:80\"} 5",
+            "weir_proxy_backend_checks_total{proxy=\"edge\",backend=\"10.0.0.5:80\"} 0",
+            "weir_proxy_waiting{proxy=\"edge\"} 6",
             "weir_proxy_clients{proxy=\"edge\",thread=\"0\"} 2",
             "weir_proxy_falls_total{proxy=\"edge\",thread=\"0\"} 1",
             "# HELP weir_proxy_requests HTTP requests whose head was read.",

@@ -1,11 +1,12 @@
 //! What `weir status` shows of proxies.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_core::config::Word;
-use weir_proxy::{Server, Total, Totals};
+use weir_proxy::{BackendReport as BackendNow, Connections, Server, Total, Totals};
 
 use crate::commands::check::settings;
 use crate::table::{Align, indent, table};
@@ -27,6 +28,10 @@ pub struct ProxyReport {
     pub accepting: bool,
     /// Connections of clients now.
     pub clients: u64,
+    /// Clients that wait for a connection to a backend (`max_connections`).
+    pub waiting: u64,
+    /// Connections to all servers now.
+    pub connections: ConnectionsNow,
     /// Every counter by its name.
     pub counters: BTreeMap<String, u64>,
     /// Its backends.
@@ -38,11 +43,33 @@ pub struct ProxyReport {
     pub settings: Map<String, Value>,
 }
 
+/// Connections to servers.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct ConnectionsNow {
+    /// Those that carry something, or are being made.
+    pub in_use: u64,
+    /// Those that are kept for the next request.
+    pub idle: u64,
+}
+
+impl ConnectionsNow {
+    fn add(&mut self, more: Connections) {
+        self.in_use += more.in_use;
+        self.idle += more.idle;
+    }
+}
+
 /// One backend of a proxy.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct BackendReport {
     /// Where it is.
     pub address: String,
+    /// `up` or `down` by health checks; `unchecked` without them, or before the first.
+    pub health: String,
+    /// What the last health check came to; empty if there was none.
+    pub last_check: String,
+    /// Connections to it now.
+    pub connections: ConnectionsNow,
     /// Every counter by its name.
     pub counters: BTreeMap<String, u64>,
 }
@@ -67,8 +94,20 @@ impl ProxyReport {
     ) -> ProxyReport {
         let mut totals = Totals::default();
         let mut threads = Vec::new();
+        let mut connections = ConnectionsNow::default();
+        let mut now = server.servers().backends;
+        let mut waiting = 0;
         for generation in generations {
             totals.add(&generation.totals());
+            waiting += generation.waiting() as u64;
+            let servers = generation.servers();
+            connections.add(servers.origins);
+            for backend in servers.backends {
+                connections.add(backend.connections);
+                if generation.settings() != server.settings() {
+                    add_to(&mut now, backend);
+                }
+            }
             threads.extend(generation.threads().map(|thread| ThreadLine {
                 state: thread.state.word().to_owned(),
                 clients: thread.clients,
@@ -83,9 +122,9 @@ impl ProxyReport {
         for key in ["name", "mode", "threads", "backends"] {
             keys.remove(key);
         }
-        let backend = |(address, counters): &(std::net::SocketAddr, Vec<Total>)| BackendReport {
-            address: address.to_string(),
-            counters: by_name(counters),
+        let backend = |(address, counters): &(SocketAddr, Vec<Total>)| {
+            let now = now.iter().find(|now| now.address == *address);
+            BackendReport::of(*address, now, counters)
         };
         ProxyReport {
             name: server.settings().name.clone(),
@@ -95,11 +134,52 @@ impl ProxyReport {
             mode: server.settings().mode.word().to_owned(),
             accepting: server.sockets().is_some(),
             clients: threads.iter().map(|thread| thread.clients).sum(),
+            waiting,
+            connections,
             counters: by_name(&totals.listener),
             backends: totals.backends.iter().map(backend).collect(),
             threads,
             settings: keys,
         }
+    }
+}
+
+impl BackendReport {
+    /// A backend that only earlier settings had has no `now`.
+    fn of(address: SocketAddr, now: Option<&BackendNow>, counters: &[Total]) -> BackendReport {
+        let state = now.map(|now| now.state).unwrap_or_default();
+        let mut connections = ConnectionsNow::default();
+        if let Some(now) = now {
+            connections.add(now.connections);
+        }
+        BackendReport {
+            address: address.to_string(),
+            health: state.word().to_owned(),
+            last_check: now.map(|now| now.last_check.clone()).unwrap_or_default(),
+            connections,
+            counters: by_name(counters),
+        }
+    }
+
+    /// `up; 3 in use, 1 idle`, and why it is down.
+    fn line(&self) -> String {
+        let ConnectionsNow { in_use, idle } = self.connections;
+        let mut line = format!("  backend {}: ", self.address);
+        match self.health.as_str() {
+            "unchecked" => {}
+            "down" => line += &format!("down ({}); ", self.last_check),
+            health => line += &format!("{health}; "),
+        }
+        line + &format!("{in_use} in use, {idle} idle\n")
+    }
+}
+
+/// Adds the connections that an earlier generation still has. Its health is no news: it checks no
+/// more.
+fn add_to(now: &mut Vec<BackendNow>, backend: BackendNow) {
+    match now.iter_mut().find(|own| own.address == backend.address) {
+        Some(own) => own.connections.add(backend.connections),
+        None => now.push(backend),
     }
 }
 
@@ -136,9 +216,12 @@ pub fn text(proxies: &[ProxyReport], all: bool) -> String {
     let mut text = table(&head, &proxies.iter().map(row).collect::<Vec<_>>());
     for proxy in proxies {
         text += &format!("\n{}\n", proxy.name);
+        if proxy.waiting > 0 {
+            text += &format!("  {} wait for a connection to a backend\n", proxy.waiting);
+        }
         text += &indent(&counters(&proxy.counters, all));
         for backend in &proxy.backends {
-            text += &format!("  backend {}\n", backend.address);
+            text += &backend.line();
             text += &indent(&indent(&counters(&backend.counters, all)));
         }
     }

@@ -1,0 +1,59 @@
+//! What a proxy has of its servers now.
+
+use std::iter::Sum;
+use std::net::SocketAddr;
+
+use crate::metrics::BackendGauges;
+use crate::upstream::BackendState;
+
+/// The servers of a proxy, over all its threads.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Servers {
+    /// Connections to those that clients name (mode forward).
+    pub origins: Connections,
+    /// The backends, in the order of the settings.
+    pub backends: Vec<BackendReport>,
+}
+
+/// One backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendReport {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Connections to it.
+    pub connections: Connections,
+    /// What health checks have found.
+    pub state: BackendState,
+    /// What the last one came to; empty before the first.
+    pub last_check: String,
+}
+
+/// Connections now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Connections {
+    /// Those that carry something, or are being made.
+    pub in_use: u64,
+    /// Those that are kept for the next request.
+    pub idle: u64,
+}
+
+impl Connections {
+    /// Adds those of another generation.
+    pub fn add(&mut self, other: Connections) {
+        self.in_use += other.in_use;
+        self.idle += other.idle;
+    }
+}
+
+impl<'a> Sum<&'a BackendGauges> for Connections {
+    fn sum<I: Iterator<Item = &'a BackendGauges>>(gauges: I) -> Connections {
+        let mut sum = Connections::default();
+        for gauges in gauges {
+            sum.add(Connections {
+                in_use: gauges.in_use.get(),
+                idle: gauges.idle.get(),
+            });
+        }
+        sum
+    }
+}
