@@ -1,5 +1,6 @@
 //! A proxy and what it is to do: the words of the config file and of the flags, once each.
 
+pub mod access;
 mod announce;
 mod class;
 mod health;
@@ -129,6 +130,14 @@ pub struct Proxy {
     pub queue_timeout: Duration,
     /// Classes of clients: who waits is served by its class.
     pub classes: Vec<Class>,
+    /// Clients that may use it; empty: see [`access`].
+    pub allow_from: Vec<Prefix>,
+    /// Clients that may not.
+    pub deny_from: Vec<Prefix>,
+    /// Servers that mode `forward` takes clients to, though by default it would not.
+    pub allow_to: Vec<Prefix>,
+    /// Servers that it takes nobody to.
+    pub deny_to: Vec<Prefix>,
     /// Local addresses that backends are connected from, in turn; empty: the route's. Each has
     /// local ports of its own for each backend.
     pub source: Vec<IpAddr>,
@@ -191,6 +200,10 @@ impl Proxy {
             queue_limit: 1024,
             queue_timeout: Duration::from_secs(5),
             classes: Vec::new(),
+            allow_from: Vec::new(),
+            deny_from: Vec::new(),
+            allow_to: Vec::new(),
+            deny_to: Vec::new(),
             source: Vec::new(),
             accept_proxy: false,
             trust: Vec::new(),
@@ -212,6 +225,24 @@ impl Proxy {
             cache: 0,
             cache_object: 8 << 20,
             finish_on_abort: FinishOnAbort::Left(1 << 20),
+        }
+    }
+}
+
+impl Proxy {
+    /// Who may use it.
+    pub fn clients(&self) -> access::Rules<'_> {
+        access::Rules {
+            allow: &self.allow_from,
+            deny: &self.deny_from,
+        }
+    }
+
+    /// Where mode `forward` may go.
+    pub fn destinations(&self) -> access::Rules<'_> {
+        access::Rules {
+            allow: &self.allow_to,
+            deny: &self.deny_to,
         }
     }
 }

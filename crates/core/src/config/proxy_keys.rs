@@ -170,6 +170,19 @@ pub static PROXY_KEYS: &[Key<Proxy>] = &[
         },
         show: |p| Setting::List(p.backends.iter().map(SocketAddr::to_string).collect()),
     },
+    prefixes!(
+        allow_from,
+        "Clients that may use it, and no others. Left out: everybody; in mode forward whoever is not of the Internet"
+    ),
+    prefixes!(
+        deny_from,
+        "Clients that may not use it; of two prefixes that fit the longer one holds, of equal ones this"
+    ),
+    prefixes!(
+        allow_to,
+        "Servers that mode forward goes to for all clients, though by default it does not (loopback, private networks, the link)"
+    ),
+    prefixes!(deny_to, "Servers that mode forward goes to for nobody"),
     words!(balance: Balance, "turn | least", "Which backend is next"),
     Key {
         name: "health_check",
@@ -303,6 +316,13 @@ impl Table for Proxy {
             let cause = "mode forward has no backends that it could check";
             return Err(("health_check", Fault::new(cause, "leave it out")));
         }
+        if self.mode != Mode::Forward {
+            let given = [("allow_to", &self.allow_to), ("deny_to", &self.deny_to)];
+            if let Some((key, _)) = given.into_iter().find(|(_, list)| !list.is_empty()) {
+                let cause = format!("mode {} goes to its backends only", self.mode.word());
+                return Err((key, Fault::new(cause, "leave it out")));
+            }
+        }
         let fault = match (self.mode, self.backends.is_empty()) {
             (Mode::Forward, false) => Fault::new(
                 "mode forward goes where the client says",
@@ -331,7 +351,17 @@ impl Table for Proxy {
             )
         };
         let unused = given.iter().copied().filter(|key| unused(key));
-        unused.map(say).collect()
+        let open = format!(
+            "proxy {:?}: everybody on the Internet may use it to go anywhere: allow_from has a prefix \
+             of length 0",
+            self.name
+        );
+        let is_open = self
+            .allow_from
+            .iter()
+            .any(|prefix| prefix.prefix_len() == 0);
+        let open = (self.mode == Mode::Forward && is_open).then_some(open);
+        unused.map(say).chain(open).collect()
     }
 }
 

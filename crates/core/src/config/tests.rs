@@ -236,6 +236,8 @@ fn every_key_of_a_proxy_is_read() {
         cache = "256MiB"
         cache_object = "1MiB"
         finish_on_abort = "90%"
+        allow_from = ["10.0.0.0/8"]
+        deny_from = ["10.1.0.0/16", "10.2.2.2"]
         balance = "least"
         health_check = "http"
         health_interval = "1s"
@@ -265,7 +267,17 @@ fn every_key_of_a_proxy_is_read() {
         server_send_buffer = "256KiB"
         server_receive_buffer = "128KiB"
     "#;
-    let proxy = parse("f", file).unwrap().proxies.remove(0);
+    let forward = r#"
+        [[proxy]]
+        listen = "*:3128"
+        mode = "forward"
+        allow_to = ["127.0.0.1"]
+        deny_to = ["192.0.2.0/24"]
+    "#;
+    let mut proxies = parse("f", &format!("{file}{forward}")).unwrap().proxies;
+    let (forward, mut proxy) = (proxies.remove(1), proxies.remove(0));
+    // What the two modes have each for itself.
+    (proxy.allow_to, proxy.deny_to) = (forward.allow_to, forward.deny_to);
     let default = Proxy::new("edge", proxy.listen, proxy::Mode::Reverse);
     assert_eq!(proxy.backends.len(), 2);
     assert_eq!(proxy.idle_timeout, Duration::from_secs(3600));
@@ -277,7 +289,7 @@ fn every_key_of_a_proxy_is_read() {
 }
 
 #[test]
-fn checks_that_cannot_be_made_are_refused_and_keys_of_other_checks_are_odd() {
+fn keys_of_other_modes_and_other_checks_are_refused_or_odd() {
     let reverse = "mode = \"reverse\"\nbackends = [\"10.0.0.5:80\"]";
     let file = |keys: &str| format!("[[proxy]]\nlisten = \"*:80\"\n{keys}\n");
     for (keys, part) in [
@@ -285,6 +297,7 @@ fn checks_that_cannot_be_made_are_refused_and_keys_of_other_checks_are_odd() {
             "mode = \"forward\"\nhealth_check = \"tcp\"",
             "no backends that it could check",
         ),
+        ("allow_to = [\"127.0.0.1\"]", "goes to its backends only"),
         ("health_path = \"health\"", "is no path"),
         ("health_path = \"/a b\"", "is no path"),
         ("health_host = \"a/b\"", "is no host"),
@@ -305,6 +318,11 @@ fn checks_that_cannot_be_made_are_refused_and_keys_of_other_checks_are_odd() {
         ("health_check = \"http\"\nhealth_path = \"/\"", 0),
     ] {
         let config = parse("f", &file(&format!("{reverse}\n{keys}"))).unwrap();
+        assert_eq!(config.warnings.len(), odd, "{keys}: {:?}", config.warnings);
+    }
+    for (mode, odd) in [("mode = \"forward\"", 1), (reverse, 0)] {
+        let keys = format!("{mode}\nallow_from = [\"::/0\"]");
+        let config = parse("f", &file(&keys)).unwrap();
         assert_eq!(config.warnings.len(), odd, "{keys}: {:?}", config.warnings);
     }
 }

@@ -12,12 +12,14 @@ pub const CONNECTED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 reasons! {
     /// Why a request got no reply from a server: the error types of RFC 9209 Section 2.3, with the
-    /// status recommended there and the name that stands in `Proxy-Status`.
+    /// status recommended there and the name that stands in `Proxy-Status`. (For a destination that is
+    /// prohibited 502 is recommended; 403 says that it is no use to try again.)
     pub enum ProxyError {
         DnsTimeout, 504, "dns_timeout", "the name of the server was not resolved in time";
         DnsError, 502, "dns_error", "the name of the server could not be resolved";
         DestinationNotFound, 500, "destination_not_found", "no server is configured for this request";
         DestinationUnavailable, 503, "destination_unavailable", "no server is healthy";
+        DestinationIpProhibited, 403, "destination_ip_prohibited", "the proxy does not take this client there";
         DestinationIpUnroutable, 502, "destination_ip_unroutable", "there is no route to the server";
         ConnectionRefused, 502, "connection_refused", "the server refused the connection";
         ConnectionTerminated, 502, "connection_terminated", "the server closed the connection before its reply";

@@ -4,7 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 
 use weir_core::prefix::covers;
-use weir_core::proxy::{Forwarded, LOWEST_PRIORITY, SendProxy, rank};
+use weir_core::proxy::access::may_use;
+use weir_core::proxy::{Forwarded, LOWEST_PRIORITY, Mode, SendProxy, rank};
 
 use super::inbox::Inbox;
 use super::worker::Worker;
@@ -23,6 +24,8 @@ pub struct Visitor {
     pub inbox: Inbox,
     /// Its address: that of the peer, or what the proxy in front says.
     pub source: SocketAddr,
+    /// It may not use the proxy, and is to be told so.
+    pub is_denied: bool,
     /// What only some settings ask for.
     rare: Option<Box<Rare>>,
 }
@@ -67,17 +70,29 @@ impl Visitor {
             stream,
             inbox: Inbox::default(),
             source: peer,
+            is_denied: false,
             rare: None,
         }
     }
 
-    /// Whether it is let in. It is not if it does not introduce itself as it must.
+    /// Whether it is let in. It is not if it does not introduce itself as it must, nor if it may not
+    /// use the proxy; but one that speaks HTTP is let in as far as to be told so.
     pub async fn is_admitted(&mut self, worker: &Worker) -> bool {
         // In memory of its own, for the task of every client is as large as its largest wait.
         if worker.settings.accept_proxy && !Box::pin(self.is_introduced(worker)).await {
             self.stream.reset_on_close();
             worker.counters.clients_refused.add(1);
             return false;
+        }
+        let settings = &worker.settings;
+        if !may_use(settings.mode, settings.clients(), self.source.ip()) {
+            tracing::debug!("{} may not use the proxy", self.source);
+            worker.counters.clients_refused.add(1);
+            if settings.mode == Mode::Tcp {
+                self.stream.reset_on_close();
+                return false;
+            }
+            self.is_denied = true;
         }
         if worker.settings.forwarded != Forwarded::Off {
             let ip = self.source.ip().to_canonical();
@@ -153,6 +168,7 @@ impl Visitor {
     pub fn asker(&self) -> Asker<'_> {
         Asker {
             client: &self.stream,
+            ip: self.source.ip(),
             rank: self.rare.as_ref().map_or(LOWEST_PRIORITY, |rare| rare.rank),
         }
     }

@@ -143,6 +143,7 @@ pub fn run(
                 ),
                 origins: Origins::new(Arc::default(), counters.origins.clone(), settings.clone()),
                 names,
+                settings: settings.clone(),
             },
             scratch: Scratch::default(),
             seats: Seats::default(),

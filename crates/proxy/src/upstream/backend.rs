@@ -161,6 +161,11 @@ impl Backend {
         dialled
     }
 
+    /// It took a connection more slowly than another of the same server.
+    pub(super) fn note_slow(&self, now: Clock) {
+        self.note(Some(now));
+    }
+
     fn note(&self, failed: Option<Clock>) {
         let before = self.failed.replace(failed);
         if let Some(door) = &self.ties.door

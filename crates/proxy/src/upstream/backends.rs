@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use weir_core::proxy::Balance;
@@ -24,6 +25,8 @@ pub struct Backends {
 pub struct Asker<'a> {
     /// One that is gone waits no longer.
     pub client: &'a TcpStream,
+    /// Its address, or what the proxy in front says of it.
+    pub ip: IpAddr,
     /// 0 the first.
     pub rank: u8,
 }

@@ -10,6 +10,7 @@ mod names;
 mod origins;
 mod places;
 mod queue;
+mod race;
 mod source;
 
 pub use backend::{Backend, Ties};
@@ -20,3 +21,4 @@ pub use health::{BackendState, HealthBoard};
 pub use link::{Lease, Link};
 pub use names::{Names, Question, Resolved, start_resolver};
 pub use origins::Origins;
+pub use race::race;

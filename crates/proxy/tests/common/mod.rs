@@ -214,7 +214,15 @@ impl Origin {
     pub fn serving(
         serve: impl Fn(&mut Connection, Message) -> bool + Send + Sync + 'static,
     ) -> Origin {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Origin::at("127.0.0.1:0".parse().unwrap(), serve)
+    }
+
+    /// One that listens there.
+    pub fn at(
+        address: SocketAddr,
+        serve: impl Fn(&mut Connection, Message) -> bool + Send + Sync + 'static,
+    ) -> Origin {
+        let listener = TcpListener::bind(address).unwrap();
         let origin = Origin {
             address: listener.local_addr().unwrap(),
             connections: Arc::default(),

@@ -1,5 +1,6 @@
 //! The proxy's connections to servers, with real sockets.
 
+mod access;
 mod announce;
 #[path = "../common/mod.rs"]
 mod common;

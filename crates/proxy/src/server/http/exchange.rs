@@ -8,9 +8,9 @@ use super::body::{Body, Stopped, relay, try_send_with_head};
 use super::reply::{Delivered, Failure, Reply, deliver, leaves_open};
 use super::request::Request;
 use super::target::{Choice, Destination, Origin};
-use super::{After, cached, leaves_nothing, refuse};
+use super::{After, cached, is_head, leaves_nothing, refuse};
 use crate::http::answer::{self, Answer, ProxyError};
-use crate::http::{BodyKind, Method, ReplyFacts, RequestFacts};
+use crate::http::{BodyKind, ReplyFacts, RequestFacts};
 use crate::runtime::{TcpStream, first};
 use crate::server::inbox::{Inbox, Peer};
 use crate::server::visitor::Visitor;
@@ -45,14 +45,15 @@ pub async fn send_on(worker: &Worker, client: &mut Visitor, request: &Request) -
 
 /// Answers with an error of the proxy's own.
 async fn fail(worker: &Worker, client: &Visitor, request: &Request, answer: Answer<'_>) -> After {
-    if request.asked.is_some()
+    // What is refused is no failure that something kept could stand in for.
+    if answer.status >= 500
+        && request.asked.is_some()
         && let Some(after) = Box::pin(cached::stand_in(worker, client, request)).await
     {
         return after;
     }
-    let head_only = request.facts.method == Method::Head;
     let keep_alive = leaves_nothing(worker, request);
-    refuse(worker, client, answer, keep_alive, head_only).await
+    refuse(worker, client, answer, keep_alive, is_head(request)).await
 }
 
 async fn options(worker: &Worker, client: &Visitor, request: &Request) -> After {
@@ -74,7 +75,11 @@ async fn connect(
     origin: &Origin,
 ) -> After {
     worker.handle.set_deadline(worker.settings.connect_timeout);
-    let link = match worker.upstreams.connect(&worker.handle, origin).await {
+    let link = match worker
+        .upstreams
+        .connect(&worker.handle, origin, client.asker())
+        .await
+    {
         Ok(link) => link,
         Err(error) => return fail(worker, client, request, unreachable(&error).into()).await,
     };
@@ -418,6 +423,10 @@ fn unreachable(error: &io::Error) -> ProxyError {
         }
         ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
             ProxyError::DestinationIpUnroutable
+        }
+        // Not the kernel, which may say so too.
+        ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
+            ProxyError::DestinationIpProhibited
         }
         ErrorKind::Other => ProxyError::DnsError,
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {

@@ -24,13 +24,21 @@ pub use seats::Seats;
 pub use target::Upstreams;
 
 use self::request::Request;
-use crate::http::answer::{Answer, Envelope};
+use crate::http::Method;
+use crate::http::answer::{Answer, Envelope, ProxyError};
 use crate::runtime::TcpStream;
 use crate::server::visitor::Visitor;
 use crate::server::worker::{Guest, Worker};
 
 /// This proxy's name in `Via` and `Proxy-Status`.
 const NAME: &str = "weir";
+
+/// To a client that may not use the proxy.
+const DENIED: Answer<'static> = Answer {
+    status: 403,
+    error: ProxyError::HttpRequestDenied,
+    details: "this client may not use the proxy",
+};
 
 /// What becomes of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +99,10 @@ async fn take_turn(worker: &Worker, client: &mut Visitor, first: bool) -> Turn {
     let after = match request::next(worker, client, first).await {
         Ok(Some(request)) => {
             worker.counters.requests.add(1);
-            exchange::answer(worker, client, request).await
+            match client.is_denied {
+                true => refuse(worker, client, DENIED, false, is_head(&request)).await,
+                false => exchange::answer(worker, client, request).await,
+            }
         }
         Ok(None) => return Turn::NothingCame,
         Err(after) => after,
@@ -134,6 +145,10 @@ async fn refuse(
         Ok(()) => After::Linger,
         Err(_) => After::Close,
     }
+}
+
+fn is_head(request: &Request) -> bool {
+    request.facts.method == Method::Head
 }
 
 /// Whether a request may keep its connection after an answer of the proxy's own: then nothing of its

@@ -1,12 +1,20 @@
 //! Where a request goes.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_core::proxy::Proxy;
+use weir_core::proxy::access::{Scope, may_reach};
 
 use crate::http::answer::{Answer, ProxyError};
 use crate::http::{Method, RequestHead, Role, Scheme, Target};
 use crate::runtime::{Clock, Handle};
-use crate::upstream::{Asker, Backend, Backends, Link, Names, Origins, Turn};
+use crate::upstream::{Asker, Backend, Backends, Link, Names, Origins, Turn, race};
+
+/// Addresses of one name that are tried at most.
+const MOST_ADDRESSES: usize = 8;
 
 /// Where a request goes.
 pub enum Destination {
@@ -86,6 +94,8 @@ pub struct Upstreams {
     pub origins: Origins,
     /// Of mode forward; `None` in the others.
     pub names: Option<Names>,
+    /// Where clients may go.
+    pub settings: Arc<Proxy>,
 }
 
 /// The connections that a request may be sent on, one after the other.
@@ -109,8 +119,11 @@ impl Upstreams {
             Choice::Backends(turn) => self.backends.next(handle, turn, asker).await,
             Choice::Origin(origin) => {
                 let origin = origin.take()?;
-                Some(match self.find(handle, origin).await {
-                    Ok(backend) => backend.link(handle).await,
+                Some(match self.find(handle, origin, asker.ip).await {
+                    Ok(addresses) => match addresses.iter().find_map(Backend::reuse) {
+                        Some(link) => Ok(link),
+                        None => race(handle, &addresses).await,
+                    },
                     Err(error) => Err(error),
                 })
             }
@@ -126,15 +139,42 @@ impl Upstreams {
     /// A new connection to a server by its name.
     ///
     /// # Errors
-    /// It has no address, or does not take the connection in time.
-    pub async fn connect(&self, handle: &Handle, origin: &Origin) -> io::Result<Link> {
-        self.find(handle, origin).await?.connect(handle).await
+    /// It has no address, or none that this client may go to, or does not take the connection in
+    /// time.
+    pub async fn connect(
+        &self,
+        handle: &Handle,
+        origin: &Origin,
+        asker: Asker<'_>,
+    ) -> io::Result<Link> {
+        let addresses = self.find(handle, origin, asker.ip).await?;
+        race(handle, &addresses).await
     }
 
-    async fn find(&self, handle: &Handle, origin: &Origin) -> io::Result<Rc<Backend>> {
+    /// The addresses of a server that this client may go to, those that did not just fail first.
+    /// What is checked here is what is connected to: the name is not looked up again.
+    async fn find(
+        &self,
+        handle: &Handle,
+        origin: &Origin,
+        client: IpAddr,
+    ) -> io::Result<Vec<Rc<Backend>>> {
         let names = self.names.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        let addresses = names.resolve(handle, &origin.host, origin.port).await?;
-        let address = addresses.first().copied().ok_or(io::ErrorKind::NotFound)?;
-        Ok(self.origins.at(address))
+        let found = names.resolve(handle, &origin.host, origin.port).await?;
+        if found.is_empty() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let scope = Scope::of(client);
+        let may_reach =
+            |address: &&SocketAddr| may_reach(self.settings.destinations(), scope, address.ip());
+        let open = found.iter().filter(may_reach).take(MOST_ADDRESSES);
+        let mut backends: Vec<Rc<Backend>> =
+            open.map(|address| self.origins.at(*address)).collect();
+        if backends.is_empty() {
+            let refused = format!("{client} is not taken to {}", origin.host);
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, refused));
+        }
+        backends.sort_by_key(|backend| backend.was_down(handle.now()));
+        Ok(backends)
     }
 }

@@ -19,6 +19,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_core::proxy::access::Scope;
+
 use self::chunks::{Draft, pass_and_keep};
 use self::fill::Fill;
 use self::serve::serve;
@@ -35,7 +37,7 @@ use crate::cache::{
     Boarding, Body as KeptBody, Entry, Filler, Kept, Lead, Lookup, Seat, fields, key, wall_clock,
 };
 use crate::http::answer::{Answer, ProxyError};
-use crate::http::{BodyKind, Delivery, Method, ReplyFacts};
+use crate::http::{BodyKind, Delivery, Method, ReplyFacts, Role};
 use crate::server::inbox::Peer;
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
@@ -70,9 +72,9 @@ pub struct Asked {
 }
 
 impl Asked {
-    fn of(head: &[u8]) -> Asked {
+    fn of(head: &[u8], realm: u8) -> Asked {
         Asked {
-            uri: key::uri(head),
+            uri: in_realm(realm, &key::uri(head)),
             control: RequestControl::of(head),
             conditions: Conditions::of(head),
             why: Cell::new(Forward::UriMiss),
@@ -107,7 +109,7 @@ pub async fn answer(
     mut request: Request,
 ) -> After {
     if is_for_the_cache(&request) {
-        let asked = Asked::of(&request.head);
+        let asked = Asked::of(&request.head, realm(worker, client));
         match next(worker, seat, client, &mut request, &asked).await {
             Next::Serve(entry, how) => {
                 return serve(worker, seat, client, &request, &asked, &entry, how).await;
@@ -132,6 +134,19 @@ pub async fn answer(
         let head = conditions::unconditional(&request.head);
         replace(&mut request, head);
     }
+}
+
+/// Whose replies a client may be given: a forward proxy goes to some servers for some clients only,
+/// and what it has got for one must not reach another past that.
+fn realm(worker: &Worker, client: &Visitor) -> u8 {
+    match worker.role() {
+        Role::Reverse => 0,
+        Role::Forward => Scope::of(client.source.ip()) as u8,
+    }
+}
+
+fn in_realm(realm: u8, uri: &[u8]) -> Vec<u8> {
+    [&[realm], uri].concat()
 }
 
 fn is_for_the_cache(request: &Request) -> bool {
@@ -543,11 +558,18 @@ pub fn outdate(seat: &Seat, request: &[u8], status: u16, reply: &[u8]) {
     if !(200..400).contains(&status) {
         return;
     }
-    seat.cache.forget(&key::uri(request));
-    for name in ["location", "content-location"] {
-        let target = fields::only_value(reply, name);
-        if let Some(uri) = target.and_then(|target| key::sibling(request, target)) {
-            seat.cache.forget(&uri);
+    let location = |name| {
+        let target = fields::only_value(reply, name)?;
+        key::sibling(request, target)
+    };
+    let uris = [
+        Some(key::uri(request)),
+        location("location"),
+        location("content-location"),
+    ];
+    for uri in uris.iter().flatten() {
+        for scope in Scope::ALL {
+            seat.cache.forget(&in_realm(scope as u8, uri));
         }
     }
 }

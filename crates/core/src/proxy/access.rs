@@ -1,0 +1,240 @@
+//! Who may use a proxy, and where a forward proxy may go.
+//!
+//! The longest prefix that covers an address decides, of equal ones the denial. Where no prefix does,
+//! a forward proxy serves clients of networks that are not the Internet, and takes nobody to where
+//! only the proxy itself could get. What is asked about is always an address, never a name: the one
+//! that is connected to, so that a name cannot mean one thing here and another a moment later.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::Mode;
+use crate::prefix::Prefix;
+
+/// Prefixes that are open and prefixes that are closed.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules<'a> {
+    /// Open.
+    pub allow: &'a [Prefix],
+    /// Closed.
+    pub deny: &'a [Prefix],
+}
+
+/// Whose addresses these are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Scope {
+    /// This machine alone.
+    Loopback,
+    /// Private networks, shared address space and unique local addresses.
+    Private,
+    /// The link, where clouds answer with their machines' secrets; also what is no address of one.
+    Link,
+    /// The Internet.
+    Global,
+}
+
+/// Where clouds tell machines their secrets, though the address looks like any other: Alibaba, Oracle
+/// and Azure, then AWS and Google by IPv6. (169.254.169.254 is of the link.)
+const METADATA: [IpAddr; 5] = [
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+];
+
+impl Scope {
+    /// Every scope.
+    pub const ALL: [Scope; 4] = [Scope::Loopback, Scope::Private, Scope::Link, Scope::Global];
+
+    /// That of an address.
+    pub fn of(ip: IpAddr) -> Scope {
+        match ip.to_canonical() {
+            ip if METADATA.contains(&ip) => Scope::Link,
+            IpAddr::V4(ip) => of_v4(ip),
+            IpAddr::V6(ip) => of_v6(ip),
+        }
+    }
+}
+
+impl Rules<'_> {
+    /// Whether the address is open; `None` if no prefix says.
+    fn verdict(&self, ip: IpAddr) -> Option<bool> {
+        let longest = |prefixes: &[Prefix]| {
+            let covering = prefixes.iter().filter(|prefix| prefix.contains(&ip));
+            covering.map(Prefix::prefix_len).max()
+        };
+        match (longest(self.allow), longest(self.deny)) {
+            (None, None) => None,
+            (allow, deny) => Some(allow > deny),
+        }
+    }
+}
+
+/// Whether a client may use a proxy. A list of those who may closes it to all others; without one a
+/// forward proxy is for clients of no network of the Internet, and the other modes are for all.
+pub fn may_use(mode: Mode, rules: Rules<'_>, client: IpAddr) -> bool {
+    rules.verdict(client.to_canonical()).unwrap_or_else(|| {
+        let is_near = || Scope::of(client) != Scope::Global;
+        rules.allow.is_empty() && (mode != Mode::Forward || is_near())
+    })
+}
+
+/// Whether a forward proxy may take a client of this scope to this server. By default: to this machine
+/// only clients on it, to private networks only clients of such, to the link nobody.
+pub fn may_reach(rules: Rules<'_>, client: Scope, server: IpAddr) -> bool {
+    rules
+        .verdict(server.to_canonical())
+        .unwrap_or_else(|| match Scope::of(server) {
+            Scope::Global => true,
+            Scope::Private => client != Scope::Global,
+            Scope::Loopback => client == Scope::Loopback,
+            Scope::Link => false,
+        })
+}
+
+fn of_v4(ip: Ipv4Addr) -> Scope {
+    let [a, b, ..] = ip.octets();
+    // RFC 6598.
+    let is_shared = a == 100 && b & 0xc0 == 64;
+    if ip.is_loopback() {
+        Scope::Loopback
+    } else if ip.is_private() || is_shared {
+        Scope::Private
+    } else if a == 0 || ip.is_link_local() || ip.is_multicast() || a >= 240 {
+        Scope::Link
+    } else {
+        Scope::Global
+    }
+}
+
+fn of_v6(ip: Ipv6Addr) -> Scope {
+    if let Some(ip) = translated(ip) {
+        return of_v4(ip);
+    }
+    // Site-local addresses (RFC 3879) are still what private ones are.
+    let is_site_local = ip.segments()[0] & 0xffc0 == 0xfec0;
+    if ip.is_loopback() {
+        Scope::Loopback
+    } else if ip.is_unique_local() || is_site_local {
+        Scope::Private
+    } else if ip.is_unspecified() || ip.is_unicast_link_local() || ip.is_multicast() {
+        Scope::Link
+    } else {
+        Scope::Global
+    }
+}
+
+/// The IPv4 address that a gateway would make of it: NAT64 (RFC 6052), 6to4 (RFC 3056).
+fn translated(ip: Ipv6Addr) -> Option<Ipv4Addr> {
+    let v4 = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
+    match ip.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => Some(v4(high, low)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prefix::parse_prefix;
+
+    fn prefixes(texts: &[&str]) -> Vec<Prefix> {
+        texts
+            .iter()
+            .map(|text| parse_prefix(text).unwrap())
+            .collect()
+    }
+
+    fn reaches(allow: &[&str], deny: &[&str], client: &str, server: &str) -> bool {
+        let (allow, deny) = (prefixes(allow), prefixes(deny));
+        let rules = Rules {
+            allow: &allow,
+            deny: &deny,
+        };
+        let client = Scope::of(client.parse().unwrap());
+        may_reach(rules, client, server.parse().unwrap())
+    }
+
+    #[test]
+    fn by_default_nobody_is_taken_to_where_only_the_proxy_gets() {
+        for (client, server, expected) in [
+            ("10.0.0.1", "93.184.216.34", true),
+            ("10.0.0.1", "2606:2800::1", true),
+            ("10.0.0.1", "192.168.1.1", true),
+            ("10.0.0.1", "127.0.0.1", false),
+            ("10.0.0.1", "::1", false),
+            ("10.0.0.1", "::ffff:127.0.0.1", false),
+            ("127.0.0.1", "127.0.0.1", true),
+            ("127.0.0.1", "10.0.0.1", true),
+            ("127.0.0.1", "169.254.169.254", false),
+            ("127.0.0.1", "fe80::1", false),
+            ("127.0.0.1", "0.0.0.0", false),
+            ("127.0.0.1", "224.0.0.1", false),
+            ("127.0.0.1", "255.255.255.255", false),
+            ("93.184.216.34", "10.0.0.1", false),
+            ("93.184.216.34", "100.64.0.1", false),
+            ("93.184.216.34", "fd00::1", false),
+            ("fd00::2", "fd00::1", true),
+            ("127.0.0.1", "100.100.100.200", false),
+            ("127.0.0.1", "fd00:ec2::254", false),
+            ("10.0.0.1", "64:ff9b::7f00:1", false),
+            ("10.0.0.1", "64:ff9b::5db8:d822", true),
+            ("127.0.0.1", "2002:a9fe:a9fe::1", false),
+            ("93.184.216.34", "fec0::1", false),
+        ] {
+            assert_eq!(
+                reaches(&[], &[], client, server),
+                expected,
+                "{client} to {server}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_decides_and_of_equal_ones_the_denial() {
+        let to = |allow: &[&str], deny: &[&str], server| reaches(allow, deny, "10.0.0.1", server);
+        assert!(to(&["127.0.0.0/8"], &[], "127.0.0.1"));
+        assert!(!to(&[], &["0.0.0.0/0"], "93.184.216.34"));
+        assert!(to(&["93.184.0.0/16"], &["0.0.0.0/0"], "93.184.216.34"));
+        assert!(!to(
+            &["93.184.0.0/16"],
+            &["93.184.216.0/24"],
+            "93.184.216.34"
+        ));
+        assert!(!to(&["93.184.0.0/16"], &["93.184.0.0/16"], "93.184.216.34"));
+    }
+
+    #[test]
+    fn a_forward_proxy_is_for_near_clients_and_a_list_of_clients_is_for_those_alone() {
+        let uses = |mode, allow: &[&str], deny: &[&str], client: &str| {
+            let (allow, deny) = (prefixes(allow), prefixes(deny));
+            let rules = Rules {
+                allow: &allow,
+                deny: &deny,
+            };
+            may_use(mode, rules, client.parse().unwrap())
+        };
+        for (client, expected) in [
+            ("127.0.0.1", true),
+            ("192.168.0.1", true),
+            ("::ffff:10.0.0.1", true),
+            ("fe80::1", true),
+            ("93.184.216.34", false),
+            ("::ffff:93.184.216.34", false),
+            ("2606:2800::1", false),
+        ] {
+            assert_eq!(uses(Mode::Forward, &[], &[], client), expected, "{client}");
+            assert!(uses(Mode::Reverse, &[], &[], client));
+            assert!(!uses(Mode::Tcp, &["192.0.2.0/24"], &[], client));
+        }
+        assert!(uses(Mode::Forward, &["0.0.0.0/0"], &[], "93.184.216.34"));
+        assert!(!uses(Mode::Tcp, &[], &["10.0.0.0/8"], "::ffff:10.0.0.1"));
+        assert!(uses(
+            Mode::Tcp,
+            &["10.1.0.0/16"],
+            &["10.0.0.0/8"],
+            "10.1.2.3"
+        ));
+    }
+}
