@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::store;
+use super::judge::store;
 use crate::cache::conditions::kept as kept_head;
 use crate::cache::{Body as KeptBody, Lead, Pieces, Share, Standing, finishes};
 use crate::http::{ChunkScanner, Delivery, Piece, ReplyFacts};

@@ -11,6 +11,7 @@
 
 mod chunks;
 mod fill;
+mod judge;
 mod serve;
 mod status;
 
@@ -21,8 +22,9 @@ use std::time::Duration;
 
 use weir_core::proxy::access::Scope;
 
-use self::chunks::{Draft, pass_and_keep};
+use self::chunks::pass_and_keep;
 use self::fill::Fill;
+use self::judge::{keep, stale_usable};
 use self::serve::serve;
 use self::status::{Forward, How};
 use super::exchange::{self, Progress, keep_open};
@@ -32,16 +34,16 @@ use super::target::Destination;
 use super::{After, refuse};
 use crate::cache::conditions::{self, Conditions};
 use crate::cache::control::RequestControl;
-use crate::cache::policy::{self, Exchange, NotKept, Terms, Use};
-use crate::cache::{
-    Boarding, Body as KeptBody, Entry, Filler, Kept, Lead, Lookup, Seat, fields, key, wall_clock,
-};
+use crate::cache::policy::Use;
+use crate::cache::{Boarding, Entry, Lead, Lookup, Seat, key, wall_clock};
 use crate::http::answer::{Answer, ProxyError};
-use crate::http::{BodyKind, Delivery, Method, ReplyFacts, Role};
+use crate::http::{BodyKind, Method, ReplyFacts, Role};
 use crate::server::inbox::Peer;
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
 use crate::upstream::Lease;
+
+pub use self::judge::{Taken, judge, outdate};
 
 /// How long a request waits for another's fetch before it goes out itself: a server that is slow, or
 /// a first client that is, must not hold all others.
@@ -260,206 +262,6 @@ fn replace(request: &mut Request, head: Vec<u8>) {
     request.head.extend_from_slice(&head);
 }
 
-/// What the cache makes of a reply, of which the head is there.
-pub enum Taken {
-    /// A server confirmed what is kept: the entry with its new head.
-    Confirmed(Kept, Lead),
-    /// The same, but it must not be kept any longer.
-    LastUse(Arc<Entry>),
-    /// The body comes into the cache, and from there to whoever wants it.
-    Body(Kept, Filler, Lead),
-    /// A body of unknown length, of which a copy is kept on its way.
-    Draft(Box<Draft>, Delivery),
-    /// The server failed, and what is kept stands in.
-    StandIn(Arc<Entry>),
-    /// The server confirmed something else: it is asked again.
-    Again,
-}
-
-/// Decides it. `head` is the head that would go to the client; if the cache takes no part in the
-/// reply, it says so in it.
-pub fn judge(
-    worker: &Worker,
-    request: &Request,
-    facts: &ReplyFacts,
-    delivery: Delivery,
-    head: &mut Vec<u8>,
-) -> Option<Taken> {
-    let (seat, asked) = (worker.cache.as_ref()?, request.asked.as_ref()?);
-    if facts.status >= 500
-        && let Some(entry) = stale_usable(seat, asked)
-    {
-        return Some(Taken::StandIn(entry));
-    }
-    let why_not = match asked.lead.take() {
-        None => None,
-        Some(lead) if facts.status == 304 && asked.validates.get() => {
-            return Some(confirm(seat, request, asked, lead, head));
-        }
-        Some(lead) => match draft(seat, request, asked, facts, delivery, head) {
-            Ok(Drafted::Body(kept, filler)) => {
-                lead.share(&kept);
-                return Some(Taken::Body(kept, filler, lead));
-            }
-            Ok(Drafted::Chunks(share, terms)) => {
-                let draft = Draft {
-                    head: head.clone(),
-                    outgoing: with_status(head, How::Stored(asked.why.get())),
-                    lead,
-                    share,
-                    terms,
-                };
-                return Some(Taken::Draft(Box::new(draft), delivery));
-            }
-            Err(why_not) => {
-                // What is kept for it is no longer what the server says.
-                if facts.status < 500 && asked.stale.borrow().is_some() {
-                    seat.cache.forget(&asked.uri);
-                }
-                lead.pass();
-                Some(why_not.name())
-            }
-        },
-    };
-    *head = with_status(head, How::Passed(asked.why.get(), why_not));
-    None
-}
-
-/// The head with the field in front of its empty line.
-fn with_status(head: &[u8], how: How) -> Vec<u8> {
-    let mut out = head[..head.len() - "\r\n".len()].to_vec();
-    how.write(&mut out);
-    out.extend_from_slice(b"\r\n");
-    out
-}
-
-/// What is kept may be served because the server failed (RFC 5861).
-fn stale_usable(seat: &Seat, asked: &Asked) -> Option<Arc<Entry>> {
-    let entry = asked.stale.borrow().clone()?;
-    let age = seat.cache.age(&entry);
-    entry
-        .terms
-        .usable_after_error(age, &asked.control)
-        .then_some(entry)
-}
-
-/// A 304 to the cache's own question (RFC 9111 Section 4.3.4).
-fn confirm(
-    seat: &Seat,
-    request: &Request,
-    asked: &Asked,
-    lead: Lead,
-    not_modified: &[u8],
-) -> Taken {
-    let old = asked.stale.borrow_mut().take();
-    let old = old.expect("it was asked about something");
-    let Some(head) = conditions::freshened(&old.head, not_modified) else {
-        seat.cache.forget(&asked.uri);
-        asked.again.set(true);
-        return Taken::Again;
-    };
-    let exchange = asked.exchange();
-    match policy::terms(&request.head, &head, old.status, exchange) {
-        Ok(terms) => match kept(seat, request, head, old.status, terms, old.body.clone()) {
-            Some(kept) => Taken::Confirmed(kept, lead),
-            None => Taken::LastUse(old),
-        },
-        Err(_) => {
-            seat.cache.forget(&asked.uri);
-            Taken::LastUse(old)
-        }
-    }
-}
-
-/// How a reply comes into the cache.
-enum Drafted {
-    Body(Kept, Filler),
-    Chunks(crate::cache::Share, Terms),
-}
-
-fn draft(
-    seat: &Rc<Seat>,
-    request: &Request,
-    asked: &Asked,
-    facts: &ReplyFacts,
-    delivery: Delivery,
-    head: &[u8],
-) -> Result<Drafted, NotKept> {
-    let terms = policy::terms(&request.head, head, facts.status, asked.exchange())?;
-    if key::vary(head).is_none() {
-        return Err(NotKept::Vary);
-    }
-    let length = match facts.body {
-        BodyKind::None => 0,
-        BodyKind::Length(length) => length,
-        BodyKind::Chunked if delivery.dechunk => return Err(NotKept::Unbounded),
-        BodyKind::Chunked => {
-            let share = seat.cache.room_for(0).ok_or(NotKept::TooLarge)?;
-            return Ok(Drafted::Chunks(share, terms));
-        }
-        BodyKind::UntilClose | BodyKind::Tunnel => return Err(NotKept::Unbounded),
-    };
-    if length > seat.cache.longest() {
-        return Err(NotKept::TooLarge);
-    }
-    let share = seat.cache.room_for(Filler::room_needed(length));
-    let filler = Filler::new(length, share.ok_or(NotKept::TooLarge)?, seat);
-    let head = conditions::kept(head);
-    let body = filler.body().clone();
-    let kept = kept(seat, request, head, facts.status, terms, body).ok_or(NotKept::TooLarge)?;
-    Ok(Drafted::Body(kept, filler))
-}
-
-/// An entry and whom it is for.
-fn kept(
-    seat: &Seat,
-    request: &Request,
-    head: Vec<u8>,
-    status: u16,
-    terms: Terms,
-    body: Arc<KeptBody>,
-) -> Option<Kept> {
-    let vary = key::vary(&head)?;
-    let variant = key::variant(&request.head, &vary);
-    let entry = seat.cache.entry(head, status, terms, body)?;
-    Some(Kept {
-        entry: Arc::new(entry),
-        vary: Arc::new(vary),
-        variant: variant.into(),
-    })
-}
-
-impl Asked {
-    /// It went out, and the head of its reply is there now.
-    fn exchange(&self) -> Exchange {
-        Exchange {
-            sent: self.sent,
-            received: wall_clock(),
-        }
-    }
-}
-
-/// Keeps a reply that was copied on its way.
-fn store(
-    worker: &Worker,
-    request: &Request,
-    lead: Lead,
-    head: Vec<u8>,
-    status: u16,
-    terms: Terms,
-    body: KeptBody,
-) {
-    let Some(seat) = &worker.cache else { return };
-    match kept(seat, request, head, status, terms, Arc::new(body)) {
-        Some(kept) => keep(worker, lead, kept),
-        None => lead.pass(),
-    }
-}
-
-fn keep(worker: &Worker, lead: Lead, kept: Kept) {
-    worker.counters.count_kept(lead.keep(kept));
-}
-
 /// The server's side of a reply that the cache takes.
 pub struct Source<'a> {
     /// What the reply's head said.
@@ -550,26 +352,4 @@ pub async fn stand_in(worker: &Worker, client: &Visitor, request: &Request) -> O
     let (seat, asked) = (worker.cache.as_ref()?, request.asked.as_ref()?);
     let entry = stale_usable(seat, asked)?;
     Some(serve(worker, seat, client, request, asked, &entry, How::StandIn).await)
-}
-
-/// Forgets what a request that is not safe has made outdated (RFC 9111 Section 4.4): before its
-/// client sees the reply, so that it finds what it has written.
-pub fn outdate(seat: &Seat, request: &[u8], status: u16, reply: &[u8]) {
-    if !(200..400).contains(&status) {
-        return;
-    }
-    let location = |name| {
-        let target = fields::only_value(reply, name)?;
-        key::sibling(request, target)
-    };
-    let uris = [
-        Some(key::uri(request)),
-        location("location"),
-        location("content-location"),
-    ];
-    for uri in uris.iter().flatten() {
-        for scope in Scope::ALL {
-            seat.cache.forget(&in_realm(scope as u8, uri));
-        }
-    }
 }
