@@ -2,6 +2,7 @@
 //!
 //! - [`bed`]: network namespaces with a wire between a server and the load generator;
 //! - [`client`]: the generator, a client-side TCP of its own for 100 000s of connections;
+//! - [`closed_loop`]: clients with real sockets, greedy ones and one that replays a trace;
 //! - [`server`]: the servers under test;
 //! - [`experiments`]: what `weir-lab` measures;
 //! - [`matrix`]: hostile clients and origins around the proxy;
@@ -9,6 +10,7 @@
 
 pub mod bed;
 pub mod client;
+pub mod closed_loop;
 pub mod cpu;
 pub mod error;
 pub mod experiments;
@@ -23,3 +25,4 @@ pub mod proxy;
 pub mod report;
 pub mod server;
 pub mod sys;
+pub mod weir;

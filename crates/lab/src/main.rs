@@ -6,9 +6,11 @@ use clap::{Parser, Subcommand};
 use weir_lab::error::Result;
 use weir_lab::experiments::{
     bursts, crosscheck, demo, flash_crowd, proxy_bench, proxy_idle, proxy_matrix, proxy_slow,
+    vtfm01,
 };
 use weir_lab::interrupt;
 use weir_lab::server::one_packet::{self, Mode};
+use weir_lab::server::pool;
 
 /// Measures what an overloaded server does to its clients, with weir and without, on the real
 /// kernel in network namespaces of its own. Needs root.
@@ -37,8 +39,13 @@ enum Command {
     ProxySlow(proxy_slow::Args),
     /// Hostile clients and origins around weir's proxy: every byte and every end is checked
     ProxyMatrix(proxy_matrix::Args),
+    /// Service classes: the figures and tables of VTFM01, and what weir adds to them
+    #[command(subcommand)]
+    Vtfm01(vtfm01::Command),
     /// The built-in one-packet server, until Ctrl-C
     Serve(ServeArgs),
+    /// The built-in pool of workers with a fixed service time, until Ctrl-C
+    Pool(pool::Settings),
 }
 
 #[derive(Debug, clap::Args)]
@@ -81,6 +88,8 @@ fn run(command: Command) -> Result<()> {
         Command::ProxyIdle(args) => proxy_idle::run(&args),
         Command::ProxySlow(args) => proxy_slow::run(&args),
         Command::ProxyMatrix(args) => proxy_matrix::run(&args),
+        Command::Vtfm01(command) => vtfm01::run(&command),
+        Command::Pool(settings) => pool::serve(&settings),
         Command::Serve(args) => one_packet::serve(one_packet::Settings {
             port: args.port,
             backlog: args.backlog,

@@ -74,7 +74,9 @@ impl<'a> Engine<'a> {
         let window_ns = begin..begin + load.window.as_nanos() as u64;
         let lifetime_s = (load.timeout + CLOSING).as_secs_f64();
         let lifetime_s = lifetime_s.min((load.warm_up + load.window + load.timeout).as_secs_f64());
-        let slots = ((load.rate_per_s * lifetime_s) as usize).clamp(SLOTS.start, SLOTS.end);
+        let run = Duration::ZERO..load.warm_up + load.window;
+        let rate_per_s = load.pattern.mean_rate_per_s(load.rate_per_s, run);
+        let slots = ((rate_per_s * lifetime_s) as usize).clamp(SLOTS.start, SLOTS.end);
         Engine {
             wire: &bed.wire,
             server: Endpoint {
@@ -316,7 +318,9 @@ impl<'a> Engine<'a> {
 
 /// Why a run does not show what it claims to.
 fn find_flaw(run: &Run, load: &Load) -> Option<String> {
-    let missed = 1.0 - run.offered_per_s / load.rate_per_s;
+    let window = load.warm_up..load.warm_up + load.window;
+    let wanted_per_s = load.pattern.mean_rate_per_s(load.rate_per_s, window);
+    let missed = 1.0 - run.offered_per_s / wanted_per_s;
     // A short Poisson or bursty window may miss the mean by chance; constant ones may not.
     let chance = match load.pattern {
         super::Pattern::Constant => 0.0,
@@ -325,7 +329,7 @@ fn find_flaw(run: &Run, load: &Load) -> Option<String> {
     if missed.abs() > MAX_RATE_ERROR + chance {
         return Some(format!(
             "offered {:.0}/s instead of {:.0}/s: the generator could not keep up",
-            run.offered_per_s, load.rate_per_s
+            run.offered_per_s, wanted_per_s
         ));
     }
     if run.late_share > MAX_LATE_SHARE {

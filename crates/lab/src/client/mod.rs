@@ -9,11 +9,11 @@
 //! ([`tuples`]), so each packet is O(1) whatever is in flight.
 
 mod engine;
-mod packet;
+pub(crate) mod packet;
 mod schedule;
 mod tally;
 pub mod tcp;
-mod tuples;
+pub(crate) mod tuples;
 mod wheel;
 
 use std::net::SocketAddr;

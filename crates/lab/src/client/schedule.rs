@@ -1,8 +1,9 @@
 //! When each connection begins: an open-loop schedule that no reply can change.
 
+use std::ops::Range;
 use std::time::Duration;
 
-/// How the beginnings are spread over time. All have the same mean rate.
+/// How the beginnings are spread over time. All but a step have the same mean rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pattern {
     /// Equal distances.
@@ -21,6 +22,13 @@ pub enum Pattern {
         /// Distance between the beginnings of two bursts.
         period: Duration,
     },
+    /// The rate, and from `at` on that rate times `factor`. The mean is not kept.
+    Step {
+        /// Rate after the step over rate before it.
+        factor: f64,
+        /// When, from the run's beginning.
+        at: Duration,
+    },
 }
 
 /// The beginnings of connections, one after the other.
@@ -32,6 +40,19 @@ pub struct Schedule {
     /// Connections gone on from; equal distances are multiplied, not added up, to stay exact.
     passed: u64,
     random: fastrand::Rng,
+}
+
+impl Pattern {
+    /// Mean rate inside a window of the run, where the pattern's rate is this.
+    pub fn mean_rate_per_s(&self, rate_per_s: f64, window: Range<Duration>) -> f64 {
+        let Pattern::Step { factor, at } = *self else {
+            return rate_per_s;
+        };
+        let length = (window.end - window.start).as_secs_f64();
+        let before = at.clamp(window.start, window.end) - window.start;
+        let before = before.as_secs_f64() / length;
+        rate_per_s * (before + factor * (1.0 - before))
+    }
 }
 
 impl Schedule {
@@ -62,6 +83,14 @@ impl Schedule {
         self.passed += 1;
         self.next_ns = match self.pattern {
             Pattern::Constant => self.passed as f64 * 1e9 / self.rate_per_s,
+            Pattern::Step { factor, at } => {
+                let rate = if self.next_ns < at.as_nanos() as f64 {
+                    self.rate_per_s
+                } else {
+                    self.rate_per_s * factor
+                };
+                self.next_ns + 1e9 / rate
+            }
             Pattern::Poisson { .. } => self.next_ns - mean_ns * (1.0 - self.random.f64()).ln(),
             Pattern::Bursts {
                 factor,
@@ -162,6 +191,19 @@ mod tests {
             (inside_rate / outside_rate - 4.0).abs() < 0.05,
             "{inside_rate} {outside_rate}"
         );
+    }
+
+    #[test]
+    fn a_step_has_both_rates_and_the_stated_mean() {
+        let at = Duration::from_secs(1);
+        let step = Pattern::Step { factor: 8.0, at };
+        let due = beginnings(step, 500.0, Duration::from_secs(3));
+        let before = due.iter().filter(|ns| u128::from(**ns) < at.as_nanos());
+        assert!(before.count().abs_diff(500) <= 1);
+        assert!(due.len().abs_diff(8500) <= 2, "{}", due.len());
+        let mean = step.mean_rate_per_s(500.0, at / 2..at * 2);
+        assert!((mean - (250.0 + 4000.0) / 1.5).abs() < 1.0, "{mean}");
+        assert_eq!(Pattern::Constant.mean_rate_per_s(7.0, at..at * 2), 7.0);
     }
 
     #[test]

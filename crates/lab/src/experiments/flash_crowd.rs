@@ -251,6 +251,7 @@ impl Args {
         let pattern = match self.pattern() {
             Pattern::Constant => "constant rate".to_string(),
             Pattern::Poisson { seed } => format!("Poisson, seed {seed}"),
+            Pattern::Step { factor, at } => format!("{factor}× from {at:?} on"),
             Pattern::Bursts {
                 factor,
                 length,

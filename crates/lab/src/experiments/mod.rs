@@ -11,3 +11,4 @@ pub mod proxy_idle;
 pub mod proxy_matrix;
 pub mod proxy_slow;
 pub mod saturation;
+pub mod vtfm01;

@@ -15,7 +15,8 @@ use crate::bed::{Bed, Counters};
 use crate::client::{Generator, Load, Phase, Run};
 use crate::cpu::{self, Ticks};
 use crate::error::Result;
-use crate::server::{BUSY, Server, Spec, sockets_in_state};
+use crate::server::pool::{Record, realtime};
+use crate::server::{BUSY, Program, Server, Spec, sockets_in_state};
 
 /// Connections that the kernel keeps retransmitting for are waited for this long at most.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
@@ -48,6 +49,10 @@ pub struct Measured {
     pub in_all: Counters,
     /// What weir said; `None` without weir.
     pub account: Option<Account>,
+    /// All accepts of the server, of the pool only.
+    pub accepts: Vec<Record>,
+    /// When the window began and ended, since 1970 (the clock of the records).
+    pub window: (Duration, Duration),
 }
 
 impl Stage {
@@ -64,6 +69,10 @@ impl Stage {
         server.check_alive()?;
         in_force.check_alive()?;
         let account = in_force.end()?;
+        let accepts = match self.server.program {
+            Program::Pool { .. } => server.records()?,
+            _ => Vec::new(),
+        };
         drop(server);
         self.settle()?;
         let in_window = edges.1.counters.since(&edges.0.counters);
@@ -72,6 +81,8 @@ impl Stage {
             in_window,
             in_all: after.since(&before),
             account,
+            accepts,
+            window: (edges.0.at, edges.1.at),
         })
     }
 
@@ -94,6 +105,7 @@ pub fn busy_flaw(taken: f64) -> Option<String> {
 /// What is read at each edge of the window.
 #[derive(Debug, Default)]
 struct Edge {
+    at: Duration,
     counters: Counters,
     ticks: Ticks,
 }
@@ -111,13 +123,14 @@ fn run_load(
             cpu::pin_this_thread(bed.layout.client_cpu)?;
             generator.run(bed, load, move |phase| {
                 // The other end is gone only when reading the counters failed, which it reports.
-                let _ = sender.send(phase);
+                let _ = sender.send((phase, realtime()));
             })
         });
         let mut edges = (Edge::default(), Edge::default());
-        for phase in phases {
+        for (phase, at) in phases {
             let ticks = Ticks::read(bed.layout.server_cpu, session)?;
             let edge = Edge {
+                at,
                 counters: bed.counters()?,
                 ticks,
             };

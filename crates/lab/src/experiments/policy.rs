@@ -30,6 +30,8 @@ pub enum Protection {
     KernelAbort,
     /// `weir protect` with these flags.
     Weir(Vec<String>),
+    /// `weir run` with this configuration.
+    Config(String),
 }
 
 /// A policy and the name under which it is reported.
@@ -106,6 +108,7 @@ pub fn parse_list(text: &str) -> std::result::Result<Vec<Policy>, String> {
 pub struct InForce<'a> {
     bed: &'a Bed,
     weir: Option<Weir>,
+    run: Option<crate::weir::Weir<'a>>,
     kernel_abort: bool,
 }
 
@@ -129,10 +132,14 @@ impl<'a> InForce<'a> {
         let mut in_force = InForce {
             bed,
             weir: None,
+            run: None,
             kernel_abort: false,
         };
         match &policy.protection {
             Protection::None => {}
+            Protection::Config(config) => {
+                in_force.run = Some(crate::weir::Weir::run(&bed.server, weir, config)?);
+            }
             Protection::KernelAbort => {
                 bed.server.set_sysctl(ABORT_SYSCTL, "1")?;
                 in_force.kernel_abort = true;
@@ -150,11 +157,22 @@ impl<'a> InForce<'a> {
 
     /// Fails if weir has ended by itself.
     pub fn check_alive(&mut self) -> Result<()> {
+        if let Some(run) = &mut self.run {
+            run.check_alive()?;
+        }
         self.weir.as_mut().map_or(Ok(()), Weir::check_alive)
     }
 
     /// Takes the policy off and returns what weir said; `None` without weir.
     pub fn end(mut self) -> Result<Option<Account>> {
+        if let Some(run) = self.run.take() {
+            let status = Some(run.status()?);
+            run.end()?;
+            return Ok(Some(Account {
+                status,
+                report: String::new(),
+            }));
+        }
         self.weir.take().map(|weir| weir.end(self.bed)).transpose()
     }
 }

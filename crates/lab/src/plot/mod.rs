@@ -1,6 +1,7 @@
 //! Pictures: drawn as SVG (plotters) and, rendered from it with an embedded font, as PNG (resvg).
 
 pub mod flash_crowd;
+pub mod lines;
 pub mod proxy;
 
 use std::path::Path;

@@ -1,7 +1,10 @@
-//! Servers under test: the built-in one-packet server, nginx with a minimal configuration, or any
-//! command; each in the server namespace and pinned to the server's CPU.
+//! Servers under test: the built-in one-packet server and pool, nginx and Apache with minimal
+//! configurations, or any command; each in the server namespace and pinned to the server's CPU.
 
+mod apache;
 pub mod one_packet;
+mod parts;
+pub mod pool;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,8 +23,13 @@ use crate::program;
 /// it fits one segment (SB06 and FINDINGS use the same).
 pub const BODY_BYTES: usize = 900;
 
+/// Bytes of the body that the pool, Apache and nginx with several workers reply with (VTFM01).
+pub const FILE_BYTES: usize = 8192;
+
 /// A server may take this long to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
+/// The pool's records, in the server's directory.
+const RECORDS: &str = "accepts";
 const POLL: Duration = Duration::from_millis(2);
 
 /// Which server to run.
@@ -37,8 +45,28 @@ pub enum Program {
         /// CPU time spun for each connection, in µs.
         work_us: u32,
     },
+    /// The pool ([`pool`]); its records are in [`Server::records`].
+    Pool {
+        /// Connections served at the same time.
+        workers: usize,
+        /// How long a worker is busy with each, in µs.
+        service_us: u32,
+        /// How it is busy.
+        occupation: pool::Occupation,
+        /// Bytes of a reply's body.
+        body_bytes: usize,
+        /// Listeners: one for each class, or one.
+        listeners: u16,
+    },
     /// nginx with one worker and a file of [`BODY_BYTES`].
     Nginx,
+    /// nginx with so many workers and a file of [`FILE_BYTES`].
+    NginxWorkers(usize),
+    /// Apache's prefork model with so many processes and a file of [`FILE_BYTES`].
+    Apache {
+        /// Server processes, of which each has one connection at a time.
+        workers: usize,
+    },
     /// A shell command that listens on the port.
     Command(String),
 }
@@ -78,7 +106,26 @@ impl Spec {
             Program::Greeter { work_us } => {
                 format!("built-in greeter, {work_us} µs work per connection, backlog {backlog}")
             }
+            Program::Pool {
+                workers,
+                service_us,
+                occupation,
+                ..
+            } => {
+                let busy = match occupation {
+                    pool::Occupation::Wait => "waiting",
+                    pool::Occupation::Spin => "of CPU",
+                };
+                let ms = f64::from(*service_us) / 1e3;
+                format!("pool of {workers} workers, {ms} ms {busy} each, backlog {backlog}")
+            }
             Program::Nginx => format!("nginx, one worker, backlog {backlog}"),
+            Program::NginxWorkers(workers) => {
+                format!("nginx, {workers} workers, backlog {backlog}")
+            }
+            Program::Apache { workers } => {
+                format!("Apache prefork, {workers} processes, backlog {backlog}")
+            }
             Program::Command(command) => format!("`{command}`"),
         }
     }
@@ -127,6 +174,17 @@ impl Server {
     /// The session (and process group) that all its processes are in.
     pub fn session(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The pool's records of all accepts so far.
+    pub fn records(&self) -> Result<Vec<pool::Record>> {
+        pool::Record::read_all(&self.directory.path().join(RECORDS))
+    }
+
+    /// Sends a signal to all its processes.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        killpg(Pid::from_raw(self.child.id() as i32), signal)
+            .context(format!("cannot send {signal} to the server"))
     }
 
     /// Fails with the server's stderr if it has ended.
@@ -223,15 +281,37 @@ fn command(spec: &Spec, directory: &Path) -> Result<Command> {
     match &spec.program {
         Program::BuiltIn { work_us } => built_in("http", *work_us),
         Program::Greeter { work_us } => built_in("greet", *work_us),
-        Program::Nginx => {
-            let mut command = Command::new("nginx");
+        Program::Pool {
+            workers,
+            service_us,
+            occupation,
+            body_bytes,
+            listeners,
+        } => {
+            let occupation = match occupation {
+                pool::Occupation::Wait => "wait",
+                pool::Occupation::Spin => "spin",
+            };
+            let mut command = Command::new(program::find("weir-lab")?);
             command
-                .arg("-c")
-                .arg(write_nginx_conf(spec, directory)?)
-                .arg("-p")
-                .arg(directory);
+                .args(["pool", "--occupation", occupation])
+                .arg("--record")
+                .arg(directory.join(RECORDS));
+            for (flag, value) in [
+                ("--port", u64::from(spec.port)),
+                ("--backlog", spec.backlog.into()),
+                ("--workers", *workers as u64),
+                ("--service-us", (*service_us).into()),
+                ("--body-bytes", *body_bytes as u64),
+                ("--listeners", (*listeners).into()),
+            ] {
+                command.args([flag, &value.to_string()]);
+            }
             Ok(command)
         }
+        Program::Nginx => nginx(spec, directory, 1, BODY_BYTES),
+        Program::NginxWorkers(workers) => nginx(spec, directory, *workers, FILE_BYTES),
+        Program::Apache { workers } => apache::command(spec, directory, *workers),
         Program::Command(text) => {
             let mut command = Command::new("sh");
             command.args(["-c", text]);
@@ -250,12 +330,34 @@ fn in_session(command: &Command) -> Command {
     wrapped
 }
 
-/// One worker, no logs, keep-alive on, and as many connections as the descriptor limit allows.
-fn write_nginx_conf(spec: &Spec, directory: &Path) -> Result<PathBuf> {
+fn nginx(spec: &Spec, directory: &Path, workers: usize, bytes: usize) -> Result<Command> {
+    let mut command = Command::new("nginx");
+    command
+        .arg("-c")
+        .arg(write_nginx_conf(spec, directory, workers, bytes)?)
+        .arg("-p")
+        .arg(directory);
+    Ok(command)
+}
+
+/// A folder `www` with an index.html of so many bytes.
+fn write_document(directory: &Path, bytes: usize) -> std::io::Result<()> {
+    let www = directory.join("www");
+    std::fs::create_dir(&www)?;
+    std::fs::write(www.join("index.html"), parts::body(bytes))
+}
+
+/// No logs, keep-alive on, and as many connections as the descriptor limit allows.
+fn write_nginx_conf(
+    spec: &Spec,
+    directory: &Path,
+    workers: usize,
+    bytes: usize,
+) -> Result<PathBuf> {
     let (port, backlog) = (spec.port, spec.backlog);
     let root = directory.display();
     let conf = format!(
-        "user root; daemon off; worker_processes 1; pid {root}/nginx.pid; error_log stderr crit;
+        "user root; daemon off; worker_processes {workers}; pid {root}/nginx.pid; error_log stderr crit;
 worker_rlimit_nofile 20000;
 events {{ worker_connections 16384; }}
 http {{
@@ -271,10 +373,7 @@ http {{
 "
     );
     let path = directory.join("nginx.conf");
-    let www = directory.join("www");
-    let written = std::fs::write(&path, conf)
-        .and_then(|()| std::fs::create_dir(&www))
-        .and_then(|()| std::fs::write(www.join("index.html"), one_packet::body()));
+    let written = std::fs::write(&path, conf).and_then(|()| write_document(directory, bytes));
     written.context(format!("cannot write nginx's files in {root}"))?;
     Ok(path)
 }

@@ -6,17 +6,14 @@
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn6, bind, recv, send, setsockopt, socket,
-    sockopt,
-};
+use nix::sys::socket::{MsgFlags, recv, send};
 
 use super::BODY_BYTES;
+use super::parts::{Work, body, open_listener};
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
 
@@ -215,44 +212,6 @@ fn parse_request(bytes: &[u8]) -> Request {
     }
 }
 
-/// Spends CPU time, as an application would: a fixed number of steps, not a stretch of wall-clock
-/// time, since the latter would also pass while the kernel takes the CPU away for SYNs.
-#[derive(Debug, Clone, Copy)]
-struct Work {
-    steps: u64,
-}
-
-impl Work {
-    /// Measures how many steps make `work_us`, by the quickest of many trials (the others were
-    /// interrupted).
-    fn calibrated(work_us: u32) -> Work {
-        const TRIAL_STEPS: u64 = 20_000;
-        let trial = || {
-            let begun = Instant::now();
-            spin(TRIAL_STEPS);
-            begun.elapsed()
-        };
-        let quickest = (0..200)
-            .map(|_| trial())
-            .min()
-            .unwrap_or(Duration::from_nanos(1));
-        let steps_per_us = TRIAL_STEPS as f64 * 1e3 / quickest.as_nanos().max(1) as f64;
-        Work {
-            steps: (steps_per_us * f64::from(work_us)) as u64,
-        }
-    }
-
-    fn spend(self) {
-        spin(self.steps);
-    }
-}
-
-fn spin(steps: u64) {
-    for step in 0..steps {
-        std::hint::black_box(step);
-    }
-}
-
 /// A failed accept that concerns one connection, or is over once another one closes.
 fn is_transient(error: &std::io::Error) -> bool {
     let number = error.raw_os_error().map(Errno::from_raw);
@@ -262,48 +221,11 @@ fn is_transient(error: &std::io::Error) -> bool {
     )
 }
 
-fn open_listener(port: u16, backlog: u32) -> Result<TcpListener> {
-    let what = format!("cannot listen on port {port}");
-    let open = || -> nix::Result<OwnedFd> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let fd = socket(AddressFamily::Inet6, SockType::Stream, flags, None)?;
-        setsockopt(&fd, sockopt::Ipv6V6Only, &false)?;
-        setsockopt(&fd, sockopt::ReuseAddr, &true)?;
-        let any = std::net::SocketAddrV6::new(std::net::Ipv6Addr::UNSPECIFIED, port, 0, 0);
-        bind(fd.as_raw_fd(), &SockaddrIn6::from(any))?;
-        Ok(fd)
-    };
-    let listening = || -> std::io::Result<TcpListener> {
-        let fd = open().map_err(std::io::Error::from)?;
-        // nix's listen() takes no backlog above the default somaxconn.
-        socket2::SockRef::from(&fd).listen(backlog as i32)?;
-        Ok(TcpListener::from(fd))
-    };
-    listening().map_err(|cause| {
-        let hint = if cause.kind() == std::io::ErrorKind::AddrInUse {
-            "choose another --port"
-        } else {
-            ""
-        };
-        Error::failed(what, cause).hint(hint)
-    })
-}
-
-/// The body of each reply.
-pub fn body() -> Vec<u8> {
-    b"weir-lab: one packet\n"
-        .iter()
-        .copied()
-        .cycle()
-        .take(BODY_BYTES)
-        .collect()
-}
-
 fn reply() -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 200 OK\r\nServer: weir-lab\r\nContent-Type: text/plain\r\nContent-Length: {BODY_BYTES}\r\n\r\n"
     );
-    [head.into_bytes(), body()].concat()
+    [head.into_bytes(), body(BODY_BYTES)].concat()
 }
 
 #[cfg(test)]

@@ -1,0 +1,616 @@
+//! The controller, which is given a target for the wait in the accept queue and no rate.
+//!
+//! Three questions: what it does at multiples of saturation (throughput over the peak beside it, wait in the
+//! accept queue, with and without it); how fast it follows a step of the load from 0.5 to 4 times saturation;
+//! and whether it refuses anyone in bursts that a server at 0.8 of saturation can absorb.
+//!
+//! Load is open loop, over the bed's wire. The wait is what the server itself sees ([`crate::server::pool`]), of
+//! every connection. A few of the clients, by address, are a class with priority: lower ones give way first.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{BACKLOG, Common, PORT, Spread};
+use crate::bed::{Bed, Layout};
+use crate::client::tcp::Kind;
+use crate::client::{Generator, Load, Pattern, new_histogram};
+use crate::error::Result;
+use crate::experiments::point::{Measured, Stage};
+use crate::experiments::policy::{Policy, Protection};
+use crate::experiments::saturation::{self, Peak};
+use crate::plot::lines::{Line, Panel, Picture};
+use crate::report::{self, Times, count, ms, table};
+use crate::server::pool::{Occupation, Record};
+use crate::server::{BODY_BYTES, Program, Spec};
+
+/// Clients of the preferred class: 255 of the generator's 4096 addresses, a sixteenth of the load.
+const GOLD: &str = "10.128.0.0/24";
+/// The clients' patience.
+const TIMEOUT: Duration = Duration::from_secs(4);
+/// Points of the course over time.
+const BIN: Duration = Duration::from_millis(100);
+/// Bursts of the third question: for 50 ms of each 500 ms nine times the rate between.
+const BURSTS: Pattern = Pattern::Bursts {
+    factor: 9.0,
+    length: Duration::from_millis(50),
+    period: Duration::from_millis(500),
+};
+const BURSTS_MULTIPLE: f64 = 0.8;
+const STEP_BEFORE: f64 = 0.5;
+const STEP_AFTER: f64 = 4.0;
+/// Load before the step.
+const BEFORE_STEP: Duration = Duration::from_secs(3);
+
+/// Arguments of `weir-lab vtfm01 controller`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Rates, in multiples of the measured saturation
+    #[arg(long, value_delimiter = ',', default_value = "0.5,1,2,4")]
+    pub multiples: Vec<f64>,
+    /// How long the course after a step of the load is watched, in s; 0: not at all
+    #[arg(long, default_value_t = 5.0)]
+    pub step_seconds: f64,
+    /// How long bursts at 0.8 of saturation last, in s; 0: not at all
+    #[arg(long, default_value_t = 60.0)]
+    pub burst_seconds: f64,
+    /// The controller's target for the wait in the accept queue, in ms
+    #[arg(long, default_value_t = 20)]
+    pub target_wait_ms: u32,
+    /// Workers of the server
+    #[arg(long, default_value_t = 8)]
+    pub workers: usize,
+    /// How long a worker is busy with each connection, in µs
+    #[arg(long, default_value_t = 4000)]
+    pub service_us: u32,
+    /// How it is busy
+    #[arg(long, value_enum, default_value = "wait")]
+    pub occupation: Occupation,
+    /// Without and with the controller, or only one of them
+    #[arg(long, value_delimiter = ',', default_value = "false,true")]
+    pub controlled: Vec<bool>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+}
+
+/// One point of one round.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Number of the round, from 1.
+    pub round: usize,
+    /// Load in multiples of the saturation.
+    pub multiple: f64,
+    /// With the controller, or the kernel alone.
+    pub controlled: bool,
+    /// What was measured.
+    pub seen: Seen,
+    /// Throughput over the peak of the unprotected server measured in the same round.
+    pub of_peak: f64,
+}
+
+/// What is measured in any run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Seen {
+    /// Connections/s begun.
+    pub offered_per_s: f64,
+    /// Replies/s completed.
+    pub replies_per_s: f64,
+    /// Wait in the accept queue, of all connections accepted inside the window.
+    pub wait: Times,
+    /// Served of the class with priority, over those begun.
+    pub gold_served: f64,
+    /// Connections that got a RST or gave up before the window's end.
+    pub turned_away: u64,
+    /// Connections whose SYN was lost or policed at first.
+    pub waited_for_syn: u64,
+    /// SYNs policed, by weir's count.
+    pub policed: u64,
+    /// Why the point does not count.
+    pub flaw: Option<String>,
+}
+
+/// The rounds of one point.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// Load in multiples of the saturation.
+    pub multiple: f64,
+    /// With the controller, or the kernel alone.
+    pub controlled: bool,
+    /// Replies/s.
+    pub replies_per_s: Spread,
+    /// Over the peak beside each round.
+    pub of_peak: Spread,
+    /// Wait in the accept queue, 99th percentile, ms.
+    pub wait_p99_ms: Spread,
+    /// Served of the class with priority, over those begun.
+    pub gold_served: Spread,
+    /// Connections that got a RST or gave up.
+    pub turned_away: Spread,
+}
+
+/// 100 ms of a course over time.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Bin {
+    /// Its beginning, in s from the step.
+    pub at_s: f64,
+    /// Accepts/s.
+    pub accepts_per_s: f64,
+    /// 99th percentile of the waits, ms.
+    pub wait_p99_ms: f64,
+}
+
+/// A step of the load.
+#[derive(Debug, Clone, Serialize)]
+pub struct Step {
+    /// With the controller, or the kernel alone.
+    pub controlled: bool,
+    /// From the step to the end of the last 100 ms in which the 99th percentile of the wait was above twice the
+    /// target, in s.
+    pub settled_after_s: f64,
+    /// The course.
+    pub bins: Vec<Bin>,
+    /// What was measured from the beginning to the end.
+    pub seen: Seen,
+}
+
+/// All that was found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Results {
+    /// Kernel and processors.
+    pub machine: String,
+    /// The server.
+    pub server: String,
+    /// The target.
+    pub target_wait_ms: u32,
+    /// Peak of the unprotected server.
+    pub saturation_per_s: f64,
+    /// By multiple.
+    pub summaries: Vec<Summary>,
+    /// A step without and with the controller.
+    pub steps: Vec<Step>,
+    /// Bursts at 0.8 of saturation, with the controller.
+    pub bursts: Option<Seen>,
+    /// Every round of every point.
+    pub rows: Vec<Row>,
+}
+
+struct Lab<'a> {
+    args: &'a Args,
+    stage: Stage,
+    peak: Peak,
+}
+
+/// Measures all; progress goes to stderr.
+pub fn measure(args: &Args) -> Result<Results> {
+    args.common.check()?;
+    let mut stage = Stage {
+        bed: Bed::build(Layout::of_this_machine())?,
+        server: spec(args),
+        weir: args.common.weir.clone(),
+        generator: Generator::new(),
+    };
+    let base = base_load(args, &stage);
+    let peak = saturation::find(&mut stage, &base, 500.0, |_, _| {})?;
+    eprintln!(
+        "weir-lab: {}: the unprotected server peaks at {} replies/s",
+        stage.server.describe(),
+        count(peak.replies_per_s)
+    );
+    let mut lab = Lab { args, stage, peak };
+    let rows = lab.points()?;
+    let mut steps = Vec::new();
+    if args.step_seconds > 0.0 {
+        for &controlled in &args.controlled {
+            steps.push(lab.step(controlled)?);
+        }
+    }
+    let bursts = (args.burst_seconds > 0.0)
+        .then(|| lab.bursts())
+        .transpose()?;
+    Ok(Results {
+        machine: report::machine(),
+        server: lab.stage.server.describe(),
+        target_wait_ms: args.target_wait_ms,
+        saturation_per_s: lab.peak.replies_per_s,
+        summaries: summaries(args, &rows),
+        steps,
+        bursts,
+        rows,
+    })
+}
+
+fn spec(args: &Args) -> Spec {
+    Spec {
+        program: Program::Pool {
+            workers: args.workers,
+            service_us: args.service_us,
+            occupation: args.occupation,
+            body_bytes: BODY_BYTES,
+            listeners: 1,
+        },
+        port: PORT,
+        backlog: BACKLOG,
+    }
+}
+
+fn base_load(args: &Args, stage: &Stage) -> Load {
+    Load {
+        target: (stage.bed.server_address(false), PORT).into(),
+        rate_per_s: 0.0,
+        pattern: Pattern::Constant,
+        warm_up: args.common.warm_up(),
+        window: args.common.window(),
+        timeout: TIMEOUT,
+        kind: Kind::Rfc793,
+        server_closes_first: true,
+        // Throughput and waits are all known when the window ends.
+        drain: false,
+    }
+}
+
+/// The controller with a target and two classes, none of which has a rate.
+fn policy(args: &Args, controlled: bool) -> Policy {
+    let config = format!(
+        "[[listener]]\nname = \"web\"\naddress = \"0.0.0.0:{PORT}\"\nestablish = \"default\"\n\n\
+         [[class]]\nname = \"gold\"\nlistener = \"web\"\nfrom = \"{GOLD}\"\npriority = 1\n\n\
+         [controller]\ntarget_wait = \"{}ms\"\n",
+        args.target_wait_ms
+    );
+    Policy {
+        label: if controlled { "controller" } else { "default" }.into(),
+        protection: match controlled {
+            true => Protection::Config(config),
+            false => Protection::None,
+        },
+    }
+}
+
+impl Lab<'_> {
+    fn points(&mut self) -> Result<Vec<Row>> {
+        let base = base_load(self.args, &self.stage);
+        let mut rows = Vec::new();
+        for round in 1..=self.args.common.rounds {
+            let beside = saturation::again(&mut self.stage, &base, self.peak, |_, _| {})?;
+            for &multiple in &self.args.multiples {
+                for &controlled in &self.args.controlled {
+                    let load = Load {
+                        rate_per_s: self.peak.replies_per_s * multiple,
+                        ..base.clone()
+                    };
+                    let seen = seen(&self.run(controlled, &load)?, load.window);
+                    let row = Row {
+                        round,
+                        multiple,
+                        controlled,
+                        of_peak: seen.replies_per_s / beside.max(1.0),
+                        seen,
+                    };
+                    eprintln!("{}", progress(&row));
+                    rows.push(row);
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    fn run(&mut self, controlled: bool, load: &Load) -> Result<Measured> {
+        self.stage.measure(&policy(self.args, controlled), load)
+    }
+
+    fn step(&mut self, controlled: bool) -> Result<Step> {
+        let after = Duration::from_secs_f64(self.args.step_seconds);
+        let load = Load {
+            rate_per_s: self.peak.replies_per_s * STEP_BEFORE,
+            pattern: Pattern::Step {
+                factor: STEP_AFTER / STEP_BEFORE,
+                at: BEFORE_STEP,
+            },
+            warm_up: Duration::ZERO,
+            window: BEFORE_STEP + after,
+            ..base_load(self.args, &self.stage)
+        };
+        let measured = self.run(controlled, &load)?;
+        let bins = bins(&measured, load.window);
+        let limit_ms = f64::from(2 * self.args.target_wait_ms);
+        let late = bins
+            .iter()
+            .rfind(|bin| bin.wait_p99_ms > limit_ms && bin.at_s >= 0.0);
+        let step = Step {
+            controlled,
+            settled_after_s: late.map_or(0.0, |bin| bin.at_s + BIN.as_secs_f64()),
+            bins,
+            seen: seen(&measured, load.window),
+        };
+        eprintln!(
+            "  step from {STEP_BEFORE} to {STEP_AFTER}×, {}: settled after {:.1} s",
+            name(controlled),
+            step.settled_after_s
+        );
+        Ok(step)
+    }
+
+    fn bursts(&mut self) -> Result<Seen> {
+        let load = Load {
+            rate_per_s: self.peak.replies_per_s * BURSTS_MULTIPLE,
+            pattern: BURSTS,
+            window: Duration::from_secs_f64(self.args.burst_seconds),
+            drain: true,
+            ..base_load(self.args, &self.stage)
+        };
+        let seen = seen(&self.run(true, &load)?, load.window);
+        eprintln!(
+            "  bursts at {BURSTS_MULTIPLE}×: {} turned away, {} waited for a SYN, {} policed; wait p99 {} ms",
+            seen.turned_away,
+            seen.waited_for_syn,
+            seen.policed,
+            ms(seen.wait.p99_ms)
+        );
+        Ok(seen)
+    }
+}
+
+fn name(controlled: bool) -> &'static str {
+    if controlled {
+        "controller"
+    } else {
+        "kernel alone"
+    }
+}
+
+fn seen(measured: &Measured, window: Duration) -> Seen {
+    let run = &measured.run;
+    let fate = &run.tally.fate;
+    let accepts = in_window(measured);
+    let gold = accepts.iter().filter(|record| is_gold(record)).count() as f64;
+    let gold_share = f64::from(u8::MAX) / 4096.0;
+    let status = measured
+        .account
+        .as_ref()
+        .and_then(|account| account.status.as_ref());
+    Seen {
+        offered_per_s: run.offered_per_s,
+        replies_per_s: run.tally.wire.replies as f64 / window.as_secs_f64(),
+        wait: waits(&accepts),
+        gold_served: gold / (fate.started as f64 * gold_share).max(1.0),
+        turned_away: fate.refused + fate.reset + fate.timed_out,
+        waited_for_syn: fate.waited_for_syn,
+        policed: status.map_or(0, policed),
+        flaw: run.flaw.clone(),
+    }
+}
+
+fn in_window(measured: &Measured) -> Vec<Record> {
+    let (begin, end) = measured.window;
+    let accepts = measured.accepts.iter().copied();
+    accepts
+        .filter(|record| (begin..end).contains(&record.accepted))
+        .collect()
+}
+
+fn is_gold(record: &Record) -> bool {
+    matches!(record.source, std::net::IpAddr::V4(ip) if ip.octets()[..3] == [10, 128, 0])
+}
+
+fn waits(accepts: &[Record]) -> Times {
+    let mut waits: Histogram<u64> = new_histogram();
+    for wait in accepts.iter().filter_map(|record| record.wait) {
+        waits.saturating_record((wait.as_micros() as u64).max(1));
+    }
+    Times::of(&waits)
+}
+
+/// All verdicts of policing, over all listeners and classes.
+fn policed(status: &Value) -> u64 {
+    const VERDICTS: [&str; 2] = ["syn_dropped_rate", "syn_reset_rate"];
+    let listeners = status["listeners"].as_array().into_iter().flatten();
+    let counters = listeners.flat_map(|listener| {
+        VERDICTS.map(|verdict| listener["counters"][verdict].as_u64().unwrap_or(0))
+    });
+    counters.sum()
+}
+
+/// The course over the window, in seconds from the step.
+fn bins(measured: &Measured, window: Duration) -> Vec<Bin> {
+    let (begin, _) = measured.window;
+    let count = (window.as_nanos() / BIN.as_nanos()) as usize;
+    let mut accepts: Vec<Vec<Record>> = vec![Vec::new(); count];
+    for record in &measured.accepts {
+        let index = record.accepted.saturating_sub(begin).as_nanos() / BIN.as_nanos();
+        if let Some(bin) = accepts.get_mut(index as usize) {
+            bin.push(*record);
+        }
+    }
+    let bin = |(index, accepts): (usize, &Vec<Record>)| Bin {
+        at_s: (index as f64 * BIN.as_secs_f64()) - BEFORE_STEP.as_secs_f64(),
+        accepts_per_s: accepts.len() as f64 / BIN.as_secs_f64(),
+        wait_p99_ms: waits(accepts).p99_ms,
+    };
+    accepts.iter().enumerate().map(bin).collect()
+}
+
+fn progress(row: &Row) -> String {
+    let flaw = row.seen.flaw.as_ref();
+    format!(
+        "  {:>4}× {:<12} {:>6.0} replies/s ({:>3.0} % of the peak), wait p99 {:>7} ms, gold served {:>3.0} %{}",
+        row.multiple,
+        name(row.controlled),
+        row.seen.replies_per_s,
+        row.of_peak * 100.0,
+        ms(row.seen.wait.p99_ms),
+        row.seen.gold_served * 100.0,
+        flaw.map_or(String::new(), |flaw| format!(
+            "\n      ! THIS POINT DOES NOT COUNT: {flaw}"
+        ))
+    )
+}
+
+fn summaries(args: &Args, rows: &[Row]) -> Vec<Summary> {
+    let mut summaries = Vec::new();
+    for &multiple in &args.multiples {
+        for &controlled in &args.controlled {
+            let rounds: Vec<&Row> = rows
+                .iter()
+                .filter(|row| (row.multiple, row.controlled) == (multiple, controlled))
+                .collect();
+            let spread = |value: fn(&Row) -> f64| Spread::of(rounds.iter().map(|row| value(row)));
+            summaries.push(Summary {
+                multiple,
+                controlled,
+                replies_per_s: spread(|row| row.seen.replies_per_s),
+                of_peak: spread(|row| row.of_peak),
+                wait_p99_ms: spread(|row| row.seen.wait.p99_ms),
+                gold_served: spread(|row| row.seen.gold_served),
+                turned_away: spread(|row| row.seen.turned_away as f64),
+            });
+        }
+    }
+    summaries
+}
+
+/// Runs the experiment of the command line.
+pub fn run(args: &Args) -> Result<()> {
+    let results = measure(args)?;
+    let out = args.common.out("controller");
+    let json = report::write_json(&results, &out)?;
+    picture(&results).write(&out, "controller")?;
+    if args.common.json {
+        println!("{json}");
+    } else {
+        print!("{}", tables(&results));
+    }
+    Ok(())
+}
+
+fn tables(results: &Results) -> String {
+    let head = [
+        "load",
+        "",
+        "replies/s",
+        "of peak",
+        "wait p99 ms",
+        "gold served",
+        "turned away",
+    ];
+    let row = |summary: &Summary| {
+        vec![
+            format!("{}×", summary.multiple),
+            name(summary.controlled).to_string(),
+            summary.replies_per_s.cell(0),
+            summary.of_peak.percent_cell(),
+            summary.wait_p99_ms.cell(1),
+            summary.gold_served.percent_cell(),
+            summary.turned_away.cell(0),
+        ]
+    };
+    let rows: Vec<Vec<String>> = results.summaries.iter().map(row).collect();
+    let mut text = format!(
+        "{}\n{}: peak {:.0} replies/s; target {} ms\n\n{}",
+        results.machine,
+        results.server,
+        results.saturation_per_s,
+        results.target_wait_ms,
+        table(&head, &rows)
+    );
+    for step in &results.steps {
+        text += &format!(
+            "\nstep {STEP_BEFORE} to {STEP_AFTER}×, {}: settled after {:.1} s",
+            name(step.controlled),
+            step.settled_after_s
+        );
+    }
+    if let Some(seen) = &results.bursts {
+        text += &format!(
+            "\nbursts at {BURSTS_MULTIPLE}×: {} turned away, {} SYNs policed, {:.0} connections/s",
+            seen.turned_away, seen.policed, seen.offered_per_s
+        );
+    }
+    text + "\n"
+}
+
+fn picture(results: &Results) -> Picture {
+    let steps = || results.steps.iter();
+    let course = |value: fn(&Bin) -> f64| {
+        let line = |step: &Step| Line {
+            name: usize::from(step.controlled),
+            points: step
+                .bins
+                .iter()
+                .map(|bin| (bin.at_s + BEFORE_STEP.as_secs_f64(), value(bin)))
+                .collect(),
+            ..Line::default()
+        };
+        steps().map(line).collect::<Vec<_>>()
+    };
+    let by_load = |value: fn(&Summary) -> Spread| {
+        let line = |controlled: bool| {
+            let of = results
+                .summaries
+                .iter()
+                .filter(|s| s.controlled == controlled);
+            super::line(usize::from(controlled), of.map(|s| (s.multiple, value(s))))
+        };
+        vec![line(false), line(true)]
+    };
+    let limit = f64::from(2 * results.target_wait_ms);
+    let twice = || vec![(limit, "twice the target".to_string())];
+    let step_at = format!(
+        "Seconds; the load rises from {STEP_BEFORE} to {STEP_AFTER} × saturation at {}",
+        BEFORE_STEP.as_secs()
+    );
+    let loads = "Load, multiples of saturation";
+    Picture {
+        title: "The controller: a target for the wait, no rate set by hand".into(),
+        note: format!(
+            "{}; {}; target {} ms",
+            results.machine, results.server, results.target_wait_ms
+        ),
+        panels: vec![
+            Panel {
+                title: "Throughput over the peak".into(),
+                x_title: loads.into(),
+                lines: by_load(|s| s.of_peak),
+                marks: vec![(0.97, "97 %".into())],
+                ..Panel::default()
+            },
+            Panel {
+                title: "Wait in the accept queue, 99th percentile, ms".into(),
+                x_title: loads.into(),
+                lines: by_load(|s| s.wait_p99_ms),
+                marks: twice(),
+                logarithmic: true,
+            },
+            Panel {
+                title: "Accepts/s".into(),
+                x_title: step_at.clone(),
+                lines: course(|bin| bin.accepts_per_s),
+                ..Panel::default()
+            },
+            Panel {
+                title: "Wait in the accept queue, 99th percentile of 100 ms, ms".into(),
+                x_title: step_at,
+                lines: course(|bin| bin.wait_p99_ms),
+                marks: twice(),
+                logarithmic: true,
+            },
+        ],
+        names: vec!["kernel alone".into(), "controller".into()],
+    }
+}
+
+/// One multiple, a step and a few seconds of bursts, for tests.
+pub fn short(weir: Option<std::path::PathBuf>) -> Args {
+    Args {
+        multiples: vec![2.0],
+        step_seconds: 4.0,
+        burst_seconds: 5.0,
+        target_wait_ms: 20,
+        workers: 8,
+        service_us: 4000,
+        occupation: Occupation::Wait,
+        controlled: vec![false, true],
+        common: Common::short(Duration::from_secs(2), weir),
+    }
+}

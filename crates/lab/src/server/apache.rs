@@ -1,0 +1,55 @@
+//! Apache with the prefork model: each process has one connection at a time, as in VTFM01.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use super::{FILE_BYTES, Spec, write_document};
+use crate::error::{Context, Result};
+
+/// Where Debian puts the modules.
+const MODULES: &str = "/usr/lib/apache2/modules";
+/// What Debian's processes run as; Apache refuses to serve as root.
+const USER: &str = "www-data";
+
+/// Apache in the foreground with so many processes, no more and no fewer.
+pub(super) fn command(spec: &Spec, directory: &Path, workers: usize) -> Result<Command> {
+    let (port, backlog) = (spec.port, spec.backlog);
+    let root = directory.display();
+    // Keep-alive off: a new connection for each request, which the server closes (the paper's Webstone).
+    let conf = format!(
+        "ServerRoot {root}
+ServerName weir-lab
+PidFile {root}/apache.pid
+DefaultRuntimeDir {root}
+ErrorLog {root}/stderr
+LogLevel crit
+LoadModule mpm_prefork_module {MODULES}/mod_mpm_prefork.so
+LoadModule authz_core_module {MODULES}/mod_authz_core.so
+LoadModule dir_module {MODULES}/mod_dir.so
+User {USER}
+Group {USER}
+Listen {port}
+ListenBacklog {backlog}
+ServerLimit {workers}
+MaxRequestWorkers {workers}
+StartServers {workers}
+MinSpareServers {workers}
+MaxSpareServers {workers}
+MaxConnectionsPerChild 0
+KeepAlive Off
+HostnameLookups Off
+DocumentRoot {root}/www
+DirectoryIndex index.html
+"
+    );
+    let path = directory.join("apache.conf");
+    let written = std::fs::write(&path, conf)
+        .and_then(|()| write_document(directory, FILE_BYTES))
+        // Its processes are another user's.
+        .and_then(|()| std::fs::set_permissions(directory, PermissionsExt::from_mode(0o755)));
+    written.context(format!("cannot write Apache's files in {root}"))?;
+    let mut command = Command::new("apache2");
+    command.arg("-f").arg(path).args(["-D", "FOREGROUND"]);
+    Ok(command)
+}

@@ -1,0 +1,162 @@
+//! A `weir run` of an experiment's own: its configuration, its runtime directory, its end.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::error::{Context, Error, Result};
+use crate::interrupt;
+use crate::netns::Netns;
+use crate::program;
+
+const START_LIMIT: Duration = Duration::from_secs(15);
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(5);
+
+/// A running weir; killed on drop.
+#[derive(Debug)]
+pub struct Weir<'a> {
+    netns: &'a Netns,
+    program: PathBuf,
+    /// Configuration, stderr, and weir's runtime directory.
+    folder: tempfile::TempDir,
+    child: Child,
+}
+
+impl<'a> Weir<'a> {
+    /// Starts `weir run` with this configuration inside a namespace, and waits until it says that it runs.
+    pub fn run(netns: &'a Netns, program: Option<&Path>, config: &str) -> Result<Weir<'a>> {
+        let program = match program {
+            Some(path) => path.to_path_buf(),
+            None => program::find("weir")?,
+        };
+        let folder = tempfile::TempDir::with_prefix("weir-lab-weir-")
+            .context("cannot create a directory for weir")?;
+        let file = folder.path().join("weir.toml");
+        std::fs::write(&file, config).context(format!("cannot write {}", file.display()))?;
+        let stderr = folder.path().join("stderr");
+        let stderr = std::fs::File::create(&stderr)
+            .context(format!("cannot create {}", stderr.display()))?;
+        let mut command = command(&program, folder.path());
+        command.arg("run").arg("--config").arg(&file).stderr(stderr);
+        let child = netns.run(|| {
+            let started = command.spawn();
+            started.context(format!("cannot start `{} run`", program.display()))
+        })?;
+        let mut weir = Weir {
+            netns,
+            program,
+            folder,
+            child,
+        };
+        weir.await_running()?;
+        Ok(weir)
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn await_running(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            interrupt::check()?;
+            self.check_alive()?;
+            if let Ok(status) = self.status()
+                && status["running"] == true
+            {
+                return Ok(());
+            }
+            if begun.elapsed() > START_LIMIT {
+                return Err(
+                    self.failure(&format!("it does not run {START_LIMIT:?} after its start"))
+                );
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Runs a weir command beside it, with the same runtime directory.
+    pub fn command(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = command(&self.program, self.folder.path());
+        command.args(arguments).stdout(Stdio::piped());
+        let shown = arguments.join(" ");
+        let output = self.netns.run(|| {
+            command
+                .output()
+                .context(format!("cannot run `weir {shown}`"))
+        })?;
+        if output.status.success() {
+            return Ok(output);
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(Error::failed(format!("`weir {shown}` failed"), said.trim()))
+    }
+
+    /// `weir status --json`.
+    pub fn status(&self) -> Result<Value> {
+        let output = self.command(&["status", "--json"])?;
+        serde_json::from_slice(&output.stdout).context("cannot read weir's status")
+    }
+
+    /// Fails, with its stderr, if it has ended by itself.
+    pub fn check_alive(&mut self) -> Result<()> {
+        match self.child.try_wait().context("cannot look after weir")? {
+            None => Ok(()),
+            Some(status) => Err(self.failure(&format!("it ended with {status}"))),
+        }
+    }
+
+    fn failure(&self, what: &str) -> Error {
+        let stderr = std::fs::read_to_string(self.folder.path().join("stderr"));
+        let stderr = stderr.unwrap_or_default();
+        Error::failed(
+            "`weir run` did not protect",
+            format!("{what}; stderr: {}", stderr.trim()),
+        )
+    }
+
+    /// Ends it in order.
+    pub fn end(mut self) -> Result<()> {
+        self.check_alive()?;
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).context("cannot end weir")?;
+        let begun = Instant::now();
+        while self
+            .child
+            .try_wait()
+            .context("cannot wait for weir")?
+            .is_none()
+        {
+            if begun.elapsed() > STOP_LIMIT {
+                return Err(self.failure(&format!("it did not end {STOP_LIMIT:?} after SIGTERM")));
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Weir<'_> {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn command(program: &Path, runtime: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .arg("--runtime-dir")
+        .arg(runtime)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}

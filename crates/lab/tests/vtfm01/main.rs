@@ -1,0 +1,120 @@
+//! The figures of VTFM01 in short (`weir-lab vtfm01 …`), on the real kernel.
+//!
+//! The servers wait and do not compute, so a busy machine changes little; bounds are far from what a quiet
+//! machine shows (experiments/vtfm01), and near enough that a mechanism which does nothing fails them.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use weir_lab::experiments::vtfm01::order::Queue;
+use weir_lab::experiments::vtfm01::overload::{self, Way};
+use weir_lab::experiments::vtfm01::preferred::{self, Protection};
+use weir_lab::experiments::vtfm01::priorities::{self, Order};
+use weir_lab::experiments::vtfm01::{controller, order};
+use weir_lab::netns::require_root;
+use weir_lab::program;
+
+/// Whether the test can run; says why not.
+fn can_run() -> bool {
+    match require_root() {
+        Ok(()) => true,
+        Err(error) => {
+            println!("SKIP: {error}");
+            false
+        }
+    }
+}
+
+/// The program of this name, built if cargo has not built it beside this test already.
+fn built(package: &str) -> PathBuf {
+    if program::find(package).is_err() {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--package", package]);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success());
+    }
+    program::find(package).unwrap()
+}
+
+fn weir() -> Option<PathBuf> {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    Some(PROGRAM.get_or_init(|| built("weir")).clone())
+}
+
+#[test]
+fn greedy_clients_take_an_unprotected_server_from_a_preferred_one() {
+    if !can_run() {
+        return;
+    }
+    let results = preferred::measure(&preferred::short(&[Protection::None], weir())).unwrap();
+    let kept = results.least_kept(Protection::None);
+    assert!((0.05..0.6).contains(&kept), "kept {kept:.2}: {results:#?}");
+}
+
+#[test]
+fn without_priority_equal_classes_get_equal_shares() {
+    if !can_run() {
+        return;
+    }
+    let results = priorities::measure(&priorities::short(&[Order::Fifo], weir())).unwrap();
+    let shares = results.fullest(Order::Fifo).unwrap().replies_per_s;
+    let least = shares
+        .iter()
+        .map(|share| share.median)
+        .fold(f64::MAX, f64::min);
+    let most = shares.iter().map(|share| share.median).fold(0.0, f64::max);
+    assert!(least > 0.7 * most, "{results:#?}");
+}
+
+#[test]
+fn a_stopped_server_of_the_kernel_s_queue_accepts_in_the_order_of_arrival() {
+    if !can_run() {
+        return;
+    }
+    let args = order::Args {
+        queues: vec![Queue::Fifo],
+        ..order::short(weir())
+    };
+    let row = &order::measure(&args).unwrap().rows[0];
+    assert_eq!(row.accepted, row.arrived);
+    assert!(row.inversions > 800, "{row:?}");
+}
+
+#[test]
+fn class_listeners_serve_the_high_class_at_once_and_the_kernel_s_queue_does_not() {
+    if !can_run() {
+        return;
+    }
+    let args = overload::Args {
+        ways: vec![Way::Fifo, Way::ClassListeners],
+        ..overload::short(weir())
+    };
+    let results = overload::measure(&args).unwrap();
+    let [fifo, listeners] = &results.summaries[..] else {
+        panic!("two ways: {results:#?}");
+    };
+    assert!(
+        listeners.p50_ms[0].median < 0.2 * fifo.p50_ms[0].median,
+        "{results:#?}"
+    );
+}
+
+#[test]
+fn twice_its_saturation_fills_the_kernel_s_accept_queue() {
+    if !can_run() {
+        return;
+    }
+    let args = controller::Args {
+        step_seconds: 0.0,
+        burst_seconds: 0.0,
+        controlled: vec![false],
+        ..controller::short(weir())
+    };
+    let results = controller::measure(&args).unwrap();
+    let seen = &results.rows[0].seen;
+    assert!(seen.wait.p99_ms > 200.0, "{results:#?}");
+    assert!(seen.wait.count > 500, "{results:#?}");
+}
