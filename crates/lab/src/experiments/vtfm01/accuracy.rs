@@ -236,15 +236,16 @@ impl Sender {
                 Some(rate) => ((begun.elapsed().as_secs_f64() * rate) as u64 + 1).min(syns),
                 None => syns,
             };
-            for _ in sent..due.min(sent + PER_TURN) {
+            let turn = due.saturating_sub(sent).min(PER_TURN);
+            for _ in 0..turn {
                 self.syn(stage)?;
-                sent += 1;
+            }
+            if turn > 0 {
                 last = begun.elapsed();
             }
+            sent += turn;
             discard(stage)?;
-            if sent % 1024 == 0 {
-                interrupt::check()?;
-            }
+            interrupt::check()?;
         }
         Ok(last)
     }
