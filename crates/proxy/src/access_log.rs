@@ -33,6 +33,10 @@ pub struct Entry {
     pub status: Cell<Option<u16>>,
     /// Bytes of bodies and tunnels, from the client and to it.
     pub bytes: Cell<(u64, u64)>,
+    /// Of these, those that splice(2) moved, and those that the kernel carried from socket to socket.
+    by_kernel: Cell<(u64, u64)>,
+    /// Of these, those that were sent from the cache's memory.
+    by_cache: Cell<u64>,
     /// The last server that was tried.
     pub backend: Cell<Option<SocketAddr>>,
     /// On a connection that was open already.
@@ -57,6 +61,8 @@ impl Entry {
             target,
             status: Cell::default(),
             bytes: Cell::default(),
+            by_kernel: Cell::default(),
+            by_cache: Cell::default(),
             backend: Cell::default(),
             reused: Cell::default(),
             retries: Cell::default(),
@@ -69,6 +75,35 @@ impl Entry {
     pub fn moved(&self, up: u64, down: u64) {
         let (before_up, before_down) = self.bytes.get();
         self.bytes.set((before_up + up, before_down + down));
+    }
+
+    /// Says that of the bytes moved so many were spliced, and so many redirected.
+    pub fn moved_by_kernel(&self, spliced: u64, redirected: u64) {
+        let (spliced_before, redirected_before) = self.by_kernel.get();
+        let sums = (spliced_before + spliced, redirected_before + redirected);
+        self.by_kernel.set(sums);
+    }
+
+    /// Adds bytes that the client got from the cache.
+    pub fn sent_by_cache(&self, down: u64) {
+        self.moved(0, down);
+        self.by_cache.set(self.by_cache.get() + down);
+    }
+
+    /// What moved most of the bytes; `None` if there were none.
+    fn engine(&self) -> Option<&'static str> {
+        let (up, down) = self.bytes.get();
+        let (spliced, redirected) = self.by_kernel.get();
+        let cached = self.by_cache.get();
+        let copied = (up + down).saturating_sub(spliced + redirected + cached);
+        let engines = [
+            (copied, "copy"),
+            (spliced, "splice"),
+            (redirected, "sockmap"),
+            (cached, "cache"),
+        ];
+        let (bytes, engine) = engines.into_iter().max_by_key(|(bytes, _)| *bytes)?;
+        (bytes > 0).then_some(engine)
     }
 
     /// Says why there is no whole reply.
@@ -88,6 +123,7 @@ impl Entry {
             status: self.status.get(),
             bytes_up,
             bytes_down,
+            engine: self.engine(),
             duration_ms: millis(duration),
             backend: self.backend.get(),
             reused: self.reused.get(),
@@ -118,6 +154,8 @@ struct Line<'a> {
     status: Option<u16>,
     bytes_up: u64,
     bytes_down: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine: Option<&'static str>,
     duration_ms: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     backend: Option<SocketAddr>,
@@ -274,6 +312,23 @@ mod tests {
     }
 
     #[test]
+    fn the_engine_is_what_moved_most_of_the_bytes() {
+        let entry = Entry::new("127.0.0.1:1".parse().unwrap(), None);
+        assert_eq!(entry.engine(), None);
+        entry.moved(10, 90);
+        assert_eq!(entry.engine(), Some("copy"));
+        entry.moved_by_kernel(40, 0);
+        assert_eq!(entry.engine(), Some("copy"));
+        entry.moved_by_kernel(20, 0);
+        assert_eq!(entry.engine(), Some("splice"));
+        entry.moved(0, 200);
+        entry.moved_by_kernel(0, 200);
+        assert_eq!(entry.engine(), Some("sockmap"));
+        entry.sent_by_cache(1000);
+        assert_eq!(entry.engine(), Some("cache"));
+    }
+
+    #[test]
     fn a_line_is_json_with_what_is_known() {
         let request = ("GET".to_owned(), "/\"\u{1}".to_owned());
         let entry = Entry::new("127.0.0.1:1".parse().unwrap(), Some(request));
@@ -286,7 +341,7 @@ mod tests {
         let (_, rest) = json.split_once(",\"proxy\"").unwrap();
         assert_eq!(
             rest,
-            r#":"edge","client":"127.0.0.1:1","method":"GET","target":"/\"\u0001","status":502,"bytes_up":11,"bytes_down":22,"duration_ms":1.5,"reused":false,"retries":0,"tunnel":false,"reason":"connection_refused"}"#
+            r#":"edge","client":"127.0.0.1:1","method":"GET","target":"/\"\u0001","status":502,"bytes_up":11,"bytes_down":22,"engine":"copy","duration_ms":1.5,"reused":false,"retries":0,"tunnel":false,"reason":"connection_refused"}"#
         );
     }
 }

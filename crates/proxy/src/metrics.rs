@@ -34,6 +34,7 @@ counters! {
         tunnels: "tunnels opened: CONNECT, Upgrade, and every connection of mode tcp",
         bytes_up: "bytes of bodies and tunnels from clients to servers",
         bytes_down: "bytes of bodies and tunnels from servers to clients",
+        bytes_spliced: "of these, bytes that splice(2) moved",
         bytes_redirected: "of these, bytes that went from socket to socket inside the kernel (engine sockmap)",
         replies_refused: "replies that the proxy itself gave: bad requests, no backend, timeouts",
         transfers_broken: "transfers that a connection's failure ended early",
@@ -67,6 +68,19 @@ counters! {
         checks: "health checks made",
         checks_failed: "health checks that failed",
         downs: "times that health checks took the backend out",
+    }
+}
+
+counters! {
+    /// What became of clients of one priority that had to wait for a connection to a backend. Written
+    /// under the lock of the queue.
+    QueueCounters {
+        waited: "clients that had to wait for a connection",
+        served: "of these, clients that got one",
+        refused: "clients that a full queue had no room for, or no longer",
+        late: "clients that waited for queue_timeout in vain",
+        gone: "clients that went away while they waited",
+        wait_ns: "time that those who got a connection waited, in ns",
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use common::{Origin, PATIENCE, connect};
 use serde_json::Value;
-use weir_core::proxy::{Mode, Proxy};
+use weir_core::proxy::{Engine, Mode, Proxy};
 use weir_proxy::Server;
 
 /// A log in a folder of its own.
@@ -247,4 +247,38 @@ fn a_reply_from_the_cache_is_logged_with_its_status_and_size() {
         "{lines:?}"
     );
     assert!(lines[1].get("backend").is_none(), "{lines:?}");
+}
+
+#[test]
+fn the_engine_of_a_line_is_the_one_that_moved_its_bytes() {
+    let origin = Origin::start();
+    for (engine, path, expected) in [
+        (Engine::Auto, "/length/100", "copy"),
+        (Engine::Auto, "/length/1000000", "splice"),
+        (Engine::Copy, "/length/1000000", "copy"),
+        (Engine::Splice, "/length/1000000", "splice"),
+    ] {
+        let log = Log::new("engine");
+        for mode in [Mode::Reverse, Mode::Tcp] {
+            let mut settings = log.settings(mode, &[origin.address]);
+            settings.engine = engine;
+            let proxy = Server::start(settings).unwrap();
+            let mut client = connect(proxy.address());
+            assert_eq!(client.get(path).status(), 200);
+            drop(client);
+            let totals = proxy.totals();
+            end(proxy);
+            let line = log.lines().pop().unwrap();
+            assert_eq!(line["engine"], expected, "{engine:?} {mode:?} {path}");
+            if mode == Mode::Reverse {
+                let spliced = common::total(&totals, "bytes_spliced") > 500_000;
+                assert_eq!(spliced, expected == "splice");
+            }
+        }
+    }
+    let log = Log::new("no-engine");
+    let proxy = log.start(Mode::Reverse, &[origin.address]);
+    connect(proxy.address()).get("/length/0");
+    end(proxy);
+    assert_eq!(log.lines()[0].get("engine"), None);
 }

@@ -29,7 +29,9 @@ use weir_core::redirect::Redirector;
 
 use crate::access_log::{self, AccessLog};
 use crate::cache::Cache;
-use crate::metrics::{BackendCounters, BackendGauges, HealthCounters, ListenerCounters};
+use crate::metrics::{
+    BackendCounters, BackendGauges, HealthCounters, ListenerCounters, QueueCounters,
+};
 use crate::runtime::Sender;
 use crate::upstream::{self, Checks, Gate, HealthBoard, Question};
 use bell::AtEnd;
@@ -364,6 +366,13 @@ impl Server {
         self.shared.gate.as_ref().map_or(0, |gate| gate.waiting())
     }
 
+    /// How many of them are of each priority, 1 to 64; only those of which there are any.
+    pub fn waiting_by_priority(&self) -> Vec<(u8, u32)> {
+        let waiting = self.shared.gate.as_ref().map(|gate| gate.waiting_of());
+        let by_priority = (1..).zip(waiting.into_iter().flatten());
+        by_priority.filter(|(_, waiting)| *waiting > 0).collect()
+    }
+
     /// Connections to servers now, busy and idle, and what health checks say of each backend.
     pub fn servers(&self) -> Servers {
         let threads = || self.threads.iter().map(|thread| &thread.counters);
@@ -404,7 +413,21 @@ impl Server {
                 listener.map(|counters| counters.values().collect()),
             ),
             backends: backends.map(backend).collect(),
+            queue: self.queue_totals(),
         }
+    }
+
+    fn queue_totals(&self) -> Vec<(u8, Vec<Total>)> {
+        let Some(gate) = &self.shared.gate else {
+            return Vec::new();
+        };
+        let ranks = gate.counters().iter().zip(1..);
+        let totals = ranks.map(|(counters, priority)| {
+            let values = std::iter::once(counters.values().collect());
+            (priority, sum(QueueCounters::NAMES, values))
+        });
+        let happened = |totals: &[Total]| totals.iter().any(|total| total.value > 0);
+        totals.filter(|(_, totals)| happened(totals)).collect()
     }
 
     /// Looks after threads that have ended. One that fell, by a panic or because epoll failed, is

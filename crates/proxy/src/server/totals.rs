@@ -9,6 +9,9 @@ pub struct Totals {
     pub listener: Vec<Total>,
     /// Each backend with its address.
     pub backends: Vec<(SocketAddr, Vec<Total>)>,
+    /// Clients that had to wait for a connection to a backend, by their class's priority, 1 to 64;
+    /// only those priorities of which there were any.
+    pub queue: Vec<(u8, Vec<Total>)>,
 }
 
 /// One sum.
@@ -26,11 +29,17 @@ impl Totals {
     /// Adds what another generation of the same proxy did; backends that it alone had come with it.
     pub fn add(&mut self, other: &Totals) {
         add(&mut self.listener, &other.listener);
-        for (address, totals) in &other.backends {
-            match self.backends.iter_mut().find(|(own, _)| own == address) {
-                Some((_, own)) => add(own, totals),
-                None => self.backends.push((*address, totals.clone())),
-            }
+        add_by_key(&mut self.backends, &other.backends);
+        add_by_key(&mut self.queue, &other.queue);
+        self.queue.sort_by_key(|(priority, _)| *priority);
+    }
+}
+
+fn add_by_key<K: PartialEq + Copy>(to: &mut Vec<(K, Vec<Total>)>, more: &[(K, Vec<Total>)]) {
+    for (key, totals) in more {
+        match to.iter_mut().find(|(own, _)| own == key) {
+            Some((_, own)) => add(own, totals),
+            None => to.push((*key, totals.clone())),
         }
     }
 }
@@ -100,6 +109,7 @@ mod tests {
             sums.add(&Totals {
                 listener: vec![total(value)],
                 backends: vec![(at(port), vec![total(value)])],
+                ..Totals::default()
             });
         }
         assert_eq!(sums.listener, [total(9)]);

@@ -379,12 +379,14 @@ impl Worker {
         client.note(|entry| {
             entry.tunnel.set(true);
             entry.moved(tunnelled.forth, tunnelled.back);
+            entry.moved_by_kernel(tunnelled.spliced, tunnelled.redirected);
             if let Err(broken) = &tunnelled.end {
                 entry.because(broken.error().to_string());
             }
         });
         self.counters.bytes_up.add(tunnelled.forth);
         self.counters.bytes_down.add(tunnelled.back);
+        self.counters.bytes_spliced.add(tunnelled.spliced);
         self.counters.bytes_redirected.add(tunnelled.redirected);
         match &tunnelled.end {
             Ok(()) => {}

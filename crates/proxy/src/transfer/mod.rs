@@ -59,6 +59,37 @@ pub enum Limit {
     UntilEnd,
 }
 
+/// Bytes that went by, counted as they go.
+#[derive(Debug, Default)]
+pub struct Moved {
+    bytes: Cell<u64>,
+    spliced: Cell<u64>,
+}
+
+impl Moved {
+    /// All of them.
+    pub fn get(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// Those that splice(2) moved.
+    pub fn spliced(&self) -> u64 {
+        self.spliced.get()
+    }
+
+    /// Counts bytes that were copied.
+    pub fn add(&self, bytes: u64) {
+        self.bytes.set(self.bytes.get() + bytes);
+    }
+
+    fn add_step(&self, bytes: u64, course: &Course) {
+        self.add(bytes);
+        if course.spliced {
+            self.spliced.set(self.spliced.get() + bytes);
+        }
+    }
+}
+
 /// How a transfer is made.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
@@ -99,7 +130,7 @@ pub fn transfer(
     to: &TcpStream,
     limit: Limit,
     rules: Rules,
-    moved: &Cell<u64>,
+    moved: &Moved,
 ) -> impl Future<Output = Result<u64, Broken>> {
     let mut course = Course::new(limit, rules);
     let mut turn = 0;
@@ -120,7 +151,7 @@ pub fn transfer(
                 break;
             }
             course.advance(step);
-            moved.set(moved.get() + step as u64);
+            moved.add_step(step as u64, &course);
             turn += step as u64;
             if turn >= TURN_BYTES {
                 turn = 0;
@@ -170,11 +201,13 @@ fn begin(
         false => usize::MAX,
     };
     course.slow &= room < AMPLE_ROOM_BYTES;
+    course.spliced = false;
     let most = room.min(course.left().try_into().unwrap_or(usize::MAX));
     if course.splices
         && room >= SPLICE_ROOM_BYTES
         && let Some(pipe) = lanes.pipes.lend()
     {
+        course.spliced = true;
         return splice::begin(pipe, from, to, most, course);
     }
     copy::begin(lanes.buffers.lend(), from, to, most, course)
@@ -203,6 +236,8 @@ struct Course {
     moved: u64,
     /// Whether the next step splices.
     splices: bool,
+    /// Whether the last one did: it may have found no room or no pipe for that.
+    spliced: bool,
     /// Whether the receiver's socket has been full.
     slow: bool,
     /// Whether the last segment of this step waits for the next step's first bytes.
@@ -230,6 +265,7 @@ impl Course {
             rules,
             moved: 0,
             splices,
+            spliced: false,
             slow: false,
             more: false,
             short_steps: 0,

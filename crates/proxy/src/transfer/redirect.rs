@@ -19,7 +19,7 @@ use std::time::Duration;
 use weir_core::proxy::Engine;
 use weir_core::redirect::{self, Left, Pair, Sockets, Way};
 
-use super::{Broken, Course, Lanes, Limit, Rules, TURN_BYTES, Tunnelled, step};
+use super::{Broken, Course, Lanes, Limit, Moved, Rules, TURN_BYTES, Tunnelled, step};
 use crate::runtime::{Doorbell, Handle, TaskId, TcpStream, try_both};
 
 /// Messages this long at most are better redirected than received and sent, by measurement. The
@@ -90,10 +90,11 @@ pub async fn tunnel(
         short_in_a_row: Cell::new(0),
     };
     let end = tunnel.carry(redirect).await;
-    let [forth, back] = tunnel.ways.map(|way| way.moved.get());
+    let [forth, back] = tunnel.ways.map(|way| way.moved);
     Tunnelled {
-        forth,
-        back,
+        forth: forth.get(),
+        back: back.get(),
+        spliced: forth.spliced() + back.spliced(),
         redirected: tunnel.redirected.get(),
         end,
     }
@@ -122,7 +123,7 @@ struct State {
     /// Its sender's end has come and gone on.
     ended: Cell<bool>,
     /// All bytes that went on.
-    moved: Cell<u64>,
+    moved: Moved,
     /// Bytes that user space received since the sockets were joined.
     received: Cell<u64>,
 }
@@ -351,7 +352,7 @@ impl Tunnel<'_> {
                 Some(bytes) => {
                     course.advance(bytes);
                     turn += bytes as u64;
-                    self.took(way, bytes);
+                    self.took(way, bytes, &course);
                 }
             }
             if turn >= TURN_BYTES {
@@ -375,14 +376,13 @@ impl Tunnel<'_> {
     }
 
     fn count(&self, way: Way, bytes: u64) {
-        let moved = &self.ways[way].moved;
-        moved.set(moved.get() + bytes);
+        self.ways[way].moved.add(bytes);
     }
 
-    fn took(&self, way: Way, bytes: usize) {
+    fn took(&self, way: Way, bytes: usize, course: &Course) {
         let state = &self.ways[way];
         state.received.set(state.received.get() + bytes as u64);
-        self.count(way, bytes as u64);
+        state.moved.add_step(bytes as u64, course);
         self.short_in_a_row.set(match bytes <= SHORT_BYTES {
             true => self.short_in_a_row.get().saturating_add(1),
             false => 0,

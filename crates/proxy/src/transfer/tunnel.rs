@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::pin::pin;
 
-use super::{Broken, Lanes, Limit, Rules, redirect, transfer};
+use super::{Broken, Lanes, Limit, Moved, Rules, redirect, transfer};
 use crate::runtime::{TcpStream, try_both};
 
 /// What went through a tunnel, and how it ended.
@@ -13,6 +13,8 @@ pub struct Tunnelled {
     pub forth: u64,
     /// Bytes from the second to the first.
     pub back: u64,
+    /// Of both, those that splice(2) moved.
+    pub spliced: u64,
     /// Of both, those that the kernel carried by itself.
     pub redirected: u64,
     /// `Err` if a connection broke or nothing moved for the idle time; `Ok` if both ends came.
@@ -31,7 +33,7 @@ pub fn tunnel(
     ahead: [Vec<u8>; 2],
     rules: Rules,
 ) -> impl Future<Output = Tunnelled> {
-    let (forth, back) = (Cell::new(0), Cell::new(0));
+    let (forth, back) = (Moved::default(), Moved::default());
     let [of_a, of_b] = ahead.map(Cell::new);
     async move {
         if let Some(redirect) = &lanes.redirect {
@@ -51,6 +53,7 @@ pub fn tunnel(
         Tunnelled {
             forth: forth.get(),
             back: back.get(),
+            spliced: forth.spliced() + back.spliced(),
             redirected: 0,
             end,
         }
@@ -77,7 +80,7 @@ fn flow(
     to: &TcpStream,
     ahead: &Cell<Vec<u8>>,
     rules: Rules,
-    moved: &Cell<u64>,
+    moved: &Moved,
 ) -> impl Future<Output = Result<(), Broken>> {
     async move {
         send_ahead(to, ahead, moved).await.map_err(Broken::To)?;
@@ -87,13 +90,9 @@ fn flow(
     }
 }
 
-async fn send_ahead(
-    to: &TcpStream,
-    ahead: &Cell<Vec<u8>>,
-    moved: &Cell<u64>,
-) -> std::io::Result<()> {
+async fn send_ahead(to: &TcpStream, ahead: &Cell<Vec<u8>>, moved: &Moved) -> std::io::Result<()> {
     let ahead = ahead.take();
     to.send_all(&ahead, false).await?;
-    moved.set(ahead.len() as u64);
+    moved.add(ahead.len() as u64);
     Ok(())
 }

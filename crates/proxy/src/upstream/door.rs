@@ -16,7 +16,8 @@ use weir_core::proxy::Proxy;
 
 use super::health::HealthBoard;
 use super::places::{Entered, Places};
-use super::queue::Ticket;
+use super::queue::{CLASSES, Ticket};
+use crate::metrics::QueueCounters;
 use crate::runtime::{Handle, Sender, TaskId, TcpStream};
 
 /// How long a backend that refused a connection is given to nobody, if others are there.
@@ -25,6 +26,8 @@ const PASSED_OVER: Duration = Duration::from_secs(1);
 /// What the threads share.
 pub struct Gate {
     state: Mutex<State>,
+    /// By rank; written under the lock.
+    counters: [QueueCounters; CLASSES],
     queue_timeout: Duration,
 }
 
@@ -119,6 +122,7 @@ impl Gate {
         (limit > 0).then(|| {
             Arc::new(Gate {
                 state: Mutex::new(state),
+                counters: std::array::from_fn(|_| QueueCounters::default()),
                 queue_timeout: settings.queue_timeout,
             })
         })
@@ -127,6 +131,27 @@ impl Gate {
     /// How many wait for a place.
     pub fn waiting(&self) -> usize {
         self.lock().places.waiting()
+    }
+
+    /// How many of each rank wait.
+    pub fn waiting_of(&self) -> [u32; CLASSES] {
+        let state = self.lock();
+        std::array::from_fn(|rank| state.places.waiting_of(rank))
+    }
+
+    /// What became of those of each rank.
+    pub fn counters(&self) -> &[QueueCounters; CLASSES] {
+        &self.counters
+    }
+
+    /// Counts under the lock.
+    fn count(&self, rank: u8, count: impl FnOnce(&QueueCounters)) {
+        let _state = self.lock();
+        count(self.counters_of(rank));
+    }
+
+    fn counters_of(&self, rank: u8) -> &QueueCounters {
+        &self.counters[usize::from(rank).min(CLASSES - 1)]
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -190,12 +215,18 @@ impl Door {
             waiter,
             ticket: None,
         };
-        match self.try_enter(candidates, rank, waiter)? {
-            Tried::In(entry) => return Ok(entry),
-            Tried::Waits(ticket) => place.ticket = Some(ticket),
+        match self.try_enter(candidates, rank, waiter) {
+            Ok(Tried::In(entry)) => return Ok(entry),
+            Ok(Tried::Waits(ticket)) => place.ticket = Some(ticket),
+            Err(error) => {
+                self.gate.count(rank, |counters| counters.refused.add(1));
+                return Err(error);
+            }
         }
+        let began = Instant::now();
         self.handle.set_deadline(self.gate.queue_timeout);
         let outcome = client.unless_broken(|| self.take_outcome(waiter)).await;
+        self.count_outcome(rank, &outcome, began.elapsed());
         match outcome {
             Ok(Outcome::Place(permit)) => Ok(Entry::New(permit)),
             Ok(Outcome::Stream(stream, permit)) => Ok(Entry::Stream(stream, permit)),
@@ -205,6 +236,19 @@ impl Door {
             }
             Err(error) => Err(error),
         }
+    }
+
+    fn count_outcome(&self, rank: u8, outcome: &io::Result<Outcome>, wait: Duration) {
+        let count = |counters: &QueueCounters| match outcome {
+            Ok(Outcome::Place(_) | Outcome::Stream(..)) => {
+                counters.served.add(1);
+                counters.wait_ns.add(wait.as_nanos() as u64);
+            }
+            Ok(Outcome::Lost) => counters.refused.add(1),
+            Err(error) if error.kind() == ErrorKind::TimedOut => counters.late.add(1),
+            Err(_) => counters.gone.add(1),
+        };
+        self.gate.count(rank, count);
     }
 
     fn try_enter(
@@ -223,6 +267,7 @@ impl Door {
             Entered::Full => return Err(ErrorKind::QuotaExceeded.into()),
             Entered::Waits(waiting) => waiting,
         };
+        self.gate.counters_of(rank).waited.add(1);
         if let Some((thread, backend)) = waiting.asked {
             state.tell(thread, Notice::Wanted(backend));
         }

@@ -67,6 +67,11 @@ impl<W> Places<W> {
         self.queue.len()
     }
 
+    /// How many of a class wait.
+    pub fn waiting_of(&self, class: usize) -> u32 {
+        self.queue.len_of(class)
+    }
+
     /// Places of a backend that are taken.
     #[cfg(test)]
     pub fn taken(&self, backend: usize) -> u32 {

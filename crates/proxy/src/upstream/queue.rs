@@ -13,6 +13,8 @@ pub struct WaitQueue<W> {
     ends: [Option<(usize, usize)>; CLASSES],
     /// Bit c: someone of class c waits.
     occupied: u64,
+    /// How many of each class.
+    lengths: [u32; CLASSES],
     limit: usize,
     next_id: u64,
 }
@@ -52,6 +54,7 @@ impl<W> WaitQueue<W> {
             nodes: Slab::new(),
             ends: [None; CLASSES],
             occupied: 0,
+            lengths: [0; CLASSES],
             limit,
             next_id: 0,
         }
@@ -60,6 +63,11 @@ impl<W> WaitQueue<W> {
     /// How many wait.
     pub fn len(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// How many of a class wait.
+    pub fn len_of(&self, class: usize) -> u32 {
+        self.lengths[class]
     }
 
     /// Whether nobody waits.
@@ -119,6 +127,7 @@ impl<W> WaitQueue<W> {
         };
         self.ends[class] = Some((first, key));
         self.occupied |= 1 << class;
+        self.lengths[class] += 1;
         Ticket { key, id }
     }
 
@@ -141,6 +150,7 @@ impl<W> WaitQueue<W> {
         if self.ends[node.class].is_none() {
             self.occupied &= !(1 << node.class);
         }
+        self.lengths[node.class] -= 1;
         node.waiter
     }
 }
@@ -244,6 +254,10 @@ mod tests {
                 }
                 prop_assert_eq!(queue.len(), model.len());
                 prop_assert_eq!(queue.is_empty(), model.is_empty());
+                for class in 0..4 {
+                    let of_class = model.iter().filter(|(own, _)| *own == class);
+                    prop_assert_eq!(queue.len_of(class) as usize, of_class.count());
+                }
             }
         }
     }

@@ -198,6 +198,7 @@ fn who_waits_is_served_by_class_and_within_it_in_turn() {
         ("127.0.2.2", "/gold-2"),
     ];
     let _clients = busy_with(&proxy, &told, &waiting);
+    assert_eq!(proxy.waiting_by_priority(), [(1, 2), (2, 2), (64, 2)]);
     let mut order = Vec::new();
     for _ in waiting {
         go.send(()).unwrap();
@@ -212,6 +213,21 @@ fn who_waits_is_served_by_class_and_within_it_in_turn() {
         "/none-2",
     ];
     assert_eq!(order, expected);
+    for priority in [1, 2, 64] {
+        assert_eq!(queued(&proxy, priority, ["waited", "served"]), [2, 2]);
+        assert_ne!(queued(&proxy, priority, ["wait_ns"]), [0]);
+    }
+}
+
+/// Counters of those of one priority who had to wait.
+fn queued<const N: usize>(proxy: &Server, priority: u8, names: [&str; N]) -> [u64; N] {
+    let totals = proxy.totals();
+    let of = totals.queue.iter().find(|(own, _)| *own == priority);
+    let (_, totals) = of.expect("somebody waited");
+    names.map(|name| {
+        let total = totals.iter().find(|total| total.name == name);
+        total.unwrap().value
+    })
 }
 
 #[test]
@@ -239,6 +255,13 @@ fn in_a_full_queue_the_last_of_the_lowest_class_is_refused() {
         go.send(()).unwrap();
         assert_eq!(told.recv_timeout(PATIENCE).unwrap(), path);
     }
+    let names = ["waited", "served", "refused"];
+    assert_eq!(
+        queued(&proxy, 2, names),
+        [2, 1, 2],
+        "one had no place at all"
+    );
+    assert_eq!(queued(&proxy, 1, names), [1, 1, 0]);
 }
 
 #[test]
@@ -254,6 +277,7 @@ fn who_waits_too_long_is_refused_and_may_ask_again() {
     go.send(()).unwrap();
     go.send(()).unwrap();
     wait_until("its place is free", || late.get("/again").status() == 200);
+    assert_eq!(queued(&proxy, 64, ["late"]), [1]);
 }
 
 #[test]
@@ -267,6 +291,7 @@ fn who_is_gone_does_not_wait() {
         .unwrap();
     drop(gone);
     wait_until("it has left", || proxy.waiting() == 0);
+    assert_eq!(queued(&proxy, 64, ["gone", "served"]), [1, 0]);
     go.send(()).unwrap();
     assert_eq!(clients[0].reply(false).status(), 200);
 }

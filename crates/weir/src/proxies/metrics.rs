@@ -16,10 +16,10 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use weir_proxy::metrics::{BackendCounters, HealthCounters, ListenerCounters};
+use weir_proxy::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
 
 use crate::report::ProxyReport;
-use crate::report::proxy::{BackendReport, ConnectionsNow};
+use crate::report::proxy::{BackendReport, ConnectionsNow, QueueReport};
 
 /// Who is slower than this to send its request or to take its answer is not served.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -127,6 +127,12 @@ struct OfBackend {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfPriority {
+    proxy: String,
+    priority: u64,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfThread {
     proxy: String,
     thread: u64,
@@ -140,6 +146,7 @@ fn text(proxies: &[ProxyReport]) -> String {
     add_listeners(&mut registry, proxies);
     add_backends(&mut registry, proxies);
     add_connections(&mut registry, proxies);
+    add_queues(&mut registry, proxies);
     add_threads(&mut registry, proxies);
     let mut text = String::new();
     encode(&mut text, &registry).expect("a string takes every metric");
@@ -203,7 +210,7 @@ fn add_connections(registry: &mut Registry, proxies: &[ProxyReport]) {
     registry.register("backend_idle", text, idle);
     let text = "1 if the backend passes its health checks, else 0; absent if it is not checked";
     registry.register("backend_up", text, up);
-    let [in_use, idle, waiting] = [(); 3].map(|()| Family::<OfProxy, Gauge>::default());
+    let [in_use, idle] = [(); 2].map(|()| Family::<OfProxy, Gauge>::default());
     for proxy in proxies {
         let labels = OfProxy {
             proxy: proxy.name.clone(),
@@ -213,14 +220,39 @@ fn add_connections(registry: &mut Registry, proxies: &[ProxyReport]) {
             .set(proxy.connections.in_use as i64);
         idle.get_or_create(&labels)
             .set(proxy.connections.idle as i64);
-        waiting.get_or_create(&labels).set(proxy.waiting as i64);
     }
     let text = "connections to servers that carry something, or are being made";
     registry.register("in_use", text, in_use);
     let text = "connections to servers that are kept for the next request";
     registry.register("idle", text, idle);
+}
+
+/// Who waits for a connection to a backend, and who had to.
+fn add_queues(registry: &mut Registry, proxies: &[ProxyReport]) {
+    let queues = || {
+        proxies.iter().flat_map(|proxy| {
+            let labels = |queue: &QueueReport| OfPriority {
+                proxy: proxy.name.clone(),
+                priority: queue.priority.into(),
+            };
+            let queues = proxy.queue.iter();
+            queues.map(move |queue| (labels(queue), queue))
+        })
+    };
+    let waiting = Family::<OfPriority, Gauge>::default();
+    for (labels, queue) in queues() {
+        waiting.get_or_create(&labels).set(queue.waiting as i64);
+    }
     let text = "clients that wait for a connection to a backend";
-    registry.register("waiting", text, waiting);
+    registry.register("queue_waiting", text, waiting);
+    for (name, help) in QueueCounters::NAMES {
+        let family = Family::<OfPriority, Count>::default();
+        for (labels, queue) in queues() {
+            let value = queue.counters.get(*name).copied().unwrap_or(0);
+            family.get_or_create(&labels).inc_by(value);
+        }
+        registry.register(format!("queue_{name}"), *help, family);
+    }
 }
 
 fn add_threads(registry: &mut Registry, proxies: &[ProxyReport]) {
@@ -261,7 +293,11 @@ mod tests {
         };
         let proxy = ProxyReport {
             name: "edge".into(),
-            waiting: 6,
+            queue: vec![QueueReport {
+                priority: 64,
+                waiting: 6,
+                counters: [("late".to_owned(), 8)].into(),
+            }],
             counters: [("requests".to_owned(), 7)].into(),
             backends: vec![backend],
             threads: vec![thread],
@@ -275,7 +311,8 @@ mod tests {
             "weir_proxy_backend_in_use{proxy=\"edge\",backend=\"10.0.0.5:80\"} 4",
             "weir_proxy_backend_idle{proxy=\"edge\",backend=\"10.0.0.5:80\"} 5",
             "weir_proxy_backend_checks_total{proxy=\"edge\",backend=\"10.0.0.5:80\"} 0",
-            "weir_proxy_waiting{proxy=\"edge\"} 6",
+            "weir_proxy_queue_waiting{proxy=\"edge\",priority=\"64\"} 6",
+            "weir_proxy_queue_late_total{proxy=\"edge\",priority=\"64\"} 8",
             "weir_proxy_clients{proxy=\"edge\",thread=\"0\"} 2",
             "weir_proxy_falls_total{proxy=\"edge\",thread=\"0\"} 1",
             "# HELP weir_proxy_requests HTTP requests whose head was read.",

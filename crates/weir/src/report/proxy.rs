@@ -30,6 +30,9 @@ pub struct ProxyReport {
     pub clients: u64,
     /// Clients that wait for a connection to a backend (`max_connections`).
     pub waiting: u64,
+    /// The same by their class's priority, and what became of those before them; only the priorities
+    /// of which anybody had to wait.
+    pub queue: Vec<QueueReport>,
     /// Connections to all servers now.
     pub connections: ConnectionsNow,
     /// Every counter by its name.
@@ -41,6 +44,17 @@ pub struct ProxyReport {
     /// The config keys in effect.
     #[serde(flatten)]
     pub settings: Map<String, Value>,
+}
+
+/// Clients of one priority that wait, or had to, for a connection to a backend.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct QueueReport {
+    /// 1 to 64; 64 is that of clients of no class.
+    pub priority: u8,
+    /// How many wait now.
+    pub waiting: u64,
+    /// Every counter by its name.
+    pub counters: BTreeMap<String, u64>,
 }
 
 /// Connections to servers.
@@ -96,10 +110,12 @@ impl ProxyReport {
         let mut threads = Vec::new();
         let mut connections = ConnectionsNow::default();
         let mut now = server.servers().backends;
-        let mut waiting = 0;
+        let mut waiting = BTreeMap::<u8, u64>::new();
         for generation in generations {
             totals.add(&generation.totals());
-            waiting += generation.waiting() as u64;
+            for (priority, count) in generation.waiting_by_priority() {
+                *waiting.entry(priority).or_default() += u64::from(count);
+            }
             let servers = generation.servers();
             connections.add(servers.origins);
             for backend in servers.backends {
@@ -126,6 +142,11 @@ impl ProxyReport {
             let now = now.iter().find(|now| now.address == *address);
             BackendReport::of(*address, now, counters)
         };
+        let queue = |(priority, counters): &(u8, Vec<Total>)| QueueReport {
+            priority: *priority,
+            waiting: waiting.get(priority).copied().unwrap_or(0),
+            counters: by_name(counters),
+        };
         ProxyReport {
             name: server.settings().name.clone(),
             pid: std::process::id(),
@@ -134,7 +155,8 @@ impl ProxyReport {
             mode: server.settings().mode.word().to_owned(),
             accepting: server.sockets().is_some(),
             clients: threads.iter().map(|thread| thread.clients).sum(),
-            waiting,
+            waiting: waiting.values().sum(),
+            queue: totals.queue.iter().map(queue).collect(),
             connections,
             counters: by_name(&totals.listener),
             backends: totals.backends.iter().map(backend).collect(),
@@ -216,10 +238,8 @@ pub fn text(proxies: &[ProxyReport], all: bool) -> String {
     let mut text = table(&head, &proxies.iter().map(row).collect::<Vec<_>>());
     for proxy in proxies {
         text += &format!("\n{}\n", proxy.name);
-        if proxy.waiting > 0 {
-            text += &format!("  {} wait for a connection to a backend\n", proxy.waiting);
-        }
         text += &indent(&counters(&proxy.counters, all));
+        text += &indent(&queue(&proxy.queue));
         for backend in &proxy.backends {
             text += &backend.line();
             text += &indent(&indent(&counters(&backend.counters, all)));
@@ -236,6 +256,40 @@ impl ProxyReport {
             false => "draining",
         }
     }
+}
+
+/// Who had to wait for a connection to a backend; nothing if nobody had to.
+fn queue(queue: &[QueueReport]) -> String {
+    use Align::Right;
+    if queue.is_empty() {
+        return String::new();
+    }
+    let count = |of: &QueueReport, name: &str| of.counters.get(name).copied().unwrap_or(0);
+    let row = |of: &QueueReport| {
+        let served = count(of, "served").max(1);
+        let mean_ms = count(of, "wait_ns") as f64 / 1e6 / served as f64;
+        vec![
+            of.priority.to_string(),
+            of.waiting.to_string(),
+            count(of, "waited").to_string(),
+            count(of, "served").to_string(),
+            format!("{mean_ms:.1}"),
+            count(of, "refused").to_string(),
+            count(of, "late").to_string(),
+            count(of, "gone").to_string(),
+        ]
+    };
+    let head = [
+        ("priority", Right),
+        ("waiting", Right),
+        ("waited", Right),
+        ("served", Right),
+        ("mean wait ms", Right),
+        ("refused", Right),
+        ("late", Right),
+        ("gone", Right),
+    ];
+    table(&head, &queue.iter().map(row).collect::<Vec<_>>())
 }
 
 fn counters(counters: &BTreeMap<String, u64>, all: bool) -> String {

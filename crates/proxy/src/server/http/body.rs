@@ -1,12 +1,11 @@
 //! Moves a body from one side to the other, whatever says where it ends.
 
-use std::cell::Cell;
 use std::io;
 
 use crate::http::{BodyKind, ChunkScanner, Next, Piece, Refusal};
 use crate::runtime::TcpStream;
 use crate::server::inbox::Inbox;
-use crate::transfer::{BULK_BYTES, Broken, Lanes, Limit, Rules, transfer};
+use crate::transfer::{BULK_BYTES, Broken, Lanes, Limit, Moved, Rules, transfer};
 
 /// Chunk data that is at least this long is moved by the engines unseen; what is shorter comes with
 /// the framing behind it in one receive.
@@ -111,12 +110,12 @@ pub async fn relay(
     to: &TcpStream,
     body: &mut Body,
     rules: Rules,
-    moved: &Cell<u64>,
+    moved: &Moved,
 ) -> Result<(), Stopped> {
     while !body.is_done() {
         if !inbox.is_empty() {
             let claimed = body.claim(inbox.bytes()).map_err(Stopped::Malformed)?;
-            moved.set(moved.get() + claimed as u64);
+            moved.add(claimed as u64);
             to.handle().set_deadline(rules.idle);
             send_from_inbox(inbox, claimed, to)
                 .await
@@ -151,7 +150,7 @@ pub async fn send_with_head(
     inbox: &mut Inbox,
     body: &mut Body,
     to: &TcpStream,
-    moved: &Cell<u64>,
+    moved: &Moved,
 ) -> Result<(), Stopped> {
     let rest = try_send_with_head(head, from, inbox, body, to, moved)?;
     Ok(to.send_all(&rest, false).await.map_err(Broken::To)?)
@@ -165,10 +164,10 @@ pub fn try_send_with_head(
     inbox: &mut Inbox,
     body: &mut Body,
     to: &TcpStream,
-    moved: &Cell<u64>,
+    moved: &Moved,
 ) -> Result<Vec<u8>, Stopped> {
     let claimed = body.claim(inbox.bytes()).map_err(Stopped::Malformed)?;
-    moved.set(moved.get() + claimed as u64);
+    moved.add(claimed as u64);
     // More is there already, or was on its way a moment ago.
     let follows = claimed > 0 && !from.is_quiet() || claimed >= BULK_BYTES;
     let more = follows && matches!(body, Body::Length(1..));
@@ -204,7 +203,7 @@ pub async fn relay_data_alone(
     inbox: &mut Inbox,
     to: &TcpStream,
     rules: Rules,
-    moved: &Cell<u64>,
+    moved: &Moved,
 ) -> Result<(), Stopped> {
     let mut scanner = ChunkScanner::new();
     loop {
@@ -224,7 +223,7 @@ pub async fn relay_data_alone(
             }
             Piece::Framing(bytes) => inbox.consume(bytes),
             Piece::Data(bytes) => {
-                moved.set(moved.get() + bytes as u64);
+                moved.add(bytes as u64);
                 send_from_inbox(inbox, bytes, to)
                     .await
                     .map_err(Broken::To)?;

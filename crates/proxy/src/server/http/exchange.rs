@@ -15,7 +15,7 @@ use crate::runtime::{TcpStream, first};
 use crate::server::inbox::{Inbox, Peer};
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
-use crate::transfer::{Broken, tunnel};
+use crate::transfer::{Broken, Moved, tunnel};
 use crate::upstream::{Backend, Lease, Link};
 use weir_core::proxy::SendProxy;
 
@@ -161,9 +161,9 @@ async fn forward(
 #[derive(Default)]
 pub struct Progress {
     /// Bytes of the request's body.
-    pub up: Cell<u64>,
+    pub up: Moved,
     /// Bytes of the reply's body.
-    pub down: Cell<u64>,
+    pub down: Moved,
     /// The request is with the server, whole.
     pub uploaded: Cell<bool>,
     /// What the client has of its reply.
@@ -206,9 +206,13 @@ async fn attempt(
     }
     let progress = Progress::default();
     let result = exchange(worker, client, request, &mut server, &progress).await;
+    let spliced = || progress.up.spliced() + progress.down.spliced();
+    let spliced_before = spliced();
     worker.counters.bytes_up.add(progress.up.get());
     worker.counters.bytes_down.add(progress.down.get());
+    worker.counters.bytes_spliced.add(spliced_before);
     client.note(|entry| entry.moved(progress.up.get(), progress.down.get()));
+    client.note(|entry| entry.moved_by_kernel(spliced_before, 0));
     match result {
         Ok(Reply::Delivered(delivered)) => {
             Ok(delivered_to(worker, client, request, delivered, lease, server, &progress).await)
@@ -224,8 +228,11 @@ async fn attempt(
             let before = progress.down.get();
             let taken = Box::pin(cached::take(worker, client, request, *taken, source)).await;
             let passed_on = progress.down.get() - before;
+            let spliced = spliced() - spliced_before;
             worker.counters.bytes_down.add(passed_on);
+            worker.counters.bytes_spliced.add(spliced);
             client.note(|entry| entry.moved(0, passed_on));
+            client.note(|entry| entry.moved_by_kernel(spliced, 0));
             match taken {
                 Ok(after) => Ok(after),
                 Err(failure) => {

@@ -123,7 +123,7 @@ pub async fn pass_and_keep(
         }
         let claimed = body.claim(inbox.bytes()).map_err(Stopped::Malformed)?;
         keeps = copy.take(&inbox.bytes()[..claimed]);
-        progress.down.set(progress.down.get() + claimed as u64);
+        progress.down.add(claimed as u64);
         audience.give(inbox, claimed, progress.down.get()).await;
     }
     if keeps {

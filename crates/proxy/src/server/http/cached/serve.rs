@@ -133,7 +133,7 @@ pub async fn serve(
     client.note(|line| line.status.set(Some(cut.status(entry))));
     match send(worker, seat, &client.stream, &head, &entry.body, range).await {
         Ok(()) => {
-            client.note(|line| line.moved(0, length));
+            client.note(|line| line.sent_by_cache(length));
             if !matches!(how, How::Stored(_)) {
                 worker.counters.cache_bytes.add(length);
             }
