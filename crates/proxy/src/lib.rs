@@ -17,6 +17,6 @@ pub mod transfer;
 mod upstream;
 
 pub use server::{
-    BackendReport, BackendState, Bell, Connections, Error, Server, Servers, Sockets, Surroundings,
-    ThreadReport, ThreadState, Total, Totals,
+    BackendReport, BackendState, Bell, Connections, Error, Heritage, Server, Servers, Sockets,
+    Surroundings, ThreadReport, ThreadState, Total, Totals,
 };

@@ -9,7 +9,7 @@ mod service;
 use std::time::{Duration, Instant};
 
 use weir_core::proxy::Proxy;
-use weir_proxy::{Bell, Server, Sockets, Surroundings, Totals};
+use weir_proxy::{Bell, Heritage, Server, Sockets, Surroundings, Totals};
 
 use crate::failure::{Failure, Result};
 use crate::report::ProxyReport;
@@ -50,16 +50,24 @@ impl Proxies {
             let same = |(listen, _): &(_, Sockets)| *listen == proxy.listen;
             let sockets = inherited.iter().position(same);
             let sockets = sockets.map(|at| inherited.swap_remove(at).1);
-            proxies.running.push(proxies.start_one(proxy, sockets)?);
+            proxies
+                .running
+                .push(proxies.start_one(proxy, sockets, None)?);
         }
         Ok(proxies)
     }
 
-    fn start_one(&self, proxy: Proxy, sockets: Option<Sockets>) -> Result<Server> {
+    fn start_one(
+        &self,
+        proxy: Proxy,
+        sockets: Option<Sockets>,
+        heritage: Option<Heritage>,
+    ) -> Result<Server> {
         let bell = Some(self.bell.clone());
         let surroundings = Surroundings {
             redirector: redirect::redirector(&proxy)?,
             sockets,
+            heritage,
             bell,
         };
         Ok(Server::start_in(proxy, surroundings)?)
@@ -114,10 +122,11 @@ impl Proxies {
 
     fn start_successor(&self, proxy: &Proxy) -> Result<Server> {
         let same = |server: &&Server| server.settings().listen == proxy.listen;
-        let sockets = self.running.iter().find(same).and_then(Server::sockets);
-        let sockets = sockets.map(Sockets::try_clone).transpose();
+        let old = self.running.iter().find(same);
+        let sockets = old.and_then(Server::sockets).map(Sockets::try_clone);
+        let sockets = sockets.transpose();
         let sockets = sockets.map_err(|error| Failure::io("hand sockets on", error))?;
-        self.start_one(proxy.clone(), sockets)
+        self.start_one(proxy.clone(), sockets, old.map(Server::heritage))
     }
 
     fn retire(&mut self, mut server: Server) {

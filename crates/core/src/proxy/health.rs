@@ -111,6 +111,14 @@ impl Verdict {
         self.is_up
     }
 
+    /// What was found before, by other checks that asked the same.
+    pub fn known(is_up: bool) -> Verdict {
+        Verdict {
+            is_up: Some(is_up),
+            against: 0,
+        }
+    }
+
     /// Takes note of a check that passed or failed. True if that changes what the backend is.
     pub fn note(&mut self, passed: bool, health: &Health) -> bool {
         let needed = match self.is_up {

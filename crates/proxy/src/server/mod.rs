@@ -2,6 +2,7 @@
 
 mod bell;
 mod date;
+mod heritage;
 mod http;
 mod inbox;
 mod servers;
@@ -24,7 +25,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use weir_core::config::Word;
-use weir_core::proxy::{Engine, Mode, Proxy};
+use weir_core::proxy::{Engine, Mode, Proxy, Verdict};
 use weir_core::redirect::Redirector;
 
 use crate::access_log::{self, AccessLog};
@@ -41,6 +42,7 @@ use worker::Order;
 
 pub use crate::upstream::BackendState;
 pub use bell::Bell;
+pub use heritage::Heritage;
 pub use servers::{BackendReport, Connections, Servers};
 pub use sockets::Sockets;
 pub use thread::ThreadState;
@@ -66,6 +68,8 @@ pub struct Surroundings {
     pub sockets: Option<Sockets>,
     /// Rings when one of its threads ends.
     pub bell: Option<Bell>,
+    /// What the one before it had, whose settings these follow.
+    pub heritage: Option<Heritage>,
     /// What engine sockmap hands tunnels of short messages to; the other engines leave it.
     pub redirector: Option<Arc<dyn Redirector>>,
 }
@@ -218,13 +222,24 @@ impl Server {
             })?),
             Mode::Reverse | Mode::Tcp => None,
         };
-        let cache = Cache::of(&settings);
+        let heritage = surroundings.heritage;
+        let inherited = heritage
+            .as_ref()
+            .and_then(|heritage| heritage.cache(&settings));
+        let cache = inherited.or_else(|| Cache::of(&settings));
         let log = access_log::of_settings(&settings).map_err(|cause| Error::Setting {
             key: "access_log".to_owned(),
             value: settings.access_log.clone().unwrap_or_default(),
             cause,
         })?;
         let health = HealthBoard::new(&settings).map(Arc::new);
+        let verdicts = settings.backends.iter().map(|backend| {
+            let of = heritage
+                .as_ref()
+                .and_then(|heritage| heritage.verdict(&settings, backend));
+            of.unwrap_or_default()
+        });
+        let verdicts: Vec<Verdict> = verdicts.collect();
         let gate = Gate::new(&settings, sockets.len(), health.clone());
         let shared = Shared {
             settings: Arc::new(settings),
@@ -244,7 +259,7 @@ impl Server {
             checks: None,
         };
         // Before the first client comes.
-        server.checks = server.start_checks()?;
+        server.checks = server.start_checks(verdicts)?;
         for index in 0..sockets.len() {
             let thread = server.new_thread(index, &sockets)?;
             server.threads.push(thread);
@@ -253,10 +268,10 @@ impl Server {
         Ok(server)
     }
 
-    fn start_checks(&self) -> Result<Option<Checks>, Error> {
+    fn start_checks(&self, verdicts: Vec<Verdict>) -> Result<Option<Checks>, Error> {
         let start = |board: &Arc<HealthBoard>| {
             let settings = self.shared.settings.clone();
-            Checks::start(settings, board.clone()).map_err(|cause| Error::System {
+            Checks::start(settings, board.clone(), verdicts).map_err(|cause| Error::System {
                 what: "start the thread that checks backends",
                 cause,
             })
@@ -335,6 +350,21 @@ impl Server {
     /// The sockets on which it accepts, for a successor; `None` if it accepts no more.
     pub fn sockets(&self) -> Option<&Sockets> {
         self.sockets.as_ref()
+    }
+
+    /// What it leaves to a successor of the same address, whose settings may be others.
+    pub fn heritage(&self) -> Heritage {
+        let settings = self.shared.settings.clone();
+        let verdict = |(index, address): (usize, &SocketAddr)| {
+            let health = self.shared.health.as_ref()?;
+            Some((*address, health.state(index)))
+        };
+        let backends = settings.backends.iter().enumerate();
+        Heritage {
+            health: backends.filter_map(verdict).collect(),
+            cache: self.shared.cache.clone(),
+            settings,
+        }
     }
 
     /// What each thread is doing.

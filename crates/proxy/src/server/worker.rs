@@ -79,6 +79,8 @@ pub struct Worker {
     clients: Cell<usize>,
     most_clients: usize,
     draining: Cell<bool>,
+    /// Clients that ask nothing are not waited for.
+    ends_idle: Cell<bool>,
     /// The task that accepts, and waits for the last client.
     main: TaskId,
 }
@@ -162,6 +164,7 @@ pub fn run(
             clients: Cell::new(0),
             most_clients,
             draining: Cell::new(false),
+            ends_idle: Cell::new(false),
         });
         worker.spawn_chores(answered, rung, noticed);
         worker.state.set(ThreadState::Accepting);
@@ -267,10 +270,13 @@ impl Worker {
 
     /// Waits for the last client, at most as long as the order says; a later one gives another time.
     async fn finish(&self, orders: &Mailbox<Order>, mut order: Order) {
-        self.handle.wake_all();
         loop {
             match order {
-                Order::Drain(time) => self.handle.set_deadline(time),
+                Order::Drain(time) => {
+                    self.ends_idle.set(true);
+                    self.handle.wake_all();
+                    self.handle.set_deadline(time);
+                }
                 _ => self.handle.clear_deadline(),
             }
             let served = pin!(async {
@@ -352,9 +358,15 @@ impl Worker {
         self.date.at(self.handle.now())
     }
 
-    /// Whether connections that are idle are to be closed.
+    /// Whether connections are to be closed after the request that comes next.
     pub fn is_draining(&self) -> bool {
         self.draining.get()
+    }
+
+    /// Whether connections are to be closed between two requests. While others accept on the same
+    /// sockets there is time: a client whose next request is on its way would be reset.
+    pub fn ends_idle(&self) -> bool {
+        self.ends_idle.get()
     }
 
     /// How bodies and tunnels are moved.

@@ -28,17 +28,22 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Starts it.
+    /// Starts it, with what is known already of each backend.
     ///
     /// # Errors
     /// The kernel gives no thread.
-    pub fn start(settings: Arc<Proxy>, board: Arc<HealthBoard>) -> io::Result<Checks> {
+    pub fn start(
+        settings: Arc<Proxy>,
+        board: Arc<HealthBoard>,
+        verdicts: Vec<Verdict>,
+    ) -> io::Result<Checks> {
+        board.show(&verdicts);
         let (started, starting) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("weir-health".to_owned())
             .spawn(move || {
                 let _cleared = Cleared(&board);
-                if let Err(error) = run(settings, &board, &started) {
+                if let Err(error) = run(settings, &board, verdicts, &started) {
                     tracing::error!("backends are not checked any more: {error}");
                 }
             })?;
@@ -78,6 +83,7 @@ struct Checker {
 fn run(
     settings: Arc<Proxy>,
     board: &Arc<HealthBoard>,
+    verdicts: Vec<Verdict>,
     started: &SyncSender<Sender<()>>,
 ) -> io::Result<()> {
     let runtime = Runtime::new()?;
@@ -86,7 +92,7 @@ fn run(
     // The one who waits for it is gone only if the whole server is.
     let _ = started.send(end);
     let checker = Rc::new(Checker {
-        verdicts: RefCell::new(vec![Verdict::default(); settings.backends.len()]),
+        verdicts: RefCell::new(verdicts),
         limits: Limits {
             head_bytes: settings.max_head as usize,
             ..Limits::default()
@@ -209,6 +215,9 @@ impl Checker {
             return;
         }
         let standing = self.board.show(&verdicts);
+        if !passed {
+            self.board.counters(index).downs.add(1);
+        }
         let (name, check) = (&self.settings.name, described(health));
         match (before, passed) {
             (None, true) => tracing::debug!("proxy {name:?}: backend {address} is up ({check})"),

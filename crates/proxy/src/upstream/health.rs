@@ -132,9 +132,6 @@ impl HealthBoard {
         }
         for (verdict, backend) in verdicts.iter().zip(&self.backends) {
             let state = BackendState::of(verdict);
-            if state == BackendState::Down && backend.state.get() != state {
-                backend.counters.downs.add(1);
-            }
             backend.state.set(state);
         }
         match all_down {
@@ -194,7 +191,6 @@ mod tests {
             assert_eq!(board.show(&verdicts), standing);
             assert_eq!(avoided(), expected, "{verdicts:?}");
         }
-        assert_eq!(board.counters(0).downs.get(), 1, "it stayed down");
         board.clear();
         assert_eq!(avoided(), [false, false]);
         assert_eq!(board.state(0), BackendState::Unchecked);

@@ -36,7 +36,7 @@ pub async fn due(worker: &Worker, client: &TcpStream, first: bool) -> bool {
         true => worker.settings.head_timeout,
         false => worker.settings.keep_alive,
     });
-    let over = || !first && worker.is_draining();
+    let over = || !first && worker.ends_idle();
     match client.readable_or(over).await {
         Ok(()) => !(over() && client.is_quiet()),
         Err(error) => {
