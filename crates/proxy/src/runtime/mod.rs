@@ -13,6 +13,7 @@
 
 mod doorbell;
 mod executor;
+mod handshakes;
 mod mailbox;
 mod poller;
 mod side;

@@ -14,6 +14,7 @@ use rustix::net::{
 };
 
 use super::executor::Handle;
+use super::handshakes::is_in_handshake;
 use super::poller::Trigger;
 use super::side::set_side_options;
 use super::source::{Direction, Source};
@@ -396,10 +397,7 @@ impl Drop for TcpStream {
 /// # Errors
 /// As socket(2).
 pub fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family = match address {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    };
+    let family = family(address);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let tcp = Some(ipproto::TCP);
     Ok(rustix::net::socket_with(
@@ -408,6 +406,13 @@ pub fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
         flags,
         tcp,
     )?)
+}
+
+fn family(address: SocketAddr) -> AddressFamily {
+    match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    }
 }
 
 /// Binds to a local address. The port is chosen at connect(), where only the whole 4-tuple has to
@@ -506,13 +511,34 @@ impl TcpListener {
         Ok(())
     }
 
+    /// Lets nobody begin to connect any more: SYNs are dropped, and their clients ask again in a
+    /// second. Who has begun may finish, and need not speak first.
+    ///
+    /// # Errors
+    /// As setsockopt(2).
+    pub fn shut(&self) -> io::Result<()> {
+        sys::drop_syns(&self.fd)?;
+        sys::set_defer_accept(&self.fd, None)
+    }
+
+    /// Whether anybody is about to connect, who will be in the queue in a moment. Where that cannot
+    /// be known, nobody.
+    pub fn is_in_handshake(&self) -> bool {
+        let look = || {
+            let address = SocketAddr::try_from(rustix::net::getsockname(&self.fd)?)?;
+            is_in_handshake(family(address), address.port())
+        };
+        look().unwrap_or_else(|error| {
+            tracing::debug!("cannot look for handshakes: {error}");
+            false
+        })
+    }
+
     /// Hands everybody who waits now to `serve`.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
     pub fn accept_all(&self, mut serve: impl FnMut(TcpStream, SocketAddr)) -> io::Result<()> {
-        // Those whose first bytes are still to come count as connected, too.
-        sys::set_defer_accept(&self.fd, None)?;
         while self.accept_up_to(ACCEPT_BATCH, &mut serve)? == ACCEPT_BATCH {}
         Ok(())
     }

@@ -44,6 +44,12 @@ pub enum Order {
 /// How long accepting pauses when the process is out of descriptors or memory.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 
+/// How long handshakes that have begun are waited for when accepting ends. A client that has to be
+/// asked for its ACK again is asked after a second.
+const HANDSHAKE_TIME: Duration = Duration::from_millis(1500);
+/// How often it is looked for them.
+const HANDSHAKE_LOOK: Duration = Duration::from_millis(5);
+
 /// How often idle connections to servers are looked through.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
@@ -168,11 +174,13 @@ pub fn run(
         });
         worker.spawn_chores(answered, rung, noticed);
         worker.state.set(ThreadState::Accepting);
-        let order = worker.accept_until_told(&listener, &mailbox).await?;
+        let mut order = worker.accept_until_told(&listener, &mailbox).await?;
         worker.draining.set(true);
         worker.state.set(ThreadState::Draining);
-        if let Order::Drain(_) = order {
-            worker.accept_the_last(&listener);
+        if let Order::Drain(time) = order {
+            worker.end_idle();
+            let last = worker.accept_the_last(&listener, &mailbox, time).await;
+            order = last.unwrap_or(order);
         }
         drop(listener);
         worker.finish(&mailbox, order).await;
@@ -249,14 +257,35 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes everybody out of the accept queue before it goes: for them the connection stands
-    /// already. A socket cannot be told to take no more SYNs, so one that becomes a connection
-    /// between the last accept4() and close() is reset nevertheless.
-    fn accept_the_last(self: &Rc<Self>, listener: &TcpListener) {
+    /// Takes everybody in before the socket goes for whom the connection stands already: those in the
+    /// accept queue, and those whose handshake is not over. Nobody begins one any more, so that there
+    /// is an end to them. (A SYN cookie that comes back after it is reset: nobody knows of it.) If
+    /// another order comes meanwhile, that is it.
+    async fn accept_the_last(
+        self: &Rc<Self>,
+        listener: &TcpListener,
+        orders: &Mailbox<Order>,
+        time: Duration,
+    ) -> Option<Order> {
         let serve = |client, peer| self.serve(client, peer);
-        if let Err(error) = listener.accept_all(serve) {
-            tracing::warn!("cannot accept the last connections: {error}");
+        let failed = |error| tracing::warn!("cannot accept the last connections: {error}");
+        let until = self.handle.now() + time.min(HANDSHAKE_TIME).as_millis() as Clock;
+        let shut = listener.shut().map_err(failed).is_ok();
+        while shut && self.handle.now() < until && listener.is_in_handshake() {
+            listener.accept_all(serve).map_err(failed).ok()?;
+            self.handle.set_deadline(HANDSHAKE_LOOK);
+            if let Ok(order) = orders.receive().await {
+                return Some(obey(order));
+            }
         }
+        listener.accept_all(serve).map_err(failed).ok()?;
+        None
+    }
+
+    /// Closes connections that are between two requests.
+    fn end_idle(&self) {
+        self.ends_idle.set(true);
+        self.handle.wake_all();
     }
 
     fn serve(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
@@ -273,8 +302,7 @@ impl Worker {
         loop {
             match order {
                 Order::Drain(time) => {
-                    self.ends_idle.set(true);
-                    self.handle.wake_all();
+                    self.end_idle();
                     self.handle.set_deadline(time);
                 }
                 _ => self.handle.clear_deadline(),

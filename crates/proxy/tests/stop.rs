@@ -1,0 +1,88 @@
+//! What clients see that connect in the moment in which a proxy is stopped.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use common::{Origin, PATIENCE, connect, settings, wait_until};
+use weir_core::proxy::Mode;
+use weir_proxy::Server;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Whether a connection can be made now. One whose SYN is dropped cannot.
+fn takes(address: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&address, Duration::from_millis(50)).is_ok()
+}
+
+#[test]
+fn who_has_connected_and_not_spoken_yet_is_served_after_a_stop() {
+    let origin = Origin::start();
+    let mut proxy = Server::start(settings(Mode::Reverse, &[origin.address])).unwrap();
+    // Until they speak, their handshakes are not over for the kernel (TCP_DEFER_ACCEPT).
+    let mut clients: Vec<_> = (0..50).map(|_| connect(proxy.address())).collect();
+    proxy.drain(LONG);
+    wait_until("nobody else comes in", || !takes(proxy.address()));
+    for client in &mut clients {
+        assert_eq!(client.get("/length/5").status(), 200);
+    }
+    wait_until("it ends", || proxy.is_finished());
+    assert!(!takes(proxy.address()));
+}
+
+#[test]
+fn a_stop_waits_for_nobody_who_does_not_come() {
+    let origin = Origin::start();
+    let mut proxy = Server::start(settings(Mode::Reverse, &[origin.address])).unwrap();
+    let _silent = connect(proxy.address());
+    proxy.drain(Duration::ZERO);
+    wait_until("it ends", || proxy.is_finished());
+}
+
+/// Connects again and again, until nobody listens any more; an error is a connection that stood and
+/// was not served.
+fn connect_until_refused(address: SocketAddr) -> std::io::Result<usize> {
+    let mut served = 0;
+    loop {
+        let mut client = match TcpStream::connect(address) {
+            Ok(client) => client,
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(served),
+            Err(error) => return Err(error),
+        };
+        client.set_read_timeout(Some(PATIENCE))?;
+        client.write_all(b"GET /close/5 HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
+        let mut reply = Vec::new();
+        client.read_to_end(&mut reply)?;
+        if !reply.starts_with(b"HTTP/1.1 200 OK\r\n") {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        served += 1;
+    }
+}
+
+#[test]
+fn a_stop_under_load_resets_nobody_whose_connection_stands() {
+    let origin = Origin::start();
+    for mode in [Mode::Reverse, Mode::Tcp] {
+        for round in 0..3 {
+            let mut settings = settings(mode, &[origin.address]);
+            settings.threads = 2;
+            let mut proxy = Server::start(settings).unwrap();
+            let address = proxy.address();
+            let clients: Vec<_> = (0..8)
+                .map(|_| std::thread::spawn(move || connect_until_refused(address)))
+                .collect();
+            wait_until("clients are served", || {
+                common::total(&proxy.totals(), "clients_closed") > 100
+            });
+            proxy.drain(LONG);
+            for client in clients {
+                let served = client.join().unwrap();
+                assert!(served.is_ok(), "{mode:?} {round}: {served:?}");
+            }
+            wait_until("it ends", || proxy.is_finished());
+        }
+    }
+}
