@@ -24,6 +24,12 @@
 #define WEIR_MAX_CPUS 128
 /* Listening sockets whose admission state is remembered at a time. */
 #define WEIR_MAX_SOCKETS 512
+/* Classes in one network namespace, without `other`, which has slot 0. */
+#define WEIR_MAX_CLASSES 16384
+/* Distinct masks of all rules: each is a lookup for a SYN that fits none before it. */
+#define WEIR_MAX_MASKS 64
+/* Rules of all classes; a class with lists has one for each pair of prefixes. */
+#define WEIR_MAX_RULES 65536
 
 /*
  * X(name, kind, text). kind: pass (goes on to the server), refuse (turned
@@ -51,7 +57,9 @@
 	X(fallback_mptcp, note, "of the refused SYNs, those that no-syn-drop would have answered with a cookie, but cannot on an MPTCP listener") \
 	X(refused_at_xdp, note, "of the SYNs and final ACKs refused or answered, those that the XDP front dealt with, before the kernel's receive queues") \
 	X(syn_left_flood, pass, "SYN left to the kernel, which answers with its own SYN cookie: half-open connections hold most places and weir can send none here (MPTCP listener, kernel before 6.9)") \
-	X(syn_unjudged, pass, "SYN passed without a verdict: more listening sockets are busy than weir remembers queues of")
+	X(syn_unjudged, pass, "SYN passed without a verdict: more listening sockets are busy than weir remembers queues of") \
+	X(syn_dropped_rate, refuse, "SYN dropped: its class is over its rate (over_rate = drop)") \
+	X(syn_reset_rate, refuse, "SYN answered with RST: its class is over its rate (over_rate = rst)")
 
 enum verdict {
 #define X(name, kind, text) VERDICT_##name,
@@ -72,6 +80,7 @@ enum establish { ESTABLISH_DEFAULT, ESTABLISH_ABORT, ESTABLISH_RESERV, ESTABLISH
 enum reject { REJECT_DROP, REJECT_RST };
 enum admit { ADMIT_QUEUE, ADMIT_WAIT };
 enum half_close { HALF_CLOSE_KEEP, HALF_CLOSE_RESET };
+enum over_rate { OVER_RATE_DROP, OVER_RATE_RST };
 
 /* What one listener is to do. Written by user space, read-only in BPF. */
 struct listener_policy {
@@ -88,7 +97,7 @@ struct listener_policy {
 	__u8 draining;		/* 1: being taken off: admit all, cookies already sent stay valid */
 	__u8 interfaces;	/* used entries of ifindex; 0: every interface */
 	__u8 front_xdp;		/* 1: the XDP front refuses its SYNs */
-	__u8 pad;
+	__u8 classes;		/* 0: no class is of it; else 1 + the copy of the class tables in force */
 	__u32 ifindex[WEIR_MAX_INTERFACES];
 };
 _Static_assert(sizeof(struct listener_policy) == 64, "one cache line");
@@ -126,6 +135,62 @@ struct policy {
 	__u32 generation;	/* number of this policy, counted by user space */
 };
 
+/* In place of a slot: no class was looked up. */
+#define WEIR_NO_CLASS 0xffffffff
+
+/*
+ * The fields by which a connection is of a class. A rule's key is its connections' tuple AND its
+ * mask, which has the same fields.
+ */
+struct class_tuple {
+	__u32 from[4];		/* big endian; IPv4 in the last word, the others 0 */
+	__u32 to[4];
+	__u16 from_port;	/* big endian */
+	__u16 to_port;
+	__u16 listener;		/* 1 + counters index of the listener */
+	__u16 mask;		/* number of the mask, WEIR_CLASS_COPY beside it */
+};
+_Static_assert(sizeof(struct class_tuple) == 40, "a hash key has no holes");
+/* Bit of class_tuple.mask: which of the two copies of the tables. */
+#define WEIR_CLASS_COPY 0x8000
+
+/* One copy of the masks, most specific first; a mask that fits both families is in both lists. */
+struct class_masks {
+	__u32 count[2];		/* of IPv4, of IPv6 */
+	struct class_tuple masks[2 * WEIR_MAX_MASKS]; /* of IPv4, then of IPv6 */
+};
+_Static_assert(sizeof(struct class_masks) == 8 + 2 * 40 * WEIR_MAX_MASKS, "no holes");
+
+/* A rate and a burst as the bucket wants them, in 1/16 ns (bucket.h). interval 0: no limit. */
+struct bucket_limit {
+	__u64 interval;		/* between two connections: 1600 .. 1.6e11 */
+	__u64 tolerance;	/* how far ahead of its time a connection may be: (burst - 1) * interval */
+};
+
+/* What is done with a class; two of them, as of all that user space swaps. */
+struct class_policy {
+	struct bucket_limit limit;
+	__u8 priority;		/* 1 (highest) .. 63; of `other` 64 */
+	__u8 over_rate;		/* enum over_rate */
+	__u8 pad[6];
+};
+_Static_assert(sizeof(struct class_policy) == 24, "no holes");
+
+/* The controller's limit of a class, beside the operator's; the lower rate holds. Written by user space. */
+struct class_limit {
+	struct bucket_limit limit;
+	__u64 until_ns;		/* CLOCK_MONOTONIC; it is no limit from then on */
+};
+_Static_assert(sizeof(struct class_limit) == 24, "no holes");
+
+/* What a class has used and met, by slot; user space zeroes it before the slot is given to a class. */
+struct class_state {
+	__u64 next;		/* when the next connection is due, 1/16 ns (bucket.h) */
+	__u64 event_ns;		/* last sampled event, the guard's clock */
+	struct guard_counters counters;	/* atomic */
+};
+_Static_assert(sizeof(struct class_state) == 16 + 8 * VERDICT_COUNT, "no holes");
+
 /* One listening socket, as the iterator program reports it. */
 struct listen_record {
 	__u32 addr[4];		/* big endian; IPv4 as ::ffff:a.b.c.d */
@@ -146,7 +211,8 @@ _Static_assert(sizeof(struct listen_record) == 56, "no holes");
 
 /* A refusal, sampled for `weir protect --verbose` and the log. */
 struct guard_event {
-	__u64 at_ns;		/* the guard's clock: ns since about boot, in ticks */
+	__u32 class;		/* slot of its class; WEIR_NO_CLASS: the listener has none */
+	__u32 pad;
 	__u32 saddr[4];		/* big endian; IPv4 as ::ffff:a.b.c.d */
 	__u32 daddr[4];
 	__u16 sport;		/* host order */

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * guard.bpf.c - establish and close: who gets a place in the listen queue, and
- * what the others are told.
+ * guard.bpf.c - police, establish and close: whose SYN may come in at all, who
+ * gets a place in the listen queue, and what the others are told.
  *
  * A packet's way (tc ingress, tcx; every step may say "pass"):
  *   1. parse: only whole, plain TCP (packet.h)
  *   2. one array load by destination port: not guarded -> pass
- *   3. SYN            -> on_syn():  admit.h decides from the listener's own counters
+ *   3. SYN            -> on_syn():  police.bpf.h, if its class has a rate; then
+ *                         admit.h decides from the listener's own counters
  *      FIN            -> on_fin():  half_close = reset only
  *      ACK            -> on_ack():  only while cookies or overbooked places are out
  *      anything else  -> pass; data of established connections ends here
@@ -17,6 +18,7 @@
  * State. policies[] and active: written by user space only; two copies, so
  * that a packet sees the old policy or the new one, whole. queues: one entry a
  * listening socket, written here (ledger.h says who may). counters: per CPU.
+ * Class tables: two copies too, and the policy says which one it goes with.
  * All of it dies with the process that loaded it: nothing is pinned.
  *
  * Fail open: a failed lookup, an unknown socket, a full map, a helper's error:
@@ -31,6 +33,9 @@
 #include "lib/ledger.bpf.h"
 #include "lib/state.bpf.h"
 #include "lib/act.bpf.h"
+#include "lib/bucket.h"
+#include "lib/classify.bpf.h"
+#include "lib/police.bpf.h"
 #include "lib/establish.bpf.h"
 #include "lib/front.bpf.h"
 #include "lib/close.bpf.h"

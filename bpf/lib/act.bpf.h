@@ -6,6 +6,8 @@
 #ifndef WEIR_ACT_BPF_H
 #define WEIR_ACT_BPF_H
 
+/* Between two sampled events of one queue or class: at most 20 a second. */
+#define EVENT_EVERY_NS 50000000ULL
 #define FIB_SKIP_NEIGH 4 /* BPF_FIB_LOOKUP_SKIP_NEIGH, since 6.3 */
 #define PASS (-1)	/* TCX_NEXT: other programs on this hook have their say */
 #define TC_DROP 2	/* TC_ACT_SHOT */
@@ -16,6 +18,7 @@ extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
 static const char reason_full[REASON_LEN + 1] = "server overloaded: queue is full";
 static const char reason_wait[REASON_LEN + 1] = "server overloaded: queue is slow";
 static const char reason_fin[REASON_LEN + 1] = "half-closed connections: refused";
+static const char reason_rate[REASON_LEN + 1] = "too many connections: over rate.";
 
 /* A receive driver may leave headers in fragments; then they are pulled in, once. */
 static __always_inline bool pull_headers(struct __sk_buff *skb, u32 l3)
@@ -191,6 +194,8 @@ static __always_inline const char *reason_for(enum verdict v)
 	case VERDICT_syn_reset_wait:
 	case VERDICT_ack_reset_wait:
 		return reason_wait;
+	case VERDICT_syn_reset_rate:
+		return reason_rate;
 	default:
 		return reason_full;
 	}
@@ -249,35 +254,45 @@ static __always_inline int reset_both(struct __sk_buff *skb, const struct packet
 	return PASS;
 }
 
-static __always_inline void sample(struct listen_state *s, const struct listener_policy *l, enum verdict v,
-				   const struct bpf_sock_tuple *t, bool v6, const struct queue_view *q, u64 now)
+/* Fills an event in; the caller has seen to it that there are few. NULL: the ring is full. */
+static __always_inline struct guard_event *event_begin(const struct listener_policy *l, u32 class, enum verdict v,
+						       const struct bpf_sock_tuple *t, bool v6)
 {
-	struct guard_event *e;
-	struct flow f;
+	struct guard_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 
-	/* At most 20 a second and queue: these are examples, the counters count. */
-	if (now - s->event_ns < 50000000ULL)
-		return;
-	s->event_ns = now;
-	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (!e)
-		return;
-	flow_of(&f, t, v6);
+		return NULL;
 	__builtin_memset(e, 0, sizeof(*e));
 	if (v6) {
-		__builtin_memcpy(e->saddr, f.saddr, 16);
-		__builtin_memcpy(e->daddr, f.daddr, 16);
+		__builtin_memcpy(e->saddr, t->ipv6.saddr, 16);
+		__builtin_memcpy(e->daddr, t->ipv6.daddr, 16);
 	} else {
 		e->saddr[2] = e->daddr[2] = bpf_htonl(0xffff);
-		e->saddr[3] = f.saddr[0];
-		e->daddr[3] = f.daddr[0];
+		e->saddr[3] = t->ipv4.saddr;
+		e->daddr[3] = t->ipv4.daddr;
 	}
-	e->at_ns = now;
-	e->sport = bpf_ntohs(f.sport);
-	e->dport = bpf_ntohs(f.dport);
+	e->class = class;
+	e->sport = bpf_ntohs(v6 ? t->ipv6.sport : t->ipv4.sport);
+	e->dport = bpf_ntohs(v6 ? t->ipv6.dport : t->ipv4.dport);
 	e->listener = l->counters;
 	e->verdict = v;
 	e->observe = l->observe;
+	return e;
+}
+
+static __always_inline void sample(struct listen_state *s, const struct listener_policy *l, u32 class,
+				   enum verdict v, const struct bpf_sock_tuple *t, bool v6,
+				   const struct queue_view *q, u64 now)
+{
+	struct guard_event *e;
+
+	/* These are examples, the counters count. */
+	if (now - s->event_ns < EVENT_EVERY_NS)
+		return;
+	s->event_ns = now;
+	e = event_begin(l, class, v, t, v6);
+	if (!e)
+		return;
 	e->queue_length = q->length;
 	e->queue_limit = q->limit;
 	e->half_open = q->half_open;

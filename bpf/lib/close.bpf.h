@@ -30,7 +30,7 @@ static __always_inline int on_fin(struct __sk_buff *skb, const struct listener_p
 	bpf_sk_release(sk);
 	if (!resets || !sound_skb(skb, p, l3))
 		return PASS;
-	count(l, VERDICT_fin_reset);
+	count_flow(l, &t, p->v6, VERDICT_fin_reset);
 	if (l->observe)
 		return PASS;
 	return reset_both(skb, p, l3, seq, ack, reason_fin, l->reason);

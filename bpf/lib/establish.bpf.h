@@ -127,6 +127,41 @@ struct option_walk {
 	struct syn_options o;
 };
 
+/* Not on the stack: that has no room for it beside all else that a packet's way needs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct option_walk);
+} option_walks SEC(".maps");
+
+/*
+ * Length of a packet's options; 0 also if it is none that can be. Behind each
+ * test stands a barrier, else clang makes one of both, with a register that the
+ * verifier knows nothing of: "R4 invalid zero-sized read: u64=[0,4294967292]".
+ */
+static __always_inline u32 options_len(const struct packet *p)
+{
+	u32 len = p->header_len - sizeof(struct tcp);
+
+	barrier_var(len);
+	if (len > TCP_OPTIONS_MAX)
+		return 0;
+	barrier_var(len);
+	return len;
+}
+
+/* Without options yet. */
+static __always_inline struct option_walk *option_walk_begin(void)
+{
+	u32 key = 0;
+	struct option_walk *w = bpf_map_lookup_elem(&option_walks, &key);
+
+	if (w)
+		w->len = 0;
+	return w;
+}
+
 /* Global, so that the verifier looks at it once and not on every path that leads here. */
 __noinline int walk_options(struct option_walk *w)
 {
@@ -194,14 +229,16 @@ static __always_inline int send_cookie(struct __sk_buff *skb, const struct packe
 				       const struct bpf_sock_tuple *t, u32 isn, u64 now)
 {
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
-	u32 len = p->header_len - sizeof(struct tcp);
+	u32 len = options_len(p);
 	__be32 options[SYNACK_HEADER / 4 - 5];
-	struct option_walk w = {};
+	struct option_walk *w = option_walk_begin();
 	struct answer a = {};
 
-	if (len && len <= TCP_OPTIONS_MAX && !bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcp), w.buf, len))
-		w.len = len;
-	cookie_answer(&a, options, &w, t, p->v6, isn, k->dev->mtu, now);
+	if (!w)
+		return PASS;
+	if (len && !bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcp), w->buf, len))
+		w->len = len;
+	cookie_answer(&a, options, w, t, p->v6, isn, k->dev->mtu, now);
 	watch_acks(now);
 	return answer_instead(skb, p, l3, &a, NULL, options);
 }
@@ -224,7 +261,7 @@ static __always_inline bool sends_cookie(enum verdict v)
 
 static __always_inline bool sends_rst(enum verdict v)
 {
-	return v == VERDICT_syn_reset_full || v == VERDICT_syn_reset_wait;
+	return v == VERDICT_syn_reset_full || v == VERDICT_syn_reset_wait || v == VERDICT_syn_reset_rate;
 }
 
 static __always_inline bool left_to_kernel(enum verdict v)
@@ -305,6 +342,7 @@ struct syn {
 	struct listen_state *s;		/* of the socket that it is judged for; NULL: not judged */
 	struct queue_view q;		/* that socket's queue, as it was judged */
 	enum verdict v;
+	u32 class;			/* slot of its class; WEIR_NO_CLASS: the listener has none */
 	bool mptcp;
 	bool time_wait;			/* its flow stands in TIME-WAIT here */
 };
@@ -345,15 +383,20 @@ static __always_inline bool cookie_possible(const struct syn *x, const struct tc
 	return !tp->is_mptcp && !x->time_wait && policy_in_force()->cookies;
 }
 
+static __always_inline void count_syn(const struct syn *x, enum verdict v)
+{
+	count_for(x->l, x->class, v);
+}
+
 /* Counts a SYN that is not admitted. */
 static __always_inline void note_verdict(struct syn *x, const struct bpf_sock_tuple *t)
 {
-	count(x->l, x->v);
+	count_syn(x, x->v);
 	note_flood(x->s, x->v, x->now);
 	if (lacks_mptcp_cookie(x->l, x->mptcp, x->v))
-		count(x->l, VERDICT_fallback_mptcp);
+		count_syn(x, VERDICT_fallback_mptcp);
 	if (!left_to_kernel(x->v))
-		sample(x->s, x->l, x->v, t, x->p->v6, &x->q, x->now);
+		sample(x->s, x->l, x->class, x->v, t, x->p->v6, &x->q, x->now);
 }
 
 static __always_inline int refuse_syn(struct __sk_buff *skb, const struct syn *x, u32 l3,
@@ -398,9 +441,12 @@ static __always_inline int admit_syn(const struct syn *x, const struct bpf_sock_
 	claim_commit(x->s, t, x->p->v6, x->now);
 	if (!reserves(x->l) || x->l->overbook_1024)
 		watch_acks(x->now);
-	count(x->l, VERDICT_syn_admitted);
+	count_syn(x, VERDICT_syn_admitted);
 	return PASS;
 }
+
+/* No action of tc or XDP: the SYN is to be refused, as its verdict says. */
+#define REFUSE (-2)
 
 static __always_inline int turn_away(struct __sk_buff *skb, struct syn *x, u32 l3, const struct bpf_sock_tuple *t)
 {
@@ -411,12 +457,29 @@ static __always_inline int turn_away(struct __sk_buff *skb, struct syn *x, u32 l
 		account_passed(x->s, &x->q);
 		return PASS;
 	}
-	return refuse_syn(skb, x, l3, t);
+	return REFUSE;
 }
 
 static __always_inline int pass_syn(const struct syn *x, enum verdict v)
 {
-	count(x->l, v);
+	count_syn(x, v);
+	return PASS;
+}
+
+/* A SYN over its class's rate. In observe mode the kernel gets it, as account_passed() says. */
+static __always_inline int turn_away_by_rate(struct __sk_buff *skb, struct syn *x, u32 l3, struct destination *d,
+					     const struct bpf_sock_tuple *t)
+{
+	if (!sound_skb(skb, x->p, l3) || !endpoints(t, x->p->v6))
+		return PASS;
+	count_syn(x, x->v);
+	sample_rate(x->l, x->class, x->v, t, x->p->v6, x->now);
+	if (!x->l->observe)
+		return REFUSE;
+	if (syn_recall(x, d)) {
+		queue_read(x->known, &x->q);
+		account_passed(x->s, &x->q);
+	}
 	return PASS;
 }
 
@@ -446,25 +509,42 @@ static __always_inline int decide_by_lookup(struct __sk_buff *skb, struct syn *x
 	return x->v == VERDICT_syn_admitted ? admit_syn(x, t) : turn_away(skb, x, l3, t);
 }
 
+static __always_inline int judge(struct __sk_buff *skb, struct syn *x, u32 l3, struct destination *d,
+				 struct bpf_sock_tuple *t)
+{
+	if (polices(x->l) && !policed_at_front(x->l, skb)) {
+		int over = police(x->class, class_copy(x->l));
+
+		if (over) {
+			x->v = rate_verdict(over);
+			return turn_away_by_rate(skb, x, l3, d, t);
+		}
+	}
+	if (syn_recall(x, d)) {
+		front_reached_tc(x->s, x->l, x->now);
+		judge_syn(skb, x, x->known);
+		if (x->v == VERDICT_syn_admitted)
+			return admit_syn(x, t);
+	}
+	return decide_by_lookup(skb, x, l3, d, t);
+}
+
 static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_policy *l, const struct packet *p,
 				  u32 l3)
 {
 	struct syn x = { .l = l, .p = p, .now = clock_ns() };
 	struct bpf_sock_tuple t;
 	struct destination *d;
+	int action;
 
 	if (!skb_tuple(skb, p, l3, &t))
 		return PASS;
 	d = destination_of(skb, CTX_LOAD(skb, ifindex), p, &t, x.now);
 	if (!d)
 		return PASS;
-	if (syn_recall(&x, d)) {
-		front_reached_tc(x.s, l, x.now);
-		judge_syn(skb, &x, x.known);
-		if (x.v == VERDICT_syn_admitted)
-			return admit_syn(&x, &t);
-	}
-	return decide_by_lookup(skb, &x, l3, d, &t);
+	x.class = class_for(l, &t, p->v6);
+	action = judge(skb, &x, l3, d, &t);
+	return action == REFUSE ? refuse_syn(skb, &x, l3, &t) : action;
 }
 
 static __always_inline void cookie_attrs(struct bpf_tcp_req_attrs *attrs, const struct syn_options *o)
@@ -484,17 +564,17 @@ static __always_inline void cookie_attrs(struct bpf_tcp_req_attrs *attrs, const 
 /* Timestamps of the ACK itself: it carries them exactly when the SYN/ACK did. */
 static __always_inline void ack_timestamps(struct __sk_buff *skb, const struct packet *p, struct syn_options *o)
 {
-	u32 len = p->header_len - sizeof(struct tcp);
-	struct option_walk w = {};
+	u32 len = options_len(p);
+	struct option_walk *w = option_walk_begin();
 
 	o->tstamp = 0;
-	if (!len || len > TCP_OPTIONS_MAX || bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcp), w.buf, len))
+	if (!w || !len || bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcp), w->buf, len))
 		return;
-	w.len = len;
-	walk_options(&w);
-	o->tstamp = w.o.tstamp;
-	o->tsval = w.o.tsval;
-	o->tsecr = w.o.tsecr;
+	w->len = len;
+	walk_options(w);
+	o->tstamp = w->o.tstamp;
+	o->tsval = w->o.tsval;
+	o->tsecr = w->o.tsecr;
 }
 
 /* What a final ACK says of the cookie that it answers. */
@@ -536,6 +616,16 @@ static __always_inline void settle(u64 *table, const struct cookie_ack *c)
 	*settled_slot(table, c) = (u64)c->isn << 32 | c->cookie;
 }
 
+static __always_inline void note_refused_ack(struct listen_state *s, const struct listener_policy *l, enum verdict v,
+					     const struct bpf_sock_tuple *t, bool v6, const struct queue_view *q,
+					     u64 now)
+{
+	u32 class = class_for(l, t, v6);
+
+	count_for(l, class, v);
+	sample(s, l, class, v, t, v6, q, now);
+}
+
 static __always_inline int refuse_ack(struct __sk_buff *skb, const struct listener_policy *l,
 				      const struct packet *p, u32 l3, u32 ack, enum verdict v)
 {
@@ -556,12 +646,12 @@ static __always_inline int accept_cookie(struct __sk_buff *skb, const struct lis
 	cookie_attrs(&attrs, &c->o);
 	if (bpf_sk_assign_tcp_reqsk(skb, (struct sock *)tp, &attrs, sizeof(attrs))) {
 		claim_cancel(s);
-		count(l, VERDICT_cookie_failed);
+		count_flow(l, t, p->v6, VERDICT_cookie_failed);
 		return PASS;
 	}
 	claim_commit(s, t, p->v6, now);
 	settle(accepted, c);
-	count(l, VERDICT_cookie_accepted);
+	count_flow(l, t, p->v6, VERDICT_cookie_accepted);
 	return PASS;
 }
 
@@ -580,8 +670,7 @@ static __always_inline int judge_cookie_ack(struct __sk_buff *skb, const struct 
 	if (v == VERDICT_cookie_accepted)
 		return accept_cookie(skb, l, p, t, c, s, tp, now);
 	claim_cancel(s);
-	count(l, v);
-	sample(s, l, v, t, p->v6, &q, now);
+	note_refused_ack(s, l, v, t, p->v6, &q, now);
 	settle(refused, c);
 	return refuse_ack(skb, l, p, l3, c->cookie + 1, v);
 }
@@ -595,7 +684,7 @@ static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct lis
 	struct cookie_ack c = cookie_answered(seq, ack);
 
 	if (!cookie_valid(t, p->v6, &c, now)) {
-		count(l, VERDICT_cookie_invalid);
+		count_flow(l, t, p->v6, VERDICT_cookie_invalid);
 		return PASS;
 	}
 	if (settled(refused, &c))
@@ -638,8 +727,7 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
 	bpf_sk_release(sk);
 	if (!kernel_full(&q) || !ends_handshake)
 		return PASS;
-	count(l, VERDICT_ack_reset_full);
-	sample(s, l, VERDICT_ack_reset_full, t, p->v6, &q, now);
+	note_refused_ack(s, l, VERDICT_ack_reset_full, t, p->v6, &q, now);
 	if (l->observe)
 		return PASS;
 	return reset_both(skb, p, l3, seq, ack, reason_full, l->reason);
@@ -651,7 +739,8 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
  * not, the kernel would reset it too. Releases sk.
  */
 static __always_inline int on_listener_ack(struct __sk_buff *skb, const struct listener_policy *l,
-					   const struct packet *p, u32 l3, struct bpf_sock *sk)
+					   const struct packet *p, u32 l3, struct bpf_sock *sk,
+					   const struct bpf_sock_tuple *t)
 {
 	struct queue_view q = {};
 	u32 ack = 0;
@@ -660,7 +749,7 @@ static __always_inline int on_listener_ack(struct __sk_buff *skb, const struct l
 	bpf_sk_release(sk);
 	if (!kernel_full(&q) || l->draining)
 		return PASS;
-	count(l, VERDICT_ack_reset_full);
+	count_flow(l, t, p->v6, VERDICT_ack_reset_full);
 	if (l->observe)
 		return PASS;
 	skb_seq(skb, p, l3, &ack);
@@ -687,7 +776,7 @@ static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_p
 	if (sk->state == TCP_NEW_SYN_RECV)
 		return on_request_ack(skb, l, p, l3, sk, &t, now);
 	if (sk->state == TCP_LISTEN && l->establish == ESTABLISH_ABORT)
-		return on_listener_ack(skb, l, p, l3, sk);
+		return on_listener_ack(skb, l, p, l3, sk, &t);
 	tp = sk->state == TCP_LISTEN && reserves(l) && !l->observe ? bpf_skc_to_tcp_sock(sk) : NULL;
 	s = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state((u64)tp, now) : NULL;
 	action = s ? on_cookie_ack(skb, l, p, l3, &t, s, tp, now) : PASS;

@@ -63,15 +63,17 @@ static __always_inline int front_refuse_syn(struct xdp_md *xdp, const struct syn
 	__be32 options[SYNACK_HEADER / 4 - 5] = {};
 	const struct packet *p = x->p;
 	u32 ack = 0, isn = xdp_seq(xdp, p, &ack), len;
-	struct option_walk w = {};
+	struct option_walk *w;
 	struct answer a = {};
 
 	if (sends_cookie(x->v)) {
-		len = p->header_len - sizeof(struct tcp);
-		if (len && len <= TCP_OPTIONS_MAX &&
-		    !bpf_xdp_load_bytes(xdp, p->l4 + sizeof(struct tcp), w.buf, len))
-			w.len = len;
-		cookie_answer(&a, options, &w, t, p->v6, isn, k->rxq->dev->mtu, x->now);
+		w = option_walk_begin();
+		if (!w)
+			return XDP_PASS;
+		len = options_len(p);
+		if (len && !bpf_xdp_load_bytes(xdp, p->l4 + sizeof(struct tcp), w->buf, len))
+			w->len = len;
+		cookie_answer(&a, options, w, t, p->v6, isn, k->rxq->dev->mtu, x->now);
 		watch_acks(x->now);
 	} else if (sends_rst(x->v)) {
 		rst_to_syn(&a, p, isn, x->l);
@@ -135,8 +137,41 @@ static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, struct syn
 	if (front_lets_by(x) || x->l->observe || !xdp_answerable(xdp, x->p, t))
 		return let_by_front(x->s);
 	note_verdict(x, t);
-	count(x->l, VERDICT_refused_at_xdp);
-	return front_refuse_syn(xdp, x, t);
+	count_syn(x, VERDICT_refused_at_xdp);
+	return REFUSE;
+}
+
+/*
+ * Polices a SYN of a limited class and marks it for tc. Where it cannot be
+ * marked, tc polices it, so that no token is taken twice.
+ */
+static __always_inline bool front_over_rate(struct xdp_md *xdp, struct syn *x, const struct bpf_sock_tuple *t)
+{
+	u32 copy = class_copy(x->l);
+	int over;
+
+	if (!class_limited(x->class, copy) || !mark_policed(xdp))
+		return false;
+	over = police(x->class, copy);
+	x->v = rate_verdict(over);
+	return over && xdp_answerable(xdp, x->p, t);
+}
+
+static __always_inline int front_decide(struct xdp_md *xdp, struct syn *x, struct destination *d,
+					struct bpf_sock_tuple *t)
+{
+	if (polices(x->l) && !x->l->observe && front_over_rate(xdp, x, t)) {
+		count_syn(x, x->v);
+		count_syn(x, VERDICT_refused_at_xdp);
+		sample_rate(x->l, x->class, x->v, t, x->p->v6, x->now);
+		return REFUSE;
+	}
+	if (syn_recall(x, d)) {
+		front_judge(xdp, x, x->known);
+		if (front_lets_by(x))
+			return let_by_front(x->s);
+	}
+	return front_decide_by_lookup(xdp, x, d, t);
 }
 
 static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_policy *l, const struct packet *p)
@@ -144,18 +179,16 @@ static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_p
 	struct syn x = { .l = l, .p = p, .now = clock_ns() };
 	struct bpf_sock_tuple t;
 	struct destination *d;
+	int action;
 
 	if (!xdp_tuple(xdp, p, &t))
 		return XDP_PASS;
 	d = destination_of(xdp, CTX_LOAD(xdp, ingress_ifindex), p, &t, x.now);
 	if (!d)
 		return XDP_PASS;
-	if (syn_recall(&x, d)) {
-		front_judge(xdp, &x, x.known);
-		if (front_lets_by(&x))
-			return let_by_front(x.s);
-	}
-	return front_decide_by_lookup(xdp, &x, d, &t);
+	x.class = class_for(l, &t, p->v6);
+	action = front_decide(xdp, &x, d, &t);
+	return action == REFUSE ? front_refuse_syn(xdp, &x, &t) : action;
 }
 
 /* Cookies that the front let by once are tc's: their data must not count as under way again. */
@@ -180,9 +213,8 @@ static __always_inline int front_cookie_ack(struct xdp_md *xdp, const struct lis
 			return let_by_front(s);
 		}
 		settle(refused, &c);
-		count(l, v);
-		count(l, VERDICT_refused_at_xdp);
-		sample(s, l, v, t, p->v6, &q, now);
+		note_refused_ack(s, l, v, t, p->v6, &q, now);
+		count_flow(l, t, p->v6, VERDICT_refused_at_xdp);
 	}
 	return xdp_answer(xdp, p, &a, reason_for(v), NULL);
 }

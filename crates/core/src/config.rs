@@ -5,6 +5,7 @@
 //! network namespace allows.
 
 mod address;
+mod class_check;
 mod class_keys;
 mod error;
 mod example;
@@ -19,6 +20,7 @@ mod value;
 mod word;
 
 pub use address::{parse_ip, parse_port, parse_socket_address};
+pub use class_check::{check_classes, too_many_fault};
 pub use class_keys::CLASS_KEYS;
 pub use error::{Fault, Place, Problem, Problems};
 pub use example::example;
@@ -28,12 +30,13 @@ pub use lint::lint;
 pub use parse::parse;
 pub use proxy_keys::PROXY_KEYS;
 pub use suggest::did_you_mean;
-pub use table::{Key, Kind, Table, WordText};
+pub use table::{Key, Kind, Table, WordText, change};
 pub use value::{Given, Setting, parse_word};
 pub use word::{Word, WordInfo};
 
+use crate::class::Class;
 use crate::listener::Listener;
-use crate::proxy::{Class, Proxy};
+use crate::proxy::Proxy;
 
 /// A config file that was read without error.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,7 +45,7 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// The proxies in the order of the file, all defaults filled in.
     pub proxies: Vec<Proxy>,
-    /// The classes in the order of the file.
+    /// The classes in the order of the file, which decides nothing.
     pub classes: Vec<Class>,
     /// What is valid and yet hardly what was meant.
     pub warnings: Vec<Warning>,

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use crate::class::Class;
 use crate::config::{Key, Table, did_you_mean};
 use crate::listener::Listener;
 use crate::proxy::Proxy;
@@ -12,10 +13,17 @@ use crate::verdict::{Kind, VERDICTS, Verdict, VerdictInfo};
 pub enum Topic {
     /// A verdict and its counter.
     Verdict(&'static VerdictInfo),
-    /// A key, of one kind of table or of both.
-    Key(Option<&'static Key<Listener>>, Option<&'static Key<Proxy>>),
+    /// A key, of one or several kinds of tables.
+    Key(Keys),
     /// A number that `weir status` shows.
     Column(&'static Column),
+}
+
+/// The keys of one name.
+pub struct Keys {
+    listener: Option<&'static Key<Listener>>,
+    proxy: Option<&'static Key<Proxy>>,
+    class: Option<&'static Key<Class>>,
 }
 
 /// A number in the table of `weir status`.
@@ -69,16 +77,19 @@ pub fn topic(name: &str) -> Result<Topic, Unknown> {
     if let Some(column) = COLUMNS.iter().find(|column| column.name == name) {
         return Ok(Topic::Column(column));
     }
-    match (Key::by_name(name), Key::by_name(name)) {
-        (None, None) => {
-            let names: Vec<_> = list().into_iter().map(|(name, ..)| name).collect();
-            Err(Unknown {
-                name: name.to_owned(),
-                did_you_mean: did_you_mean(name, &names),
-            })
-        }
-        (listener, proxy) => Ok(Topic::Key(listener, proxy)),
+    let keys = Keys {
+        listener: Key::by_name(name),
+        proxy: Key::by_name(name),
+        class: Key::by_name(name),
+    };
+    if keys.texts().is_empty() {
+        let names: Vec<_> = list().into_iter().map(|(name, ..)| name).collect();
+        return Err(Unknown {
+            name: name.to_owned(),
+            did_you_mean: did_you_mean(name, &names),
+        });
     }
+    Ok(Topic::Key(keys))
 }
 
 impl Topic {
@@ -86,12 +97,20 @@ impl Topic {
     pub fn text(&self) -> String {
         match self {
             Topic::Verdict(row) => verdict_text(row),
-            Topic::Key(listener, proxy) => {
-                let texts = [listener.map(key_text), proxy.map(key_text)];
-                texts.into_iter().flatten().collect::<Vec<_>>().join("\n")
-            }
+            Topic::Key(keys) => keys.texts().join("\n"),
             Topic::Column(column) => column_text(column),
         }
+    }
+}
+
+impl Keys {
+    fn texts(&self) -> Vec<String> {
+        let texts = [
+            self.listener.map(key_text),
+            self.proxy.map(key_text),
+            self.class.map(key_text),
+        ];
+        texts.into_iter().flatten().collect()
     }
 }
 
@@ -115,7 +134,7 @@ fn key_text<T: Table>(key: &Key<T>) -> String {
         let _ = writeln!(text, "    {word:<width$}  {meaning}");
     }
     let required = T::REQUIRED.iter().any(|(name, _)| *name == key.name);
-    if key.name != "name" && !key.kind.is_list() && !required {
+    if key.name != "name" && !key.kind.is_list() && !key.kind.may_be_none() && !required {
         let _ = writeln!(text, "  default: {}", (key.show)(&T::blank()));
     }
     text
@@ -158,7 +177,7 @@ fn advice(name: &str) -> Option<&'static str> {
 }
 
 /// One row per verdict; the test `every_verdict_has_advice` holds it complete.
-const ADVICE: [(&str, &str); 20] = [
+const ADVICE: [(&str, &str); 22] = [
     (
         "syn_admitted",
         "The good case: with reserv, a place is kept for this connection until it is accepted.",
@@ -239,6 +258,14 @@ const ADVICE: [(&str, &str); 20] = [
         "syn_unjudged",
         "weir remembers the queues of 512 listening sockets in all, by a hash: with a few hundred some find no slot. Fewer SO_REUSEPORT sockets, or guard fewer ports.",
     ),
+    (
+        "syn_dropped_rate",
+        "More connections of a class came than its rate allows; `weir status` shows which class. The client waits 1 s, 3 s, 7 s; over_rate = rst tells it at once.",
+    ),
+    (
+        "syn_reset_rate",
+        "More connections of a class came than its rate allows; `weir status` shows which class. A larger burst lets more of them come at once.",
+    ),
 ];
 
 /// All names with their one-line texts: counters first, then keys, then columns.
@@ -249,7 +276,9 @@ pub fn list() -> Vec<(&'static str, &'static str, &'static str)> {
     let columns = COLUMNS
         .iter()
         .map(|column| (column.name, "column", column.text));
-    let keys = keys::<Listener>().chain(keys::<Proxy>());
+    let keys = keys::<Listener>()
+        .chain(keys::<Proxy>())
+        .chain(keys::<Class>());
     verdicts.chain(keys).chain(columns).collect()
 }
 
@@ -293,8 +322,8 @@ mod tests {
             let named = list().into_iter().filter(|(_, of, _)| kind(of));
             named.map(|(name, ..)| name).collect()
         };
-        let keys = names(|kind| kind == Listener::NAME || kind == Proxy::NAME);
-        let others = names(|kind| kind != Listener::NAME && kind != Proxy::NAME);
+        let keys = names(|kind| [Listener::NAME, Proxy::NAME, Class::NAME].contains(&kind));
+        let others = names(|kind| ![Listener::NAME, Proxy::NAME, Class::NAME].contains(&kind));
         assert!(keys.is_disjoint(&others));
         assert_eq!(others.len(), VERDICTS.len() + COLUMNS.len());
     }
@@ -311,9 +340,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_both_tables_is_explained_for_each() {
+    fn a_key_of_several_tables_is_explained_for_each() {
         let text = topic("mode").ok().unwrap().text();
         assert!(text.contains("key of [[listener]]") && text.contains("key of [[proxy]]"));
+        let text = topic("queue_limit").ok().unwrap().text();
+        assert!(text.contains("key of [[class]]") && text.contains("key of [[proxy]]"));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admit;
+pub mod class;
 pub mod config;
 pub mod explain;
 pub mod ledger;

@@ -2,7 +2,6 @@
 
 pub mod access;
 mod announce;
-mod class;
 mod health;
 mod side;
 
@@ -12,10 +11,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use announce::{Forwarded, SendProxy};
-pub use class::{Class, LOWEST_PRIORITY, rank};
 pub use health::{Health, HealthCheck, Statuses, Verdict};
 pub use side::SideOptions;
 
+use crate::class::Class;
 use crate::prefix::Prefix;
 
 use serde::{Deserialize, Serialize};
@@ -128,7 +127,7 @@ pub struct Proxy {
     pub queue_limit: u32,
     /// How long one waits at most.
     pub queue_timeout: Duration,
-    /// Classes of clients: who waits is served by its class.
+    /// Classes of clients, in any order: who waits is served by the priority of its class.
     pub classes: Vec<Class>,
     /// Clients that may use it; empty: see [`access`].
     pub allow_from: Vec<Prefix>,

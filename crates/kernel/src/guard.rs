@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
+use weir_core::class::{Class, Place};
 use weir_core::listener::{Front, HalfClose, Listener, MAX_LISTENERS, Mode};
 use weir_core::policy::{Table, table};
 use weir_core::verdict::{Counters, VERDICTS, Verdict};
 
 use crate::attach::{Hook, link, link_header_len};
+use crate::classes::{ClassMaps, Classes};
 use crate::error::{Error, Result, of_errno, of_libbpf};
 use crate::listeners::{self, ListenSocket};
 use crate::probe;
@@ -28,6 +30,7 @@ pub struct Guard {
     iterator: libbpf_rs::Link,
     skel: GuardSkel<'static>,
     slots: BTreeMap<String, u16>,
+    classes: Classes,
     generation: u32,
 }
 
@@ -41,6 +44,8 @@ struct Attached {
 pub struct Event {
     /// The listener's name.
     pub listener: String,
+    /// The class's name; `None`: the listener has no classes.
+    pub class: Option<String>,
     /// What was decided.
     pub verdict: Verdict,
     /// Client.
@@ -100,23 +105,89 @@ impl Guard {
             iterator,
             skel,
             slots: BTreeMap::new(),
+            classes: Classes::default(),
             generation: 0,
         })
     }
 
     /// Puts a policy in force, atomically for every packet: each packet is judged by the old policy
-    /// or by the new one, whole. Listeners keep their counters by name. Fails without any change.
-    pub fn apply(&mut self, listeners: &[Listener]) -> Result<()> {
+    /// or by the new one, whole. Listeners keep their counters by name, classes their counters and
+    /// buckets. Fails without any change.
+    pub fn apply(&mut self, listeners: &[Listener], classes: &[Class]) -> Result<()> {
         let table = table_of(listeners)?;
         let slots = self.assign_slots(listeners)?;
+        let next = self
+            .classes
+            .write(&self.skel.maps, classes, place(&slots))?;
+        let other = self.classes.other_is_controlled();
         self.generation += 1;
         let generation = self.generation;
         self.swap(|policy| {
             fill(policy, listeners, &table, &slots);
+            for (l, listener) in policy.listeners.iter_mut().zip(listeners) {
+                l.classes = next.mark(&listener.name, other);
+            }
             policy.generation = generation;
         })?;
         self.slots = slots;
+        self.classes.put_in_force(&self.skel.maps, next)
+    }
+
+    /// Puts other classes in force, atomically for every packet; the listeners stay as they are.
+    /// Classes that stay, by name, keep bucket and counters. Fails without any change.
+    pub fn set_classes(&mut self, classes: &[Class]) -> Result<()> {
+        let next = self
+            .classes
+            .write(&self.skel.maps, classes, place(&self.slots))?;
+        let other = self.classes.other_is_controlled();
+        let names = self.slots.iter();
+        let marks: BTreeMap<u16, u8> = names
+            .map(|(name, slot)| (*slot, next.mark(name, other)))
+            .collect();
+        self.change_listeners(|l| {
+            l.classes = marks.get(&l.counters).copied().unwrap_or(0);
+        })?;
+        self.classes.put_in_force(&self.skel.maps, next)
+    }
+
+    /// The classes in force, without those of proxies.
+    pub fn classes(&self) -> &[Class] {
+        self.classes.list()
+    }
+
+    /// Sets or lifts the controller's rate of a class (or of `other`), connections per second, with a
+    /// tenth of a second's as burst. The lower one of it and the class's own holds. It ends by itself
+    /// after [`CONTROLLED_FOR`] without being set again.
+    ///
+    /// # Errors
+    /// No such class.
+    pub fn set_controlled_rate(&mut self, name: &str, rate: Option<f64>) -> Result<()> {
+        if self.classes.control(&self.skel.maps, name, rate)? {
+            // From now on each SYN is looked up.
+            let classes = self.classes.list().to_vec();
+            self.set_classes(&classes)?;
+        }
         Ok(())
+    }
+
+    /// Counters of a class (or of `other`) on all of its listeners, since it was first in force.
+    pub fn class_counters(&self, name: &str) -> Result<Counters> {
+        self.classes.counters(&self.skel.maps, name)
+    }
+
+    /// The class tables, for another BPF object that is to find the same classes.
+    pub fn class_maps(&self) -> ClassMaps<'_> {
+        ClassMaps::of(&self.skel.maps)
+    }
+
+    /// The classes in force with their slots: what `class_of()` in C returns. 0 is `other`.
+    pub fn class_slots(&self) -> impl Iterator<Item = (u32, &Class)> {
+        self.classes.slots()
+    }
+
+    /// The counters slot of a listener; rules know a listener as 1 + this.
+    pub fn listener_slot(&self, name: &str) -> Option<u16> {
+        self.slots.get(name).copied()
     }
 
     /// Before going: admits every SYN from now on and sends no new cookie, while cookies that are
@@ -274,11 +345,14 @@ impl Guard {
 
     /// Sampled refusals since the last call (bounded by the ring's size; older ones are lost).
     pub fn events(&mut self) -> Result<Vec<Event>> {
-        let names: BTreeMap<u16, String> = self
-            .slots
-            .iter()
-            .map(|(name, &slot)| (slot, name.clone()))
-            .collect();
+        let names = Names {
+            listeners: self
+                .slots
+                .iter()
+                .map(|(n, &slot)| (slot, n.clone()))
+                .collect(),
+            classes: self.classes.names(),
+        };
         let mut events = Vec::new();
         self.drain_ring(|bytes| events.extend(parse_event(bytes, &names)))
             .map_err(of_libbpf("read the sampled events"))?;
@@ -303,6 +377,11 @@ impl Guard {
     ) {
         (&self.skel.progs.guard_l2, &self.skel.progs.guard_xdp)
     }
+}
+
+/// The number by which rules know a listener: 1 + its counters slot.
+fn place(slots: &BTreeMap<String, u16>) -> impl Fn(&str) -> Option<Place> {
+    |name| slots.get(name).map(|slot| slot + 1)
 }
 
 fn cannot_load(e: &libbpf_rs::Error) -> Error {
@@ -456,7 +535,13 @@ fn listener_policy(l: &Listener, slot: u16) -> types::listener_policy {
 /// Size of struct guard_event in bpf/abi.h, checked there.
 const EVENT: usize = 64;
 
-fn parse_event(bytes: &[u8], names: &BTreeMap<u16, String>) -> Option<Event> {
+/// Names by slot.
+struct Names {
+    listeners: BTreeMap<u16, String>,
+    classes: BTreeMap<u32, String>,
+}
+
+fn parse_event(bytes: &[u8], names: &Names) -> Option<Event> {
     let b: &[u8; EVENT] = bytes.get(..EVENT)?.try_into().ok()?;
     let u16_at = |at: usize| u16::from_ne_bytes([b[at], b[at + 1]]);
     let u32_at = |at: usize| u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
@@ -465,7 +550,8 @@ fn parse_event(bytes: &[u8], names: &BTreeMap<u16, String>) -> Option<Event> {
         v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
     };
     Some(Event {
-        listener: names.get(&u16_at(44))?.clone(),
+        listener: names.listeners.get(&u16_at(44))?.clone(),
+        class: names.classes.get(&u32_at(0)).cloned(),
         verdict: VERDICTS.get(usize::from(b[46]))?.verdict,
         source: SocketAddr::new(address(8), u16_at(40)),
         destination: SocketAddr::new(address(24), u16_at(42)),

@@ -4,6 +4,7 @@
 //! process attached goes with it, also after `kill -9`.
 
 mod attach;
+mod classes;
 mod error;
 mod guard;
 mod listeners;
@@ -20,6 +21,7 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/guard.skel.rs"));
 }
 
+pub use classes::{CONTROLLED_FOR, ClassMaps};
 pub use error::{Error, Result};
 pub use guard::{Event, Guard};
 pub use listeners::ListenSocket;

@@ -179,7 +179,10 @@ impl World {
         world.full.push(false);
         world.table = table(&world.listeners).expect("a table");
         let listeners = world.listeners.clone();
-        world.guard.apply(&listeners).expect("the policy is taken");
+        world
+            .guard
+            .apply(&listeners, &[])
+            .expect("the policy is taken");
         world
     }
 

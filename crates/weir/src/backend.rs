@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use weir_core::class::Class;
 use weir_core::listener::Listener;
 use weir_core::verdict::Counters;
 use weir_kernel::{Event, Guard, ListenSocket, Result};
@@ -12,7 +13,14 @@ use crate::links::{self, Peer};
 /// A loaded guard and the namespace around it; see [`weir_kernel::Guard`] for what each function promises.
 pub trait Backend {
     /// Puts a policy in force, atomically; on failure nothing has changed.
-    fn apply(&mut self, listeners: &[Listener]) -> Result<()>;
+    fn apply(&mut self, listeners: &[Listener], classes: &[Class]) -> Result<()>;
+    /// Puts other classes in force, atomically; on failure nothing has changed.
+    fn set_classes(&mut self, classes: &[Class]) -> Result<()>;
+    /// Sets or lifts the controller's rate of a class, which ends by itself without renewal.
+    #[allow(dead_code, reason = "for the controller, which is being built")]
+    fn set_controlled_rate(&mut self, name: &str, rate: Option<f64>) -> Result<()>;
+    /// Counters of a class in force, or of `other`.
+    fn class_counters(&self, name: &str) -> Result<Counters>;
     /// Attaches to one interface; `xdp` adds or takes away the XDP front.
     fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()>;
     /// Detaches from one interface.
@@ -32,8 +40,20 @@ pub trait Backend {
 }
 
 impl Backend for Guard {
-    fn apply(&mut self, listeners: &[Listener]) -> Result<()> {
-        Guard::apply(self, listeners)
+    fn apply(&mut self, listeners: &[Listener], classes: &[Class]) -> Result<()> {
+        Guard::apply(self, listeners, classes)
+    }
+
+    fn set_classes(&mut self, classes: &[Class]) -> Result<()> {
+        Guard::set_classes(self, classes)
+    }
+
+    fn set_controlled_rate(&mut self, name: &str, rate: Option<f64>) -> Result<()> {
+        Guard::set_controlled_rate(self, name, rate)
+    }
+
+    fn class_counters(&self, name: &str) -> Result<Counters> {
+        Guard::class_counters(self, name)
     }
 
     fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()> {
@@ -93,6 +113,10 @@ pub mod fake {
         pub absent: Vec<IpAddr>,
         pub broken: Vec<u32>,
         pub refuse_apply: bool,
+        pub classes: Vec<Class>,
+        #[allow(dead_code, reason = "for the controller, which is being built")]
+        pub controlled: BTreeMap<String, f64>,
+        pub class_counters: BTreeMap<String, Counters>,
         pub drained: bool,
         pub attempts: usize,
     }
@@ -115,7 +139,8 @@ pub mod fake {
     }
 
     impl Backend for Fake {
-        fn apply(&mut self, listeners: &[Listener]) -> Result<()> {
+        fn apply(&mut self, listeners: &[Listener], classes: &[Class]) -> Result<()> {
+            self.set_classes(classes)?;
             let mut state = self.0.borrow_mut();
             if state.refuse_apply {
                 return Err(Error::Failed {
@@ -126,6 +151,32 @@ pub mod fake {
             state.applied = listeners.to_vec();
             state.applies += 1;
             Ok(())
+        }
+
+        fn set_classes(&mut self, classes: &[Class]) -> Result<()> {
+            let mut state = self.0.borrow_mut();
+            if state.refuse_apply {
+                return Err(Error::Failed {
+                    what: "set classes".into(),
+                    cause: "E2BIG".into(),
+                });
+            }
+            state.classes = classes.to_vec();
+            Ok(())
+        }
+
+        fn set_controlled_rate(&mut self, name: &str, rate: Option<f64>) -> Result<()> {
+            let mut state = self.0.borrow_mut();
+            match rate {
+                Some(rate) => state.controlled.insert(name.to_owned(), rate),
+                None => state.controlled.remove(name),
+            };
+            Ok(())
+        }
+
+        fn class_counters(&self, name: &str) -> Result<Counters> {
+            let state = self.0.borrow();
+            Ok(state.class_counters.get(name).copied().unwrap_or_default())
         }
 
         fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()> {

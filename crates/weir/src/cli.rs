@@ -14,9 +14,9 @@ use clap::{Args, Parser, Subcommand};
 use weir_core::config::keys::{check_overbook, parse_interface, parse_name, parse_wait};
 use weir_core::config::{Fault, Key, Word, parse_ip, parse_port, parse_socket_address};
 use weir_core::listener::{Admit, Establish, Front, HalfClose, Listener, RejectSyn};
-use weir_core::proxy;
+use weir_core::{class, proxy};
 
-use self::flags::KeyFlags;
+use self::flags::{KeyFlags, NamedFlags};
 
 /// Where the control socket and the lock are, one pair per network namespace.
 pub const RUNTIME_DIR: &str = "/run/weir";
@@ -53,6 +53,9 @@ pub enum Command {
     /// Show the listeners under guard and the proxies: queues, policy, verdicts, counters
     #[command(after_help = "`weir explain NAME` says what a column or a verdict means.")]
     Status(Status),
+    /// Show or change the classes in force, without the config file
+    #[command(subcommand)]
+    Class(Class),
     /// Take all protection off in this network namespace
     Detach,
     /// Say what this machine can do, mechanism by mechanism, and why not
@@ -170,6 +173,27 @@ pub struct Status {
     /// Show also the counters that are zero
     #[arg(long)]
     pub all: bool,
+}
+
+/// `weir class`.
+#[derive(Debug, Subcommand)]
+pub enum Class {
+    /// Add a class until the next reload; the others keep their buckets and counters
+    Add(NamedFlags<class::Class>),
+    /// Change keys of a class until the next reload; what is left out stays, `none` takes a value away
+    Set(NamedFlags<class::Class>),
+    /// Remove a class until the next reload
+    Remove {
+        /// The class's name
+        #[arg(value_parser = parsed(parse_name))]
+        name: String,
+    },
+    /// List the classes in force: whose they are, limits, counters
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// `weir doctor`.

@@ -1,6 +1,7 @@
 //! One module per command.
 
 pub mod check;
+pub mod class;
 pub mod detach;
 pub mod doctor;
 pub mod explain;

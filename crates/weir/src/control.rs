@@ -5,6 +5,8 @@
 //! the process dies; whoever holds it may remove a dead process's socket. A request is one line of
 //! JSON, the answer another. The socket's permissions (0600) let root only in.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -19,21 +21,22 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{MsgFlags, getsockopt, sockopt::PeerCredentials};
 use nix::sys::stat::{Mode, umask};
 use serde::{Deserialize, Serialize};
+use weir_core::config::Given;
 
 use crate::failure::{Failure, ROOT_HINT, Result};
-use crate::report::Report;
+use crate::report::{ClassReport, Report};
 
 /// A request is one short line; whoever is slower to send it than this is not served.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest request, in bytes.
-const REQUEST_BYTES: u64 = 4096;
+/// Longest request, in bytes: a class with its lists of prefixes.
+const REQUEST_BYTES: u64 = 128 << 10;
 /// Longest answer, in bytes: the status of some thousand listeners and backends.
 const ANSWER_BYTES: u64 = 16 << 20;
 /// Longer than a detach takes (it drains for some 300 ms) and than a reload of many listeners.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What can be asked of the running process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "command")]
 pub enum Request {
     /// The report of `weir status`.
@@ -42,10 +45,57 @@ pub enum Request {
     Reload,
     /// Take all protection off and exit.
     Detach,
+    /// Change the classes in force, or only list them.
+    Class(ClassChange),
     /// To a process of proxies: hand the listening sockets over, which follow the answer.
     HandOver,
     /// After [`Request::HandOver`]: the successor accepts; accept no more, serve to the end, exit.
     Retire,
+}
+
+/// What is to become of a class. Keys are those of `[[class]]`, with values as in the file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "action")]
+pub enum ClassChange {
+    /// Nothing.
+    List,
+    /// Add one.
+    Add {
+        /// Its name.
+        name: String,
+        /// Its other keys.
+        keys: BTreeMap<String, Given>,
+    },
+    /// Change these keys; the others keep their values.
+    Set {
+        /// Its name.
+        name: String,
+        /// The keys.
+        keys: BTreeMap<String, Given>,
+    },
+    /// Remove it.
+    Remove {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl fmt::Display for ClassChange {
+    /// As it was asked for: `class set gold rate=300`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (action, name, keys) = match self {
+            ClassChange::List => return f.write_str("class list"),
+            ClassChange::Add { name, keys } => ("add", name, Some(keys)),
+            ClassChange::Set { name, keys } => ("set", name, Some(keys)),
+            ClassChange::Remove { name } => ("remove", name, None),
+        };
+        write!(f, "class {action} {name}")?;
+        for (key, given) in keys.into_iter().flatten() {
+            let given = serde_json::to_string(given).map_err(|_| fmt::Error)?;
+            write!(f, " {key}={given}")?;
+        }
+        Ok(())
+    }
 }
 
 /// What it answers.
@@ -63,6 +113,13 @@ pub enum Answer {
         proxies: usize,
         /// What is hardly meant in the file, and what is in force otherwise than asked.
         warnings: Vec<String>,
+    },
+    /// To [`Request::Class`]: the classes in force, `other` last.
+    Classes {
+        /// The config file, in which a change stands only if somebody writes it there.
+        config: Option<String>,
+        /// The classes.
+        classes: Vec<ClassReport>,
     },
     /// To [`Request::Detach`], once nothing is attached any more.
     Detached {

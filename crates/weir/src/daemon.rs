@@ -10,6 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use sd_notify::NotifyState;
+use weir_core::class::Class;
 use weir_core::config::Environment;
 use weir_core::listener::Listener;
 use weir_core::verdict::Counters;
@@ -17,7 +18,7 @@ use weir_kernel::Guard;
 
 use crate::backend::Backend;
 use crate::commands::check;
-use crate::control::{Answer, Claim, Client, Request, namespace};
+use crate::control::{Answer, Claim, ClassChange, Client, Request, namespace};
 use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::links::{self, Link, LinkWatch};
@@ -136,10 +137,11 @@ impl Start {
     pub fn daemon(
         self,
         listeners: Vec<Listener>,
+        classes: Vec<Class>,
         role: Role,
         verbose: bool,
     ) -> Result<Daemon<Guard>> {
-        let session = Session::start(self.guard, self.environment, listeners, self.links)?;
+        let session = Session::start(self.guard, self.environment, listeners, classes, self.links)?;
         let told = session.warnings_apart();
         Ok(Daemon {
             session,
@@ -290,6 +292,7 @@ impl<B: Backend> Daemon<B> {
                 tracing::info!("reload asked for by uid {}", client.uid());
                 client.answer(&self.reload());
             }
+            Request::Class(change) => client.answer(&self.class(change, client.uid())),
             Request::HandOver | Request::Retire => {
                 let message = "this process guards listeners and has no proxy";
                 client.answer(&Answer::Error(Failure::usage(message, "")));
@@ -300,6 +303,25 @@ impl<B: Backend> Daemon<B> {
             }
         }
         None
+    }
+
+    fn class(&mut self, change: ClassChange, uid: u32) -> Answer {
+        if change != ClassChange::List {
+            tracing::info!("{change} asked for by uid {uid}");
+        }
+        let session = &mut self.session;
+        let changed = match &change {
+            ClassChange::List => Ok(()),
+            ClassChange::Add { name, keys } => session.add_class(name, keys),
+            ClassChange::Set { name, keys } => session.set_class(name, keys),
+            ClassChange::Remove { name } => session.remove_class(name),
+        };
+        let config = match &self.role {
+            Role::Run(file) => Some(file.display().to_string()),
+            Role::Protect => None,
+        };
+        let classes = changed.and_then(|()| self.session.class_reports());
+        classes.map_or_else(Answer::Error, |classes| Answer::Classes { config, classes })
     }
 
     fn reload(&mut self) -> Answer {
@@ -328,7 +350,8 @@ impl<B: Backend> Daemon<B> {
     fn swap(&mut self, file: &Path) -> Result<Answer> {
         let config = check::read(file)?;
         let listeners = config.listeners.len();
-        self.session.swap(environment::read(), config.listeners)?;
+        self.session
+            .swap(environment::read(), config.listeners, config.classes)?;
         let mut warnings: Vec<String> = config
             .warnings
             .iter()

@@ -45,6 +45,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Reload => commands::reload::run(dir),
         Command::Check(args) => commands::check::run(args),
         Command::Status(args) => commands::status::run(dir, args),
+        Command::Class(args) => commands::class::run(dir, args),
         Command::Detach => commands::detach::run(dir),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Explain(args) => commands::explain::run(args),

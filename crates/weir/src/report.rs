@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use weir_core::verdict::{Counters, VERDICTS};
+use weir_core::verdict::{Counters, Kind, VERDICTS};
 
 pub use proxy::ProxyReport;
 
@@ -89,8 +89,8 @@ pub struct ListenerReport {
     pub fallback_because: Option<String>,
     /// Every verdict counter by its name.
     pub counters: BTreeMap<String, u64>,
-    /// Classes of clients; this version has none.
-    pub classes: Vec<Value>,
+    /// Its classes, `other` last; empty if it has none. Their counters are of all of their listeners.
+    pub classes: Vec<ClassReport>,
     /// The listening sockets; several with SO_REUSEPORT or several addresses.
     pub sockets: Vec<SocketReport>,
     /// The config keys in effect (interfaces, establish, …).
@@ -113,6 +113,33 @@ pub struct SocketReport {
     pub wait_us: Option<u64>,
     /// An MPTCP listener.
     pub mptcp: bool,
+}
+
+/// One class of connections.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ClassReport {
+    /// Its name; `other` is what no rule fits.
+    pub name: String,
+    /// 1 is the highest; of `other` 64.
+    pub priority: u8,
+    /// Connections per second that may come; null: as many as do.
+    pub rate: Option<f64>,
+    /// Connections that may come at once; null without a rate.
+    pub burst: Option<u32>,
+    /// The controller's rate; null: it has set none.
+    pub controlled_rate: Option<f64>,
+    /// The verdicts that fell, by name.
+    pub counters: BTreeMap<String, u64>,
+    /// The other config keys in effect (from, to, …).
+    #[serde(flatten)]
+    pub settings: Map<String, Value>,
+}
+
+/// The counters that are not zero, by name: a file may have thousands of classes.
+pub fn counters_that_fell(counters: &Counters) -> BTreeMap<String, u64> {
+    let mut named = counters_by_name(counters);
+    named.retain(|_, n| *n > 0);
+    named
 }
 
 /// Counters by name.
@@ -228,7 +255,61 @@ impl ListenerReport {
         }
         let mut text = format!("\n{}\n", self.name);
         text += &indent(&lines.join("\n"));
+        if !self.classes.is_empty() {
+            text += &indent(&class_table(&self.classes));
+        }
         text + &indent(&counters)
+    }
+}
+
+/// Classes that a table shows: those with verdicts first, for a file may have thousands.
+const SHOWN_CLASSES: usize = 40;
+
+/// Classes with what may come and what did.
+pub fn class_table(classes: &[ClassReport]) -> String {
+    use Align::{Left, Right};
+    let head = [
+        ("class", Left),
+        ("priority", Right),
+        ("rate", Right),
+        ("burst", Right),
+        ("controlled", Right),
+        ("admitted", Right),
+        ("over rate", Right),
+        ("refused", Right),
+    ];
+    let mut order: Vec<&ClassReport> = classes.iter().collect();
+    if order.len() > SHOWN_CLASSES {
+        order.sort_by_key(|class| (class.counters.is_empty(), class.priority));
+    }
+    let rows: Vec<Vec<String>> = order.iter().take(SHOWN_CLASSES).map(|c| c.row()).collect();
+    let left_out = classes.len() - rows.len();
+    let mut text = table(&head, &rows);
+    if left_out > 0 {
+        text += &format!("and {left_out} more; --json has all\n");
+    }
+    text
+}
+
+impl ClassReport {
+    fn row(&self) -> Vec<String> {
+        let number = |n: Option<f64>| n.map_or("-".to_owned(), |n| n.to_string());
+        let sum = |over_rate: bool| -> u64 {
+            let refuses = VERDICTS.iter().filter(|row| row.kind == Kind::Refuse);
+            let wanted = refuses.filter(|row| row.name.ends_with("_rate") == over_rate);
+            wanted.filter_map(|row| self.counters.get(row.name)).sum()
+        };
+        let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
+        vec![
+            self.name.clone(),
+            self.priority.to_string(),
+            number(self.rate),
+            self.burst.map_or("-".to_owned(), |n| n.to_string()),
+            number(self.controlled_rate),
+            (count("syn_admitted") + count("cookie_accepted")).to_string(),
+            sum(true).to_string(),
+            sum(false).to_string(),
+        ]
     }
 }
 

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use weir_core::class::Class;
 use weir_core::config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
 use weir_core::listener::{Listener, Mode};
-use weir_core::verdict::Counters;
+use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::{Event, ListenSocket};
 
 use crate::attachment::{Place, Refusals, carries, exists_somewhere, missing, places};
@@ -19,10 +20,16 @@ use crate::links::Link;
 use crate::report::{InterfaceReport, ListenerReport, SocketReport, counters_by_name};
 use crate::sockets::serving;
 
+mod classes;
+
+use classes::Classes;
+
 /// What guards this network namespace.
 pub struct Session<B> {
     backend: B,
     policies: Vec<Policy>,
+    /// The classes in force, without those of proxies.
+    classes: Classes,
     links: Vec<Link>,
     /// The policy as the kernel half has it, and what its interface names meant then.
     applied: Applied,
@@ -61,14 +68,17 @@ impl<B: Backend> Session<B> {
         mut backend: B,
         environment: Environment,
         listeners: Vec<Listener>,
+        classes: Vec<Class>,
         links: Vec<Link>,
     ) -> Result<Session<B>> {
         let policies = fit_all(listeners, environment)?;
+        let classes = Classes::new(classes);
         let applied = Applied::of(&policies, &links);
-        backend.apply(&applied.listeners)?;
+        backend.apply(&applied.listeners, classes.list())?;
         let mut session = Session {
             backend,
             policies,
+            classes,
             links,
             applied,
             attached: BTreeMap::new(),
@@ -82,11 +92,17 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// As in [`Session::start`]; the policy in force then stays.
-    pub fn swap(&mut self, environment: Environment, listeners: Vec<Listener>) -> Result<()> {
+    pub fn swap(
+        &mut self,
+        environment: Environment,
+        listeners: Vec<Listener>,
+        classes: Vec<Class>,
+    ) -> Result<()> {
         let policies = fit_all(listeners, environment)?;
+        let classes = self.classes.replaced(classes);
         let applied = Applied::of(&policies, &self.links);
-        self.backend.apply(&applied.listeners)?;
-        (self.policies, self.applied) = (policies, applied);
+        self.backend.apply(&applied.listeners, classes.list())?;
+        (self.policies, self.classes, self.applied) = (policies, classes, applied);
         self.follow_links();
         Ok(())
     }
@@ -96,7 +112,7 @@ impl<B: Backend> Session<B> {
         self.links = links;
         let applied = Applied::of(&self.policies, &self.links);
         if applied != self.applied {
-            match self.backend.apply(&applied.listeners) {
+            match self.backend.apply(&applied.listeners, self.classes.list()) {
                 Ok(()) => self.applied = applied,
                 Err(error) => tracing::error!("interfaces changed, but {error}"),
             }
@@ -282,7 +298,7 @@ impl<B: Backend> Session<B> {
             fallback,
             fallback_because,
             counters: counters_by_name(&counters),
-            classes: Vec::new(),
+            classes: self.classes_of(&asked.name)?,
             sockets: serving.iter().map(|socket| socket_report(socket)).collect(),
             settings,
         })
@@ -445,24 +461,35 @@ fn socket_report(socket: &ListenSocket) -> SocketReport {
     }
 }
 
-/// `web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, queue 511/511, half-open 3, wait 12ms`.
+/// `web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, class gold, queue 511/511, half-open 3, wait 12ms`;
+/// of a class over its rate, which is refused before its queue is looked at, only up to the class.
 fn refusal_line(event: &Event) -> String {
-    format!(
-        "{}: {} > {} {}{}, queue {}/{}, half-open {}, wait {}",
+    let mut line = format!(
+        "{}: {} > {} {}",
         event.listener,
         event.source,
         event.destination,
         event.verdict.info().name,
-        if event.observe {
-            " (observed only)"
-        } else {
-            ""
-        },
-        event.queue_length,
-        event.queue_limit,
-        event.half_open,
-        weir_core::units::format_duration(event.wait),
-    )
+    );
+    if event.observe {
+        line += " (observed only)";
+    }
+    if let Some(class) = &event.class {
+        line += &format!(", class {class}");
+    }
+    if !matches!(
+        event.verdict,
+        Verdict::SynDroppedRate | Verdict::SynResetRate
+    ) {
+        line += &format!(
+            ", queue {}/{}, half-open {}, wait {}",
+            event.queue_length,
+            event.queue_limit,
+            event.half_open,
+            weir_core::units::format_duration(event.wait),
+        );
+    }
+    line
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::table::Table;
+use super::value::Setting;
 use crate::listener::{ListenAddress, Listener};
 use crate::proxy::{Mode, Proxy};
 
@@ -53,7 +54,10 @@ fn example_table<T: Table>(table: &T) -> String {
         let _ = writeln!(text, "# values: {}", key.values);
         let _ = match key.name {
             "interfaces" => writeln!(text, "# interfaces = [\"eth0\"]\n"),
-            name => writeln!(text, "{name} = {}\n", (key.show)(table)),
+            name => match (key.show)(table) {
+                Setting::None => writeln!(text, "# {name} =\n"),
+                setting => writeln!(text, "{name} = {setting}\n"),
+            },
         };
     }
     text.truncate(text.trim_end().len());

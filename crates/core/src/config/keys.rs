@@ -260,7 +260,7 @@ pub fn parse_wait(text: &str) -> Result<Duration, Fault> {
     Ok(wait)
 }
 
-fn wait(value: &Given) -> Result<Duration, Fault> {
+pub(super) fn wait(value: &Given) -> Result<Duration, Fault> {
     match value {
         Given::Text(text) => parse_wait(text),
         _ => Err(mismatch(value, "a duration", WAIT_HINT)),

@@ -1,18 +1,21 @@
 //! From the text of `weir.toml` to listeners and proxies, with the place of everything that is wrong.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::class_check::{self, Owners};
 use super::error::{Fault, Place, Problem, Problems};
 use super::suggest::did_you_mean;
-use super::table::{Key, Table};
+use super::table::{Key, Table, unknown_key};
 use super::value::Given;
 use super::{Config, Warning};
+use crate::class::Class;
 use crate::listener::Listener;
-use crate::proxy::{Class, Proxy};
+use crate::proxy::Proxy;
 
 /// Reads a config file. `file` is its name for messages.
 ///
@@ -30,7 +33,7 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
         proxies,
         classes,
     } = reader.file();
-    reader.unknown_proxies(&classes, &proxies);
+    reader.classes(&classes, &listeners, &proxies);
     if !reader.problems.is_empty() {
         reader
             .problems
@@ -39,9 +42,10 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
     }
     let mut warnings = reader.warnings(&listeners);
     warnings.extend(reader.warnings(&proxies));
+    warnings.extend(reader.warnings(&classes));
     let classes: Vec<Class> = classes.into_iter().map(|read| read.table).collect();
     let classed = |mut proxy: Proxy| {
-        let is_its = |class: &&Class| class.proxy.as_ref().is_none_or(|name| *name == proxy.name);
+        let is_its = |class: &&Class| class.is_of_proxy(&proxy.name);
         proxy.classes = classes.iter().filter(is_its).cloned().collect();
         proxy
     };
@@ -120,21 +124,25 @@ impl Reader<'_> {
         tables
     }
 
-    fn unknown_proxies(&mut self, classes: &[Read<Class>], proxies: &[Read<Proxy>]) {
-        for Read { table, given, .. } in classes {
-            let Some(wanted) = &table.proxy else { continue };
-            if proxies.iter().any(|proxy| proxy.table.name == *wanted) {
-                continue;
-            }
-            let span = given.iter().find(|(key, _)| *key == "proxy");
-            let names: Vec<&str> = proxies.iter().map(|proxy| proxy.table.name()).collect();
-            let hint = match did_you_mean(wanted, &names) {
-                Some(meant) => format!("did you mean {meant:?}?"),
-                None => "write the name of a [[proxy]], or leave it out".to_owned(),
-            };
-            let fault = Fault::new(format!("no proxy is named {wanted:?}"), hint);
-            let object = format!("class {:?}: proxy: ", table.name);
-            self.problem(span.map(|(_, span)| span.clone()), object, fault);
+    fn classes(
+        &mut self,
+        classes: &[Read<Class>],
+        listeners: &[Read<Listener>],
+        proxies: &[Read<Proxy>],
+    ) {
+        let tables: Vec<Class> = classes.iter().map(|read| read.table.clone()).collect();
+        let listeners: Vec<&Listener> = listeners.iter().map(|read| &read.table).collect();
+        let proxies: Vec<&str> = proxies.iter().map(|read| read.table.name()).collect();
+        let owners = Owners {
+            listeners: &listeners,
+            proxies: &proxies,
+        };
+        for (index, key, fault) in class_check::check(&tables, &owners) {
+            let Read { table, given, span } = &classes[index];
+            let at_key = given.iter().find(|(given, _)| Some(*given) == key);
+            let span = at_key.map_or(span, |(_, span)| span).clone();
+            let key = key.map(|key| format!("{key}: ")).unwrap_or_default();
+            self.problem(Some(span), format!("class {:?}: {key}", table.name), fault);
         }
     }
 
@@ -217,24 +225,34 @@ impl Reader<'_> {
             let fault = Fault::new(cause, format!("at most {most}; {hint}"));
             self.problem(Some(read[most].span.clone()), "", fault);
         }
+        let mut first: HashMap<&str, &Read<T>> = HashMap::new();
         for (i, one) in read.iter().enumerate() {
-            self.collision(one, &read[..i]);
+            let namesake = first.get(one.table.name()).copied();
+            self.collision(one, namesake, &read[..i]);
+            first.entry(one.table.name()).or_insert(one);
         }
     }
 
     /// Says with which earlier table this one collides: the first of its name, the first of its
     /// address. All of them would be a line for every pair.
-    fn collision<T: Table>(&mut self, one: &Read<T>, earlier: &[Read<T>]) {
+    fn collision<T: Table>(
+        &mut self,
+        one: &Read<T>,
+        namesake: Option<&Read<T>>,
+        earlier: &[Read<T>],
+    ) {
         let (kind, mine) = (T::NAME, &one.table);
         let object = format!("{kind} {:?}: ", mine.name());
-        let namesake = |other: &&Read<T>| other.table.name() == mine.name();
-        if let Some(other) = earlier.iter().find(namesake) {
+        if let Some(other) = namesake {
             let line = self.line(other);
             let fault = Fault::new(
                 format!("the {kind} on line {line} has the same name"),
                 format!("give each {kind} a name of its own: name = \"web\""),
             );
             self.problem(Some(one.span.clone()), object.clone(), fault);
+        }
+        if !T::HAS_ADDRESS {
+            return;
         }
         let neighbour = |other: &&Read<T>| mine.collides(&other.table);
         if let Some(other) = earlier.iter().find(neighbour) {
@@ -253,9 +271,9 @@ impl Reader<'_> {
     fn warnings<T: Table>(&self, read: &[Read<T>]) -> Vec<Warning> {
         let of_one = |one: &Read<T>| {
             let given: Vec<&str> = one.given.iter().map(|(name, _)| *name).collect();
-            let place = self.place(Some(one.span.clone()));
+            let span = one.span.clone();
             let warning = move |text| Warning {
-                place: Some(place.clone()),
+                place: Some(self.place(Some(span.clone()))),
                 text,
             };
             one.table.lint(&given).into_iter().map(warning)
@@ -294,6 +312,7 @@ fn unknown_table(name: &str) -> Fault {
     let owners = [
         Key::<Listener>::by_name(name).map(|_| Listener::NAME),
         Key::<Proxy>::by_name(name).map(|_| Proxy::NAME),
+        Key::<Class>::by_name(name).map(|_| Class::NAME),
     ];
     let owners: Vec<&str> = owners.into_iter().flatten().collect();
     let hint = match did_you_mean(name, &TABLES) {
@@ -307,15 +326,6 @@ fn unknown_table(name: &str) -> Fault {
         None => format!("this version knows [[{}]]", TABLES.join("]], [[")),
     };
     Fault::new(format!("unknown table or key {name:?}"), hint)
-}
-
-fn unknown_key<T: Table>(name: &str) -> Fault {
-    let names: Vec<&str> = T::keys().iter().map(|key| key.name).collect();
-    let hint = match did_you_mean(name, &names) {
-        Some(meant) => format!("did you mean {meant}?"),
-        None => format!("the keys are {}", names.join(", ")),
-    };
-    Fault::new(format!("unknown key {name:?}"), hint)
 }
 
 fn given_value(value: &DeValue<'_>) -> Given {

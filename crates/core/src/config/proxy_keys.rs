@@ -563,6 +563,7 @@ mod tests {
                 Setting::Number(number) => Given::Number(number),
                 Setting::Flag(on) => Given::Flag(on),
                 Setting::List(list) => Given::List(list),
+                Setting::None => Given::Text("none".into()),
             };
             let mut read = default.clone();
             assert_eq!((key.set)(&mut read, &given), Ok(()), "{}", key.name);

@@ -4,7 +4,8 @@
 use std::str::FromStr;
 
 use super::error::Fault;
-use super::value::{Given, Setting};
+use super::suggest::did_you_mean;
+use super::value::{Given, NONE, Setting};
 use super::word::Word;
 
 /// A word that a key takes, and its text.
@@ -42,6 +43,12 @@ pub enum Kind {
     Number,
     /// A number, or two with `-` between.
     Range,
+    /// A number, or the word none.
+    Limit,
+    /// A name, or the word none.
+    MaybeName,
+    /// A duration with its unit, or the word none.
+    MaybeTime,
     /// true or false.
     Flag,
     /// The path of a file.
@@ -52,17 +59,17 @@ impl Kind {
     /// What stands for the value in the help of the key's flag.
     pub fn placeholder(self) -> &'static str {
         match self {
-            Kind::Name => "NAME",
+            Kind::Name | Kind::MaybeName => "NAME",
             Kind::Address | Kind::Addresses => "ADDR:PORT",
             Kind::Names => "NAMES",
             Kind::Ips => "ADDR",
             Kind::Prefixes => "PREFIX",
             Kind::Word(_) => "WORD",
-            Kind::Time => "TIME",
+            Kind::Time | Kind::MaybeTime => "TIME",
             Kind::Size => "SIZE",
             Kind::Amount => "AMOUNT",
-            Kind::Number => "N",
             Kind::Range => "N|N-N",
+            Kind::Number | Kind::Limit => "N",
             Kind::Flag => "true|false",
             Kind::Path => "FILE",
         }
@@ -76,6 +83,11 @@ impl Kind {
         )
     }
 
+    /// Whether there may be none, which is then the default.
+    pub fn may_be_none(self) -> bool {
+        matches!(self, Kind::Limit | Kind::MaybeName | Kind::MaybeTime)
+    }
+
     /// The value of a flag, as the file would have it. One of a list is a list of one.
     ///
     /// # Errors
@@ -86,7 +98,10 @@ impl Kind {
             text.parse().map_err(fault)
         }
         Ok(match self {
-            Kind::Number => Given::Number(read(text, "no number", "write digits only")?),
+            Kind::Limit if text == NONE => Given::Text(text.to_owned()),
+            Kind::Number | Kind::Limit => {
+                Given::Number(read(text, "no number", "write digits only")?)
+            }
             Kind::Flag => Given::Flag(read(text, "neither true nor false", "write true or false")?),
             kind if kind.is_list() => Given::List(vec![text.to_owned()]),
             _ => Given::Text(text.to_owned()),
@@ -135,6 +150,8 @@ pub trait Table: Clone + 'static {
     const REQUIRED: &'static [(&'static str, &'static str)];
     /// So many tables may be in a file, and what to do with more.
     const MOST: (usize, &'static str);
+    /// Whether each is somewhere, where no other may be.
+    const HAS_ADDRESS: bool = true;
     /// What to do when two have one address.
     const ONE_ADDRESS_HINT: &'static str;
 
@@ -154,4 +171,32 @@ pub trait Table: Clone + 'static {
     fn check(&self) -> Result<(), (&'static str, Fault)>;
     /// What is odd, one sentence each; `given` are the keys that were set.
     fn lint(&self, given: &[&str]) -> Vec<String>;
+}
+
+/// The table with these keys changed.
+///
+/// # Errors
+/// A key that is none, a bad value, or keys that do not go together; the cause begins with the key.
+pub fn change<'a, T: Table>(
+    table: &T,
+    keys: impl IntoIterator<Item = (&'a str, &'a Given)>,
+) -> Result<T, Fault> {
+    let at = |key: &str, fault: Fault| Fault::new(format!("{key}: {}", fault.cause), fault.hint);
+    let mut table = table.clone();
+    for (name, given) in keys {
+        let key = Key::<T>::by_name(name).ok_or_else(|| unknown_key::<T>(name))?;
+        (key.set)(&mut table, given).map_err(|fault| at(name, fault))?;
+    }
+    table.check().map_err(|(key, fault)| at(key, fault))?;
+    Ok(table)
+}
+
+/// What is wrong with a key of this name, which there is not.
+pub(super) fn unknown_key<T: Table>(name: &str) -> Fault {
+    let names: Vec<&str> = T::keys().iter().map(|key| key.name).collect();
+    let hint = match did_you_mean(name, &names) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => format!("the keys are {}", names.join(", ")),
+    };
+    Fault::new(format!("unknown key {name:?}"), hint)
 }

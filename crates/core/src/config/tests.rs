@@ -353,7 +353,7 @@ fn classes_belong_to_the_proxy_that_they_name_or_to_all() {
         priority = 1
         [[class]]
         name = "silver"
-        to = "10.0.0.1"
+        from = "10.2.0.0/16"
         priority = 2
     "#;
     let config = parse("f", file).unwrap();

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
 use super::suggest::did_you_mean;
 use super::word::Word;
 
 /// A value as the file has it, with the types that keys can have.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
 pub enum Given {
     /// A string.
     Text(String),
@@ -21,7 +22,8 @@ pub enum Given {
     /// An array of strings.
     List(Vec<String>),
     /// Anything else, by the name of its type.
-    Other(&'static str),
+    #[serde(skip)]
+    Other(#[serde(skip)] &'static str),
 }
 
 impl Given {
@@ -50,6 +52,8 @@ pub enum Setting {
     Flag(bool),
     /// Names.
     List(Vec<String>),
+    /// Nothing: no limit, any, all. In JSON null; in TOML the key is left out.
+    None,
 }
 
 impl fmt::Display for Setting {
@@ -60,8 +64,28 @@ impl fmt::Display for Setting {
             Setting::Whole(number) => write!(f, "{number}"),
             Setting::Flag(flag) => write!(f, "{flag}"),
             Setting::List(list) => write!(f, "{list:?}"),
+            Setting::None => write!(f, "{NONE:?}"),
         }
     }
+}
+
+/// The word that takes a value away again, where there may be none.
+pub(super) const NONE: &str = "none";
+
+/// Reads a value that there may be none of.
+pub(super) fn maybe<T>(
+    value: &Given,
+    read: impl FnOnce(&Given) -> Result<T, Fault>,
+) -> Result<Option<T>, Fault> {
+    match value {
+        Given::Text(word) if word == NONE => Ok(None),
+        value => read(value).map(Some),
+    }
+}
+
+/// Shows a value that there may be none of.
+pub(super) fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> Setting) -> Setting {
+    value.map_or(Setting::None, show)
 }
 
 /// Reads one of a setting's words.
@@ -107,6 +131,16 @@ pub(super) fn number(value: &Given) -> Result<f64, Fault> {
             "write the number without quotes",
         )),
     }
+}
+
+/// Reads a number of this range.
+pub(super) fn ranged(value: &Given, range: RangeInclusive<f64>) -> Result<f64, Fault> {
+    let number = number(value)?;
+    if range.contains(&number) {
+        return Ok(number);
+    }
+    let hint = format!("a number from {} to {}", range.start(), range.end());
+    Err(Fault::new(format!("{number} is out of range"), hint))
 }
 
 /// Reads a whole number of this range.

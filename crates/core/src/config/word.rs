@@ -1,5 +1,6 @@
 //! The words of the policy enums: one spelling each in `weir.toml`, in flags and in status.
 
+use crate::class::OverRate;
 use crate::listener::{Admit, Establish, Front, HalfClose, Mode, RejectSyn};
 use crate::proxy;
 
@@ -63,6 +64,21 @@ impl Word for Establish {
             Establish::NoSynDrop,
             "no-syn-drop",
             "answer every SYN, by a cookie where there is no room; decide at the final ACK",
+        ),
+    ];
+}
+
+impl Word for OverRate {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            OverRate::Drop,
+            "drop",
+            "nothing; the client retransmits after 1 s, 3 s and so on",
+        ),
+        row(
+            OverRate::Rst,
+            "rst",
+            "a RST; connect() fails at once with ECONNREFUSED",
         ),
     ];
 }

@@ -24,6 +24,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use weir_core::class;
 use weir_core::config::Word;
 use weir_core::proxy::{Engine, Mode, Proxy, Verdict};
 use weir_core::redirect::Redirector;
@@ -89,6 +90,8 @@ pub struct ThreadReport {
 #[derive(Clone)]
 struct Shared {
     settings: Arc<Proxy>,
+    /// The rules of the settings' classes.
+    classes: Arc<class::Rules>,
     /// If requests are to be logged.
     log: Option<Arc<AccessLog>>,
     /// Of mode forward.
@@ -242,6 +245,7 @@ impl Server {
         let verdicts: Vec<Verdict> = verdicts.collect();
         let gate = Gate::new(&settings, sockets.len(), health.clone());
         let shared = Shared {
+            classes: Arc::new(class::Rules::compile(&settings.classes, |_| None)),
             settings: Arc::new(settings),
             health,
             log,

@@ -3,9 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 
+use weir_core::class::{LOWEST_PRIORITY, OTHER_PRIORITY};
 use weir_core::prefix::covers;
 use weir_core::proxy::access::may_use;
-use weir_core::proxy::{Forwarded, LOWEST_PRIORITY, Mode, SendProxy, rank};
+use weir_core::proxy::{Forwarded, Mode, SendProxy};
 
 use super::inbox::Inbox;
 use super::worker::Worker;
@@ -99,8 +100,11 @@ impl Visitor {
             self.rare().announced = Some(ip.to_string());
         }
         if worker.settings.max_connections > 0 {
-            let to = || self.destination().map(|address| address.ip());
-            self.rare().rank = rank(&worker.settings.classes, self.source.ip(), to);
+            let class = worker
+                .classes
+                .classify_with(self.source, || self.destination(), 0);
+            let class = class.map(|class| worker.settings.classes[class].priority);
+            self.rare().rank = class.unwrap_or(OTHER_PRIORITY) - 1;
         }
         true
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use weir_core::class;
 use weir_core::proxy::{Mode, Proxy};
 
 use super::date::DateCache;
@@ -59,6 +60,8 @@ pub struct Worker {
     pub handle: Handle,
     /// What the proxy is to do.
     pub settings: Arc<Proxy>,
+    /// The rules of its classes.
+    pub classes: Arc<class::Rules>,
     /// Buffers and pipes.
     pub lanes: Lanes,
     /// The servers.
@@ -164,6 +167,7 @@ pub fn run(
             date: DateCache::default(),
             cache,
             settings,
+            classes: shared.classes,
             counters: counters.listener,
             state: counters.state,
             journal: log.and_then(|log| log.journal()),

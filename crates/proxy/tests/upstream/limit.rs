@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use socket2::{Domain, SockRef, Socket, Type};
+use weir_core::class::Class;
 use weir_core::prefix::parse_prefix;
-use weir_core::proxy::{Balance, Class, Mode, Proxy};
+use weir_core::proxy::{Balance, Mode, Proxy};
 use weir_proxy::Server;
 
 use crate::common::{Connection, Message, Origin, PATIENCE, connect};
@@ -157,11 +158,9 @@ fn ask(client: &mut Connection, path: &str) {
 
 fn gold_and_silver() -> Vec<Class> {
     let class = |name: &str, from: &str, priority| Class {
-        name: name.to_owned(),
-        proxy: None,
-        from: Some(parse_prefix(from).unwrap()),
-        to: None,
+        from: vec![parse_prefix(from).unwrap()],
         priority,
+        ..Class::new(name)
     };
     vec![
         class("gold", "127.0.2.0/24", 1),

@@ -1,9 +1,11 @@
 //! Flags that are the keys of a table of the config file, made from the list of its keys.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
+use weir_core::config::keys::parse_name;
 use weir_core::config::{Fault, Given, Key, Setting, Table};
 
 /// The flag of a key: of a list, one flag for each element.
@@ -23,7 +25,7 @@ pub fn help<T: Table>(key: &Key<T>) -> String {
     match (key.show)(&T::blank()) {
         Setting::Text(text) if text.is_empty() => key.text.to_owned(),
         Setting::Text(text) => format!("{} [default: {text}]", key.text),
-        Setting::Flag(false) => key.text.to_owned(),
+        Setting::Flag(false) | Setting::None => key.text.to_owned(),
         other => format!("{} [default: {other}]", key.text),
     }
 }
@@ -49,6 +51,63 @@ impl<T: Table> KeyFlags<T> {
             (flag(key), fault)
         })?;
         Ok(table)
+    }
+}
+
+/// A name, and the flags that were given with it.
+pub struct NamedFlags<T: Table> {
+    /// The name.
+    pub name: String,
+    flags: KeyFlags<T>,
+}
+
+impl<T: Table> NamedFlags<T> {
+    /// The keys that were given, as the file would have them.
+    pub fn keys(&self) -> BTreeMap<String, Given> {
+        let flags = self.flags.0.iter();
+        flags
+            .map(|(key, given)| (key.name.to_owned(), given.clone()))
+            .collect()
+    }
+}
+
+impl<T: Table> fmt::Debug for NamedFlags<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.name, self.flags)
+    }
+}
+
+impl<T: Table> Args for NamedFlags<T> {
+    fn augment_args(command: Command) -> Command {
+        let name = Arg::new("name")
+            .value_name("NAME")
+            .help(format!("The {}'s name", T::NAME))
+            .required(true)
+            .value_parser(super::parsed(parse_name));
+        let keys = T::keys().iter().filter(|key| key.name != "name");
+        command.arg(name).args(keys.map(arg))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<T: Table> FromArgMatches for NamedFlags<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let keys = T::keys().iter().filter(|key| key.name != "name");
+        Ok(NamedFlags {
+            name: matches
+                .get_one::<String>("name")
+                .cloned()
+                .unwrap_or_default(),
+            flags: KeyFlags(keys.filter_map(|key| given(key, matches)).collect()),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
     }
 }
 
@@ -128,18 +187,22 @@ impl<T: Table> TypedValueParser for Parser<T> {
 
 impl<T: Table> FromArgMatches for KeyFlags<T> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = |key: &'static Key<T>| {
-            let values = matches.get_many::<Given>(key.name)?.cloned();
-            let joined = values.reduce(joined)?;
-            Some((key, joined))
-        };
-        Ok(KeyFlags(T::keys().iter().filter_map(given).collect()))
+        let keys = T::keys().iter();
+        Ok(KeyFlags(
+            keys.filter_map(|key| given(key, matches)).collect(),
+        ))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// A key with the value of its flag, if that was given.
+fn given<T: Table>(key: &'static Key<T>, matches: &ArgMatches) -> Option<(&'static Key<T>, Given)> {
+    let values = matches.get_many::<Given>(key.name)?.cloned();
+    Some((key, values.reduce(joined)?))
 }
 
 /// Lists are put together; of anything else there is only one.

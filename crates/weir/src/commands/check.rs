@@ -96,9 +96,11 @@ fn plain<T>(key: &Key<T>, setting: Setting) -> String {
         Setting::Text(text) => text,
         Setting::List(names) if names.is_empty() => match key.name {
             "interfaces" => "all".to_owned(),
+            "from" | "to" => "any".to_owned(),
             _ => "none".to_owned(),
         },
         Setting::List(names) => names.join(","),
+        Setting::None => "-".to_owned(),
         other => other.to_string(),
     }
 }

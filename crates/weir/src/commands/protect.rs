@@ -33,7 +33,12 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     if !args.anyway {
         something_listens(&listener, &start.guard.listen_sockets()?)?;
     }
-    let daemon = start.daemon(vec![listener.clone()], Role::Protect, args.verbose)?;
+    let daemon = start.daemon(
+        vec![listener.clone()],
+        Vec::new(),
+        Role::Protect,
+        args.verbose,
+    )?;
     daemon.session.notices()?.iter().for_each(warn_text);
     print(&on_line(&daemon.session, &listener)?)?;
     let since = Instant::now();
@@ -204,7 +209,8 @@ mod tests {
             syn_cookies: SynCookies::WhenNeeded,
             bpf_cookies: true,
         };
-        let session = Session::start(fake, environment, vec![listener.clone()], links).unwrap();
+        let session =
+            Session::start(fake, environment, vec![listener.clone()], Vec::new(), links).unwrap();
         on_line(&session, &listener).unwrap()
     }
 

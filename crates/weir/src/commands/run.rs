@@ -27,7 +27,12 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
         return Err(Failure::usage(message, hint));
     }
     let start = Start::prepare(runtime_dir, &config.listeners)?;
-    let daemon = start.daemon(config.listeners, Role::Run(file), args.verbose)?;
+    let daemon = start.daemon(
+        config.listeners,
+        config.classes,
+        Role::Run(file),
+        args.verbose,
+    )?;
     log_start(&daemon.session)?;
     for (listener, counters) in daemon.guard()? {
         let totals = describe::totals(listener.mode, &counters);

@@ -101,7 +101,7 @@ impl Peers {
     /// Asks each of them. Sockets that nobody listens on any more are passed over.
     pub fn ask(&self, request: Request) -> Vec<Result<Answer>> {
         let ask = |path: &PathBuf| match control::connect(path) {
-            Ok(Some(stream)) => Some(control::ask_on(&stream, path, request)),
+            Ok(Some(stream)) => Some(control::ask_on(&stream, path, request.clone())),
             Ok(None) => None,
             Err(failure) => Some(Err(failure)),
         };

@@ -114,6 +114,10 @@ impl Service {
                 tracing::info!("reload asked for by uid {}", client.uid());
                 client.answer(&self.reload());
             }
+            Request::Class(_) => {
+                let message = "this process runs proxies, whose classes are those of their file";
+                client.answer(&Answer::Error(Failure::usage(message, "")));
+            }
             Request::HandOver => self.hand_over(client),
             Request::Detach | Request::Retire => {
                 let message = "this process runs proxies and guards nothing";

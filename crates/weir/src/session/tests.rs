@@ -30,7 +30,7 @@ fn on(interface: &str) -> Listener {
 }
 
 fn start(fake: &Fake, listeners: Vec<Listener>) -> Session<Fake> {
-    Session::start(fake.clone(), NORMAL, listeners, machine()).unwrap()
+    Session::start(fake.clone(), NORMAL, listeners, Vec::new(), machine()).unwrap()
 }
 
 fn attached(fake: &Fake) -> Vec<u32> {
@@ -85,14 +85,17 @@ fn a_failed_swap_leaves_the_running_policy_in_force() {
     let fake = Fake::default();
     let mut session = start(&fake, vec![web()]);
     fake.0.borrow_mut().refuse_apply = true;
-    assert!(session.swap(NORMAL, vec![on("eth0")]).is_err());
+    assert!(session.swap(NORMAL, vec![on("eth0")], Vec::new()).is_err());
     fake.0.borrow_mut().refuse_apply = false;
     let always = Environment {
         syn_cookies: SynCookies::Always,
         bpf_cookies: true,
     };
     assert_eq!(
-        session.swap(always, vec![on("eth0")]).unwrap_err().code,
+        session
+            .swap(always, vec![on("eth0")], Vec::new())
+            .unwrap_err()
+            .code,
         Code::Unsupported
     );
     assert_eq!(fake.0.borrow().applied, [web()]);
@@ -107,7 +110,7 @@ fn a_failed_swap_leaves_the_running_policy_in_force() {
 fn a_swap_moves_the_guard_to_the_new_interfaces() {
     let fake = Fake::default();
     let mut session = start(&fake, vec![web()]);
-    session.swap(NORMAL, vec![on("eth0")]).unwrap();
+    session.swap(NORMAL, vec![on("eth0")], Vec::new()).unwrap();
     assert_eq!(attached(&fake), [2]);
     session
         .swap(
@@ -116,13 +119,14 @@ fn a_swap_moves_the_guard_to_the_new_interfaces() {
                 front: Front::Xdp,
                 ..web()
             }],
+            Vec::new(),
         )
         .unwrap();
     assert_eq!(
         fake.0.borrow().attached,
         BTreeMap::from([(1, false), (2, true)])
     );
-    session.swap(NORMAL, vec![web()]).unwrap();
+    session.swap(NORMAL, vec![web()], Vec::new()).unwrap();
     assert_eq!(
         fake.0.borrow().attached,
         BTreeMap::from([(1, false), (2, false)])
@@ -162,14 +166,20 @@ fn a_named_interface_must_work_and_others_may_fail() {
     let fake = Fake::default();
     fake.0.borrow_mut().broken.push(2);
     assert_eq!(start(&fake, vec![web()]).interfaces().len(), 1);
-    let named = Session::start(fake.clone(), NORMAL, vec![on("eth0")], machine());
+    let named = Session::start(
+        fake.clone(),
+        NORMAL,
+        vec![on("eth0")],
+        Vec::new(),
+        machine(),
+    );
     let failure = named.err().expect("eth0 was named");
     assert!(
         failure.to_string().starts_with("error: interface eth0: "),
         "{failure}"
     );
     fake.0.borrow_mut().broken.push(1);
-    assert!(Session::start(fake.clone(), NORMAL, vec![web()], machine()).is_err());
+    assert!(Session::start(fake.clone(), NORMAL, vec![web()], Vec::new(), machine()).is_err());
 }
 
 #[test]
@@ -220,7 +230,8 @@ fn without_syncookies_reserv_is_applied_and_no_syn_drop_still_shown_as_asked() {
         establish: Establish::NoSynDrop,
         ..web()
     };
-    let session = Session::start(fake.clone(), never, vec![cookies], machine()).unwrap();
+    let session =
+        Session::start(fake.clone(), never, vec![cookies], Vec::new(), machine()).unwrap();
     assert_eq!(fake.0.borrow().applied[0].establish, Establish::Reserv);
     let report = session.listeners().unwrap().remove(0);
     assert_eq!(report.settings["establish"], "no-syn-drop");
@@ -265,8 +276,14 @@ fn the_front_comes_to_a_veth_and_goes_with_the_program_on_its_peer() {
         ..link(2, "eth0")
     };
     let machine = vec![link(1, "lo"), veth];
-    let mut session =
-        Session::start(fake.clone(), NORMAL, vec![with_front()], machine.clone()).unwrap();
+    let mut session = Session::start(
+        fake.clone(),
+        NORMAL,
+        vec![with_front()],
+        Vec::new(),
+        machine.clone(),
+    )
+    .unwrap();
     let at_xdp = |fake: &Fake| fake.0.borrow().attached[&2];
     assert!(!at_xdp(&fake));
     let warnings = session.warnings().join("\n");
@@ -275,7 +292,9 @@ fn the_front_comes_to_a_veth_and_goes_with_the_program_on_its_peer() {
         "{warnings}"
     );
     fake.0.borrow_mut().peers_with_xdp.push(9);
-    session.swap(NORMAL, vec![with_front()]).unwrap();
+    session
+        .swap(NORMAL, vec![with_front()], Vec::new())
+        .unwrap();
     assert!(at_xdp(&fake));
     assert!(session.interfaces()[1].xdp);
     assert!(!session.warnings().join("\n").contains("eth0"));
@@ -315,7 +334,7 @@ fn what_stands_otherwise_than_asked_is_said() {
         ],
     );
     fake.0.borrow_mut().broken.push(3);
-    session.swap(NORMAL, vec![web()]).unwrap();
+    session.swap(NORMAL, vec![web()], Vec::new()).unwrap();
     session.links_changed(vec![link(1, "lo"), link(3, "eth1")]);
     starts(&session, &["interface eth1 is not guarded: "]);
 }

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
+/*
+ * bucket.h - the token bucket of a class, as one word: the virtual scheduling
+ * form of the GCRA (ITU-T I.371, Annex A). Pure but for the compare-and-swap.
+ *
+ * `next` is when the next connection is due if all come evenly. One may be
+ * ahead of that by `tolerance`, which is a burst less one: so after a pause of
+ * any length exactly `burst` pass at once, and then one each `interval`. What
+ * is refused changes nothing, so refusals cost those that come later nothing.
+ *
+ * Unit: 1/16 ns, so that ten million a second are exact to 1/1600. Clock:
+ * bpf_ktime_get_ns(); the guard's own ticks in 4 ms, a burst of its own.
+ */
+#ifndef WEIR_BUCKET_H
+#define WEIR_BUCKET_H
+
+#define BUCKET_SHIFT 4
+/*
+ * Each lost swap is another CPU's connection. One that loses all of them, among
+ * so many CPUs at one instant, passes: what cannot be decided does.
+ */
+#define BUCKET_TRIES 32
+
+/* Whether a connection may come in at now_ns. Then it has taken its token. */
+static __always_inline bool bucket_take(u64 *next, u64 now_ns, const struct bucket_limit *b)
+{
+	u64 now = now_ns << BUCKET_SHIFT, due = *(volatile u64 *)next;
+
+	for (u32 i = 0; i < BUCKET_TRIES; i++) {
+		u64 at = due > now ? due : now, seen;
+
+		if (at - now > b->tolerance)
+			return false;
+		seen = __sync_val_compare_and_swap(next, due, at + b->interval);
+		if (seen == due)
+			return true;
+		due = seen;
+	}
+	return true;
+}
+
+#endif

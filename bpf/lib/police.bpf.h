@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * police.bpf.h - may this SYN come in at all? Each class has a token bucket
+ * (bucket.h) with the operator's rate and burst; the controller may set a lower
+ * rate, which expires by itself.
+ *
+ * Asked once for each SYN to a guarded address of this host, before anything
+ * about the listening socket is looked up. Where the XDP front polices, it
+ * marks the frame, and tc takes no second token.
+ */
+#ifndef WEIR_POLICE_BPF_H
+#define WEIR_POLICE_BPF_H
+
+/* What the front writes before the frame of a SYN that it let by: tc's data_meta. */
+#define POLICED_MARK 0x77656972 /* "weir" */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CLASS_SLOTS);
+	__type(key, u32);
+	__type(value, struct class_limit);
+} class_limits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CLASS_SLOTS);
+	__type(key, u32);
+	__type(value, struct class_state);
+} class_states SEC(".maps");
+
+static __always_inline u32 class_copy(const struct listener_policy *l)
+{
+	return l->classes - 1;
+}
+
+/* The class of a connection to this listener; WEIR_NO_CLASS, without a lookup, if there are none. */
+static __always_inline u32 class_for(const struct listener_policy *l, const struct bpf_sock_tuple *t, bool v6)
+{
+	return l->classes ? class_of(t, v6, l->counters + 1, class_copy(l)) : WEIR_NO_CLASS;
+}
+
+/* Counts for the listener and for the class. */
+static __always_inline void count_for(const struct listener_policy *l, u32 class, enum verdict v)
+{
+	struct class_state *c;
+
+	count(l, v);
+	if (class == WEIR_NO_CLASS || v >= VERDICT_COUNT)
+		return;
+	c = bpf_map_lookup_elem(&class_states, &class);
+	if (c)
+		__sync_fetch_and_add((u64 *)&c->counters + v, 1);
+}
+
+/* As count_for(), for verdicts on what is no SYN: its class is looked up only here. */
+static __always_inline void count_flow(const struct listener_policy *l, const struct bpf_sock_tuple *t, bool v6,
+				       enum verdict v)
+{
+	count_for(l, class_for(l, t, v6), v);
+}
+
+static __always_inline bool polices(const struct listener_policy *l)
+{
+	return l->classes && !l->draining;
+}
+
+/* Of the operator's limit and the controller's the lower rate; NULL: neither. */
+static __always_inline const struct bucket_limit *limit_of(const struct class_policy *policy,
+							   const struct class_limit *controlled, u64 now_ns)
+{
+	if (controlled->limit.interval > policy->limit.interval && now_ns < controlled->until_ns)
+		return &controlled->limit;
+	return policy->limit.interval ? &policy->limit : NULL;
+}
+
+enum police { POLICE_PASS, POLICE_DROP, POLICE_RST };
+
+/* May a SYN of this class come in? Global, as class_of(). */
+__noinline int police(u32 class, u32 copy)
+{
+	const struct class_policy *policy = class_policy_of(class, copy);
+	const struct class_limit *controlled = bpf_map_lookup_elem(&class_limits, &class);
+	struct class_state *state = bpf_map_lookup_elem(&class_states, &class);
+	const struct bucket_limit *limit;
+	u64 now;
+
+	if (!policy || !controlled || !state || !(policy->limit.interval | controlled->limit.interval))
+		return POLICE_PASS;
+	now = bpf_ktime_get_ns();
+	limit = limit_of(policy, controlled, now);
+	if (!limit || bucket_take(&state->next, now, limit))
+		return POLICE_PASS;
+	return policy->over_rate == OVER_RATE_RST ? POLICE_RST : POLICE_DROP;
+}
+
+/* Whether a class may be limited, so that a token of it must not be taken twice. */
+static __always_inline bool class_limited(u32 class, u32 copy)
+{
+	const struct class_policy *policy = class_policy_of(class, copy);
+	const struct class_limit *controlled = bpf_map_lookup_elem(&class_limits, &class);
+
+	return policy && controlled && (policy->limit.interval | controlled->limit.interval);
+}
+
+static __always_inline enum verdict rate_verdict(int police)
+{
+	return police == POLICE_RST ? VERDICT_syn_reset_rate : VERDICT_syn_dropped_rate;
+}
+
+static __always_inline void sample_rate(const struct listener_policy *l, u32 class, enum verdict v,
+					const struct bpf_sock_tuple *t, bool v6, u64 now)
+{
+	struct class_state *c = bpf_map_lookup_elem(&class_states, &class);
+	struct guard_event *e;
+
+	if (!c || now - c->event_ns < EVENT_EVERY_NS)
+		return;
+	c->event_ns = now;
+	e = event_begin(l, class, v, t, v6);
+	if (e)
+		bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+}
+
+/* Whether the front has policed this SYN already. */
+static __always_inline bool policed_at_front(const struct listener_policy *l, struct __sk_buff *skb)
+{
+	u32 *mark = (void *)CTX_LOAD(skb, data_meta);
+
+	return l->front_xdp && (void *)(mark + 1) <= skb_start(skb) && *mark == POLICED_MARK;
+}
+
+/* Marks the frame for tc. False: the driver keeps no metadata, and tc polices. */
+static __always_inline bool mark_policed(struct xdp_md *xdp)
+{
+	u32 *mark;
+
+	if (bpf_xdp_adjust_meta(xdp, -(int)sizeof(*mark)))
+		return false;
+	mark = (void *)CTX_LOAD(xdp, data_meta);
+	if ((void *)(mark + 1) > xdp_start(xdp))
+		return false;
+	*mark = POLICED_MARK;
+	return true;
+}
+
+#endif

@@ -1,0 +1,141 @@
+//! What is wrong with classes together, and with what they name.
+
+use super::error::Fault;
+use super::suggest::did_you_mean;
+use crate::class::{Class, MAX_CLASSES, MAX_MASKS, MAX_RULES, Place, Rules, Tie, TooMany};
+use crate::listener::Listener;
+
+/// Ties that are told of; whoever mends these asks again.
+const TOLD_TIES: usize = 8;
+
+/// What is wrong, with the index of the class at which to say it and its key, if it is of one.
+pub(super) type Finding = (usize, Option<&'static str>, Fault);
+
+/// What classes may name.
+pub(super) struct Owners<'a> {
+    pub listeners: &'a [&'a Listener],
+    pub proxies: &'a [&'a str],
+}
+
+/// Names that are none, rules that tie, and more than the guard's tables hold.
+pub(super) fn check(classes: &[Class], owners: &Owners<'_>) -> Vec<Finding> {
+    let mut found = unknown(classes, owners);
+    let rules = Rules::compile(classes, |class| owners.place(class));
+    for tie in rules.ties(TOLD_TIES) {
+        found.push((tie.later, None, tie_fault(classes, owners, &tie)));
+    }
+    found.extend(too_many(classes, owners));
+    found
+}
+
+impl Owners<'_> {
+    /// Listeners and proxies have numbers of one series: no connection is of both.
+    fn place(&self, class: &Class) -> Option<Place> {
+        let number = |index: Option<usize>| index.map_or(0, |index| index as Place + 1);
+        if let Some(name) = &class.listener {
+            return Some(number(self.listeners.iter().position(|l| l.name == *name)));
+        }
+        let proxy = class.proxy.as_ref()?;
+        let index = self.proxies.iter().position(|name| name == proxy);
+        Some(number(index.map(|index| index + self.listeners.len())))
+    }
+}
+
+fn unknown(classes: &[Class], owners: &Owners<'_>) -> Vec<Finding> {
+    let listeners: Vec<&str> = owners.listeners.iter().map(|l| l.name.as_str()).collect();
+    let mut found = Vec::new();
+    for (index, class) in classes.iter().enumerate() {
+        let named = [
+            ("listener", &class.listener, listeners.as_slice()),
+            ("proxy", &class.proxy, owners.proxies),
+        ];
+        for (key, wanted, names) in named {
+            if let Some(wanted) = wanted.as_deref().filter(|wanted| !names.contains(wanted)) {
+                found.push((index, Some(key), stranger(key, wanted, names)));
+            }
+        }
+    }
+    found
+}
+
+fn stranger(kind: &str, wanted: &str, names: &[&str]) -> Fault {
+    let hint = match did_you_mean(wanted, names) {
+        Some(meant) => format!("did you mean {meant:?}?"),
+        None => format!("write the name of a [[{kind}]], or leave it out"),
+    };
+    Fault::new(format!("no {kind} is named {wanted:?}"), hint)
+}
+
+/// `10.1.0.1:40000 > 192.0.2.1:80 fits it and class "silver", and neither is the more specific`.
+pub(super) fn tie_fault(classes: &[Class], owners: &Owners<'_>, tie: &Tie) -> Fault {
+    let mut to = tie.to;
+    if to.port() == 0 {
+        let listener = usize::from(tie.place).checked_sub(1);
+        let listener = listener.and_then(|index| owners.listeners.get(index));
+        to.set_port(listener.map_or(80, |listener| listener.address.port));
+    }
+    let earlier = &classes[tie.earlier].name;
+    Fault::new(
+        format!(
+            "it ties with class {earlier:?}: {} > {to} fits both, and neither is the more specific",
+            tie.from
+        ),
+        "give one of them all that the other names, or add a class for exactly what fits both",
+    )
+}
+
+/// More than the guard's tables hold; proxies have no such limit.
+fn too_many(classes: &[Class], owners: &Owners<'_>) -> Option<Finding> {
+    let guarded = |class: &Class| {
+        if class.is_guarded() {
+            owners.place(class)
+        } else {
+            Some(0)
+        }
+    };
+    let rules = Rules::compile(classes, guarded);
+    let fault = too_many_fault(rules.fit_tables(0).err()?);
+    Some((rules.rules().last()?.class, None, fault))
+}
+
+/// What does not fit into the guard's tables, in words.
+pub fn too_many_fault(what: TooMany) -> Fault {
+    match what {
+        TooMany::Classes(n) => Fault::new(
+            format!("{n} classes are too many"),
+            format!("at most {MAX_CLASSES}"),
+        ),
+        TooMany::Rules(n) => Fault::new(
+            format!("the classes have {n} rules, one for each pair of their prefixes"),
+            format!("at most {MAX_RULES}: shorter lists, or shorter prefixes"),
+        ),
+        TooMany::Masks(n) => Fault::new(
+            format!(
+                "the rules have {n} masks (lengths of from and to, with or without each port and \
+                 listener), and each is a lookup for a SYN"
+            ),
+            format!("at most {MAX_MASKS}: use fewer lengths of prefixes"),
+        ),
+    }
+}
+
+/// Checks the guard's classes together, and that the listeners are there that they name.
+///
+/// # Errors
+/// The first thing that is wrong, with the class's name.
+pub fn check_classes(classes: &[Class], listeners: &[Listener]) -> Result<(), (String, Fault)> {
+    let listeners: Vec<&Listener> = listeners.iter().collect();
+    let owners = Owners {
+        listeners: &listeners,
+        proxies: &[],
+    };
+    match check(classes, &owners).into_iter().next() {
+        None => Ok(()),
+        Some((index, key, fault)) => {
+            let key = key.map(|key| format!("{key}: ")).unwrap_or_default();
+            let Fault { cause, hint } = fault;
+            let fault = Fault::new(key + &cause, hint);
+            Err((classes[index].name.clone(), fault))
+        }
+    }
+}
