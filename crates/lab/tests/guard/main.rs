@@ -5,6 +5,7 @@
 //! parallel or one at a time. Nothing sleeps: a test waits for a condition, at most [`common::PATIENCE`].
 
 mod bursts;
+mod classes;
 mod close;
 mod common;
 mod establish;
