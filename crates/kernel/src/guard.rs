@@ -157,7 +157,7 @@ impl Guard {
 
     /// Sets or lifts the controller's rate of a class (or of `other`), connections per second, with a
     /// tenth of a second's as burst. The lower one of it and the class's own holds. It ends by itself
-    /// after [`CONTROLLED_FOR`] without being set again.
+    /// after [`crate::CONTROLLED_FOR`] without being set again.
     ///
     /// # Errors
     /// No such class.
