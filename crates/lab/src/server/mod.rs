@@ -156,6 +156,19 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr);
+        // Of a killed server's processes some may not have ended yet and hold its listening socket.
+        until(
+            || {
+                Ok(bed
+                    .server
+                    .run(|| sockets_in_state(LISTEN, Some(spec.port)))?
+                    == 0)
+            },
+            || {
+                let cause = format!("something listens on port {} already", spec.port);
+                Error::failed(format!("the server cannot start ({description})"), cause)
+            },
+        )?;
         // The child inherits namespace and CPU from the thread that starts it.
         let child = bed.server.run_on(Some(bed.layout.server_cpu), || {
             command
@@ -205,23 +218,35 @@ impl Server {
     }
 
     fn wait_until_listening(&mut self, bed: &Bed, port: u16) -> Result<()> {
-        let begun = Instant::now();
-        while !bed
-            .server
-            .run(|| sockets_in_state(LISTEN, Some(port)))?
-            .gt(&0)
-        {
-            interrupt::check()?;
-            self.check_alive()?;
-            if begun.elapsed() > START_LIMIT {
+        let description = self.description.clone();
+        until(
+            || {
+                self.check_alive()?;
+                Ok(bed.server.run(|| sockets_in_state(LISTEN, Some(port)))? > 0)
+            },
+            || {
                 let cause = format!("nothing listens on port {port} after {START_LIMIT:?}");
-                return Err(Error::failed(format!("the server is not ready ({})", self.description), cause)
-                    .hint("does the command listen on the port given with --port, and stay in the foreground?"));
-            }
-            std::thread::sleep(POLL);
-        }
-        Ok(())
+                Error::failed(format!("the server is not ready ({description})"), cause)
+                    .hint("does the command listen on the port given with --port, and stay in the foreground?")
+            },
+        )
     }
+}
+
+/// Waits for a condition, for [`START_LIMIT`] at most.
+fn until(
+    mut condition: impl FnMut() -> Result<bool>,
+    failure: impl FnOnce() -> Error,
+) -> Result<()> {
+    let begun = Instant::now();
+    while !condition()? {
+        interrupt::check()?;
+        if begun.elapsed() > START_LIMIT {
+            return Err(failure());
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
 }
 
 impl Drop for Server {

@@ -11,7 +11,7 @@ use weir_lab::experiments::vtfm01::order::Queue;
 use weir_lab::experiments::vtfm01::overload::{self, Way};
 use weir_lab::experiments::vtfm01::preferred::{self, Protection};
 use weir_lab::experiments::vtfm01::priorities::{self, Order};
-use weir_lab::experiments::vtfm01::{controller, order};
+use weir_lab::experiments::vtfm01::{accuracy, controller, order};
 use weir_lab::netns::require_root;
 use weir_lab::program;
 
@@ -117,4 +117,32 @@ fn twice_its_saturation_fills_the_kernel_s_accept_queue() {
     let seen = &results.rows[0].seen;
     assert!(seen.wait.p99_ms > 200.0, "{results:#?}");
     assert!(seen.wait.count > 500, "{results:#?}");
+}
+
+#[test]
+fn policing_the_greedy_class_gives_the_preferred_client_its_throughput_back() {
+    if !can_run() {
+        return;
+    }
+    let results = preferred::measure(&preferred::short(&[Protection::Policing], weir())).unwrap();
+    let kept = results.least_kept(Protection::Policing);
+    assert!(kept > 0.85, "kept {kept:.2}: {results:#?}");
+    let greedy = results.rows[0].greedy.replies_per_s;
+    assert!(greedy > 0.0, "policed, not shut out: {results:#?}");
+}
+
+#[test]
+fn policing_admits_the_rate_that_is_asked_for_and_exactly_the_burst() {
+    if !can_run() {
+        return;
+    }
+    let results = accuracy::measure(&accuracy::short(weir())).unwrap();
+    for row in &results.rates {
+        assert!(row.error.abs() < 0.02, "{results:#?}");
+    }
+    for row in &results.bursts {
+        // What the rate of 1/s adds meanwhile is below one connection in less than a second.
+        assert!(row.seconds < 0.5, "{results:#?}");
+        assert_eq!(row.admitted, i64::from(row.burst), "{results:#?}");
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! Client 1 of the paper is 150 greedy clients of the highest priority, clients 2 and 3 are 30 each of the
 //! second and third. Unpoliced, the first starves the others. The paper polices it to (300, 300) and (200, 200)
-//! of 381 connections/s; here the rates are the same shares of what this server can do.
+//! of 381 connections/s; here the rates are the same shares of what this server can do. The warm-up must be longer
+//! than the burst lasts: burst / (capacity - rate), 4 s for the paper's 300.
 
 use std::time::Duration;
 
@@ -220,6 +221,10 @@ pub fn short(weir: Option<std::path::PathBuf>) -> Args {
             server: ServerKind::Pool,
             service_ms: 20.0,
         },
-        common: Common::short(Duration::from_millis(2500), weir),
+        common: Common {
+            // The bucket is full at first: the burst must be over when the window begins.
+            warm_up: 2.5,
+            ..Common::short(Duration::from_secs(2), weir)
+        },
     }
 }

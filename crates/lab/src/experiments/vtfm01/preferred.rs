@@ -150,6 +150,8 @@ pub struct Results {
     pub capacity_per_s: f64,
     /// Requests/s of the trace.
     pub trace_per_s: f64,
+    /// Rate of policing beside the numbers of clients, over the capacity.
+    pub police: f64,
     /// Seed of the trace.
     pub seed: u64,
     /// By protection, then police rate, then clients.
@@ -159,11 +161,19 @@ pub struct Results {
 }
 
 impl Results {
-    /// The least share of its unloaded throughput that the preferred client kept, by medians.
+    /// The least share of its unloaded throughput that the preferred client kept, by medians; of policing, at
+    /// the rate that is the same for all numbers of clients.
     pub fn least_kept(&self, protection: Protection) -> f64 {
-        let of = self.summaries.iter().filter(|s| s.protection == protection);
-        of.map(|s| s.of_unloaded.median)
+        self.by_clients(protection)
+            .map(|s| s.of_unloaded.median)
             .fold(f64::INFINITY, f64::min)
+    }
+
+    fn by_clients(&self, protection: Protection) -> impl Iterator<Item = &Summary> {
+        let at_rate = |s: &&Summary| s.police.is_none_or(|rate| rate == self.police);
+        let of = self.summaries.iter();
+        of.filter(move |s| s.protection == protection)
+            .filter(at_rate)
     }
 }
 
@@ -227,6 +237,7 @@ pub fn measure(args: &Args) -> Result<Results> {
         server: spec.describe(),
         capacity_per_s: capacity,
         trace_per_s,
+        police: args.police,
         seed: args.common.seed,
         summaries: places
             .iter()
@@ -344,11 +355,8 @@ fn picture(results: &Results) -> Picture {
         .map(|s| s.clients)
         .max()
         .unwrap_or(0);
-    let police = results.summaries.iter().find_map(|s| s.police);
     let by_clients = protections.iter().enumerate().map(|(name, &protection)| {
-        let of = results.summaries.iter();
-        let of =
-            of.filter(|s| s.protection == protection && (s.police.is_none() || s.police == police));
+        let of = results.by_clients(protection);
         line(name, of.map(|s| (s.clients as f64, s.kbytes_per_s)))
     });
     let mut by_rate: Vec<(f64, Spread)> = results
