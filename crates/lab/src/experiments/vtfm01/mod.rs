@@ -211,9 +211,8 @@ struct ClassConfig {
 
 /// A configuration with one listener and classes by source address, of which the number is the priority.
 fn config(queue: &str, classes: &[ClassConfig]) -> String {
-    let mut config = format!(
-        "[[listener]]\nname = \"web\"\naddress = \"0.0.0.0:{PORT}\"\nestablish = \"default\"\n{queue}\n"
-    );
+    let mut config =
+        format!("[[listener]]\nname = \"web\"\naddress = \"0.0.0.0:{PORT}\"\n{queue}\n");
     for class in classes {
         let number = class.class;
         config += &format!(
@@ -233,8 +232,20 @@ fn unpoliced(classes: u8) -> Vec<ClassConfig> {
     (1..=classes).map(class).collect()
 }
 
-const FIFO: &str = "queue = \"fifo\"";
-const PRIORITY: &str = "queue = \"priority\"";
+/// The order of the kernel, and its way with SYNs.
+const FIFO: &str = "establish = \"default\"";
+/// Ordered by weir, which then also counts the places; nobody is refused before they are all taken. `ageing`: a
+/// time, or `off`.
+fn priority(ageing: &str) -> String {
+    format!(
+        "establish = \"reserv\"\nadmit = \"queue\"\nqueue = \"priority\"\nageing = \"{ageing}\""
+    )
+}
+
+/// Strictly by priority, as in the paper.
+fn strict() -> String {
+    priority("off")
+}
 
 /// What stays the same from point to point.
 #[derive(Debug)]
@@ -393,7 +404,7 @@ mod tests {
             class: 2,
             rate: Some((300.0, 5)),
         }];
-        let config = config(PRIORITY, &classes);
+        let config = config(&strict(), &classes);
         for line in [
             "priority = 2",
             "from = \"10.66.1.12\"",

@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::{Common, PORT, PRIORITY, Spread, Stage, address, config, target, unpoliced};
+use super::{Common, PORT, Spread, Stage, address, config, strict, target, unpoliced};
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
 use crate::plot::lines::{Line, Panel, Picture};
@@ -184,7 +184,7 @@ fn arrivals(connections: &[usize], seed: u64) -> Vec<u8> {
 /// Connects in this order to a stopped server; returns the order in which it accepts.
 fn run_once(stage: &Stage, spec: &Spec, queue: Queue, arrived: &[u8]) -> Result<Vec<u8>> {
     let mut server = Server::start(&stage.bed, spec)?;
-    let config = config(PRIORITY, &unpoliced(3));
+    let config = config(&strict(), &unpoliced(3));
     let weir = (queue == Queue::Priority)
         .then(|| stage.weir(&config))
         .transpose()?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Common, PORT, PRIORITY, Share, Spread, Stage, address, config, target, unpoliced};
+use super::{Common, PORT, Share, Spread, Stage, address, config, strict, target, unpoliced};
 use crate::closed_loop::{Demand, Group};
 use crate::error::Result;
 use crate::plot::lines::{Line, Panel, Picture};
@@ -142,7 +142,7 @@ pub fn measure(args: &Args) -> Result<Results> {
     for round in 1..=args.common.rounds {
         for &way in &args.ways {
             let listeners = if way == Way::ClassListeners { 3 } else { 1 };
-            let config = (way == Way::Priority).then(|| config(PRIORITY, &unpoliced(3)));
+            let config = (way == Way::Priority).then(|| config(&strict(), &unpoliced(3)));
             let classes = stage.point(&spec(listeners), config.as_deref(), &groups(way))?;
             let row = Row {
                 round,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{
-    Common, PRIORITY, ServerArgs, ServerKind, Share, Spread, Stage, config, greedy, unpoliced,
+    Common, ServerArgs, ServerKind, Share, Spread, Stage, config, greedy, strict, unpoliced,
 };
 use crate::error::Result;
 use crate::plot::lines::{Line, Panel, Picture};
@@ -96,7 +96,7 @@ pub fn measure(args: &Args) -> Result<Results> {
             let mut classes = unpoliced(3);
             let rate = here(paper_rate);
             classes[0].rate = (rate > 0.0).then_some((rate, rate as u32));
-            let shares = stage.point(&spec, Some(&config(PRIORITY, &classes)), &groups)?;
+            let shares = stage.point(&spec, Some(&config(&strict(), &classes)), &groups)?;
             let figures: Vec<String> = shares
                 .iter()
                 .map(|share| format!("{:.0}", share.replies_per_s))

@@ -12,8 +12,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{
-    ClassConfig, Common, FIFO, PORT, PRIORITY, ServerArgs, Share, Spread, Stage, address, config,
-    greedy, line, target, unpoliced,
+    ClassConfig, Common, FIFO, PORT, ServerArgs, Share, Spread, Stage, address, config, greedy,
+    line, strict, target, unpoliced,
 };
 use crate::closed_loop::{Demand, Group, Trace};
 use crate::error::Result;
@@ -89,7 +89,7 @@ impl Protection {
     fn config(self, rate_per_s: f64) -> Option<String> {
         match self {
             Protection::None => None,
-            Protection::Priority => Some(config(PRIORITY, &unpoliced(2))),
+            Protection::Priority => Some(config(&strict(), &unpoliced(2))),
             Protection::Policing => {
                 let policed = ClassConfig {
                     class: GREEDY,

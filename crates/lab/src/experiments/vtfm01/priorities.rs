@@ -9,7 +9,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{
-    Common, PRIORITY, ServerArgs, ServerKind, Share, Spread, Stage, config, greedy, line, unpoliced,
+    Common, ServerArgs, ServerKind, Share, Spread, Stage, config, greedy, line, priority, strict,
+    unpoliced,
 };
 use crate::error::Result;
 use crate::plot::lines::{Panel, Picture};
@@ -67,11 +68,8 @@ impl Order {
     fn config(self, ageing: &str) -> Option<String> {
         match self {
             Order::Fifo => None,
-            Order::Strict => Some(config(PRIORITY, &unpoliced(3))),
-            Order::Ageing => {
-                let queue = format!("{PRIORITY}\nageing = \"{ageing}\"");
-                Some(config(&queue, &unpoliced(3)))
-            }
+            Order::Strict => Some(config(&strict(), &unpoliced(3))),
+            Order::Ageing => Some(config(&priority(ageing), &unpoliced(3))),
         }
     }
 }
