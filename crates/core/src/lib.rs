@@ -8,6 +8,7 @@
 pub mod admit;
 pub mod class;
 pub mod config;
+pub mod controller;
 pub mod explain;
 pub mod ledger;
 pub mod listener;

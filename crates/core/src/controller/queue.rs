@@ -1,0 +1,192 @@
+//! The loop that keeps the wait in one listener's accept queue.
+
+use std::time::Duration;
+
+use super::pid::{Gains, Pid};
+use super::standing::Standing;
+use super::statistics::ListenerStatistics;
+
+/// The queue must stand over its set point for so many intervals before anybody is refused.
+const STANDS_INTERVALS: u32 = 3;
+/// And for the time of so many accepts: with fewer, a short queue of a slow server is chance.
+const STANDS_ACCEPTS: f64 = 32.0;
+/// A queue that is over its set point for so many intervals stands, however it looks between.
+const OVER_INTERVALS: u32 = 8;
+/// And for the time of so many accepts.
+const OVER_ACCEPTS: f64 = 96.0;
+/// The shortest set point, in connections: a server of long service has one waiting at every moment.
+const LEAST_QUEUE: f64 = 4.0;
+/// The longest set point, as a share of the backlog: beyond it bursts of high classes find no place.
+const OF_BACKLOG: f64 = 0.5;
+/// Below this share of its set point the queue may run empty, and the server be throttled for nothing.
+const NEARLY_EMPTY: f64 = 0.25;
+/// How much more is let in an interval while it is nearly empty; doubles up to the second.
+const PROBE: (f64, f64) = (0.05, 0.3);
+/// The least budget, as a share of what the server accepts.
+const LEAST_SHARE: f64 = 0.05;
+/// The least budget in connections a second.
+pub const LEAST_RATE: f64 = 1.0;
+/// Clients that ask for less than this share of what the server can need no limit any more,
+pub const UNUSED: f64 = 0.95;
+/// after so many intervals.
+const CALM_INTERVALS: u32 = 5;
+
+const GAINS: Gains = Gains {
+    proportional: 0.4,
+    integral: 0.05,
+    derivative: 0.1,
+    output: (LEAST_SHARE - 1.0, 0.2),
+    windup: 0.2,
+};
+
+/// What may come in, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Budget {
+    /// Connections a second.
+    pub rate: f64,
+    /// In words, for the decision log.
+    pub reason: String,
+}
+
+/// The time of a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Clock {
+    /// Of the last reading.
+    pub now: Duration,
+    /// Between it and the one before.
+    pub interval: Duration,
+    /// As configured.
+    pub nominal: Duration,
+}
+
+impl Clock {
+    /// Whether it has been calm for [`CALM_INTERVALS`]; `since` remembers.
+    pub fn calm(&self, since: &mut Option<Duration>, is_calm: bool) -> bool {
+        *since = since.or(Some(self.now)).filter(|_| is_calm);
+        since.is_some_and(|since| self.now.saturating_sub(since) >= CALM_INTERVALS * self.nominal)
+    }
+}
+
+/// One listener's loop.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct QueueLoop {
+    standing: Standing,
+    /// What the server accepts, as last known, /s; 0.0: not yet.
+    capacity: f64,
+    on: Option<On>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+struct On {
+    pid: Pid,
+    probe: f64,
+    budget: f64,
+    calm_since: Option<Duration>,
+}
+
+impl QueueLoop {
+    /// Takes the last reading in; the budget while the loop is on. `demand`: connections a second that
+    /// clients try and the operator's own rates let through. Without `enforce` the budget has no effect
+    /// on the queue, so the queue does not correct it.
+    pub fn step(
+        &mut self,
+        clock: Clock,
+        enforce: bool,
+        listener: &ListenerStatistics,
+        target: Duration,
+        demand: f64,
+    ) -> Option<Budget> {
+        // A server that stands still keeps the speed that it had: it says nothing about another.
+        let seen = listener.capacity.value().unwrap_or(0.0);
+        self.capacity = if seen > 0.0 { seen } else { self.capacity };
+        let capacity = self.capacity;
+        if capacity == 0.0 {
+            // Nothing was accepted yet: nothing is known, and nobody is refused.
+            return None;
+        }
+        let set_point = set_point(listener, capacity, target);
+        let been = self
+            .standing
+            .look(clock.now, listener.queue_length, set_point);
+        let needed = |intervals: u32, n| (intervals * clock.nominal).max(accepts(n, capacity));
+        let stands = been.stood >= needed(STANDS_INTERVALS, STANDS_ACCEPTS)
+            || been.over >= needed(OVER_INTERVALS, OVER_ACCEPTS);
+        if self.on.is_none() && !stands {
+            return None;
+        }
+        let on = self.on.get_or_insert_default();
+        on.correct(
+            listener,
+            capacity,
+            set_point,
+            clock.interval,
+            demand,
+            enforce,
+        );
+        // Not of the budget, which is more than the server can while the queue is short.
+        let asks_for_less = demand < UNUSED * capacity && listener.queue_length <= set_point;
+        if clock.calm(&mut on.calm_since, asks_for_less) {
+            self.on = None;
+            return None;
+        }
+        Some(Budget {
+            rate: on.budget,
+            reason: reason(listener, target, demand),
+        })
+    }
+}
+
+impl On {
+    fn correct(
+        &mut self,
+        listener: &ListenerStatistics,
+        capacity: f64,
+        set_point: f64,
+        interval: Duration,
+        demand: f64,
+        enforce: bool,
+    ) {
+        let binds = self.budget == 0.0 || demand > self.budget;
+        let error = (set_point - listener.queue_length) / (capacity * interval.as_secs_f64());
+        let correction = match enforce {
+            true => self.pid.next(&GAINS, error, binds) + self.probe(listener, set_point, binds),
+            false => 0.0,
+        };
+        let least = (capacity * LEAST_SHARE).max(LEAST_RATE);
+        self.budget = (capacity * (1.0 + correction)).max(least);
+    }
+
+    /// A server whose queue runs empty may be faster than it was: only more connections can show it.
+    fn probe(&mut self, listener: &ListenerStatistics, set_point: f64, binds: bool) -> f64 {
+        let (first, most) = PROBE;
+        let is_nearly_empty = listener.queue_length < set_point * NEARLY_EMPTY;
+        self.probe = match binds && is_nearly_empty {
+            true => (2.0 * self.probe).clamp(first, most),
+            false => 0.0,
+        };
+        self.probe
+    }
+}
+
+/// The length that means the target's wait, within what the backlog and the accepts allow.
+fn set_point(listener: &ListenerStatistics, capacity: f64, target: Duration) -> f64 {
+    let most = (listener.queue_limit * OF_BACKLOG).max(1.0);
+    (capacity * target.as_secs_f64()).max(LEAST_QUEUE).min(most)
+}
+
+/// The time of so many accepts, a minute at most.
+fn accepts(n: f64, capacity: f64) -> Duration {
+    Duration::from_secs_f64((n / capacity).min(60.0))
+}
+
+fn reason(listener: &ListenerStatistics, target: Duration, demand: f64) -> String {
+    let wait = listener.wait().unwrap_or_default();
+    format!(
+        "{:.0} connections wait {} for accept(), target {}; {:.0} SYN/s come, {:.0}/s are accepted",
+        listener.queue_length,
+        crate::units::format_duration(Duration::from_millis(wait.as_millis() as u64)),
+        crate::units::format_duration(target),
+        demand,
+        listener.accepts_mean.value().unwrap_or(0.0).max(0.0),
+    )
+}

@@ -1,0 +1,342 @@
+//! A server in virtual time: clients of several classes, a limiter for each class, a listen queue, and
+//! a server that takes its time. Everything random comes from one seed.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use super::*;
+use crate::listener::Mode;
+
+/// SplitMix64: enough randomness for arrivals.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// 0.0 < .. <= 1.0
+    fn unit(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64 + f64::EPSILON
+    }
+
+    fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * self.unit().min(1.0).ln()
+    }
+}
+
+/// How a refused client goes on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Refusal {
+    /// A RST: it gives up.
+    Reset,
+    /// Silence: it tries again after 1 s and 3 s more.
+    Dropped,
+}
+
+/// Rate of arrivals at a time, /s.
+pub type Load = Box<dyn Fn(f64) -> f64>;
+/// Service time at a time, s.
+pub type Service = Box<dyn Fn(f64) -> f64>;
+
+pub struct Class {
+    pub rule: ClassRule,
+    load: Load,
+    syns: u64,
+    admitted: u64,
+    pub refused: u64,
+    pub served: u64,
+    limit: Option<Limit>,
+    /// Theoretical arrival time of the limiter (GCRA).
+    due: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Event {
+    Arrival { class: usize, attempt: u8 },
+    Next { class: usize },
+    Free,
+    Look,
+}
+
+pub struct World {
+    pub now: f64,
+    random: Random,
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    kinds: BTreeMap<u64, Event>,
+    number: u64,
+    pub classes: Vec<Class>,
+    refusal: Refusal,
+    service: Service,
+    /// Spread of service times: 0 none, 1 exponential.
+    pub spread: f64,
+    queue: VecDeque<(usize, f64)>,
+    limit: usize,
+    workers: usize,
+    idle: usize,
+    pub statistics: Statistics,
+    pub controller: Controller,
+    refused: u64,
+    syns: u64,
+    admitted: u64,
+    /// Every wait of an accepted connection: when it was accepted, and the wait.
+    pub waits: Vec<(f64, f64)>,
+    pub decisions: Vec<Decision>,
+    /// The queue's length is read with an error of so many connections, either way.
+    pub noise: f64,
+}
+
+pub fn rule(name: &str, priority: u8) -> ClassRule {
+    ClassRule {
+        name: name.to_owned(),
+        listener: None,
+        priority,
+        rate: None,
+        min_rate: None,
+        max_wait: None,
+    }
+}
+
+impl World {
+    /// A server of `workers`, each busy for the service time with every connection.
+    pub fn new(seed: u64, settings: Settings, workers: usize, service: Service) -> World {
+        let mut world = World {
+            now: 0.0,
+            random: Random::new(seed),
+            events: BinaryHeap::new(),
+            kinds: BTreeMap::new(),
+            number: 0,
+            classes: Vec::new(),
+            refusal: Refusal::Reset,
+            service,
+            spread: 1.0,
+            queue: VecDeque::new(),
+            limit: 4096,
+            workers,
+            idle: workers,
+            statistics: Statistics::new(&settings),
+            controller: Controller::new(settings),
+            refused: 0,
+            syns: 0,
+            admitted: 0,
+            waits: Vec::new(),
+            decisions: Vec::new(),
+            noise: 0.0,
+        };
+        world.at(0.0, Event::Look);
+        world
+    }
+
+    pub fn with_refusal(mut self, refusal: Refusal) -> World {
+        self.refusal = refusal;
+        self
+    }
+
+    pub fn with_backlog(mut self, limit: usize) -> World {
+        self.limit = limit;
+        self
+    }
+
+    pub fn class(mut self, rule: ClassRule, load: impl Fn(f64) -> f64 + 'static) -> World {
+        let class = self.classes.len();
+        self.classes.push(Class {
+            rule,
+            load: Box::new(load),
+            syns: 0,
+            admitted: 0,
+            refused: 0,
+            served: 0,
+            limit: None,
+            due: 0.0,
+        });
+        self.at(0.0, Event::Next { class });
+        self
+    }
+
+    fn at(&mut self, time: f64, event: Event) {
+        self.number += 1;
+        self.kinds.insert(self.number, event);
+        self.events
+            .push(Reverse(((time * 1e9) as u64, self.number)));
+    }
+
+    /// Runs until this time, s.
+    pub fn run(&mut self, until: f64) {
+        while let Some(&Reverse((at, number))) = self.events.peek() {
+            if at as f64 / 1e9 > until {
+                break;
+            }
+            self.events.pop();
+            self.now = at as f64 / 1e9;
+            let event = self
+                .kinds
+                .remove(&number)
+                .expect("every event has its kind");
+            self.on(event);
+        }
+        self.now = until;
+    }
+
+    fn on(&mut self, event: Event) {
+        match event {
+            Event::Next { class } => {
+                let rate = (self.classes[class].load)(self.now);
+                // A load of nothing is looked at again soon.
+                let gap = if rate > 0.0 {
+                    self.random.exponential(1.0 / rate)
+                } else {
+                    0.01
+                };
+                if rate > 0.0 {
+                    self.arrive(class, 0);
+                }
+                self.at(self.now + gap.min(1.0), Event::Next { class });
+            }
+            Event::Arrival { class, attempt } => self.arrive(class, attempt),
+            Event::Free => {
+                self.idle += 1;
+                self.accept();
+            }
+            Event::Look => {
+                self.look();
+                let interval = self.controller.next_look().as_secs_f64();
+                self.at(self.now + interval, Event::Look);
+            }
+        }
+    }
+
+    fn arrive(&mut self, index: usize, attempt: u8) {
+        let (now, has_room) = (self.now, self.queue.len() < self.limit);
+        let class = &mut self.classes[index];
+        class.syns += 1;
+        self.syns += 1;
+        if class.conforms(now) && has_room {
+            class.admitted += 1;
+            self.admitted += 1;
+            self.queue.push_back((index, now));
+            self.accept();
+            return;
+        }
+        class.refused += 1;
+        self.refused += 1;
+        if self.refusal == Refusal::Dropped && attempt < 2 {
+            let wait = [1.0, 3.0][usize::from(attempt)];
+            self.at(
+                now + wait,
+                Event::Arrival {
+                    class: index,
+                    attempt: attempt + 1,
+                },
+            );
+        }
+    }
+
+    fn accept(&mut self) {
+        while self.idle > 0
+            && let Some((class, since)) = self.queue.pop_front()
+        {
+            self.idle -= 1;
+            self.waits.push((self.now, self.now - since));
+            self.classes[class].served += 1;
+            let mean = (self.service)(self.now);
+            let spread = self.spread;
+            let time = mean * (1.0 - spread) + self.random.exponential(mean * spread);
+            self.at(self.now + time, Event::Free);
+        }
+    }
+
+    fn look(&mut self) {
+        let noise = self.noise * (2.0 * self.random.unit() - 1.0);
+        let reading = Reading {
+            at: Duration::from_secs_f64(self.now),
+            listeners: vec![ListenerReading {
+                name: "web".into(),
+                queue_length: (self.queue.len() as f64 + noise) as u32,
+                queue_limit: self.limit as u32,
+                half_open: 0,
+                syns: self.syns,
+                admitted: self.admitted,
+                refused: self.refused,
+            }],
+            classes: self.classes.iter().map(Class::reading).collect(),
+            ..Reading::default()
+        };
+        self.statistics.take(&reading);
+        let rules: Vec<ClassRule> = self
+            .classes
+            .iter()
+            .map(|class| class.rule.clone())
+            .collect();
+        let outcome = self.controller.step(&rules, &self.statistics);
+        if self.controller.settings().mode == Mode::Enforce {
+            for class in &mut self.classes {
+                class.limit = outcome.limits.get(&class.rule.name).copied();
+            }
+        }
+        self.decisions.extend(outcome.decisions);
+    }
+
+    /// Connections accepted in this time, /s.
+    pub fn throughput(&self, from: f64, to: f64) -> f64 {
+        self.waits_in(from, to).len() as f64 / (to - from)
+    }
+
+    pub fn waits_in(&self, from: f64, to: f64) -> Vec<f64> {
+        let within = |(at, _): &&(f64, f64)| (from..to).contains(at);
+        self.waits
+            .iter()
+            .filter(within)
+            .map(|(_, wait)| *wait)
+            .collect()
+    }
+
+    /// A quantile of the waits of this time, s.
+    pub fn wait(&self, quantile: f64, from: f64, to: f64) -> f64 {
+        let mut waits = self.waits_in(from, to);
+        waits.sort_unstable_by(f64::total_cmp);
+        let at = (waits.len() as f64 * quantile) as usize;
+        waits
+            .get(at.min(waits.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or(0.0)
+    }
+
+    /// What the server can do, /s.
+    pub fn saturation(&self) -> f64 {
+        self.workers as f64 / (self.service)(self.now)
+    }
+
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+}
+
+impl Class {
+    fn reading(&self) -> ClassReading {
+        ClassReading {
+            name: self.rule.name.clone(),
+            syns: self.syns,
+            admitted: self.admitted,
+            refused: self.refused,
+        }
+    }
+
+    /// GCRA: conforms if it is no earlier than a burst before its due time.
+    fn conforms(&mut self, now: f64) -> bool {
+        let Some(limit) = self.limit else {
+            self.due = now;
+            return true;
+        };
+        let gap = 1.0 / limit.rate;
+        let due = self.due.max(now);
+        if due - now > gap * (limit.burst - 1.0).max(0.0) + 1e-12 {
+            return false;
+        }
+        self.due = due + gap;
+        true
+    }
+}
