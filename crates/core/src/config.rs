@@ -5,8 +5,10 @@
 //! network namespace allows.
 
 mod address;
+mod api_keys;
 mod class_check;
 mod class_keys;
+mod controller_keys;
 mod error;
 mod example;
 mod fit;
@@ -20,8 +22,10 @@ mod value;
 mod word;
 
 pub use address::{parse_ip, parse_port, parse_socket_address};
+pub use api_keys::{API_KEYS, ApiSettings};
 pub use class_check::{check_classes, too_many_fault};
 pub use class_keys::CLASS_KEYS;
+pub use controller_keys::CONTROLLER_KEYS;
 pub use error::{Fault, Place, Problem, Problems};
 pub use example::example;
 pub use fit::{Environment, Fallback, Fitted, SynCookies, fit, mptcp_fallback, policy_words};
@@ -47,6 +51,10 @@ pub struct Config {
     pub proxies: Vec<Proxy>,
     /// The classes in the order of the file, which decides nothing.
     pub classes: Vec<Class>,
+    /// The controller; `None`: there is none.
+    pub controller: Option<crate::controller::Settings>,
+    /// The API; `None`: there is none.
+    pub api: Option<ApiSettings>,
     /// What is valid and yet hardly what was meant.
     pub warnings: Vec<Warning>,
 }

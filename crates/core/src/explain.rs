@@ -4,7 +4,8 @@
 use std::fmt::Write as _;
 
 use crate::class::Class;
-use crate::config::{Key, Table, did_you_mean};
+use crate::config::{ApiSettings, Key, Table, did_you_mean};
+use crate::controller::Settings;
 use crate::listener::Listener;
 use crate::proxy::Proxy;
 use crate::verdict::{Kind, VERDICTS, Verdict, VerdictInfo};
@@ -13,17 +14,12 @@ use crate::verdict::{Kind, VERDICTS, Verdict, VerdictInfo};
 pub enum Topic {
     /// A verdict and its counter.
     Verdict(&'static VerdictInfo),
-    /// A key, of one or several kinds of tables.
-    Key(Keys),
+    /// A key, with a text for each kind of tables that has it.
+    Key(Vec<String>),
+    /// A part of weir.
+    Subject(&'static Subject),
     /// A number that `weir status` shows.
     Column(&'static Column),
-}
-
-/// The keys of one name.
-pub struct Keys {
-    listener: Option<&'static Key<Listener>>,
-    proxy: Option<&'static Key<Proxy>>,
-    class: Option<&'static Key<Class>>,
 }
 
 /// A number in the table of `weir status`.
@@ -55,6 +51,26 @@ const COLUMNS: [Column; 3] = [
     },
 ];
 
+/// A part of weir that has more to say than a key.
+pub struct Subject {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub text: &'static str,
+    /// How it works.
+    note: &'static str,
+}
+
+/// What is explained as a whole; the command adds what the running weir has to say.
+const SUBJECTS: [Subject; 1] = [Subject {
+    name: "controller",
+    text: "Keeps the wait for accept(), or the CPU, at an objective: holds classes to rates, the lowest priority first",
+    note: "A queue that stands over target_wait for three intervals makes a budget: what the server accepts, corrected \
+        by a bounded PID on the queue. Each class gets its min_rate, the rest goes by priority; what is held is held \
+        at its controlled_rate. When clients ask for less than the budget, the limits go. docs/controller.md has it \
+        all.",
+}];
+
 /// A name that stands for nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is no counter, no config key and no column of weir status")]
@@ -77,12 +93,11 @@ pub fn topic(name: &str) -> Result<Topic, Unknown> {
     if let Some(column) = COLUMNS.iter().find(|column| column.name == name) {
         return Ok(Topic::Column(column));
     }
-    let keys = Keys {
-        listener: Key::by_name(name),
-        proxy: Key::by_name(name),
-        class: Key::by_name(name),
-    };
-    if keys.texts().is_empty() {
+    if let Some(subject) = SUBJECTS.iter().find(|subject| subject.name == name) {
+        return Ok(Topic::Subject(subject));
+    }
+    let keys = key_texts(name);
+    if keys.is_empty() {
         let names: Vec<_> = list().into_iter().map(|(name, ..)| name).collect();
         return Err(Unknown {
             name: name.to_owned(),
@@ -97,21 +112,28 @@ impl Topic {
     pub fn text(&self) -> String {
         match self {
             Topic::Verdict(row) => verdict_text(row),
-            Topic::Key(keys) => keys.texts().join("\n"),
+            Topic::Key(texts) => texts.join("\n"),
+            Topic::Subject(Subject { name, text, note }) => {
+                format!("{name}\n  {text}\n\n  {note}\n")
+            }
             Topic::Column(column) => column_text(column),
         }
     }
 }
 
-impl Keys {
-    fn texts(&self) -> Vec<String> {
-        let texts = [
-            self.listener.map(key_text),
-            self.proxy.map(key_text),
-            self.class.map(key_text),
-        ];
-        texts.into_iter().flatten().collect()
+/// The text of each kind of tables that has a key of this name.
+fn key_texts(name: &str) -> Vec<String> {
+    fn of<T: Table>(name: &str) -> Option<String> {
+        Key::<T>::by_name(name).map(key_text)
     }
+    let texts = [
+        of::<Listener>(name),
+        of::<Proxy>(name),
+        of::<Class>(name),
+        of::<Settings>(name),
+        of::<ApiSettings>(name),
+    ];
+    texts.into_iter().flatten().collect()
 }
 
 fn verdict_text(row: &VerdictInfo) -> String {
@@ -124,7 +146,7 @@ fn verdict_text(row: &VerdictInfo) -> String {
 }
 
 fn key_text<T: Table>(key: &Key<T>) -> String {
-    let mut text = format!("{} (key of [[{}]])\n  {}\n", key.name, T::NAME, key.text);
+    let mut text = format!("{} (key of {})\n  {}\n", key.name, T::head(), key.text);
     let words = key.words();
     if words.is_empty() {
         let _ = writeln!(text, "  values: {}", key.values);
@@ -278,8 +300,17 @@ pub fn list() -> Vec<(&'static str, &'static str, &'static str)> {
         .map(|column| (column.name, "column", column.text));
     let keys = keys::<Listener>()
         .chain(keys::<Proxy>())
-        .chain(keys::<Class>());
-    verdicts.chain(keys).chain(columns).collect()
+        .chain(keys::<Class>())
+        .chain(keys::<Settings>())
+        .chain(keys::<ApiSettings>());
+    let subjects = SUBJECTS
+        .iter()
+        .map(|subject| (subject.name, "subject", subject.text));
+    verdicts
+        .chain(keys)
+        .chain(columns)
+        .chain(subjects)
+        .collect()
 }
 
 fn keys<T: Table>() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
@@ -318,14 +349,27 @@ mod tests {
 
     #[test]
     fn no_name_has_two_meanings() {
-        let names = |kind: fn(&str) -> bool| -> BTreeSet<_> {
+        let names = |kind: &dyn Fn(&str) -> bool| -> BTreeSet<_> {
             let named = list().into_iter().filter(|(_, of, _)| kind(of));
             named.map(|(name, ..)| name).collect()
         };
-        let keys = names(|kind| [Listener::NAME, Proxy::NAME, Class::NAME].contains(&kind));
-        let others = names(|kind| ![Listener::NAME, Proxy::NAME, Class::NAME].contains(&kind));
+        let not_keys = |kind: &str| {
+            [kind_word(Kind::Pass), kind_word(Kind::Refuse)].contains(&kind)
+                || [
+                    kind_word(Kind::Answer),
+                    kind_word(Kind::Note),
+                    "column",
+                    "subject",
+                ]
+                .contains(&kind)
+        };
+        let keys = names(&|kind| !not_keys(kind));
+        let others = names(&not_keys);
         assert!(keys.is_disjoint(&others));
-        assert_eq!(others.len(), VERDICTS.len() + COLUMNS.len());
+        assert_eq!(
+            others.len(),
+            VERDICTS.len() + COLUMNS.len() + SUBJECTS.len()
+        );
     }
 
     #[test]

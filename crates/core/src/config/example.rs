@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
+use super::api_keys::ApiSettings;
 use super::table::Table;
 use super::value::Setting;
+use crate::controller::Settings;
 use crate::listener::{ListenAddress, Listener};
 use crate::proxy::{Mode, Proxy};
 
@@ -17,17 +19,27 @@ const HEAD: &str = "\
 /// Width of the comments.
 const WIDTH: usize = 100;
 
-/// The example file: a listener and a proxy with every key at its default. The proxy's lines are
-/// comments: a server that is to be guarded needs none.
+/// The example file: a listener and a proxy with every key at its default. The lines of the other
+/// tables are comments: a server that is to be guarded needs none of them.
 pub fn example() -> String {
     let mut file = HEAD.to_owned();
     file.push_str(&example_table(&listener()));
-    file.push_str("\n# A proxy: without the `#` at the beginning of each line.\n#\n");
-    for line in example_table(&proxy()).trim_start().lines() {
-        let _ = match line {
-            "" => writeln!(file, "#"),
-            line => writeln!(file, "#{line}"),
-        };
+    let commented = [
+        ("A proxy", example_table(&proxy())),
+        ("The controller", example_table(&Settings::default())),
+        ("The API", example_table(&ApiSettings::blank())),
+    ];
+    for (what, table) in commented {
+        let _ = writeln!(
+            file,
+            "\n# {what}: without the `#` at the beginning of each line.\n#"
+        );
+        for line in table.trim_start().lines() {
+            let _ = match line {
+                "" => writeln!(file, "#"),
+                line => writeln!(file, "#{line}"),
+            };
+        }
     }
     file
 }
@@ -46,7 +58,7 @@ fn proxy() -> Proxy {
 
 /// A table with all of its keys, each below its text.
 fn example_table<T: Table>(table: &T) -> String {
-    let mut text = format!("\n[[{}]]\n", T::NAME);
+    let mut text = format!("\n{}\n", T::head());
     for key in T::keys() {
         for line in wrap(&format!("{}.", key.text), WIDTH - 3) {
             let _ = writeln!(text, "# {line}");
@@ -92,14 +104,18 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_proxy_has_the_defaults_once_it_is_no_comment() {
+    fn the_comments_have_the_defaults_once_they_are_no_comments() {
         let file = example();
-        let (_, proxy_lines) = file.split_once("each line.\n").unwrap();
-        let uncommented: String = proxy_lines
-            .lines()
-            .map(|line| format!("{}\n", &line[1..]))
-            .collect();
-        assert_eq!(parse("example", &uncommented).unwrap().proxies, [proxy()]);
+        let mut parts = file.split("each line.\n");
+        let mut uncommented = parts.next().unwrap().to_owned();
+        for part in parts {
+            let lines = part.lines().take_while(|line| line.starts_with('#'));
+            uncommented.extend(lines.map(|line| format!("{}\n", &line[1..])));
+        }
+        let config = parse("example", &uncommented).unwrap();
+        assert_eq!(config.proxies, [proxy()]);
+        assert_eq!(config.controller, Some(Settings::default()));
+        assert_eq!(config.api, Some(ApiSettings::default()));
     }
 
     #[test]

@@ -12,8 +12,9 @@ use super::error::{Fault, Place, Problem, Problems};
 use super::suggest::did_you_mean;
 use super::table::{Key, Table, unknown_key};
 use super::value::Given;
-use super::{Config, Warning};
+use super::{ApiSettings, Config, Warning};
 use crate::class::Class;
+use crate::controller;
 use crate::listener::Listener;
 use crate::proxy::Proxy;
 
@@ -32,6 +33,8 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
         listeners,
         proxies,
         classes,
+        controller,
+        api,
     } = reader.file();
     reader.classes(&classes, &listeners, &proxies);
     if !reader.problems.is_empty() {
@@ -43,6 +46,8 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
     let mut warnings = reader.warnings(&listeners);
     warnings.extend(reader.warnings(&proxies));
     warnings.extend(reader.warnings(&classes));
+    warnings.extend(reader.warnings(controller.as_slice()));
+    warnings.extend(reader.warnings(api.as_slice()));
     let classes: Vec<Class> = classes.into_iter().map(|read| read.table).collect();
     let classed = |mut proxy: Proxy| {
         let is_its = |class: &&Class| class.is_of_proxy(&proxy.name);
@@ -54,6 +59,8 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
         listeners: listeners.into_iter().map(|read| read.table).collect(),
         proxies: proxies.collect(),
         classes,
+        controller: controller.map(|read| read.table),
+        api: api.map(|read| read.table),
         warnings,
     })
 }
@@ -64,6 +71,8 @@ struct Tables {
     listeners: Vec<Read<Listener>>,
     proxies: Vec<Read<Proxy>>,
     classes: Vec<Read<Class>>,
+    controller: Option<Read<controller::Settings>>,
+    api: Option<Read<ApiSettings>>,
 }
 
 /// A table as it was read.
@@ -112,6 +121,8 @@ impl Reader<'_> {
                 Listener::NAME => tables.listeners = self.tables(key, value),
                 Proxy::NAME => tables.proxies = self.tables(key, value),
                 Class::NAME => tables.classes = self.tables(key, value),
+                controller::Settings::NAME => tables.controller = self.single(key, value),
+                ApiSettings::NAME => tables.api = self.single(key, value),
                 name => self.problem(Some(key.span()), "", unknown_table(name)),
             }
         }
@@ -165,10 +176,24 @@ impl Reader<'_> {
         read
     }
 
+    /// The table of which a file has one.
+    fn single<T: Table>(
+        &mut self,
+        key: &Spanned<Cow<'_, str>>,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Option<Read<T>> {
+        if let DeValue::Array(_) = value.get_ref() {
+            let fault = Fault::new("is a list of tables", format!("write {} once", T::head()));
+            self.problem(Some(key.span()), format!("{}: ", T::NAME), fault);
+            return None;
+        }
+        self.table(value)
+    }
+
     /// `None` if it is no table or lacks what is required; the problems say why.
     fn table<T: Table>(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Read<T>> {
         let DeValue::Table(table) = value.get_ref() else {
-            let fault = Fault::new("is not a table", format!("write [[{}]]", T::NAME));
+            let fault = Fault::new("is not a table", format!("write {}", T::head()));
             self.problem(Some(value.span()), format!("{}: ", T::NAME), fault);
             return None;
         };
@@ -298,32 +323,50 @@ fn object_name<T: Table>(table: &DeTable<'_>) -> String {
             .get(key)
             .and_then(|v: &Spanned<DeValue<'_>>| v.get_ref().as_str())
     };
-    let (address, _) = T::REQUIRED[0];
-    match text("name").or_else(|| text(address)) {
+    let address = T::REQUIRED.first().and_then(|(address, _)| text(address));
+    match text("name").or(address) {
         Some(name) => format!("{} {name:?}", T::NAME),
         None => T::NAME.to_owned(),
     }
 }
 
-/// The tables that a file may have.
-const TABLES: [&str; 3] = [Listener::NAME, Proxy::NAME, Class::NAME];
+/// The tables that a file may have: each name, and the line that begins it.
+fn known_tables() -> [(&'static str, String); 5] {
+    fn of<T: Table>() -> (&'static str, String) {
+        (T::NAME, T::head())
+    }
+    [
+        of::<Listener>(),
+        of::<Proxy>(),
+        of::<Class>(),
+        of::<controller::Settings>(),
+        of::<ApiSettings>(),
+    ]
+}
 
 fn unknown_table(name: &str) -> Fault {
+    fn owner<T: Table>(name: &str) -> Option<String> {
+        Key::<T>::by_name(name).map(|_| T::head())
+    }
     let owners = [
-        Key::<Listener>::by_name(name).map(|_| Listener::NAME),
-        Key::<Proxy>::by_name(name).map(|_| Proxy::NAME),
-        Key::<Class>::by_name(name).map(|_| Class::NAME),
+        owner::<Listener>(name),
+        owner::<Proxy>(name),
+        owner::<Class>(name),
+        owner::<controller::Settings>(name),
+        owner::<ApiSettings>(name),
     ];
-    let owners: Vec<&str> = owners.into_iter().flatten().collect();
-    let hint = match did_you_mean(name, &TABLES) {
-        Some(meant) => format!("did you mean [[{meant}]]?"),
+    let owners: Vec<String> = owners.into_iter().flatten().collect();
+    let tables = known_tables();
+    let names = tables.each_ref().map(|(name, _)| *name);
+    let heads = tables.each_ref().map(|(_, head)| head.as_str());
+    let meant =
+        did_you_mean(name, &names).and_then(|meant| tables.iter().find(|(name, _)| *name == meant));
+    let hint = match meant {
+        Some((_, head)) => format!("did you mean {head}?"),
         None if !owners.is_empty() => {
-            format!(
-                "{name} belongs below a line [[{}]]",
-                owners.join("]] or [[")
-            )
+            format!("{name} belongs below a line {}", owners.join(" or "))
         }
-        None => format!("this version knows [[{}]]", TABLES.join("]], [[")),
+        None => format!("this version knows {}", heads.join(", ")),
     };
     Fault::new(format!("unknown table or key {name:?}"), hint)
 }

@@ -150,11 +150,20 @@ pub trait Table: Clone + 'static {
     const REQUIRED: &'static [(&'static str, &'static str)];
     /// So many tables may be in a file, and what to do with more.
     const MOST: (usize, &'static str);
+    /// Whether the file has at most one, `[NAME]`, and not a list of them.
+    const IS_SINGLE: bool = false;
     /// Whether each is somewhere, where no other may be.
     const HAS_ADDRESS: bool = true;
     /// What to do when two have one address.
     const ONE_ADDRESS_HINT: &'static str;
 
+    /// The line that begins it.
+    fn head() -> String {
+        match Self::IS_SINGLE {
+            true => format!("[{}]", Self::NAME),
+            false => format!("[[{}]]", Self::NAME),
+        }
+    }
     /// Every key, in the order of the example file.
     fn keys() -> &'static [Key<Self>];
     /// Every setting at its default; what is required has no meaning yet.

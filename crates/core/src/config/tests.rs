@@ -129,7 +129,7 @@ fn tables_of_other_versions_are_refused() {
     assert_eq!(
         problems(file),
         [
-            "3:3: unknown table or key \"shape\" | this version knows [[listener]], [[proxy]], [[class]]"
+            "3:3: unknown table or key \"shape\" | this version knows [[listener]], [[proxy]], [[class]], [controller], [api]"
         ]
     );
     assert_eq!(
@@ -450,4 +450,91 @@ proptest::proptest! {
     fn no_text_makes_the_reader_panic(source in "(\\[\\[(listener|proxy)\\]\\]\n)?(\\PC|\n|=|\"){0,60}") {
         let _ = parse("f", &source);
     }
+}
+
+const WEB: &str = "[[listener]]\naddress = \"*:80\"\n";
+
+#[test]
+fn the_controller_and_the_api_are_read_once_or_not_at_all() {
+    let none = parse("f", WEB).unwrap();
+    assert!(none.controller.is_none() && none.api.is_none());
+    let file = format!(
+        "{WEB}[controller]\ntarget_wait = \"30ms\"\nmax_cpu = 0.9\ninterval = \"50ms\"\nsamples = 9\n\
+         mode = \"observe\"\n[api]\nsocket = \"/run/a.sock\"\npermissions = \"0660\"\ngroup = \"www-data\"\n"
+    );
+    let config = parse("f", &file).unwrap();
+    let settings = crate::controller::Settings {
+        target_wait: Some(Duration::from_millis(30)),
+        max_cpu: Some(0.9),
+        interval: Duration::from_millis(50),
+        samples: 9,
+        mode: Mode::Observe,
+    };
+    assert_eq!(config.controller, Some(settings));
+    let api = ApiSettings {
+        socket: Some("/run/a.sock".into()),
+        permissions: 0o660,
+        group: Some("www-data".into()),
+    };
+    assert_eq!(config.api, Some(api));
+    assert_eq!(
+        (CONTROLLER_KEYS.len(), API_KEYS.len()),
+        (5, 3),
+        "this test must set every key"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_the_controller_and_the_api_is_said_where_it_stands() {
+    for (tables, expected) in [
+        (
+            "[controller]",
+            "3:1: controller: target_wait: the controller has no objective | add target_wait = \"20ms\", or max_cpu = 0.9, or both",
+        ),
+        (
+            "[[controller]]\nmax_cpu = 0.5",
+            "3:3: controller: is a list of tables | write [controller] once",
+        ),
+        (
+            "[controller]\nmax_cpu = 1.5",
+            "4:11: controller: max_cpu: 1.5 is out of range | a number from 0.05 to 1",
+        ),
+        (
+            "[controller]\ntarget_wait = \"20ms\"\ninterval = \"1ms\"",
+            "5:12: controller: interval: \"1ms\" is out of range | a duration with its unit from 20ms to 10s, for example \"100ms\"",
+        ),
+        (
+            "[controller]\nmax_cpu = 0.5\ntarget_wat = \"20ms\"",
+            "5:1: controller: unknown key \"target_wat\" | did you mean target_wait?",
+        ),
+        (
+            "[api]\nsocket = \"api.sock\"",
+            "4:10: api: socket: \"api.sock\" is no path for a socket | write an absolute path of at most 107 bytes: \"/run/weir/api.sock\"",
+        ),
+        (
+            "[api]\npermissions = 660",
+            "4:15: api: permissions: is a number, not a string | four octal digits in quotes: \"0660\" lets the group ask too",
+        ),
+        (
+            "[api]\npermissions = \"0990\"",
+            "4:15: api: permissions: \"0990\" are no permissions | four octal digits in quotes: \"0660\" lets the group ask too",
+        ),
+    ] {
+        let file = format!("{WEB}{tables}\n");
+        let found = problems(&file);
+        assert_eq!(
+            found.last().map(String::as_str),
+            Some(expected),
+            "{tables}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn a_group_that_may_not_ask_is_odd() {
+    let warnings = |permissions: &str| {
+        let file = format!("{WEB}[api]\ngroup = \"www-data\"\npermissions = \"{permissions}\"\n");
+        parse("f", &file).unwrap().warnings.len()
+    };
+    assert_eq!((warnings("0600"), warnings("0660")), (1, 0));
 }
