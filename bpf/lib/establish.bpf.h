@@ -516,7 +516,7 @@ static __always_inline int judge(struct __sk_buff *skb, struct syn *x, u32 l3, s
 		int over = police(x->class, class_copy(x->l));
 
 		if (over) {
-			x->v = rate_verdict(over);
+			x->v = rate_verdict(x->l, over);
 			return turn_away_by_rate(skb, x, l3, d, t);
 		}
 	}

@@ -153,7 +153,7 @@ static __always_inline bool front_over_rate(struct xdp_md *xdp, struct syn *x, c
 	if (!class_limited(x->class, copy) || !mark_policed(xdp))
 		return false;
 	over = police(x->class, copy);
-	x->v = rate_verdict(over);
+	x->v = rate_verdict(x->l, over);
 	return over && xdp_answerable(xdp, x->p, t);
 }
 

@@ -73,9 +73,13 @@ static __always_inline const struct bucket_limit *limit_of(const struct class_po
 	return policy->limit.interval ? &policy->limit : NULL;
 }
 
-enum police { POLICE_PASS, POLICE_DROP, POLICE_RST };
+enum police { POLICE_PASS, POLICE_DROP, POLICE_RST, POLICE_LISTENER };
 
-/* May a SYN of this class come in? Global, as class_of(). */
+/*
+ * May a SYN of this class come in? What is over the controller's rate gets what the listener gives to those
+ * that it cannot serve (reject_syn): nobody has said over_rate of a class without a rate. Global, as
+ * class_of().
+ */
 __noinline int police(u32 class, u32 copy)
 {
 	const struct class_policy *policy = class_policy_of(class, copy);
@@ -90,6 +94,8 @@ __noinline int police(u32 class, u32 copy)
 	limit = limit_of(policy, controlled, now);
 	if (!limit || bucket_take(&state->next, now, limit))
 		return POLICE_PASS;
+	if (limit != &policy->limit)
+		return POLICE_LISTENER;
 	return policy->over_rate == OVER_RATE_RST ? POLICE_RST : POLICE_DROP;
 }
 
@@ -102,9 +108,11 @@ static __always_inline bool class_limited(u32 class, u32 copy)
 	return policy && controlled && (policy->limit.interval | controlled->limit.interval);
 }
 
-static __always_inline enum verdict rate_verdict(int police)
+static __always_inline enum verdict rate_verdict(const struct listener_policy *l, int police)
 {
-	return police == POLICE_RST ? VERDICT_syn_reset_rate : VERDICT_syn_dropped_rate;
+	bool rst = police == POLICE_LISTENER ? l->reject_syn == REJECT_RST : police == POLICE_RST;
+
+	return rst ? VERDICT_syn_reset_rate : VERDICT_syn_dropped_rate;
 }
 
 static __always_inline void sample_rate(const struct listener_policy *l, u32 class, enum verdict v,

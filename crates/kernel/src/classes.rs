@@ -12,7 +12,6 @@ use std::time::Duration;
 use libbpf_rs::{MapCore, MapFlags};
 use weir_core::class::{
     Class, Fields, Limit, MAX_CLASSES, MAX_MASKS, OTHER, OTHER_PRIORITY, OverRate, Place, Rules,
-    default_burst,
 };
 use weir_core::config::too_many_fault;
 use weir_core::verdict::{Counters, VERDICTS};
@@ -179,18 +178,23 @@ impl Classes {
     }
 
     /// Sets or lifts a controlled rate. Returns whether [`OTHER`] is controlled now and was not.
-    pub fn control(&mut self, maps: &GuardMaps<'_>, name: &str, rate: Option<f64>) -> Result<bool> {
+    pub fn control(
+        &mut self,
+        maps: &GuardMaps<'_>,
+        name: &str,
+        limit: Option<&Limit>,
+    ) -> Result<bool> {
         let slot = self.slot(name)?;
         let mut bytes = [0u8; POLICY];
-        if let Some(rate) = rate {
-            write_limit(&mut bytes, &Limit::new(rate, default_burst(rate)));
+        if let Some(limit) = limit {
+            write_limit(&mut bytes, limit);
             let until = monotonic_ns() + CONTROLLED_FOR.as_nanos() as u64;
             bytes[16..24].copy_from_slice(&until.to_ne_bytes());
         }
         maps.class_limits
             .update(&slot.to_ne_bytes(), &bytes, MapFlags::ANY)
             .map_err(of_libbpf(format!("control the rate of class \"{name}\"")))?;
-        if slot != OTHER_SLOT || rate.is_none() {
+        if slot != OTHER_SLOT || limit.is_none() {
             return Ok(false);
         }
         Ok(!std::mem::replace(&mut self.other_is_controlled, true))

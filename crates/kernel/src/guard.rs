@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
-use weir_core::class::{Class, Place};
+use weir_core::class::{Class, Limit, Place};
 use weir_core::listener::{Front, HalfClose, Listener, MAX_LISTENERS, Mode};
 use weir_core::policy::{Table, table};
 use weir_core::verdict::{Counters, VERDICTS, Verdict};
@@ -155,14 +155,14 @@ impl Guard {
         self.classes.list()
     }
 
-    /// Sets or lifts the controller's rate of a class (or of `other`), connections per second, with a
-    /// tenth of a second's as burst. The lower one of it and the class's own holds. It ends by itself
-    /// after [`crate::CONTROLLED_FOR`] without being set again.
+    /// Sets or lifts the controller's limit of a class (or of `other`). Of it and the class's own the one
+    /// with the lower rate holds. What is over it gets the listener's `reject_syn`. It ends by itself after
+    /// [`crate::CONTROLLED_FOR`] without being set again.
     ///
     /// # Errors
     /// No such class.
-    pub fn set_controlled_rate(&mut self, name: &str, rate: Option<f64>) -> Result<()> {
-        if self.classes.control(&self.skel.maps, name, rate)? {
+    pub fn set_controlled_rate(&mut self, name: &str, limit: Option<&Limit>) -> Result<()> {
+        if self.classes.control(&self.skel.maps, name, limit)? {
             // From now on each SYN is looked up.
             let classes = self.classes.list().to_vec();
             self.set_classes(&classes)?;
