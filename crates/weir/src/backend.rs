@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use weir_core::class::Class;
+use weir_core::class::{Class, Limit};
 use weir_core::listener::Listener;
 use weir_core::verdict::Counters;
 use weir_kernel::{Event, Guard, ListenSocket, Result};
@@ -16,9 +16,8 @@ pub trait Backend {
     fn apply(&mut self, listeners: &[Listener], classes: &[Class]) -> Result<()>;
     /// Puts other classes in force, atomically; on failure nothing has changed.
     fn set_classes(&mut self, classes: &[Class]) -> Result<()>;
-    /// Sets or lifts the controller's rate of a class, which ends by itself without renewal.
-    #[allow(dead_code, reason = "for the controller, which is being built")]
-    fn set_controlled_rate(&mut self, name: &str, rate: Option<f64>) -> Result<()>;
+    /// Sets or lifts the controller's limit of a class, which ends by itself without renewal.
+    fn set_controlled_rate(&mut self, name: &str, limit: Option<&Limit>) -> Result<()>;
     /// Counters of a class in force, or of `other`.
     fn class_counters(&self, name: &str) -> Result<Counters>;
     /// Attaches to one interface; `xdp` adds or takes away the XDP front.
@@ -48,8 +47,8 @@ impl Backend for Guard {
         Guard::set_classes(self, classes)
     }
 
-    fn set_controlled_rate(&mut self, name: &str, rate: Option<f64>) -> Result<()> {
-        Guard::set_controlled_rate(self, name, rate)
+    fn set_controlled_rate(&mut self, name: &str, limit: Option<&Limit>) -> Result<()> {
+        Guard::set_controlled_rate(self, name, limit)
     }
 
     fn class_counters(&self, name: &str) -> Result<Counters> {
@@ -114,8 +113,7 @@ pub mod fake {
         pub broken: Vec<u32>,
         pub refuse_apply: bool,
         pub classes: Vec<Class>,
-        #[allow(dead_code, reason = "for the controller, which is being built")]
-        pub controlled: BTreeMap<String, f64>,
+        pub controlled: BTreeMap<String, Limit>,
         pub class_counters: BTreeMap<String, Counters>,
         pub drained: bool,
         pub attempts: usize,
@@ -165,10 +163,10 @@ pub mod fake {
             Ok(())
         }
 
-        fn set_controlled_rate(&mut self, name: &str, rate: Option<f64>) -> Result<()> {
+        fn set_controlled_rate(&mut self, name: &str, limit: Option<&Limit>) -> Result<()> {
             let mut state = self.0.borrow_mut();
-            match rate {
-                Some(rate) => state.controlled.insert(name.to_owned(), rate),
+            match limit {
+                Some(limit) => state.controlled.insert(name.to_owned(), *limit),
                 None => state.controlled.remove(name),
             };
             Ok(())

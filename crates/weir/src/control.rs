@@ -194,6 +194,11 @@ impl Claim {
         })
     }
 
+    /// The runtime directory.
+    pub fn dir(&self) -> &Path {
+        self.socket.parent().unwrap_or(Path::new("/"))
+    }
+
     /// As [`next_client`].
     pub fn next(&self) -> Option<(Request, Client)> {
         next_client(&self.listener)

@@ -1,6 +1,7 @@
 //! The loop of `weir protect` and `weir run`: signals, requests and changes of the interfaces, one
 //! after the other, in one thread.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,14 +12,17 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use sd_notify::NotifyState;
 use weir_core::class::Class;
-use weir_core::config::Environment;
-use weir_core::listener::Listener;
+use weir_core::config::{ApiSettings, Environment};
+use weir_core::controller::Settings;
+use weir_core::listener::{Listener, Mode};
 use weir_core::verdict::Counters;
 use weir_kernel::Guard;
 
+use crate::api::{self, Api, Job};
 use crate::backend::Backend;
 use crate::commands::check;
 use crate::control::{Answer, Claim, ClassChange, Client, Request, namespace};
+use crate::controller::Control;
 use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::links::{self, Link, LinkWatch};
@@ -30,6 +34,10 @@ use crate::session::Session;
 const DRAIN: Duration = Duration::from_millis(300);
 /// How often sampled refusals are fetched for `--verbose`.
 const REFUSALS_EVERY: Duration = Duration::from_millis(200);
+
+/// Times the controller's target below which no listener refuses by itself: `admit = wait` is the bound
+/// behind the controller, and does not know classes.
+const BACKSTOP: u32 = 2;
 
 /// Signals that end the process or make it reload, as a descriptor. They have to be blocked before
 /// anything is attached, so that Ctrl-C never leaves by the default action.
@@ -152,6 +160,8 @@ impl Start {
             namespace: self.namespace,
             verbose,
             told,
+            control: None,
+            api: None,
         })
     }
 }
@@ -169,6 +179,16 @@ pub struct Daemon<B> {
     verbose: bool,
     /// The session's warnings that the user has seen, each interface apart.
     told: Vec<String>,
+    control: Option<Control>,
+    api: Option<Api>,
+}
+
+/// What the loop has been woken for.
+struct Woken {
+    signalled: bool,
+    linked: bool,
+    asked: bool,
+    called: bool,
 }
 
 /// Why the loop ended.
@@ -222,7 +242,15 @@ impl<B: Backend> Daemon<B> {
                 self.print_refusals();
                 refusals_due = Instant::now() + REFUSALS_EVERY;
             }
-            let [signalled, linked, asked] = self.wait()?;
+            if let Some(control) = &mut self.control {
+                control.run(&mut self.session);
+            }
+            let Woken {
+                signalled,
+                linked,
+                asked,
+                called,
+            } = self.wait()?;
             if signalled && let Some(end) = self.on_signal() {
                 return Ok(end);
             }
@@ -239,6 +267,9 @@ impl<B: Backend> Daemon<B> {
             if asked && let Some(end) = self.on_request() {
                 return Ok(end);
             }
+            if called {
+                self.answer_api();
+            }
         }
     }
 
@@ -250,22 +281,80 @@ impl<B: Backend> Daemon<B> {
         self.told = warnings;
     }
 
-    /// Waits for signals, links and requests; says which there are.
-    fn wait(&self) -> Result<[bool; 3]> {
+    /// Puts another controller in force, or none. One whose settings stay goes on as it is.
+    ///
+    /// # Errors
+    /// The kernel half refuses what goes with it.
+    pub fn set_controller(&mut self, settings: Option<Settings>) -> Result<()> {
+        if self.control.as_ref().map(Control::settings) == settings.as_ref() {
+            return Ok(());
+        }
+        // What another one has set is nobody's now.
+        self.session.control(&BTreeMap::new())?;
+        self.control = None;
+        let enforced = settings.filter(|settings| settings.mode == Mode::Enforce);
+        let target = enforced.and_then(|settings| settings.target_wait);
+        self.session
+            .yield_below(target.map(|target| target * BACKSTOP))?;
+        self.control = settings.map(Control::new);
+        Ok(())
+    }
+
+    /// Opens the API.
+    ///
+    /// # Errors
+    /// As [`Api::start`].
+    pub fn open_api(&mut self, settings: &ApiSettings) -> Result<()> {
+        let name = weir_client::default_socket_name(self.namespace);
+        let api = Api::start(settings, self.claim.dir().join(name))?;
+        tracing::info!("API on {}", api.socket().display());
+        self.api = Some(api);
+        Ok(())
+    }
+
+    /// What the controller is for, sees and has done; `None`: there is none.
+    pub fn controller_report(&self) -> Option<weir_client::Controller> {
+        self.control.as_ref().map(Control::report)
+    }
+
+    fn answer_api(&mut self) {
+        let jobs: Vec<Job> = self.api.iter().flat_map(Api::jobs).collect();
+        for job in jobs {
+            let reply = api::answer(self, &job.call, job.peer);
+            job.reply(reply);
+        }
+    }
+
+    /// Waits for signals, links, requests and the controller's time; says what there is.
+    fn wait(&self) -> Result<Woken> {
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
-        let mut fds = [
+        let mut fds = vec![
             readable(self.signals.descriptor.as_fd()),
             readable(self.watch.as_fd()),
             readable(self.claim.as_fd()),
         ];
-        let timeout = match self.verbose {
-            true => PollTimeout::try_from(REFUSALS_EVERY).unwrap_or(PollTimeout::NONE),
-            false => PollTimeout::NONE,
-        };
+        fds.extend(self.api.iter().map(|api| readable(api.as_fd())));
+        let refusals = self.verbose.then_some(REFUSALS_EVERY);
+        let looks = self.control.as_ref().map(Control::due_in);
+        let timeout = refusals.into_iter().chain(looks).min();
+        // Rounded up: it would come back before its time, and again.
+        let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
+            let ms = timeout.as_micros().div_ceil(1000);
+            PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
+        });
         match poll(&mut fds, timeout) {
-            Ok(_) | Err(Errno::EINTR) => Ok(fds.map(|fd| fd.any().unwrap_or(false))),
-            Err(errno) => Err(Failure::io("wait for signals and requests", errno.into())),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => {
+                return Err(Failure::io("wait for signals and requests", errno.into()));
+            }
         }
+        let woken = |index: usize| fds.get(index).is_some_and(|fd| fd.any().unwrap_or(false));
+        Ok(Woken {
+            signalled: woken(0),
+            linked: woken(1),
+            asked: woken(2),
+            called: woken(3),
+        })
     }
 
     fn on_signal(&mut self) -> Option<End> {
@@ -352,6 +441,7 @@ impl<B: Backend> Daemon<B> {
         let listeners = config.listeners.len();
         self.session
             .swap(environment::read(), config.listeners, config.classes)?;
+        self.set_controller(config.controller)?;
         let mut warnings: Vec<String> = config
             .warnings
             .iter()
@@ -370,7 +460,11 @@ impl<B: Backend> Daemon<B> {
         })
     }
 
-    fn report(&self) -> Result<Report> {
+    /// The report of `weir status`.
+    ///
+    /// # Errors
+    /// The kernel half cannot be read.
+    pub fn report(&self) -> Result<Report> {
         let (command, config) = match &self.role {
             Role::Protect => ("protect", None),
             Role::Run(file) => ("run", Some(file.display().to_string())),
@@ -388,6 +482,7 @@ impl<B: Backend> Daemon<B> {
             interfaces: self.session.interfaces(),
             warnings: self.session.warnings(),
             listeners: self.session.listeners()?,
+            controller: self.controller_report(),
             proxies: Vec::new(),
         })
     }

@@ -1,10 +1,12 @@
 //! The weir command: protects listeners of this network namespace, and shows what it does.
 
+mod api;
 mod attachment;
 mod backend;
 mod cli;
 mod commands;
 mod control;
+mod controller;
 mod daemon;
 mod describe;
 mod diagnosis;
@@ -48,7 +50,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Class(args) => commands::class::run(dir, args),
         Command::Detach => commands::detach::run(dir),
         Command::Doctor(args) => commands::doctor::run(args),
-        Command::Explain(args) => commands::explain::run(args),
+        Command::Explain(args) => commands::explain::run(dir, args),
         Command::Generate(args) => commands::generate::run(args),
     }
 }

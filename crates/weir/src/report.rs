@@ -1,6 +1,7 @@
 //! What `weir status` shows: made by the running process, sent over the control socket, printed
 //! as it is with `--json` or as tables.
 
+pub mod controller;
 pub mod proxy;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,9 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// The listeners under guard.
     pub listeners: Vec<ListenerReport>,
+    /// The controller; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<weir_client::Controller>,
     /// The proxies, of all processes.
     #[serde(default)]
     pub proxies: Vec<ProxyReport>,
@@ -184,6 +188,9 @@ impl Report {
         );
         for listener in &self.listeners {
             text += &listener.details(all);
+        }
+        if let Some(controller) = &self.controller {
+            text += &format!("\n{}", controller::text(controller, controller::RECENT));
         }
         text
     }
@@ -404,6 +411,7 @@ mod tests {
             }],
             warnings: vec!["interface eth7 does not exist yet".into()],
             listeners: vec![web],
+            controller: None,
             proxies: Vec::new(),
         }
     }

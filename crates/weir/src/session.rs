@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use weir_core::class::Class;
 use weir_core::config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
@@ -21,6 +22,7 @@ use crate::report::{InterfaceReport, ListenerReport, SocketReport, counters_by_n
 use crate::sockets::serving;
 
 mod classes;
+mod load;
 
 use classes::Classes;
 
@@ -30,6 +32,8 @@ pub struct Session<B> {
     policies: Vec<Policy>,
     /// The classes in force, without those of proxies.
     classes: Classes,
+    /// Below this wait no listener refuses by itself: the controller does.
+    least_wait: Option<Duration>,
     links: Vec<Link>,
     /// The policy as the kernel half has it, and what its interface names meant then.
     applied: Applied,
@@ -79,6 +83,7 @@ impl<B: Backend> Session<B> {
             backend,
             policies,
             classes,
+            least_wait: None,
             links,
             applied,
             attached: BTreeMap::new(),
@@ -98,7 +103,10 @@ impl<B: Backend> Session<B> {
         listeners: Vec<Listener>,
         classes: Vec<Class>,
     ) -> Result<()> {
-        let policies = fit_all(listeners, environment)?;
+        let mut policies = fit_all(listeners, environment)?;
+        for policy in &mut policies {
+            policy.fitted.listener.target_wait = load::at_least(&policy.asked, self.least_wait);
+        }
         let classes = self.classes.replaced(classes);
         let applied = Applied::of(&policies, &self.links);
         self.backend.apply(&applied.listeners, classes.list())?;

@@ -24,6 +24,8 @@ pub fn run(args: &Check) -> Result<()> {
             listeners: config.listeners.iter().map(settings).collect(),
             proxies: config.proxies.iter().map(settings).collect(),
             classes: config.classes.iter().map(settings).collect(),
+            controller: config.controller.as_ref().map(settings),
+            api: config.api.as_ref().map(settings),
             warnings: config
                 .warnings
                 .iter()
@@ -50,6 +52,10 @@ struct Effective {
     listeners: Vec<serde_json::Map<String, serde_json::Value>>,
     proxies: Vec<serde_json::Map<String, serde_json::Value>>,
     classes: Vec<serde_json::Map<String, serde_json::Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    controller: Option<serde_json::Map<String, serde_json::Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api: Option<serde_json::Map<String, serde_json::Value>>,
     warnings: Vec<String>,
 }
 
@@ -75,6 +81,8 @@ fn text(config: &Config) -> String {
     listeners
         .chain(proxies)
         .chain(classes)
+        .chain(config.controller.as_slice().chunks(1).map(columns))
+        .chain(config.api.as_slice().chunks(1).map(columns))
         .collect::<Vec<_>>()
         .join("\n")
 }

@@ -1,14 +1,18 @@
 //! `weir explain`: what a counter counts, what a config key sets, what a column of `weir status` shows.
 
-use weir_core::explain::{list, topic};
+use std::path::Path;
+
+use weir_core::explain::{Topic, list, topic};
 
 use crate::cli::Explain;
+use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
 use crate::output::print;
+use crate::report;
 use crate::table::{Align, table};
 
 /// Runs the command.
-pub fn run(args: &Explain) -> Result<()> {
+pub fn run(runtime_dir: &Path, args: &Explain) -> Result<()> {
     let Some(name) = &args.name else {
         return print(&all());
     };
@@ -19,7 +23,23 @@ pub fn run(args: &Explain) -> Result<()> {
         };
         Failure::usage(unknown.to_string(), hint)
     })?;
-    print(&topic.text())
+    let mut text = topic.text();
+    if let Topic::Subject(_) = topic
+        && let Some(live) = running_controller(runtime_dir)
+    {
+        text += &format!("\n{}", report::controller::text(&live, usize::MAX));
+    }
+    print(&text)
+}
+
+/// What the controller of this namespace does. Without one, or without the right to ask, there is only
+/// the explanation.
+fn running_controller(runtime_dir: &Path) -> Option<weir_client::Controller> {
+    let namespace = control::namespace().ok()?;
+    match control::ask(runtime_dir, namespace, Request::Status) {
+        Ok(Some(Answer::Status(report))) => report.controller,
+        _ => None,
+    }
 }
 
 fn all() -> String {

@@ -27,12 +27,16 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
         return Err(Failure::usage(message, hint));
     }
     let start = Start::prepare(runtime_dir, &config.listeners)?;
-    let daemon = start.daemon(
+    let mut daemon = start.daemon(
         config.listeners,
         config.classes,
         Role::Run(file),
         args.verbose,
     )?;
+    daemon.set_controller(config.controller)?;
+    if let Some(api) = &config.api {
+        daemon.open_api(api)?;
+    }
     log_start(&daemon.session)?;
     for (listener, counters) in daemon.guard()? {
         let totals = describe::totals(listener.mode, &counters);

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use weir_core::class::{Class, OTHER, OTHER_PRIORITY};
+use weir_core::class::{Class, Limit, OTHER, OTHER_PRIORITY};
 use weir_core::config::{Fault, Given, change, check_classes};
+use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_kernel::CONTROLLED_FOR;
 
@@ -49,6 +50,11 @@ impl Classes {
 
     pub fn list(&self) -> &[Class] {
         &self.list
+    }
+
+    /// The names of the classes that have a controlled rate.
+    fn controlled(&self) -> Vec<String> {
+        self.controlled.keys().cloned().collect()
     }
 
     fn controlled_rate(&self, name: &str) -> Option<f64> {
@@ -118,17 +124,27 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Sets or lifts the controller's rate of a class (or of `other`), connections per second. It holds
-    /// beside the class's own, the lower one, and ends by itself after [`CONTROLLED_FOR`].
+    /// The names of the classes whose rate the controller has set.
+    pub fn controlled(&self) -> Vec<String> {
+        self.classes.controlled()
+    }
+
+    /// Sets or lifts the controller's limit of a class (or of `other`). It holds beside the class's own,
+    /// the lower rate, and ends by itself after [`CONTROLLED_FOR`].
     ///
     /// # Errors
     /// No class has this name.
-    #[allow(dead_code, reason = "for the controller, which is being built")]
-    pub fn set_controlled_rate(&mut self, name: &str, rate: Option<f64>) -> Result<()> {
-        self.backend.set_controlled_rate(name, rate)?;
+    pub fn set_controlled_rate(
+        &mut self,
+        name: &str,
+        limit: Option<controller::Limit>,
+    ) -> Result<()> {
+        let of_bucket = limit.map(|limit| Limit::new(limit.rate, limit.burst as u32));
+        self.backend.set_controlled_rate(name, of_bucket.as_ref())?;
         let until = Instant::now() + CONTROLLED_FOR;
-        match rate {
-            Some(rate) => {
+        match limit {
+            Some(limit) => {
+                let rate = limit.rate;
                 let controlled = Controlled { rate, until };
                 self.classes.controlled.insert(name.to_owned(), controlled);
             }

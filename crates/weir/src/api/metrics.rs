@@ -1,0 +1,139 @@
+//! `GET /v1/metrics`: queues, verdicts and classes as OpenMetrics text.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use weir_core::verdict::VERDICTS;
+
+use crate::report::{ClassReport, ListenerReport};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfListener {
+    listener: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfClass {
+    class: String,
+}
+
+/// A figure: its name, its HELP, and its value.
+type Figure<Of, Value> = (&'static str, &'static str, fn(&Of) -> Value);
+type Count = Counter<u64, AtomicU64>;
+type Level = Gauge<f64, AtomicU64>;
+
+/// Every figure, by the names of `weir status` and `weir explain`.
+pub fn text(listeners: &[ListenerReport], classes: &[ClassReport]) -> String {
+    let mut registry = Registry::with_prefix("weir");
+    for row in &VERDICTS {
+        let family = Family::<OfListener, Count>::default();
+        for listener in listeners {
+            let value = listener.counters.get(row.name).copied().unwrap_or(0);
+            family.get_or_create(&of_listener(listener)).inc_by(value);
+        }
+        registry.register(row.name, row.text, family);
+    }
+    let queues: [Figure<ListenerReport, f64>; 4] = [
+        ("queue_length", "connections that wait for accept()", |l| {
+            l.queue_length.into()
+        }),
+        ("queue_limit", "places in the listen queues", |l| {
+            l.queue_limit.into()
+        }),
+        ("half_open", "handshakes under way", |l| l.half_open.into()),
+        ("wait_seconds", "estimated wait for accept()", |l| {
+            l.wait_us.unwrap_or(0) as f64 / 1e6
+        }),
+    ];
+    for (name, help, value) in queues {
+        let family = Family::<OfListener, Level>::default();
+        for listener in listeners {
+            family
+                .get_or_create(&of_listener(listener))
+                .set(value(listener));
+        }
+        registry.register(name, help, family);
+    }
+    add_classes(&mut registry, classes);
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("a string takes every metric");
+    text
+}
+
+fn of_listener(listener: &ListenerReport) -> OfListener {
+    OfListener {
+        listener: listener.name.clone(),
+    }
+}
+
+fn add_classes(registry: &mut Registry, classes: &[ClassReport]) {
+    let of = |class: &ClassReport| OfClass {
+        class: class.name.clone(),
+    };
+    for row in VERDICTS.iter().filter(|row| row.name.starts_with("syn_")) {
+        let family = Family::<OfClass, Count>::default();
+        for class in classes {
+            let value = class.counters.get(row.name).copied().unwrap_or(0);
+            family.get_or_create(&of(class)).inc_by(value);
+        }
+        registry.register(format!("class_{}", row.name), row.text, family);
+    }
+    let rates: [Figure<ClassReport, Option<f64>>; 2] = [
+        (
+            "class_rate",
+            "connections/s that may come by the operator",
+            |c| c.rate,
+        ),
+        (
+            "class_controlled_rate",
+            "connections/s that may come by the controller",
+            |c| c.controlled_rate,
+        ),
+    ];
+    for (name, help, value) in rates {
+        let family = Family::<OfClass, Level>::default();
+        for class in classes {
+            // A class without a limit has no such figure.
+            if let Some(rate) = value(class) {
+                family.get_or_create(&of(class)).set(rate);
+            }
+        }
+        registry.register(name, help, family);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verdict_and_each_rate_is_a_metric() {
+        let web = ListenerReport {
+            name: "web".into(),
+            counters: [("syn_admitted".to_owned(), 7)].into(),
+            queue_length: 3,
+            wait_us: Some(20_000),
+            ..ListenerReport::default()
+        };
+        let other = ClassReport {
+            name: "other".into(),
+            controlled_rate: Some(1200.0),
+            ..ClassReport::default()
+        };
+        let text = text(&[web], &[other]);
+        for line in [
+            "weir_syn_admitted_total{listener=\"web\"} 7",
+            "weir_queue_length{listener=\"web\"} 3.0",
+            "weir_wait_seconds{listener=\"web\"} 0.02",
+            "weir_class_controlled_rate{class=\"other\"} 1200.0",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|own| own == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("weir_class_rate{"), "no limit is no figure");
+    }
+}

@@ -1,0 +1,258 @@
+//! The paths of the API, and the document that describes them (OpenAPI).
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, Path, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Map, Value};
+use utoipa::OpenApi;
+use weir_client::{Answer, Class, ClassSettings, Controller, Listener, Problem, Status};
+
+use super::{Call, Line, Peer, Reply};
+use crate::failure::Failure;
+
+/// Longest body of a request, in bytes: a class with a thousand prefixes.
+const BODY_BYTES: usize = 128 * 1024;
+
+/// Every path.
+pub fn router() -> Router<Line> {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/listeners", get(listeners))
+        .route("/v1/listeners/{name}", get(listener))
+        .route("/v1/classes", get(classes).post(add_class))
+        .route(
+            "/v1/classes/{name}",
+            get(class)
+                .put(put_class)
+                .patch(change_class)
+                .delete(remove_class),
+        )
+        .route("/v1/controller", get(controller))
+        .route("/v1/metrics", get(metrics))
+        .route("/v1/openapi.json", get(openapi))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(unknown_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES))
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "weir",
+        description = "What waits at the listeners under guard, which classes there are and what holds them. \
+            Root may write everything; the user that owns all listening sockets of a listener may write the \
+            classes of that listener (key `listener`). Errors have a cause and a hint."
+    ),
+    paths(
+        status,
+        listeners,
+        listener,
+        classes,
+        class,
+        add_class,
+        put_class,
+        change_class,
+        remove_class,
+        controller,
+        metrics,
+        openapi
+    )
+)]
+struct Document;
+
+/// The document as JSON.
+pub fn document() -> Value {
+    serde_json::to_value(Document::openapi()).expect("the document is JSON")
+}
+
+/// Who asks, and the line to the daemon.
+struct Ask {
+    peer: Peer,
+    line: Line,
+}
+
+impl Ask {
+    async fn of(self, call: Call) -> Response {
+        self.line.ask(self.peer, call).await
+    }
+
+    /// Asks what has a body.
+    async fn with(self, body: Body, call: impl FnOnce(Map<String, Value>) -> Call) -> Response {
+        match settings(body) {
+            Ok(settings) => self.of(call(settings)).await,
+            Err((status, failure)) => Reply::Refused(status.as_u16(), failure).into_response(),
+        }
+    }
+}
+
+impl FromRequestParts<Line> for Ask {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, line: &Line) -> Result<Ask, Response> {
+        let peer = ConnectInfo::<Peer>::from_request_parts(parts, line).await;
+        let ConnectInfo(peer) = peer.map_err(IntoResponse::into_response)?;
+        let State(line) = State::from_request_parts(parts, line)
+            .await
+            .expect("infallible");
+        Ok(Ask { peer, line })
+    }
+}
+
+type Body = Result<Bytes, BytesRejection>;
+
+fn settings(body: Body) -> Result<Map<String, Value>, (StatusCode, Failure)> {
+    let hint =
+        "send an object of the keys of [[class]], for example {\"rate\": 300, \"burst\": 30}";
+    let body = body.map_err(|rejection| {
+        let message = format!("the body cannot be read: {}", rejection.body_text());
+        (rejection.status(), Failure::usage(message, hint))
+    })?;
+    serde_json::from_slice(&body).map_err(|error| {
+        let message = format!("the body is no JSON object: {error}");
+        (StatusCode::BAD_REQUEST, Failure::usage(message, hint))
+    })
+}
+
+/// All that `weir status --json` says of listeners
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status), (status = 503, body = Problem)))]
+async fn status(ask: Ask) -> Response {
+    ask.of(Call::Status).await
+}
+
+/// Every listener under guard: queue, wait, counters, settings
+#[utoipa::path(get, path = "/v1/listeners", responses((status = 200, body = Vec<Listener>)))]
+async fn listeners(ask: Ask) -> Response {
+    ask.of(Call::Listeners).await
+}
+
+/// One listener
+#[utoipa::path(get, path = "/v1/listeners/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = Listener), (status = 404, body = Problem)))]
+async fn listener(ask: Ask, Path(name): Path<String>) -> Response {
+    ask.of(Call::Listener(name)).await
+}
+
+/// Every class; `other` is that of connections that no class fits
+#[utoipa::path(get, path = "/v1/classes", responses((status = 200, body = Vec<Class>)))]
+async fn classes(ask: Ask) -> Response {
+    ask.of(Call::Classes).await
+}
+
+/// One class
+#[utoipa::path(get, path = "/v1/classes/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = Class), (status = 404, body = Problem)))]
+async fn class(ask: Ask, Path(name): Path<String>) -> Response {
+    ask.of(Call::Class(name)).await
+}
+
+/// A new class; its name is the key `name`
+#[utoipa::path(post, path = "/v1/classes", request_body = ClassSettings,
+    responses((status = 201, body = Class), (status = 400, body = Problem), (status = 403, body = Problem),
+        (status = 409, body = Problem, description = "there is one of this name, or it ties with another")))]
+async fn add_class(ask: Ask, body: Body) -> Response {
+    ask.with(body, Call::AddClass).await
+}
+
+/// A class, new or in place of the one of this name; what is left out has its default
+#[utoipa::path(put, path = "/v1/classes/{name}", params(("name" = String, Path)), request_body = ClassSettings,
+    responses((status = 200, body = Class), (status = 201, body = Class), (status = 400, body = Problem),
+        (status = 403, body = Problem), (status = 409, body = Problem, description = "it ties with another")))]
+async fn put_class(ask: Ask, Path(name): Path<String>, body: Body) -> Response {
+    ask.with(body, |settings| Call::PutClass(name, settings))
+        .await
+}
+
+/// Some settings of a class; null takes one away, what is left out stays
+#[utoipa::path(patch, path = "/v1/classes/{name}", params(("name" = String, Path)), request_body = ClassSettings,
+    responses((status = 200, body = Class), (status = 400, body = Problem), (status = 403, body = Problem),
+        (status = 404, body = Problem), (status = 409, body = Problem, description = "it ties with another")))]
+async fn change_class(ask: Ask, Path(name): Path<String>, body: Body) -> Response {
+    ask.with(body, |settings| Call::ChangeClass(name, settings))
+        .await
+}
+
+/// Takes a class away
+#[utoipa::path(delete, path = "/v1/classes/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = Answer), (status = 403, body = Problem), (status = 404, body = Problem)))]
+async fn remove_class(ask: Ask, Path(name): Path<String>) -> Response {
+    ask.of(Call::RemoveClass(name)).await
+}
+
+/// The controller: objective, statistics, who is held and why
+#[utoipa::path(get, path = "/v1/controller",
+    responses((status = 200, body = Controller), (status = 404, body = Problem, description = "there is none")))]
+async fn controller(ask: Ask) -> Response {
+    ask.of(Call::Controller).await
+}
+
+/// Counters and queues as OpenMetrics text
+#[utoipa::path(get, path = "/v1/metrics",
+    responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
+async fn metrics(ask: Ask) -> Response {
+    ask.of(Call::Metrics).await
+}
+
+/// This document
+#[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, description = "OpenAPI 3.1")))]
+async fn openapi() -> Json<Value> {
+    Json(document())
+}
+
+async fn unknown_path() -> Response {
+    let failure = Failure::usage("there is no such path", "GET /v1/openapi.json lists them");
+    Reply::Refused(StatusCode::NOT_FOUND.as_u16(), failure).into_response()
+}
+
+async fn unknown_method() -> Response {
+    let hint = "GET /v1/openapi.json lists the methods of each path";
+    let failure = Failure::usage("this path has no such method", hint);
+    Reply::Refused(StatusCode::METHOD_NOT_ALLOWED.as_u16(), failure).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_has_every_path_and_each_type_that_it_refers_to() {
+        let document = document();
+        let paths: Vec<&str> = document["paths"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        for path in [
+            "/v1/status",
+            "/v1/classes/{name}",
+            "/v1/controller",
+            "/v1/openapi.json",
+        ] {
+            assert!(paths.contains(&path), "{paths:?}");
+        }
+        let text = document.to_string();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        for (at, _) in text.match_indices("#/components/schemas/") {
+            let name = text[at + "#/components/schemas/".len()..]
+                .split('"')
+                .next()
+                .unwrap();
+            assert!(schemas.contains_key(name), "{name} is not described");
+        }
+        assert!(schemas.contains_key("Problem") && schemas.contains_key("Decision"));
+    }
+
+    #[test]
+    fn a_body_that_is_no_object_is_refused_with_an_example() {
+        for body in ["", "[1]", "{", "\"rate\""] {
+            let (status, failure) = settings(Ok(Bytes::from(body))).unwrap_err();
+            assert_eq!(status, StatusCode::BAD_REQUEST);
+            assert!(failure.causes[0].hint.contains("\"rate\": 300"), "{body}");
+        }
+    }
+}

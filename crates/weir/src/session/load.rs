@@ -1,0 +1,125 @@
+//! What the controller and the API want of a session: queues and counters at this moment, limits to set,
+//! and whose sockets serve a listener.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use weir_core::class::OTHER;
+use weir_core::controller::{Limit, ListenerReading};
+use weir_core::listener::{Admit, Listener};
+use weir_core::verdict::Counters;
+use weir_kernel::ListenSocket;
+
+use super::{Applied, Policy, Session};
+use crate::backend::Backend;
+use crate::controller::listener_reading;
+use crate::failure::{Failure, Result};
+
+impl<B: Backend> Session<B> {
+    /// Every listener's queue and counters.
+    ///
+    /// # Errors
+    /// The kernel half cannot be read.
+    pub fn load(&self) -> Result<Vec<ListenerReading>> {
+        let sockets = self.backend.listen_sockets()?;
+        let load = |policy: &Policy| {
+            let serving = self.serving(&policy.asked, &sockets);
+            let sum = |of: fn(&ListenSocket) -> u32| serving.iter().map(|socket| of(socket)).sum();
+            let queue = (
+                sum(|socket| socket.queue_length),
+                sum(|socket| socket.queue_limit),
+                sum(|socket| socket.half_open),
+            );
+            let counters = self.backend.counters(&policy.asked.name)?;
+            Ok(listener_reading(&policy.asked.name, queue, &counters))
+        };
+        self.policies.iter().map(load).collect()
+    }
+
+    /// The counters of every class in force but `other`, whose run only while a SYN's class is asked for.
+    ///
+    /// # Errors
+    /// The kernel half cannot be read.
+    pub fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
+        let of = |name: &str| Ok((name.to_owned(), self.backend.class_counters(name)?));
+        self.classes().iter().map(|class| of(&class.name)).collect()
+    }
+
+    /// The ports under guard.
+    pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
+        self.policies.iter().map(|policy| policy.asked.address.port)
+    }
+
+    /// The listening sockets of a listener; none if there is no such listener.
+    ///
+    /// # Errors
+    /// The sockets cannot be read.
+    pub fn sockets_of(&self, listener: &str) -> Result<Vec<ListenSocket>> {
+        let Some(policy) = self
+            .policies
+            .iter()
+            .find(|policy| policy.asked.name == listener)
+        else {
+            return Ok(Vec::new());
+        };
+        let sockets = self.backend.listen_sockets()?;
+        Ok(self
+            .serving(&policy.asked, &sockets)
+            .into_iter()
+            .cloned()
+            .collect())
+    }
+
+    /// Sets these controlled rates, and lifts all others. A class that has gone meanwhile is left out.
+    ///
+    /// # Errors
+    /// The kernel half refuses.
+    pub fn control(&mut self, limits: &BTreeMap<String, Limit>) -> Result<()> {
+        for name in self.controlled() {
+            if !limits.contains_key(&name) {
+                self.set_controlled_rate(&name, None)?;
+            }
+        }
+        for (name, limit) in limits {
+            if name == OTHER || self.classes().iter().any(|class| class.name == *name) {
+                self.set_controlled_rate(name, Some(*limit))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has `admit = wait` of every listener refuse from this wait on at least: below it the controller
+    /// decides, which knows the classes. `None`: each listener's own target is in force.
+    ///
+    /// # Errors
+    /// The kernel half refuses; then nothing has changed.
+    pub fn yield_below(&mut self, least: Option<Duration>) -> Result<()> {
+        if least == self.least_wait {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.least_wait, least);
+        let targets = |policy: &Policy| policy.fitted.listener.target_wait;
+        let was: Vec<Duration> = self.policies.iter().map(targets).collect();
+        for policy in &mut self.policies {
+            policy.fitted.listener.target_wait = at_least(&policy.asked, least);
+        }
+        let applied = Applied::of(&self.policies, &self.links);
+        if let Err(error) = self.backend.apply(&applied.listeners, self.classes.list()) {
+            self.least_wait = before;
+            for (policy, target) in self.policies.iter_mut().zip(was) {
+                policy.fitted.listener.target_wait = target;
+            }
+            return Err(Failure::from(error));
+        }
+        self.applied = applied;
+        Ok(())
+    }
+}
+
+/// The target of a listener's `admit = wait` beside a controller.
+pub(super) fn at_least(listener: &Listener, least: Option<Duration>) -> Duration {
+    match listener.admit {
+        Admit::Wait => listener.target_wait.max(least.unwrap_or_default()),
+        Admit::Queue => listener.target_wait,
+    }
+}
