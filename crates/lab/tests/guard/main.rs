@@ -8,6 +8,7 @@ mod bursts;
 mod classes;
 mod close;
 mod common;
+mod controller;
 mod establish;
 mod flood;
 mod front;

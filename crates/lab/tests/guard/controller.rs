@@ -1,0 +1,260 @@
+//! The controller on a real server that is too slow for its clients: it holds the wait, lets go when they
+//! go, and refuses nobody while there is room.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::{Bed, PATIENCE, PORT, Path, listen, until, within};
+
+/// Threads that accept, and how long each is busy with a connection: 1000 connections a second at most.
+const WORKERS: u32 = 4;
+const SERVICE: Duration = Duration::from_millis(4);
+const SATURATION: f64 = 1000.0;
+/// Places enough for a wait of a second.
+const BACKLOG: i32 = 1024;
+const TARGET: Duration = Duration::from_millis(50);
+/// How long overload is measured.
+const MEASURED: Duration = Duration::from_secs(4);
+/// Clients, each of which tries at its own times.
+const CLIENTS: u32 = 160;
+
+const CONFIG: &str = "\
+[[listener]]\nname = \"web\"\naddress = \"*:8080\"\n\
+[controller]\ntarget_wait = \"50ms\"\n";
+
+/// A server under way: told to stop, and for how long its workers had nobody to serve.
+#[derive(Default)]
+struct Server {
+    stop: AtomicBool,
+    idle_us: AtomicU64,
+}
+
+/// Accepts until it is told to stop, and takes its time.
+fn work(listener: &TcpListener, server: &Server) {
+    while !server.stop.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((mut stream, _)) => {
+                std::thread::sleep(SERVICE);
+                // A client that has given up is none of its business.
+                let _ = stream.write_all(b"x");
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let begun = Instant::now();
+                std::thread::sleep(Duration::from_millis(1));
+                let idle = begun.elapsed().as_micros() as u64;
+                server.idle_us.fetch_add(idle, Ordering::Relaxed);
+            }
+            Err(error) => panic!("accept: {error}"),
+        }
+    }
+}
+
+/// How the clients fared.
+#[derive(Debug, Default)]
+struct Fates {
+    /// Until their first byte came, each.
+    served: Vec<Duration>,
+    refused: usize,
+    lost: usize,
+}
+
+/// One attempt; `None`: refused.
+fn attempt(address: SocketAddr) -> Result<Option<Duration>, ErrorKind> {
+    let begun = Instant::now();
+    match TcpStream::connect_timeout(&address, PATIENCE) {
+        Ok(mut stream) => {
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let read = stream.read_exact(&mut [0]);
+            read.map(|()| Some(begun.elapsed()))
+                .map_err(|error| error.kind())
+        }
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(None),
+        Err(error) => Err(error.kind()),
+    }
+}
+
+/// One client's attempts, `rate` a second for so long. Who is served late skips what he has missed.
+fn client(address: SocketAddr, rate: f64, offset: f64, length: Duration) -> Fates {
+    let (begun, period) = (Instant::now(), Duration::from_secs_f64(1.0 / rate));
+    let mut due = period.mul_f64(offset);
+    let mut fates = Fates::default();
+    while due < length {
+        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        match attempt(address) {
+            Ok(Some(time)) => fates.served.push(time),
+            Ok(None) => fates.refused += 1,
+            Err(_) => fates.lost += 1,
+        }
+        while due < begun.elapsed() {
+            due += period;
+        }
+    }
+    fates
+}
+
+/// All clients together, `times` saturation.
+fn load(path: Path<'_>, times: f64, length: Duration) -> Fates {
+    let rate = times * SATURATION / f64::from(CLIENTS);
+    within(path.client, || {
+        std::thread::scope(|scope| {
+            let one = |i| {
+                move || {
+                    client(
+                        path.at(PORT),
+                        rate,
+                        f64::from(i) / f64::from(CLIENTS),
+                        length,
+                    )
+                }
+            };
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|i| {
+                    let small = std::thread::Builder::new().stack_size(256 << 10);
+                    small.spawn_scoped(scope, one(i)).unwrap()
+                })
+                .collect();
+            let mut all = Fates::default();
+            for client in clients {
+                let fates = client.join().unwrap();
+                all.served.extend(fates.served);
+                all.refused += fates.refused;
+                all.lost += fates.lost;
+            }
+            all
+        })
+    })
+}
+
+fn quantile(times: &mut [Duration], share: f64) -> Duration {
+    times.sort_unstable();
+    times[((times.len() as f64 * share) as usize).min(times.len() - 1)]
+}
+
+/// What class `other` is held at.
+fn held_at(status: &Value) -> Option<f64> {
+    let classes = status["controller"]["statistics"]["classes"]
+        .as_array()
+        .unwrap();
+    let other = classes.iter().find(|class| class["name"] == "other")?;
+    other["controlled_rate"].as_f64()
+}
+
+/// A server with its workers, for as long as the work lasts.
+fn with_server<T>(bed: &Bed, work_beside: impl FnOnce(&Server) -> T) -> T {
+    let listener = listen(bed.server(), (bed.veth4().address, PORT).into(), BACKLOG);
+    listener.set_nonblocking(true).unwrap();
+    let server = Server::default();
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| work(&listener, &server));
+        }
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work_beside(&server)));
+        server.stop.store(true, Ordering::Relaxed);
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[test]
+fn overload_is_held_at_the_target_and_the_limit_goes_with_it() {
+    let Some(bed) = Bed::new() else { return };
+    let _weir = bed.run(CONFIG);
+    with_server(&bed, |server| {
+        let calm = load(bed.veth4(), 0.5, Duration::from_secs(3));
+        assert_eq!(
+            (calm.refused, calm.lost),
+            (0, 0),
+            "there is room at half of saturation"
+        );
+        assert_eq!(held_at(&bed.status()), None);
+
+        // Converges; then it is measured.
+        load(bed.veth4(), 4.0, Duration::from_secs(2));
+        let idle_before = server.idle_us.load(Ordering::Relaxed);
+        let mut over = load(bed.veth4(), 4.0, MEASURED);
+        let status = bed.status();
+        assert!(over.refused > over.served.len(), "{} refused", over.refused);
+        // On a busy machine the workers oversleep, so it is their idleness that tells a throttled server.
+        let idle_us = server.idle_us.load(Ordering::Relaxed) - idle_before;
+        let idle = idle_us as f64 / (MEASURED * WORKERS).as_micros() as f64;
+        assert!(
+            idle < 0.15,
+            "idle for {idle} of the time while {} were refused",
+            over.refused
+        );
+        // The test machine is shared, so it is the median that is held to the bound for the 99th percentile;
+        // docs/controller.md names the measurement of that.
+        let median = quantile(&mut over.served, 0.5);
+        assert!(median <= 2 * TARGET + SERVICE, "{median:?}");
+        let refused = bed.counter(0, "syn_reset_rate");
+        assert!(refused > 0, "{status:#}");
+        let decisions = status["controller"]["decisions"].as_array().unwrap();
+        let first = decisions[0]["reason"].as_str().unwrap();
+        assert!(
+            first.starts_with("listener \"web\": ") && first.contains("target 50ms"),
+            "{first}"
+        );
+
+        until("the limit is lifted", || {
+            held_at(&bed.status()).is_none().then_some(())
+        });
+        let before = bed.counter(0, "syn_reset_rate") + bed.counter(0, "syn_dropped_rate");
+        let after = load(bed.veth4(), 0.5, Duration::from_secs(2));
+        assert_eq!(
+            (after.refused, after.lost),
+            (0, 0),
+            "nothing stays of the overload"
+        );
+        let now = bed.counter(0, "syn_reset_rate") + bed.counter(0, "syn_dropped_rate");
+        assert_eq!(now, before);
+    });
+}
+
+#[test]
+fn observe_tells_what_it_would_hold_and_lets_everybody_in() {
+    let Some(bed) = Bed::new() else { return };
+    let config = CONFIG.replace("name = \"web\"", "name = \"web\"\nadmit = \"queue\"");
+    let _weir = bed.run(&format!("{config}mode = \"observe\"\n"));
+    with_server(&bed, |_| {
+        load(bed.veth4(), 3.0, Duration::from_secs(4));
+        let status = bed.status();
+        let decisions = status["controller"]["decisions"].as_array().unwrap();
+        assert!(
+            !decisions.is_empty() && decisions.iter().all(|one| one["observed"] == true),
+            "{decisions:?}"
+        );
+        assert_eq!(
+            bed.counter(0, "syn_reset_rate") + bed.counter(0, "syn_dropped_rate"),
+            0
+        );
+    });
+}
+
+#[test]
+fn a_controlled_rate_ends_with_the_controller() {
+    let Some(bed) = Bed::new() else { return };
+    let weir = bed.run(CONFIG);
+    with_server(&bed, |_| {
+        load(bed.veth4(), 4.0, Duration::from_secs(2));
+        assert!(held_at(&bed.status()).is_some());
+        bed.write_config(CONFIG.split("[controller]").next().unwrap());
+        assert!(bed.weir("reload").status.success());
+        let status = bed.status();
+        assert_eq!(status["controller"], Value::Null);
+        assert_eq!(
+            status["listeners"][0]["classes"],
+            serde_json::json!([]),
+            "{status:#}"
+        );
+        let before = bed.counter(0, "syn_reset_rate");
+        let calm = load(bed.veth4(), 0.5, Duration::from_secs(1));
+        assert_eq!(
+            (calm.refused, bed.counter(0, "syn_reset_rate")),
+            (0, before)
+        );
+    });
+    drop(weir);
+}

@@ -1,0 +1,382 @@
+//! The API of the real daemon, asked over its socket: by root with the client crate, and by another user,
+//! which a child of this test is.
+
+mod common;
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use weir_client::{ClassSettings, Client, Error};
+
+use common::Folder;
+
+/// The user of the server that is not root.
+const SERVER_UID: u32 = 65_534;
+/// Tells the child of this test which socket to ask.
+const SOCKET: &str = "WEIR_TEST_API_SOCKET";
+/// Its listener is at this port.
+const ITS_PORT: u16 = 8082;
+
+const CONFIG: &str = r#"
+[[listener]]
+name = "web"
+address = "*:8081"
+
+[[listener]]
+name = "its"
+address = "*:8082"
+
+[[class]]
+name = "gold"
+listener = "web"
+from = "10.1.0.0/16"
+priority = 1
+
+[[class]]
+name = "own"
+listener = "its"
+from = "10.2.0.0/16"
+
+[controller]
+target_wait = "20ms"
+
+[api]
+permissions = "0666"
+"#;
+
+/// A daemon in a network namespace of this thread; killed on drop.
+struct Bed {
+    folder: Folder,
+    daemon: Child,
+}
+
+impl Bed {
+    /// `None` without root; says so.
+    fn new(name: &str) -> Option<Bed> {
+        if let Err(errno) = unshare(CloneFlags::CLONE_NEWNET) {
+            println!("SKIP: no network namespace of its own: {errno}");
+            return None;
+        }
+        let up = Command::new("ip")
+            .args(["link", "set", "lo", "up"])
+            .status();
+        assert!(up.unwrap().success());
+        let folder = Folder::new(name);
+        folder.write_config(CONFIG);
+        let command = format!("run --config {}", folder.config().display());
+        let daemon = folder
+            .command(&command)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        folder.until(|status| status["running"] == true);
+        let bed = Bed { folder, daemon };
+        bed.folder.until(|_| bed.socket().exists());
+        Some(bed)
+    }
+
+    fn socket(&self) -> PathBuf {
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net").unwrap();
+        let inode = std::os::unix::fs::MetadataExt::ino(&namespace);
+        self.folder
+            .path
+            .join(weir_client::default_socket_name(inode))
+    }
+
+    fn client(&self) -> Client {
+        Client::new(self.socket())
+    }
+
+    /// Ends the daemon; what it has logged.
+    fn log(mut self) -> String {
+        kill(Pid::from_raw(self.daemon.id() as i32), Signal::SIGTERM).unwrap();
+        let mut log = String::new();
+        self.daemon
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut log)
+            .unwrap();
+        log
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+fn status_of(result: Result<impl std::fmt::Debug, Error>) -> u16 {
+    match result.unwrap_err() {
+        Error::Refused { status, problem } => {
+            assert!(!problem.causes.is_empty(), "{problem:?}");
+            assert!(
+                problem.causes.iter().all(|cause| !cause.hint.is_empty()),
+                "{problem:?}"
+            );
+            status
+        }
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn what_is_asked_is_answered_and_what_is_written_is_in_force_and_logged() {
+    let Some(bed) = Bed::new("api") else { return };
+    let _server = TcpListener::bind(("127.0.0.1", 8081)).unwrap();
+    let weir = bed.client();
+
+    let status = weir.status().unwrap();
+    assert_eq!(status.process.unwrap().command, "run");
+    assert_eq!(status.listeners.len(), 2);
+    let web = weir.listener("web").unwrap();
+    assert!(web.listening && web.queue_limit > 0 && web.counters.contains_key("syn_admitted"));
+    assert_eq!(
+        web.policy, "reserv rst-syn, admit wait 40ms",
+        "the rule yields to the controller"
+    );
+    assert_eq!(status_of(weir.listener("wbe")), 404);
+
+    let controller = weir.controller().unwrap();
+    assert_eq!(
+        (controller.mode.as_str(), controller.target_wait.as_deref()),
+        ("enforce", Some("20ms"))
+    );
+
+    let silver = ClassSettings::new()
+        .from("10.1.2.0/24")
+        .listener("web")
+        .rate(300.0)
+        .burst(30);
+    let added = weir.add_class("silver", &silver).unwrap();
+    assert_eq!(
+        (added.rate, added.settings["burst"].as_u64()),
+        (Some(300.0), Some(30))
+    );
+    assert_eq!(
+        status_of(weir.add_class("silver", &silver)),
+        409,
+        "its name is taken"
+    );
+    assert_eq!(
+        status_of(weir.add_class("tie", &silver)),
+        409,
+        "it fits the same connections"
+    );
+    let changed = weir
+        .change_class("silver", &ClassSettings::new().rate(100.0))
+        .unwrap();
+    assert_eq!(
+        (changed.rate, changed.settings["burst"].as_u64()),
+        (Some(100.0), Some(30))
+    );
+    let lifted = weir
+        .change_class("silver", &ClassSettings::new().without("rate"))
+        .unwrap();
+    assert_eq!(lifted.rate, None);
+    let put = weir
+        .put_class(
+            "silver",
+            &ClassSettings::new().from("10.3.0.0/16").priority(2),
+        )
+        .unwrap();
+    assert_eq!(
+        (put.priority, put.settings["listener"].clone()),
+        (2, Value::Null)
+    );
+    assert_eq!(
+        status_of(weir.change_class("silver", &ClassSettings::new().rate(-1.0))),
+        400
+    );
+    assert_eq!(
+        status_of(weir.change_class("silver", &ClassSettings::new().with("rates", 1))),
+        400
+    );
+    assert_eq!(
+        status_of(weir.change_class("other", &ClassSettings::new().rate(1.0))),
+        400
+    );
+    let names: Vec<String> = weir
+        .classes()
+        .unwrap()
+        .into_iter()
+        .map(|class| class.name)
+        .collect();
+    assert_eq!(names, ["gold", "own", "silver", "other"]);
+    weir.remove_class("silver").unwrap();
+    assert!(weir.class("silver").unwrap_err().is_unknown());
+    assert_eq!(status_of(weir.remove_class("silver")), 404);
+
+    let log = bed.log();
+    let uid = nix::unistd::geteuid();
+    for line in [
+        format!(
+            "class \"silver\" added by uid {uid} (pid {})",
+            std::process::id()
+        ),
+        format!("class \"silver\" changed by uid {uid}"),
+        format!("class \"silver\" removed by uid {uid}"),
+    ] {
+        assert!(log.contains(&line), "{line}\n{log}");
+    }
+}
+
+#[test]
+fn the_document_and_the_metrics_are_served_and_what_is_no_path_is_said() {
+    let Some(bed) = Bed::new("api-paths") else {
+        return;
+    };
+    let get = |path: &str| {
+        let output = Command::new("curl")
+            .args(["--silent", "--show-error", "--include", "--unix-socket"])
+            .arg(bed.socket())
+            .arg(format!("http://weir{path}"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let document = get("/v1/openapi.json");
+    let (_, body) = document.split_once("\r\n\r\n").unwrap();
+    let document: Value = serde_json::from_str(body).unwrap();
+    assert!(document["paths"]["/v1/classes/{name}"]["patch"].is_object());
+    let metrics = get("/v1/metrics");
+    assert!(
+        metrics.contains("application/openmetrics-text"),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("weir_syn_admitted_total{listener=\"web\"} 0"),
+        "{metrics}"
+    );
+    let unknown = get("/v2/status");
+    assert!(
+        unknown.starts_with("HTTP/1.1 404") && unknown.contains("openapi.json"),
+        "{unknown}"
+    );
+}
+
+/// Runs [`calls_of_the_servers_own_user`] as that user.
+fn as_the_servers_user(socket: &Path) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "calls_of_the_servers_own_user", "--nocapture"])
+        .env(SOCKET, socket)
+        .uid(SERVER_UID)
+        .gid(SERVER_UID)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn a_server_that_is_not_root_writes_its_own_classes_and_no_others() {
+    let Some(bed) = Bed::new("api-user") else {
+        return;
+    };
+    let _web = TcpListener::bind(("127.0.0.1", 8081)).unwrap();
+    as_the_servers_user(&bed.socket());
+    let own = bed.client().class("own").unwrap();
+    assert_eq!(own.rate, Some(50.0), "what it wrote is in force");
+    let gold = bed.client().class("gold").unwrap();
+    assert_eq!(gold.rate, None);
+    let log = bed.log();
+    assert!(
+        log.contains(&format!("class \"own\" changed by uid {SERVER_UID}")),
+        "{log}"
+    );
+    assert!(
+        log.contains(&format!("user {SERVER_UID} may not write")),
+        "{log}"
+    );
+}
+
+/// What the other user does in the test above; by itself it has no socket to ask, and nothing to claim.
+#[test]
+fn calls_of_the_servers_own_user() {
+    let Some(socket) = std::env::var_os(SOCKET) else {
+        return;
+    };
+    let weir = Client::new(socket);
+    let rate = |rate: f64| ClassSettings::new().rate(rate);
+    assert!(
+        weir.change_class("own", &rate(40.0))
+            .unwrap_err()
+            .is_denied(),
+        "it does not listen yet"
+    );
+    let _server = TcpListener::bind(("127.0.0.1", ITS_PORT)).unwrap();
+    assert!(
+        weir.listener("its").unwrap().listening,
+        "who is let in may read"
+    );
+    weir.change_class("own", &rate(50.0)).unwrap();
+    for denied in [
+        weir.change_class("gold", &rate(1.0)),
+        weir.change_class("own", &ClassSettings::new().listener("web")),
+        weir.change_class("own", &ClassSettings::new().without("listener")),
+        weir.change_class("gold", &ClassSettings::new().listener("its")),
+        weir.add_class("all", &ClassSettings::new().priority(1)),
+        weir.add_class(
+            "webs",
+            &ClassSettings::new().listener("web").from("10.9.0.0/16"),
+        ),
+    ] {
+        assert!(denied.unwrap_err().is_denied());
+    }
+    assert!(weir.remove_class("gold").unwrap_err().is_denied());
+    let new = ClassSettings::new()
+        .listener("its")
+        .from("10.4.0.0/16")
+        .rate(5.0);
+    weir.add_class("new", &new).unwrap();
+    weir.remove_class("new").unwrap();
+}
+
+#[test]
+fn a_socket_for_root_only_lets_nobody_else_in() {
+    if unshare(CloneFlags::CLONE_NEWNET).is_err() {
+        println!("SKIP: no network namespace of its own");
+        return;
+    }
+    let folder = Folder::new("api-root");
+    folder.write_config("[[listener]]\naddress = \"*:8081\"\n[api]\n");
+    let command = format!("run --config {}", folder.config().display());
+    let daemon = folder
+        .command(&command)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let bed = Bed { folder, daemon };
+    bed.folder
+        .until(|status| status["running"] == true && bed.socket().exists());
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &std::fs::metadata(bed.socket()).unwrap().permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(bed.client().status().is_ok());
+    assert!(
+        bed.client().controller().unwrap_err().is_unknown(),
+        "there is none"
+    );
+    let curl = Command::new("curl")
+        .args(["--silent", "--unix-socket"])
+        .arg(bed.socket())
+        .arg("http://weir/v1/status")
+        .uid(SERVER_UID)
+        .output()
+        .unwrap();
+    assert!(!curl.status.success() && curl.stdout.is_empty(), "{curl:?}");
+}
