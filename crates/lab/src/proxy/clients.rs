@@ -1,5 +1,6 @@
 //! The clients: so many connections, each of which asks again once its reply is complete (closed loop), or
-//! when its turn comes by a rate that is the same for all contenders.
+//! when its turn comes by a rate that is the same for all contenders. Several kinds of clients may be there at the
+//! same time.
 //!
 //! Clients, their wire and the origin take turns in one thread, which never sleeps: were it asleep, the proxy's CPU would
 //! have to wake it, by an interprocessor interrupt that costs a virtual machine as much as a small request.
@@ -16,7 +17,7 @@ use super::pace::Pace;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
 
-pub use super::connection::Style;
+pub use super::connection::{Ask, Style, Way};
 
 /// Without any reply for so long, the proxy is stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -29,54 +30,91 @@ const THOROUGH_EVERY: u64 = 101;
 pub struct Load {
     /// The proxy.
     pub target: SocketAddr,
-    /// Body bytes of each reply.
-    pub bytes: usize,
+    /// What each connection asks for.
+    pub ask: Ask,
     /// Connections at a time.
     pub connections: usize,
-    /// What becomes of a connection after a reply.
-    pub style: Style,
     /// Requests/s of all connections together; `None`: as fast as the replies come.
     pub rate_per_s: Option<f64>,
+}
+
+/// When it is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
     /// Load before the window; not counted.
     pub warm_up: Duration,
     /// The measuring window.
     pub window: Duration,
 }
 
-/// What came of it, inside the window.
+/// What came of a load, inside the window.
 #[derive(Debug)]
-pub struct Outcome<E> {
+pub struct Served {
     /// Body bytes that came, in replies: whole ones and parts of those that were under way at the edges.
     pub replies: f64,
     /// From the request (with [`Style::NewConnection`]: from connect()) to the reply's last byte, in ns.
     pub latency_ns: Histogram<u64>,
+}
+
+/// What came of all loads, inside the window.
+#[derive(Debug)]
+pub struct Outcome<E> {
+    /// One for each load, in their order.
+    pub served: Vec<Served>,
     /// Time in which neither the clients nor the others had anything to do.
     pub idle: Duration,
     /// What was sampled at the edges of the window.
     pub edges: (E, E),
 }
 
-/// Runs the load, and all else that is on the far side of the proxy, on the calling thread. `others` gives
+/// Runs the loads, and all else that is on the far side of the proxy, on the calling thread. `others` gives
 /// each of the others a turn, and says how many events they had; `sample` is called at both edges of the window.
 pub fn run<E>(
-    load: &Load,
+    loads: &[Load],
+    span: Span,
     mut others: impl FnMut() -> Result<usize>,
     sample: impl Fn() -> E,
 ) -> Result<Outcome<E>> {
-    let mut clients = Clients::open(load)?;
-    clients.turn_until(Instant::now() + load.warm_up, &mut others)?;
-    clients.latency_ns.reset();
-    clients.scratch.received = 0;
-    clients.idle = Duration::ZERO;
+    let mut kinds: Vec<Clients> = loads.iter().map(Clients::open).collect::<Result<_>>()?;
+    turn_until(Instant::now() + span.warm_up, &mut kinds, &mut others)?;
+    for clients in &mut kinds {
+        clients.latency_ns.reset();
+        clients.scratch.received = 0;
+    }
     let first = sample();
-    clients.turn_until(Instant::now() + load.window, &mut others)?;
+    let idle = turn_until(Instant::now() + span.window, &mut kinds, &mut others)?;
     let last = sample();
-    Ok(Outcome {
-        replies: clients.scratch.received as f64 / load.bytes as f64,
+    let served = kinds.into_iter().map(|clients| Served {
+        replies: clients.scratch.received as f64 / clients.load.ask.bytes as f64,
         latency_ns: clients.latency_ns,
-        idle: clients.idle,
+    });
+    Ok(Outcome {
+        served: served.collect(),
+        idle,
         edges: (first, last),
     })
+}
+
+/// Returns the time in which there was nothing to do.
+fn turn_until(
+    end: Instant,
+    kinds: &mut [Clients],
+    others: &mut impl FnMut() -> Result<usize>,
+) -> Result<Duration> {
+    let mut idle = Duration::ZERO;
+    let mut begun = Instant::now();
+    while begun < end {
+        let mut events = others()?;
+        for clients in &mut *kinds {
+            events += clients.turn()?;
+        }
+        let now = Instant::now();
+        if events == 0 {
+            idle += now - begun;
+        }
+        begun = now;
+    }
+    Ok(idle)
 }
 
 struct Clients<'a> {
@@ -88,7 +126,6 @@ struct Clients<'a> {
     latency_ns: Histogram<u64>,
     replies: u64,
     last_reply: Instant,
-    idle: Duration,
 }
 
 struct Slot {
@@ -102,13 +139,12 @@ impl<'a> Clients<'a> {
         let mut clients = Clients {
             load,
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot create an epoll")?,
-            scratch: Scratch::new(load.bytes, load.style),
+            scratch: Scratch::new(&load.ask),
             slots: Vec::new(),
             pace: None,
             latency_ns: new_histogram(),
             replies: 0,
             last_reply: Instant::now(),
-            idle: Duration::ZERO,
         };
         for index in 0..load.connections {
             let slot = clients.connect(index)?;
@@ -121,29 +157,12 @@ impl<'a> Clients<'a> {
     fn connect(&self, index: usize) -> Result<Slot> {
         let load = self.load;
         let asked = Instant::now();
-        let connection = Connection::open(load.target, load.bytes, load.style)?;
+        let connection = Connection::open(load.target, load.ask.bytes, load.ask.style)?;
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
         self.epoll
             .add(&connection, EpollEvent::new(flags, index as u64))
             .context("cannot watch a connection")?;
         Ok(Slot { connection, asked })
-    }
-
-    fn turn_until(
-        &mut self,
-        end: Instant,
-        others: &mut impl FnMut() -> Result<usize>,
-    ) -> Result<()> {
-        let mut begun = Instant::now();
-        while begun < end {
-            let events = others()? + self.turn()?;
-            let now = Instant::now();
-            if events == 0 {
-                self.idle += now - begun;
-            }
-            begun = now;
-        }
-        Ok(())
     }
 
     fn turn(&mut self) -> Result<usize> {
@@ -163,7 +182,7 @@ impl<'a> Clients<'a> {
     }
 
     fn advance(&mut self, index: usize) -> Result<()> {
-        let style = self.load.style;
+        let style = self.load.ask.style;
         match self.slots[index].connection.advance(&mut self.scratch)? {
             Step::Waiting => Ok(()),
             // A new connection was due already; one that is to be kept waits for its turn.
@@ -200,7 +219,7 @@ impl<'a> Clients<'a> {
     }
 
     fn ask(&mut self, index: usize) -> Result<()> {
-        match self.load.style {
+        match self.load.ask.style {
             Style::KeepAlive => {
                 self.slots[index].asked = Instant::now();
                 self.request(index)

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
-use super::body;
+use super::{body, origin};
 use crate::error::{Context, Error, Result};
 
 /// Room for a head and the body of a small reply, in one receive.
@@ -24,12 +24,74 @@ pub enum Style {
     NewConnection,
 }
 
+/// How a request goes through the proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The proxy knows the origin: modes reverse and tcp.
+    Known,
+    /// The request names the origin: mode forward.
+    Named(SocketAddr),
+    /// In a tunnel that CONNECT opens first: mode forward.
+    Connect(SocketAddr),
+}
+
+/// What all connections of a client ask for, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// Body bytes of each reply.
+    pub bytes: usize,
+    /// What becomes of a connection after a reply.
+    pub style: Style,
+    /// How it gets to the origin.
+    pub way: Way,
+    /// Whether a cache may keep the reply.
+    pub cacheable: bool,
+}
+
+impl Ask {
+    /// For replies that no cache keeps, of an origin that the proxy knows.
+    pub fn plain(bytes: usize, style: Style) -> Ask {
+        Ask {
+            bytes,
+            style,
+            way: Way::Known,
+            cacheable: false,
+        }
+    }
+
+    fn request(&self) -> String {
+        let (before, host) = match self.way {
+            Way::Known => (String::new(), "origin.test".into()),
+            Way::Named(origin) => (format!("http://{origin}"), origin.to_string()),
+            Way::Connect(origin) => (String::new(), origin.to_string()),
+        };
+        let path = origin::path(self.bytes, self.cacheable);
+        let connection = match self.style {
+            Style::KeepAlive => "",
+            Style::NewConnection => "Connection: close\r\n",
+        };
+        format!(
+            "GET {before}{path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: weir-lab\r\nAccept: */*\r\n{connection}\r\n"
+        )
+    }
+
+    /// What comes before the first request of a connection.
+    fn opening(&self) -> Option<String> {
+        match self.way {
+            Way::Connect(origin) => Some(format!(
+                "CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\nUser-Agent: weir-lab\r\n\r\n"
+            )),
+            Way::Known | Way::Named(_) => None,
+        }
+    }
+}
+
 /// What [`Connection::advance`] came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Nothing more can be done until the next event.
     Waiting,
-    /// The connection has been established.
+    /// The connection has been established, its tunnel too.
     Connected,
     /// The reply is complete.
     Replied,
@@ -52,6 +114,8 @@ pub struct Connection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Connecting,
+    /// CONNECT was sent.
+    Opening,
     Idle,
     Head,
     /// Bytes of the body that have come.
@@ -64,23 +128,18 @@ enum State {
 pub struct Scratch {
     /// Body bytes that have come, of complete replies and of others.
     pub received: u64,
+    opening: Option<Vec<u8>>,
     request: Vec<u8>,
     buffer: Vec<u8>,
 }
 
 impl Scratch {
-    /// For requests of this many body bytes.
-    pub fn new(bytes: usize, style: Style) -> Scratch {
-        let connection = match style {
-            Style::KeepAlive => "",
-            Style::NewConnection => "Connection: close\r\n",
-        };
-        let request = format!(
-            "GET /{bytes} HTTP/1.1\r\nHost: origin.test\r\nUser-Agent: weir-lab\r\nAccept: */*\r\n{connection}\r\n"
-        );
+    /// For requests like this one.
+    pub fn new(ask: &Ask) -> Scratch {
         Scratch {
             received: 0,
-            request: request.into_bytes(),
+            opening: ask.opening().map(String::into_bytes),
+            request: ask.request().into_bytes(),
             buffer: vec![0; DISCARD_BYTES],
         }
     }
@@ -138,15 +197,18 @@ impl Connection {
 
     /// Sends a request; `thorough` compares every byte of its reply.
     pub fn request(&mut self, scratch: &Scratch, thorough: bool) -> Result<()> {
+        self.send(&scratch.request)?;
+        (self.state, self.thorough) = (State::Head, thorough);
+        Ok(())
+    }
+
+    fn send(&self, request: &[u8]) -> Result<()> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        match send(self.stream.as_raw_fd(), &scratch.request, flags) {
-            Ok(length) if length == scratch.request.len() => {
-                (self.state, self.thorough) = (State::Head, thorough);
-                Ok(())
-            }
+        match send(self.stream.as_raw_fd(), request, flags) {
+            Ok(length) if length == request.len() => Ok(()),
             other => Err(Error::failed(
                 "cannot send a request",
-                format!("{other:?} of {} bytes", scratch.request.len()),
+                format!("{other:?} of {} bytes", request.len()),
             )),
         }
     }
@@ -165,12 +227,20 @@ impl Connection {
     pub fn advance(&mut self, scratch: &mut Scratch) -> Result<Step> {
         loop {
             match self.state {
-                State::Connecting => match self.connected()? {
-                    true => {
-                        self.state = State::Idle;
-                        return Ok(Step::Connected);
+                State::Connecting if !self.connected()? => return Ok(Step::Waiting),
+                State::Connecting => match &scratch.opening {
+                    Some(opening) => {
+                        self.send(opening)?;
+                        self.state = State::Opening;
                     }
-                    false => return Ok(Step::Waiting),
+                    None => return Ok(self.established()),
+                },
+                State::Opening => match self.receive(&mut scratch.buffer, MsgFlags::empty())? {
+                    Some(length) => {
+                        check_opening(&scratch.buffer[..length])?;
+                        return Ok(self.established());
+                    }
+                    None => return Ok(Step::Waiting),
                 },
                 State::Idle => return Ok(Step::Waiting),
                 State::Head => {
@@ -199,6 +269,11 @@ impl Connection {
                 }
             }
         }
+    }
+
+    fn established(&mut self) -> Step {
+        self.state = State::Idle;
+        Step::Connected
     }
 
     fn connected(&self) -> Result<bool> {
@@ -269,6 +344,24 @@ impl AsFd for Connection {
     }
 }
 
+/// Checks that a tunnel stands, and that nothing has come through it yet.
+fn check_opening(bytes: &[u8]) -> Result<()> {
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut response = httparse::Response::new(&mut headers);
+    match response.parse(bytes) {
+        Ok(httparse::Status::Complete(length))
+            if length == bytes.len() && response.code == Some(200) =>
+        {
+            Ok(())
+        }
+        _ => {
+            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]);
+            let cause = format!("the answer to CONNECT is {text:?}");
+            Err(Error::failed("the proxy opens no tunnel", cause))
+        }
+    }
+}
+
 /// Checks status and length; returns the length of the head.
 fn check_head(bytes: &[u8], body_bytes: usize) -> Result<usize> {
     let wrong = |cause: String| Error::failed("a reply is wrong", cause);
@@ -316,5 +409,36 @@ mod tests {
         assert!(check_head(&head(502, 5), 5).is_err());
         assert!(check_head(&head(200, 6), 5).is_err());
         assert!(check_head(b"HTTP/1.1 200", 5).is_err());
+    }
+
+    #[test]
+    fn requests_name_the_origin_where_the_proxy_does_not_know_it() {
+        let origin: SocketAddr = "10.0.0.1:80".parse().unwrap();
+        let ask = |way| Ask {
+            way,
+            ..Ask::plain(5, Style::KeepAlive)
+        };
+        let named = ask(Way::Named(origin));
+        assert!(
+            named
+                .request()
+                .starts_with("GET http://10.0.0.1:80/5 HTTP/1.1\r\nHost: 10.0.0.1:80\r\n")
+        );
+        let tunnelled = ask(Way::Connect(origin));
+        assert!(tunnelled.request().starts_with("GET /5 "));
+        assert!(
+            tunnelled
+                .opening()
+                .unwrap()
+                .starts_with("CONNECT 10.0.0.1:80 ")
+        );
+        assert_eq!(named.opening(), None);
+    }
+
+    #[test]
+    fn a_tunnel_that_is_refused_or_speaks_first_is_wrong() {
+        assert!(check_opening(b"HTTP/1.1 200 OK\r\n\r\n").is_ok());
+        assert!(check_opening(b"HTTP/1.1 200 OK\r\n\r\nx").is_err());
+        assert!(check_opening(b"HTTP/1.1 502 Bad\r\n\r\n").is_err());
     }
 }

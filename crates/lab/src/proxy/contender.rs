@@ -21,6 +21,24 @@ use crate::server::{LISTEN, sockets_in_state};
 
 const HAPROXY: &str = include_str!("../../../../experiments/proxy/haproxy.cfg");
 const NGINX: &str = include_str!("../../../../experiments/proxy/nginx.conf");
+const NGINX_64K: [(&str, &str); 4] = [
+    ("{buffering}", "on"),
+    ("{buffer_size}", "16k"),
+    ("{buffers}", "16 64k"),
+    ("{tunnel_buffer}", "64k"),
+];
+const NGINX_16K: [(&str, &str); 4] = [
+    ("{buffering}", "on"),
+    ("{buffer_size}", "16k"),
+    ("{buffers}", "64 16k"),
+    ("{tunnel_buffer}", "16k"),
+];
+const NGINX_DIRECT: [(&str, &str); 4] = [
+    ("{buffering}", "off"),
+    ("{buffer_size}", "64k"),
+    ("{buffers}", "16 64k"),
+    ("{tunnel_buffer}", "32k"),
+];
 const START_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(2);
 
@@ -40,6 +58,33 @@ pub enum Contender {
     Nginx,
     /// `weir proxy` with `--engine sockmap`.
     Sockmap,
+    /// HAProxy with buffers of 32 KiB (tune.bufsize) instead of its default of 16.
+    #[value(name = "haproxy-32k")]
+    #[serde(rename = "haproxy-32k")]
+    Haproxy32k,
+    /// HAProxy with buffers of 64 KiB.
+    #[value(name = "haproxy-64k")]
+    #[serde(rename = "haproxy-64k")]
+    Haproxy64k,
+    /// nginx with buffers of 16 KiB instead of 64.
+    #[value(name = "nginx-16k")]
+    #[serde(rename = "nginx-16k")]
+    Nginx16k,
+    /// nginx that passes replies on as they come (proxy_buffering off), with one buffer of 64 KiB.
+    #[value(name = "nginx-direct")]
+    #[serde(rename = "nginx-direct")]
+    NginxDirect,
+}
+
+/// A program, however it is tuned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// `weir proxy`.
+    Weir,
+    /// HAProxy.
+    Haproxy,
+    /// nginx.
+    Nginx,
 }
 
 /// What a proxy does with the bytes.
@@ -50,6 +95,9 @@ pub enum Mode {
     Http,
     /// A TCP forwarder, one connection to the origin for each of a client.
     Tunnel,
+    /// A forward proxy: GET with absolute URIs, CONNECT. Only weir is one.
+    #[value(skip)]
+    Forward,
 }
 
 impl Mode {
@@ -58,6 +106,7 @@ impl Mode {
         match self {
             Mode::Http => "http",
             Mode::Tunnel => "tunnel",
+            Mode::Forward => "forward",
         }
     }
 }
@@ -72,6 +121,39 @@ impl Contender {
             Contender::Haproxy => "haproxy",
             Contender::Nginx => "nginx",
             Contender::Sockmap => "sockmap",
+            Contender::Haproxy32k => "haproxy-32k",
+            Contender::Haproxy64k => "haproxy-64k",
+            Contender::Nginx16k => "nginx-16k",
+            Contender::NginxDirect => "nginx-direct",
+        }
+    }
+
+    /// The program that runs.
+    pub fn program(self) -> Program {
+        use Contender::*;
+        match self {
+            Weir | Copy | Splice | Sockmap => Program::Weir,
+            Haproxy | Haproxy32k | Haproxy64k => Program::Haproxy,
+            Nginx | Nginx16k | NginxDirect => Program::Nginx,
+        }
+    }
+
+    fn engine(self) -> &'static str {
+        match self {
+            Contender::Copy | Contender::Splice | Contender::Sockmap => self.name(),
+            _ => "auto",
+        }
+    }
+
+    /// What the configuration files leave open, and this contender's choice.
+    fn tuning(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Contender::Haproxy32k => &[("{bufsize}", "32768")],
+            Contender::Haproxy64k => &[("{bufsize}", "65536")],
+            Contender::Haproxy => &[("{bufsize}", "16384")],
+            Contender::Nginx16k => &NGINX_16K,
+            Contender::NginxDirect => &NGINX_DIRECT,
+            _ => &NGINX_64K,
         }
     }
 
@@ -89,36 +171,40 @@ impl Contender {
     }
 
     fn commands(self, setting: &Setting, directory: &Path) -> Result<Vec<Command>> {
-        let engine = match self {
-            Contender::Haproxy => {
+        match self.program() {
+            Program::Haproxy => {
                 let file = self.configure("haproxy", HAPROXY, setting, directory)?;
                 // Listening sockets of several processes share the ports (SO_REUSEPORT).
                 let command = || command("haproxy", &["-db".as_ref(), "-f".as_ref(), &file]);
-                return Ok((0..setting.processes).map(|_| command()).collect());
+                Ok((0..setting.processes).map(|_| command()).collect())
             }
-            Contender::Nginx => {
+            Program::Nginx => {
                 let file = self.configure("nginx", NGINX, setting, directory)?;
                 let arguments = ["-p".as_ref(), directory, "-c".as_ref(), &file];
-                return Ok(vec![command("nginx", &arguments)]);
+                Ok(vec![command("nginx", &arguments)])
             }
-            Contender::Weir => "auto",
-            Contender::Copy => "copy",
-            Contender::Splice => "splice",
-            Contender::Sockmap => "sockmap",
-        };
+            Program::Weir => self.weir_commands(setting),
+        }
+    }
+
+    fn weir_commands(self, setting: &Setting) -> Result<Vec<Command>> {
         let weir = match setting.weir {
             Some(path) => path.to_path_buf(),
             None => program::find("weir")?,
         };
         let command = |&mode| {
-            let word = match mode {
-                Mode::Http => "reverse",
-                Mode::Tunnel => "tcp",
-            };
             let listen = format!("0.0.0.0:{}", self.port(mode));
             let mut command = Command::new(&weir);
-            command.args(["proxy", "--listen", &listen, "--mode", word]);
-            command.args(["--backend", &setting.origin.to_string(), "--engine", engine]);
+            command.args(["proxy", "--listen", &listen, "--engine", self.engine()]);
+            let backend = setting.origin.to_string();
+            match mode {
+                Mode::Http => command.args(["--mode", "reverse", "--backend", &backend]),
+                Mode::Tunnel => command.args(["--mode", "tcp", "--backend", &backend]),
+                Mode::Forward => command.args(["--mode", "forward"]),
+            };
+            if let (Some(size), Mode::Http | Mode::Forward) = (setting.cache, mode) {
+                command.args(["--cache", size]);
+            }
             command
         };
         let modes = (0..setting.processes).flat_map(|_| setting.modes);
@@ -134,7 +220,9 @@ impl Contender {
         directory: &Path,
     ) -> Result<PathBuf> {
         let Room { maxconn, maxpipes } = setting.room;
-        let text = template
+        let tuned = |text: String, (name, value): &(&str, &str)| text.replace(name, value);
+        let text = self.tuning().iter().fold(template.to_string(), tuned);
+        let text = text
             .replace("{directory}", &directory.display().to_string())
             .replace("{origin}", &setting.origin.to_string())
             .replace("{http_port}", &self.port(Mode::Http).to_string())
@@ -168,6 +256,8 @@ pub struct Setting<'a> {
     pub processes: usize,
     /// What each process of HAProxy may hold.
     pub room: Room,
+    /// Memory for replies that weir keeps, as `--cache` takes it.
+    pub cache: Option<&'a str>,
 }
 
 /// How HAProxy divides the 20 000 descriptors that a process has on the test machines.
@@ -322,7 +412,10 @@ mod tests {
         use clap::ValueEnum;
         let all = Contender::value_variants().iter();
         let mut ports: Vec<u16> = all
-            .flat_map(|c| [c.port(Mode::Http), c.port(Mode::Tunnel), c.metrics_port()])
+            .flat_map(|c| {
+                let modes = [Mode::Http, Mode::Tunnel, Mode::Forward].map(|mode| c.port(mode));
+                [modes.as_slice(), &[c.metrics_port()]].concat()
+            })
             .collect();
         let count = ports.len();
         ports.sort();
@@ -332,6 +425,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_to_fill_in_but_the_proxies_own_braces() {
+        use clap::ValueEnum;
         let directory = tempfile::tempdir().unwrap();
         let setting = Setting {
             modes: &[],
@@ -339,8 +433,14 @@ mod tests {
             weir: None,
             processes: 1,
             room: Room::BUSY,
+            cache: None,
         };
-        for (contender, name) in [(Contender::Haproxy, "haproxy"), (Contender::Nginx, "nginx")] {
+        for contender in Contender::value_variants() {
+            let name = match contender.program() {
+                Program::Weir => continue,
+                Program::Haproxy => "haproxy",
+                Program::Nginx => "nginx",
+            };
             contender.commands(&setting, directory.path()).unwrap();
             let text = std::fs::read_to_string(directory.path().join(name)).unwrap();
             for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -351,6 +451,7 @@ mod tests {
                     "{tunnel",
                     "{m",
                     "{processes",
+                    "{buf",
                 ];
                 assert!(!named.iter().any(|word| line.contains(word)), "{line}");
             }

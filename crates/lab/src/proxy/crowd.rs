@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-use super::connection::{Connection, Scratch, Step, Style};
+use super::connection::{Ask, Connection, Scratch, Step, Style};
 use super::origin::Origin;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
@@ -160,7 +160,7 @@ impl Clients {
             count,
             visit,
             epoll: Epoll::new(flags).context("cannot create an epoll")?,
-            scratch: Scratch::new(visit.bytes, Style::KeepAlive),
+            scratch: Scratch::new(&Ask::plain(visit.bytes, Style::KeepAlive)),
             connections: Vec::with_capacity(count),
         })
     }

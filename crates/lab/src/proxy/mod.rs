@@ -8,6 +8,7 @@
 //! - [`crowd`]: clients and origin of more connections than a process may hold;
 //! - [`sockets`]: what the kernel holds for them;
 //! - [`stage`]: all of that for one contender with many connections;
+//! - [`rig`]: bed, origin, contenders and the meter of the proxy's core, for experiments with load;
 //! - [`contender`]: weir, HAProxy and nginx with the configurations in `experiments/proxy/`.
 
 pub mod bed;
@@ -18,6 +19,7 @@ pub mod contender;
 pub mod crowd;
 pub mod origin;
 mod pace;
+pub mod rig;
 pub mod sockets;
 pub mod stage;
 pub mod wire;

@@ -1,5 +1,6 @@
 //! The origin: edge-triggered epoll, `GET /BYTES` is answered with that many bytes of
-//! [`super::body`]'s stream. Keep-alive and pipelining; closes first when asked to.
+//! [`super::body`]'s stream, which no cache may keep; the reply to `GET /cacheable/BYTES` may be kept for an hour.
+//! Keep-alive and pipelining; closes first when asked to.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -17,6 +18,13 @@ const LISTENER: u64 = u64::MAX;
 const EVENTS_PER_TURN: usize = 256;
 const ACCEPTS_PER_TURN: usize = 32;
 const HEAD_LIMIT_BYTES: usize = 8192;
+const CACHEABLE: &str = "/cacheable";
+
+/// The path of a reply of so many bytes.
+pub fn path(bytes: usize, cacheable: bool) -> String {
+    let folder = if cacheable { CACHEABLE } else { "" };
+    format!("{folder}/{bytes}")
+}
 
 /// The origin. It does nothing but in [`Origin::turn`].
 #[derive(Debug)]
@@ -25,6 +33,7 @@ pub struct Origin {
     listener: TcpListener,
     /// Indexed by descriptor.
     peers: Vec<Option<Peer>>,
+    cacheable_replies: u64,
 }
 
 impl Origin {
@@ -56,7 +65,13 @@ impl Origin {
             epoll,
             listener,
             peers: Vec::new(),
+            cacheable_replies: 0,
         })
+    }
+
+    /// Replies so far that a cache may keep.
+    pub fn cacheable_replies(&self) -> u64 {
+        self.cacheable_replies
     }
 
     /// Serves what is there, without waiting; returns the number of events.
@@ -106,7 +121,7 @@ impl Origin {
         let Some(peer) = self.peers.get_mut(descriptor).and_then(Option::as_mut) else {
             return;
         };
-        if !peer.advance() {
+        if !peer.advance(&mut self.cacheable_replies) {
             self.peers[descriptor] = None;
         }
     }
@@ -126,6 +141,7 @@ struct Reply {
     head: Vec<u8>,
     body: &'static [u8],
     sent: usize,
+    cacheable: bool,
     close: bool,
 }
 
@@ -139,7 +155,7 @@ impl Peer {
     }
 
     /// Sends and receives as far as both go without waiting; returns whether to keep the connection.
-    fn advance(&mut self) -> bool {
+    fn advance(&mut self, cacheable_replies: &mut u64) -> bool {
         loop {
             if let Some(reply) = &mut self.reply {
                 match reply.send(&mut self.stream) {
@@ -151,6 +167,7 @@ impl Peer {
             }
             match next_request(&mut self.received) {
                 Ok(Some(reply)) => {
+                    *cacheable_replies += u64::from(reply.cacheable);
                     self.reply = Some(reply);
                     continue;
                 }
@@ -195,15 +212,17 @@ impl Progress {
 }
 
 impl Reply {
-    fn new(bytes: usize, close: bool) -> Reply {
+    fn new(bytes: usize, cacheable: bool, close: bool) -> Reply {
         let connection = if close { "Connection: close\r\n" } else { "" };
+        let keeping = if cacheable { "max-age=3600" } else { "no-store" };
         let head = format!(
-            "HTTP/1.1 200 OK\r\nServer: weir-lab\r\nContent-Type: application/octet-stream\r\nCache-Control: no-store\r\n{connection}Content-Length: {bytes}\r\n\r\n"
+            "HTTP/1.1 200 OK\r\nServer: weir-lab\r\nContent-Type: application/octet-stream\r\nCache-Control: {keeping}\r\n{connection}Content-Length: {bytes}\r\n\r\n"
         );
         Reply {
             head: head.into_bytes(),
             body: &body::stream()[..bytes],
             sent: 0,
+            cacheable,
             close,
         }
     }
@@ -222,7 +241,7 @@ impl Reply {
     }
 }
 
-/// Takes a whole request off the front; `Err` for anything but `GET /BYTES`.
+/// Takes a whole request off the front; `Err` for anything but `GET /BYTES` and `GET /cacheable/BYTES`.
 fn next_request(received: &mut Vec<u8>) -> std::result::Result<Option<Reply>, ()> {
     if received.is_empty() {
         return Ok(None);
@@ -234,8 +253,13 @@ fn next_request(received: &mut Vec<u8>) -> std::result::Result<Option<Reply>, ()
         Ok(httparse::Status::Partial) if received.len() < HEAD_LIMIT_BYTES => return Ok(None),
         _ => return Err(()),
     };
-    let path = request.path.and_then(|path| path.strip_prefix('/'));
-    let bytes: usize = path.and_then(|path| path.parse().ok()).ok_or(())?;
+    let path = request.path.ok_or(())?;
+    let (rest, cacheable) = match path.strip_prefix(CACHEABLE) {
+        Some(rest) => (rest, true),
+        None => (path, false),
+    };
+    let number = rest.strip_prefix('/').ok_or(())?;
+    let bytes: usize = number.parse().map_err(drop)?;
     if request.method != Some("GET") || bytes > body::MAX_BYTES {
         return Err(());
     }
@@ -244,7 +268,7 @@ fn next_request(received: &mut Vec<u8>) -> std::result::Result<Option<Reply>, ()
             && header.value.eq_ignore_ascii_case(b"close")
     });
     received.drain(..length);
-    Ok(Some(Reply::new(bytes, close)))
+    Ok(Some(Reply::new(bytes, cacheable, close)))
 }
 
 #[cfg(test)]
@@ -262,6 +286,18 @@ mod tests {
         assert_eq!((second.body.len(), second.close), (7, true));
         assert!(next_request(&mut received).unwrap().is_none());
         assert_eq!(received, b"GET");
+    }
+
+    #[test]
+    fn the_reply_to_a_cacheable_path_says_how_long_it_keeps() {
+        for cacheable in [false, true] {
+            let mut received = format!("GET {} HTTP/1.1\r\n\r\n", path(5, cacheable)).into_bytes();
+            let reply = next_request(&mut received).unwrap().unwrap();
+            assert_eq!((reply.body.len(), reply.cacheable), (5, cacheable));
+            let head = String::from_utf8(reply.head).unwrap();
+            assert_eq!(head.contains("max-age=3600"), cacheable, "{head}");
+            assert_eq!(head.contains("no-store"), !cacheable, "{head}");
+        }
     }
 
     #[test]

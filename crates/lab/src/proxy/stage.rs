@@ -58,6 +58,7 @@ impl Stage {
             weir,
             processes,
             room: Room::CROWD,
+            cache: None,
         };
         Ok(Stage {
             running: Running::start(&bed, contender, &setting)?,

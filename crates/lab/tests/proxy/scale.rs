@@ -30,7 +30,7 @@ fn idle_connections_take_no_cpu_and_as_much_memory_as_documented() {
     for row in &results.rows {
         let (most, descriptors) = match row.mode {
             Mode::Tunnel => (2_000.0, 2.0),
-            Mode::Http => (800.0, 1.0),
+            Mode::Http | Mode::Forward => (800.0, 1.0),
         };
         let slack = (SLACK_KIB * 1024) as f64 / row.connections as f64;
         assert!(row.rss_each() <= most + slack, "{row:?}");

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::case::{Case, Kind};
 use super::summary::{Row, Spread, Summary};
-use crate::proxy::contender::Contender;
+use crate::proxy::contender::{Contender, Program};
 
 /// Whom weir is held against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -21,12 +21,20 @@ pub enum Rival {
 }
 
 impl Rival {
-    fn contenders(self) -> &'static [Contender] {
+    /// Who it stands for: of each of these, the best of its tunings that were measured.
+    fn programs(self) -> &'static [Program] {
         match self {
-            Rival::Better => &[Contender::Haproxy, Contender::Nginx],
-            Rival::Haproxy => &[Contender::Haproxy],
-            Rival::Nginx => &[Contender::Nginx],
-            Rival::Copy => &[Contender::Copy],
+            Rival::Better => &[Program::Haproxy, Program::Nginx],
+            Rival::Haproxy => &[Program::Haproxy],
+            Rival::Nginx => &[Program::Nginx],
+            Rival::Copy => &[Program::Weir],
+        }
+    }
+
+    fn includes(self, contender: Contender) -> bool {
+        match self {
+            Rival::Copy => contender == Contender::Copy,
+            _ => self.programs().contains(&contender.program()),
         }
     }
 }
@@ -108,7 +116,9 @@ pub struct Verdict {
     /// The limit.
     #[serde(flatten)]
     pub limit: Limit,
-    /// What was measured, round by round; against the better of two where weir comes off worse.
+    /// Whom weir comes off worst against, of those that the rival stands for.
+    pub contender: Contender,
+    /// What was measured, round by round, against that one.
     pub ratio: Spread,
     /// Whether it is within the limit.
     pub held: bool,
@@ -128,20 +138,23 @@ pub fn check(summaries: &[Summary]) -> Vec<Verdict> {
 }
 
 fn verdict(weir: &Summary, limit: Limit, summaries: &[Summary]) -> Option<Verdict> {
-    let rivals = limit.rival.contenders().iter().map(|rival| {
-        summaries
-            .iter()
-            .find(|summary| summary.contender == *rival && summary.case == weir.case)
-            .map(|summary| weir.ratio(summary, |row| limit.quantity.of(row)))
-    });
-    let ratios: Option<Vec<Spread>> = rivals.collect();
-    let ratio = ratios?
-        .into_iter()
-        .max_by(|a, b| a.median.total_cmp(&b.median))?;
+    let rivals: Vec<&Summary> = summaries
+        .iter()
+        .filter(|summary| summary.case == weir.case && limit.rival.includes(summary.contender))
+        .collect();
+    let measured = |program: &Program| rivals.iter().any(|one| one.contender.program() == *program);
+    if !limit.rival.programs().iter().all(measured) {
+        return None;
+    }
+    let ratios = rivals
+        .iter()
+        .map(|rival| (rival, weir.ratio(rival, |row| limit.quantity.of(row))));
+    let (rival, ratio) = ratios.max_by(|(_, a), (_, b)| a.median.total_cmp(&b.median))?;
     // Bodies that take longer than the window have no latency.
     ratio.median.is_finite().then_some(Verdict {
         case: weir.case,
         limit,
+        contender: rival.contender,
         ratio,
         held: ratio.median <= limit.most,
     })
@@ -182,6 +195,21 @@ mod tests {
         assert!(cpu_verdict(7.5).held);
         assert!(!cpu_verdict(7.6).held);
         assert_eq!(cpu_verdict(7.5).ratio.median, 0.75);
+    }
+
+    #[test]
+    fn weir_is_held_against_the_best_tuning_of_a_rival() {
+        let summaries = [
+            summary(Contender::Weir, 7.5),
+            summary(Contender::Haproxy, 12.0),
+            summary(Contender::Haproxy64k, 9.0),
+            summary(Contender::Nginx, 10.0),
+        ];
+        let verdicts = check(&summaries);
+        let cpu = |verdict: &&Verdict| verdict.limit.quantity == Quantity::Cpu;
+        let verdict = verdicts.iter().find(cpu).unwrap();
+        assert_eq!(verdict.contender, Contender::Haproxy64k);
+        assert!(!verdict.held);
     }
 
     #[test]

@@ -1,43 +1,29 @@
 //! weir's proxy against HAProxy and nginx: CPU time on the proxy's core per reply, latency, throughput.
 //!
-//! All contenders run at the same time, each on its own ports, so that a round can go through them case by
-//! case (A B C, A B C) without a start in between; only one of them has work at a time. Virtual machines become
-//! slower and faster by a third within seconds. Therefore points are short, rounds many, and ratios
-//! are those of neighbours: the median over the rounds of the ratio within a round. What the proxy's
-//! core spends is everything that is not idle time ([`crate::idle`]), less what it spends without any load: that
-//! is the timer of the devices' interrupt moderation ([`crate::proxy::bed`]), a constant share of the time, whose
-//! programming costs a virtual machine much.
+//! The contenders run side by side ([`crate::proxy::rig`]), and a round goes through them case by case (A B C,
+//! A B C). Virtual machines become slower and faster by a third within seconds. Therefore points are short, rounds
+//! many, and ratios are those of neighbours: the median over the rounds of the ratio within a round.
 
 mod case;
 mod limits;
 mod summary;
 mod table;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 
 pub use case::{Case, Kind, Size};
 pub use limits::{Limit, Quantity, Rival, Verdict};
-pub use summary::{Row, Summary};
+pub use summary::{Row, Spread, Summary};
 
-use crate::bed::Layout;
-use crate::cpu::Spare;
 use crate::error::{Error, Result};
-use crate::idle::IdleMeter;
-use crate::proxy::bed::{Bed, ORIGIN, Receive};
-use crate::proxy::clients::{self, Load};
-use crate::proxy::contender::{Contender, Mode, Room, Running, Setting};
-use crate::proxy::origin::Origin;
-use crate::proxy::wire::Wire;
+use crate::proxy::bed::Receive;
+use crate::proxy::clients::{Ask, Load, Span};
+use crate::proxy::contender::{Contender, Mode};
+use crate::proxy::rig::{Plan, Rig};
 use crate::report;
-
-const ORIGIN_PORT: u16 = 8080;
-const UNLOADED_WINDOW: Duration = Duration::from_millis(500);
-/// The idle meter and /proc/stat, over a whole run, may differ by this share of the CPU.
-const MAX_DISAGREEMENT: f64 = 0.05;
 
 /// Arguments of `weir-lab proxy-bench`.
 #[derive(Debug, Clone, clap::Args)]
@@ -167,136 +153,71 @@ impl Args {
     fn load(&self, contender: Contender, case: &Case) -> Load {
         Load {
             target: contender.address(case.kind.mode()),
-            bytes: case.size.0,
+            ask: Ask::plain(case.size.0, case.kind.style()),
             connections: case.clients,
-            style: case.kind.style(),
             rate_per_s: self.rate,
+        }
+    }
+
+    fn span(&self) -> Span {
+        Span {
             warm_up: Duration::from_secs_f64(self.warm_up),
             window: Duration::from_secs_f64(self.seconds),
         }
     }
 }
 
-/// Everything that runs during the experiment.
-struct Stage {
-    bed: Bed,
-    wire: Wire,
-    origin: Origin,
-    contenders: Vec<Running>,
-    /// Of the proxy's CPU.
-    meter: IdleMeter,
-    /// Share of the proxy's CPU that is busy without any load.
-    unloaded: f64,
+fn build(args: &Args) -> Result<Rig> {
+    let modes = [Mode::Http, Mode::Tunnel];
+    let needed = |mode: &Mode| args.cases.iter().any(|kind| kind.mode() == *mode);
+    let modes: Vec<Mode> = modes.into_iter().filter(needed).collect();
+    Rig::build(&Plan {
+        contenders: &args.contenders,
+        modes: &modes,
+        receive: Receive::Moderated,
+        wire: true,
+        weir: args.weir.as_deref(),
+        cache: None,
+    })
 }
 
-impl Stage {
-    fn build(args: &Args) -> Result<Stage> {
-        let layout = Layout::of_this_machine();
-        if layout.client_cpu == layout.server_cpu {
-            let cause = "the proxy needs a CPU for itself";
-            return Err(Error::unsupported("this machine has one CPU", cause));
-        }
-        let bed = Bed::build(layout, Receive::Moderated)?;
-        let wire = Wire::lay(&bed)?;
-        let origin = Origin::open(&bed.origin, ORIGIN_PORT)?;
-        let address = SocketAddr::from((ORIGIN, ORIGIN_PORT));
-        let modes = [Mode::Http, Mode::Tunnel];
-        let needed = |mode: &Mode| args.cases.iter().any(|kind| kind.mode() == *mode);
-        let modes: Vec<Mode> = modes.into_iter().filter(needed).collect();
-        let contenders = args.contenders.iter().map(|&contender| {
-            let setting = Setting {
-                modes: &modes,
-                origin: address,
-                weir: args.weir.as_deref(),
-                processes: 1,
-                room: Room::BUSY,
-            };
-            Running::start(&bed, contender, &setting)
-        });
-        let contenders = contenders.collect::<Result<_>>()?;
-        let meter = IdleMeter::start(layout.server_cpu)?;
-        let unloaded = busy_share(&meter, UNLOADED_WINDOW);
-        Ok(Stage {
-            bed,
-            wire,
-            origin,
-            contenders,
-            meter,
-            unloaded,
-        })
-    }
-
-    fn measure(&mut self, index: usize, case: &Case, load: &Load) -> Result<Row> {
-        let received = self.bed.received()?;
-        let (wire, origin, meter) = (&mut self.wire, &mut self.origin, &self.meter);
-        let others = || Ok(wire.turn()? + origin.turn()?);
-        let run = || clients::run(load, others, || Sample::take(meter));
-        let cpu = self.bed.layout.client_cpu;
-        let outcome = self.bed.client.run_on(Some(cpu), run);
-        let running = &mut self.contenders[index];
-        running.check_alive()?;
-        let contender = running.contender;
-        let outcome = outcome.map_err(|error| Error {
-            what: format!("{} in {case}: {}", contender.name(), error.what),
-            ..error
-        })?;
-        let received = self.bed.received()?.since(&received);
-        let (first, last) = outcome.edges;
-        let span = last.at - first.at;
-        let unloaded = span.mul_f64(self.unloaded);
-        let busy = span.saturating_sub(last.idle - first.idle + unloaded);
-        let others = span.saturating_sub(outcome.idle);
-        // Without any, the figures are infinite, and said to be so.
-        let replies = outcome.replies;
-        let us = |time: Duration| time.as_secs_f64() * 1e6;
-        let quantile = |q| outcome.latency_ns.value_at_quantile(q) as f64 / 1e3;
-        Ok(Row {
-            replies_per_s: replies / span.as_secs_f64(),
-            cpu_us: us(busy) / replies,
-            system_us: us(busy + others) / replies,
-            busy: busy.as_secs_f64() / span.as_secs_f64(),
-            p50_us: quantile(0.5),
-            p99_us: quantile(0.99),
-            dropped: received.dropped,
-            segments_per_packet: received.segments as f64 / received.packets.max(1) as f64,
-            ..Row::new(contender, *case)
-        })
-    }
-}
-
-fn busy_share(meter: &IdleMeter, window: Duration) -> f64 {
-    let first = Sample::take(meter);
-    std::thread::sleep(window);
-    let last = Sample::take(meter);
-    let span = last.at - first.at;
-    1.0 - (last.idle - first.idle).as_secs_f64() / span.as_secs_f64()
-}
-
-/// What is read at an edge of the window.
-struct Sample {
-    at: Instant,
-    idle: Duration,
-}
-
-impl Sample {
-    fn take(meter: &IdleMeter) -> Sample {
-        Sample {
-            at: Instant::now(),
-            idle: meter.idle(),
-        }
-    }
+fn measure_one(rig: &mut Rig, args: &Args, index: usize, case: &Case) -> Result<Row> {
+    let contender = args.contenders[index];
+    let load = args.load(contender, case);
+    let seen = rig.run(index, &[load], args.span());
+    let seen = seen.map_err(|error| Error {
+        what: format!("{} in {case}: {}", contender.name(), error.what),
+        ..error
+    })?;
+    let [served] = seen.served.as_slice() else {
+        unreachable!("one load was given");
+    };
+    // Without any, the figures are infinite, and said to be so.
+    let replies = served.replies;
+    let us = |time: Duration| time.as_secs_f64() * 1e6;
+    let quantile = |q| served.latency_ns.value_at_quantile(q) as f64 / 1e3;
+    let received = seen.received;
+    Ok(Row {
+        replies_per_s: replies / seen.span.as_secs_f64(),
+        cpu_us: us(seen.busy) / replies,
+        system_us: us(seen.busy + seen.others) / replies,
+        busy: seen.busy.as_secs_f64() / seen.span.as_secs_f64(),
+        p50_us: quantile(0.5),
+        p99_us: quantile(0.99),
+        dropped: received.dropped,
+        segments_per_packet: received.segments as f64 / received.packets.max(1) as f64,
+        ..Row::new(contender, *case)
+    })
 }
 
 /// Measures all and returns the results; progress goes to stderr, one line a point.
 pub fn measure(args: &Args) -> Result<Results> {
     args.check()?;
     let cases = args.cases();
-    let mut stage = Stage::build(args)?;
-    let cpu = stage.bed.layout.server_cpu;
-    let (begun, ticks) = (Sample::take(&stage.meter), Spare::read(cpu)?);
+    let mut rig = build(args)?;
     eprintln!(
         "weir-lab: the proxy's core is busy for {:.1} % without load",
-        stage.unloaded * 100.0
+        rig.unloaded * 100.0
     );
     let mut rows = Vec::new();
     for round in 1..=args.rounds {
@@ -304,23 +225,11 @@ pub fn measure(args: &Args) -> Result<Results> {
             // The first in a case pays for caches that the one before has filled with other sizes.
             for place in 0..args.contenders.len() {
                 let index = (place + round) % args.contenders.len();
-                let load = args.load(args.contenders[index], case);
-                let row = stage.measure(index, case, &load)?;
+                let row = measure_one(&mut rig, args, index, case)?;
                 eprintln!("{}", progress(&row, round, args.rounds));
                 rows.push(row);
             }
         }
-    }
-    let ended = Sample::take(&stage.meter);
-    let idle = (ended.idle - begun.idle).as_secs_f64();
-    let by_meter = 1.0 - idle / (ended.at - begun.at).as_secs_f64();
-    let by_ticks = 1.0 - Spare::read(cpu)?.share_since(&ticks);
-    if (by_meter - by_ticks).abs() > MAX_DISAGREEMENT {
-        eprintln!(
-            "weir-lab: the proxy's core was busy for {:.1} % by the idle meter, but {:.1} % by /proc/stat",
-            by_meter * 100.0,
-            by_ticks * 100.0
-        );
     }
     let summaries = summarize(&cases, &args.contenders, &rows);
     Ok(Results {
@@ -328,8 +237,8 @@ pub fn measure(args: &Args) -> Result<Results> {
         load: args.describe_load(),
         verdicts: limits::check(&summaries),
         summaries,
-        unloaded: stage.unloaded,
-        busy_by_meter_and_ticks: (by_meter, by_ticks),
+        unloaded: rig.unloaded,
+        busy_by_meter_and_ticks: rig.busy_by_meter_and_ticks()?,
     })
 }
 

@@ -1,7 +1,7 @@
 //! The results as tables for people.
 
 use super::Results;
-use super::limits::{Quantity, Rival, Verdict};
+use super::limits::{Quantity, Verdict};
 use super::summary::Summary;
 use crate::proxy::contender::Contender;
 use crate::report::{count, table};
@@ -75,17 +75,11 @@ fn verdict_cells(verdict: &Verdict) -> Vec<String> {
         Quantity::P50 => "p50",
         Quantity::P99 => "p99",
     };
-    let against = match verdict.limit.rival {
-        Rival::Better => "better of both",
-        Rival::Haproxy => "haproxy",
-        Rival::Nginx => "nginx",
-        Rival::Copy => "copy",
-    };
     let word = if verdict.held { "held" } else { "NOT HELD" };
     vec![
         verdict.case.to_string(),
         what.into(),
-        against.into(),
+        verdict.contender.name().into(),
         format!("{:.2}", verdict.ratio.median),
         format!("{:.2}–{:.2}", verdict.ratio.low, verdict.ratio.high),
         format!("{:.2}", verdict.limit.most),

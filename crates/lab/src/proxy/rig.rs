@@ -1,0 +1,190 @@
+//! All that an experiment with load runs on: the bed, the origin, the contenders side by side, and the meter of the
+//! proxy's core.
+//!
+//! All contenders run at the same time, each on its own ports, so that a round can go through them without a start
+//! in between; only one of them has work at a time. What the proxy's core spends is everything that is not idle time
+//! ([`crate::idle`]), less what it spends without any load: with moderated interrupts ([`super::bed`]) that is the
+//! timer of the moderation, a constant share of the time, whose programming costs a virtual machine much.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::bed::{Bed, ORIGIN, Receive, Received};
+use super::clients::{self, Load, Served, Span};
+use super::contender::{Contender, Mode, Room, Running, Setting};
+use super::origin::Origin;
+use super::wire::Wire;
+use crate::bed::Layout;
+use crate::cpu::Spare;
+use crate::error::{Error, Result};
+use crate::idle::IdleMeter;
+
+const ORIGIN_PORT: u16 = 8080;
+const UNLOADED_WINDOW: Duration = Duration::from_millis(500);
+/// The idle meter and /proc/stat, over a whole run, may differ by this share of the CPU.
+const MAX_DISAGREEMENT: f64 = 0.05;
+
+/// Where the origin is, for who names it.
+pub fn origin_address() -> SocketAddr {
+    (ORIGIN, ORIGIN_PORT).into()
+}
+
+/// What a rig is built for.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    /// Proxies to run.
+    pub contenders: &'a [Contender],
+    /// What they are to do.
+    pub modes: &'a [Mode],
+    /// When packets are handled.
+    pub receive: Receive,
+    /// Whether the lab carries what the proxy sends to its clients ([`Wire`]), which takes their receive work off
+    /// the proxy's core.
+    pub wire: bool,
+    /// The weir program; `None`: beside this program, else from PATH.
+    pub weir: Option<&'a Path>,
+    /// Memory for replies that weir keeps.
+    pub cache: Option<&'a str>,
+}
+
+/// Everything that runs during an experiment.
+#[derive(Debug)]
+pub struct Rig {
+    /// The namespaces.
+    pub bed: Bed,
+    /// Those of the plan, in its order.
+    pub contenders: Vec<Running>,
+    /// Share of the proxy's CPU that is busy without any load.
+    pub unloaded: f64,
+    wire: Option<Wire>,
+    origin: Origin,
+    /// Of the proxy's CPU.
+    meter: IdleMeter,
+    begun: (Sample, Spare),
+}
+
+/// What was seen inside a window.
+#[derive(Debug)]
+pub struct Seen {
+    /// What came of each load, in their order.
+    pub served: Vec<Served>,
+    /// Length of the window.
+    pub span: Duration,
+    /// Time that the proxy's core was busy with the load.
+    pub busy: Duration,
+    /// Time that clients and origin were busy.
+    pub others: Duration,
+    /// What the proxy's stack received, warm-up included.
+    pub received: Received,
+    /// Replies of the origin that a cache may keep, warm-up included.
+    pub cacheable_replies: u64,
+}
+
+impl Rig {
+    /// Builds the bed and starts all.
+    pub fn build(plan: &Plan) -> Result<Rig> {
+        let layout = Layout::of_this_machine();
+        if layout.client_cpu == layout.server_cpu {
+            let cause = "the proxy needs a CPU for itself";
+            return Err(Error::unsupported("this machine has one CPU", cause));
+        }
+        let bed = Bed::build(layout, plan.receive)?;
+        let wire = plan.wire.then(|| Wire::lay(&bed)).transpose()?;
+        let origin = Origin::open(&bed.origin, ORIGIN_PORT)?;
+        let contenders = plan.contenders.iter().map(|&contender| {
+            let setting = Setting {
+                modes: plan.modes,
+                origin: origin_address(),
+                weir: plan.weir,
+                processes: 1,
+                room: Room::BUSY,
+                cache: plan.cache,
+            };
+            Running::start(&bed, contender, &setting)
+        });
+        let contenders = contenders.collect::<Result<_>>()?;
+        let meter = IdleMeter::start(layout.server_cpu)?;
+        let unloaded = busy_share(&meter, UNLOADED_WINDOW);
+        let begun = (Sample::take(&meter), Spare::read(layout.server_cpu)?);
+        Ok(Rig {
+            bed,
+            contenders,
+            unloaded,
+            wire,
+            origin,
+            meter,
+            begun,
+        })
+    }
+
+    /// Puts loads on the contender with this index, all at the same time.
+    pub fn run(&mut self, index: usize, loads: &[Load], span: Span) -> Result<Seen> {
+        let received = self.bed.received()?;
+        let cacheable = self.origin.cacheable_replies();
+        let (wire, origin, meter) = (&mut self.wire, &mut self.origin, &self.meter);
+        let others = || {
+            let carried = wire.as_mut().map_or(Ok(0), Wire::turn)?;
+            Ok(carried + origin.turn()?)
+        };
+        let run = || clients::run(loads, span, others, || Sample::take(meter));
+        let cpu = self.bed.layout.client_cpu;
+        let outcome = self.bed.client.run_on(Some(cpu), run);
+        self.contenders[index].check_alive()?;
+        let outcome = outcome?;
+        let (first, last) = outcome.edges;
+        let span = last.at - first.at;
+        let unloaded = span.mul_f64(self.unloaded);
+        Ok(Seen {
+            served: outcome.served,
+            span,
+            busy: span.saturating_sub(last.idle - first.idle + unloaded),
+            others: span.saturating_sub(outcome.idle),
+            received: self.bed.received()?.since(&received),
+            cacheable_replies: self.origin.cacheable_replies() - cacheable,
+        })
+    }
+
+    /// Busy share of the proxy's core since it was built, by the idle meter and by /proc/stat; says so on
+    /// stderr if they disagree.
+    pub fn busy_by_meter_and_ticks(&self) -> Result<(f64, f64)> {
+        let (begun, ticks) = &self.begun;
+        let ended = Sample::take(&self.meter);
+        let idle = (ended.idle - begun.idle).as_secs_f64();
+        let by_meter = 1.0 - idle / (ended.at - begun.at).as_secs_f64();
+        let spare = Spare::read(self.bed.layout.server_cpu)?;
+        let by_ticks = 1.0 - spare.share_since(ticks);
+        if (by_meter - by_ticks).abs() > MAX_DISAGREEMENT {
+            eprintln!(
+                "weir-lab: the proxy's core was busy for {:.1} % by the idle meter, but {:.1} % by /proc/stat",
+                by_meter * 100.0,
+                by_ticks * 100.0
+            );
+        }
+        Ok((by_meter, by_ticks))
+    }
+}
+
+fn busy_share(meter: &IdleMeter, window: Duration) -> f64 {
+    let first = Sample::take(meter);
+    std::thread::sleep(window);
+    let last = Sample::take(meter);
+    let span = last.at - first.at;
+    1.0 - (last.idle - first.idle).as_secs_f64() / span.as_secs_f64()
+}
+
+/// What is read at an edge of the window.
+#[derive(Debug)]
+struct Sample {
+    at: Instant,
+    idle: Duration,
+}
+
+impl Sample {
+    fn take(meter: &IdleMeter) -> Sample {
+        Sample {
+            at: Instant::now(),
+            idle: meter.idle(),
+        }
+    }
+}
