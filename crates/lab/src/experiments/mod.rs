@@ -9,6 +9,7 @@ pub mod policy;
 pub mod proxy_bench;
 pub mod proxy_idle;
 pub mod proxy_matrix;
+pub mod proxy_mixed;
 pub mod proxy_slow;
 pub mod saturation;
 pub mod vtfm01;

@@ -2,6 +2,7 @@
 
 pub mod flash_crowd;
 pub mod lines;
+pub mod mixed;
 pub mod proxy;
 
 use std::path::Path;

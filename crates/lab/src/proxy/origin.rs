@@ -214,7 +214,11 @@ impl Progress {
 impl Reply {
     fn new(bytes: usize, cacheable: bool, close: bool) -> Reply {
         let connection = if close { "Connection: close\r\n" } else { "" };
-        let keeping = if cacheable { "max-age=3600" } else { "no-store" };
+        let keeping = if cacheable {
+            "max-age=3600"
+        } else {
+            "no-store"
+        };
         let head = format!(
             "HTTP/1.1 200 OK\r\nServer: weir-lab\r\nContent-Type: application/octet-stream\r\nCache-Control: {keeping}\r\n{connection}Content-Length: {bytes}\r\n\r\n"
         );
