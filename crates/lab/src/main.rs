@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use weir_lab::error::Result;
 use weir_lab::experiments::{
-    bursts, crosscheck, demo, flash_crowd, proxy_bench, proxy_idle, proxy_matrix, proxy_mixed,
-    proxy_slow, vtfm01,
+    bursts, crosscheck, demo, flash_crowd, proxy_bench, proxy_delay, proxy_idle, proxy_matrix,
+    proxy_mixed, proxy_slow, vtfm01,
 };
 use weir_lab::interrupt;
 use weir_lab::server::one_packet::{self, Mode};
@@ -33,6 +33,8 @@ enum Command {
     Crosscheck(crosscheck::Args),
     /// weir's proxy against HAProxy and nginx: CPU per reply, latency, throughput
     ProxyBench(proxy_bench::Args),
+    /// How long a proxy keeps a request and a reply before it hands on the first packet
+    ProxyDelay(proxy_delay::Args),
     /// Cache hits and passed transfers in one proxy: what the one costs the other
     ProxyMixed(proxy_mixed::Args),
     /// What idle tunnels and kept connections cost weir's proxy, HAProxy and nginx
@@ -87,6 +89,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bursts(args) => bursts::run(&args),
         Command::Crosscheck(args) => crosscheck::run(&args),
         Command::ProxyBench(args) => proxy_bench::run(&args),
+        Command::ProxyDelay(args) => proxy_delay::run(&args),
         Command::ProxyMixed(args) => proxy_mixed::run(&args),
         Command::ProxyIdle(args) => proxy_idle::run(&args),
         Command::ProxySlow(args) => proxy_slow::run(&args),

@@ -7,6 +7,7 @@ pub mod flash_crowd;
 pub mod point;
 pub mod policy;
 pub mod proxy_bench;
+pub mod proxy_delay;
 pub mod proxy_idle;
 pub mod proxy_matrix;
 pub mod proxy_mixed;

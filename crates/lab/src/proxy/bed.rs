@@ -48,10 +48,10 @@ const BACK: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 /// The origin's address.
 pub const ORIGIN: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
 
-/// Rate of the link to the origin: below what the contenders can forward and what the lab's CPU can carry, so
-/// that large bodies come at the same rate to all of them, no reader is slower than that, and the device's ring
-/// of 256 packets does not overflow between two polls.
-const LINK: &str = "2500mbit";
+/// Rate of the link to the origin, in Mbit/s: below what the contenders can forward and what the lab's CPU can
+/// carry, so that large bodies come at the same rate to all of them, no reader is slower than that, and the device's
+/// ring of 256 packets does not overflow between two polls.
+pub const LINK_MBIT: u32 = 2500;
 
 /// Distance of two polls of a device, when nothing else is in the way.
 pub const MODERATION: Duration = Duration::from_micros(100);
@@ -79,8 +79,8 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Builds the bed. Removes what killed labs have left behind first.
-    pub fn build(layout: Layout, receive: Receive) -> Result<Bed> {
+    /// Builds the bed, with a link to the origin of this rate. Removes what killed labs have left behind first.
+    pub fn build(layout: Layout, receive: Receive, link_mbit: u32) -> Result<Bed> {
         crate::netns::require_root()?;
         crate::netns::sweep_stale();
         let bed = Bed {
@@ -100,7 +100,7 @@ impl Bed {
         set_offload(&bed.client, "veth0", Offload::Tso, false)?;
         set_offload(&bed.origin, "veth0", Offload::Tso, false)?;
         set_offload(&bed.proxy, "back", Offload::Tso, false)?;
-        limit_rate(&bed.origin, "veth0")?;
+        limit_rate(&bed.origin, "veth0", link_mbit)?;
         for device in ["front", "back"] {
             bed.proxy.steer_receive_work(device, layout.server_cpu)?;
         }
@@ -185,11 +185,12 @@ fn configure(netns: &Netns, device: &str, own: Ipv4Addr, peer: Ipv4Addr) -> Resu
     ))
 }
 
-fn limit_rate(netns: &Netns, device: &str) -> Result<()> {
+fn limit_rate(netns: &Netns, device: &str, mbit: u32) -> Result<()> {
     let what = format!("cannot limit the rate of {device} in {}", netns.name());
     let mut command = Command::new("tc");
     command.args(["-n", netns.name(), "qdisc", "add", "dev", device, "root"]);
-    command.args(["tbf", "rate", LINK, "burst", "131072", "limit", "100000000"]);
+    command.args(["tbf", "rate", &format!("{mbit}mbit")]);
+    command.args(["burst", "131072", "limit", "100000000"]);
     let output = command.output().context(&what)?;
     if output.status.success() {
         return Ok(());

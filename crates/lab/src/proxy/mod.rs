@@ -5,6 +5,7 @@
 //! - [`origin`]: the server behind the proxy;
 //! - [`clients`]: the clients in front of it, [`connection`]: one of theirs;
 //! - [`wire`]: what carries the proxy's replies to them;
+//! - [`watch`]: when packets come to the proxy and go from it;
 //! - [`crowd`]: clients and origin of more connections than a process may hold;
 //! - [`sockets`]: what the kernel holds for them;
 //! - [`stage`]: all of that for one contender with many connections;
@@ -22,4 +23,5 @@ mod pace;
 pub mod rig;
 pub mod sockets;
 pub mod stage;
+pub mod watch;
 pub mod wire;

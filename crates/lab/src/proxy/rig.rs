@@ -39,6 +39,8 @@ pub struct Plan<'a> {
     pub modes: &'a [Mode],
     /// When packets are handled.
     pub receive: Receive,
+    /// Rate of the link to the origin, in Mbit/s.
+    pub link_mbit: u32,
     /// Whether the lab carries what the proxy sends to its clients ([`Wire`]), which takes their receive work off
     /// the proxy's core.
     pub wire: bool,
@@ -89,7 +91,7 @@ impl Rig {
             let cause = "the proxy needs a CPU for itself";
             return Err(Error::unsupported("this machine has one CPU", cause));
         }
-        let bed = Bed::build(layout, plan.receive)?;
+        let bed = Bed::build(layout, plan.receive, plan.link_mbit)?;
         let wire = plan.wire.then(|| Wire::lay(&bed)).transpose()?;
         let origin = Origin::open(&bed.origin, ORIGIN_PORT)?;
         let contenders = plan.contenders.iter().map(|&contender| {
@@ -120,10 +122,22 @@ impl Rig {
 
     /// Puts loads on the contender with this index, all at the same time.
     pub fn run(&mut self, index: usize, loads: &[Load], span: Span) -> Result<Seen> {
+        self.run_beside(index, loads, span, || Ok(()))
+    }
+
+    /// As [`run`](Self::run), and does something more again and again meanwhile.
+    pub fn run_beside(
+        &mut self,
+        index: usize,
+        loads: &[Load],
+        span: Span,
+        mut more: impl FnMut() -> Result<()> + Send,
+    ) -> Result<Seen> {
         let received = self.bed.received()?;
         let cacheable = self.origin.cacheable_replies();
         let (wire, origin, meter) = (&mut self.wire, &mut self.origin, &self.meter);
         let others = || {
+            more()?;
             let carried = wire.as_mut().map_or(Ok(0), Wire::turn)?;
             Ok(carried + origin.turn()?)
         };

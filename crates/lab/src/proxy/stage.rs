@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::bed::{Bed, ORIGIN, Receive};
+use super::bed::{Bed, LINK_MBIT, ORIGIN, Receive};
 use super::contender::{Contender, Mode, Room, Running, Setting};
 use super::crowd::{Appetite, Crowd, Hosts, Visit};
 use super::sockets::SocketMemory;
@@ -49,7 +49,7 @@ impl Stage {
         connections: usize,
         weir: Option<&Path>,
     ) -> Result<Stage> {
-        let bed = Bed::build(Layout::of_this_machine(), Receive::AtOnce)?;
+        let bed = Bed::build(Layout::of_this_machine(), Receive::AtOnce, LINK_MBIT)?;
         let hosts = Hosts::open(&bed.origin, bed.layout.client_cpu, ORIGIN_PORT, connections)?;
         let processes = connections.div_ceil(Room::CROWD.maxconn).max(1);
         let setting = Setting {

@@ -11,7 +11,8 @@ use crate::netns::Netns;
 
 use super::bed::{Bed, CLIENT, FRONT};
 
-const DEVICE: &str = "wire";
+/// Its name at both ends.
+pub const DEVICE: &str = "wire";
 /// Packets that wait on the wire at most: more than all clients together can have in flight.
 const QUEUE_PACKETS: u32 = 10_000;
 /// An IP packet with its virtio_net_hdr.

@@ -19,7 +19,7 @@ pub use limits::{Limit, Quantity, Rival, Verdict};
 pub use summary::{Row, Spread, Summary};
 
 use crate::error::{Error, Result};
-use crate::proxy::bed::Receive;
+use crate::proxy::bed::{LINK_MBIT, Receive};
 use crate::proxy::clients::{Ask, Load, Span};
 use crate::proxy::contender::{Contender, Mode};
 use crate::proxy::rig::{Plan, Rig};
@@ -175,6 +175,7 @@ fn build(args: &Args) -> Result<Rig> {
         contenders: &args.contenders,
         modes: &modes,
         receive: Receive::Moderated,
+        link_mbit: LINK_MBIT,
         wire: true,
         weir: args.weir.as_deref(),
         cache: None,

@@ -11,7 +11,8 @@
 //! is "as much of one as of the other" said of hits and passed transfers, whose costs differ.
 //!
 //! Here the proxy's core is to be what is short, and not the lab's. So the clients' receive work is done on it
-//! ([`crate::proxy::wire`] is left out), and packets are handled as they come, without moderation.
+//! ([`crate::proxy::wire`] is left out), packets are handled as they come, without moderation, and the link to the
+//! origin is faster than in other experiments.
 
 mod point;
 mod table;
@@ -25,7 +26,7 @@ use serde::Serialize;
 pub use point::{Line, Pace, Row, Side, Step, Summary};
 pub use verdict::{Claim, Verdict};
 
-use super::proxy_bench::Size;
+use super::proxy_bench::{Size, Spread};
 use crate::error::{Error, Result};
 use crate::proxy::bed::Receive;
 use crate::proxy::clients::{Ask, Load, Served, Span, Style, Way};
@@ -36,16 +37,19 @@ use crate::report;
 const CACHE: &str = "64MiB";
 /// RR02: 15 of the 40 that go to the origin are tunnels.
 const TUNNELS_OF_40: usize = 15;
-/// Steps to the rate that takes a share of the core: a request costs less the more of them there are.
-const RATE_STEPS: usize = 4;
+const LINK_MBIT: u32 = 5000;
+/// Steps to about the rate that takes a share of the core: a request costs less the more of them there are.
+const RATE_STEPS: usize = 3;
 /// The first of them, requests/s.
 const FIRST_RATE: f64 = 2_000.0;
+/// Windows from which the last step is taken, as what else the machine does may fall into some.
+const LAST_WINDOWS: usize = 5;
 
 /// Arguments of `weir-lab proxy-mixed`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Body sizes, of hits and of passed transfers alike
-    #[arg(long, value_delimiter = ',', default_value = "10K,64K")]
+    #[arg(long, value_delimiter = ',', default_value = "10K,64K,128K")]
     pub sizes: Vec<Size>,
     /// How clients ask
     #[arg(
@@ -56,12 +60,7 @@ pub struct Args {
     )]
     pub paces: Vec<Pace>,
     /// Engines to compare
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        default_value = "weir,splice,copy"
-    )]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "weir,copy")]
     pub contenders: Vec<Contender>,
     /// Clients of the watched side
     #[arg(long, default_value_t = 40)]
@@ -70,10 +69,10 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_value = "40,80,120")]
     pub added_clients: Vec<usize>,
     /// Share of the proxy's core that the watched side takes alone, 0 to 1
-    #[arg(long, default_value_t = 0.2)]
+    #[arg(long, default_value_t = 0.3)]
     pub share: f64,
     /// Shares that the other side would take alone; 0 goes without saying
-    #[arg(long, value_delimiter = ',', default_value = "0.1,0.2,0.3")]
+    #[arg(long, value_delimiter = ',', default_value = "0.15,0.3,0.45")]
     pub added_shares: Vec<f64>,
     /// Length of the measuring window of each point, in s
     #[arg(long, default_value_t = 0.25)]
@@ -251,6 +250,7 @@ impl Experiment<'_> {
             contenders: &args.contenders,
             modes: &[Mode::Forward],
             receive: Receive::AtOnce,
+            link_mbit: LINK_MBIT,
             wire: false,
             weir: args.weir.as_deref(),
             cache: Some(CACHE),
@@ -296,19 +296,26 @@ impl Experiment<'_> {
     fn find_rate(&mut self, side: Side, size: Size) -> Result<f64> {
         let mut rate = FIRST_RATE;
         for _ in 0..RATE_STEPS {
-            let crowd = Crowd {
-                contender: self.args.contenders[0],
-                size,
-                connections: self.args.clients,
-                rate_per_s: Some(rate),
-            };
-            let seen = self
-                .rig
-                .run(0, &crowd.loads(side, true), self.args.span())?;
-            let busy = seen.busy.as_secs_f64() / seen.span.as_secs_f64();
-            rate *= self.args.share / busy.max(0.01);
+            rate *= self.args.share / self.busy_at(rate, side, size)?;
         }
-        Ok(rate)
+        let windows = (0..LAST_WINDOWS).map(|_| self.busy_at(rate, side, size));
+        let busy = Spread::of(windows.collect::<Result<Vec<f64>>>()?.into_iter());
+        Ok(rate * self.args.share / busy.median)
+    }
+
+    /// Share of its core that the first contender takes for so many requests/s of one side.
+    fn busy_at(&mut self, rate: f64, side: Side, size: Size) -> Result<f64> {
+        let crowd = Crowd {
+            contender: self.args.contenders[0],
+            size,
+            connections: self.args.clients,
+            rate_per_s: Some(rate),
+        };
+        let loads = crowd.loads(side, true);
+        let seen = self.rig.run(0, &loads, self.args.span())?;
+        let busy = seen.busy.as_secs_f64() / seen.span.as_secs_f64();
+        // A window without any work would ask for an endless rate.
+        Ok(busy.max(0.01))
     }
 
     fn measure(&mut self, line: &Line, added: f64) -> Result<Row> {
@@ -367,6 +374,7 @@ fn row(added: f64, seen: &Seen, own: usize) -> Row {
         added_per_s: per_s(&seen.served[own..]),
         busy: seen.busy.as_secs_f64() / span,
         lab_busy: seen.others.as_secs_f64() / span,
+        dropped: seen.received.dropped,
     }
 }
 
@@ -416,7 +424,7 @@ pub fn measure(args: &Args) -> Result<Results> {
 
 fn progress(line: &Line, row: &Row, round: usize, rounds: usize) -> String {
     format!(
-        "  {round}/{rounds}  {:<6} {:>4} {:<7} {:<6} and {:>5} {:<6}  p50 {:>7} µs  p99 {:>7} µs  {:>7}/s and {:>7}/s  core busy {:>3.0} %, lab {:>3.0} %",
+        "  {round}/{rounds}  {:<6} {:>4} {:<7} {:<6} and {:>5} {:<6}  p50 {:>7} µs  p99 {:>7} µs  {:>7}/s and {:>7}/s  core busy {:>3.0} %, lab {:>3.0} %  {} dropped",
         line.pace.name(),
         line.size,
         line.contender.name(),
@@ -429,6 +437,7 @@ fn progress(line: &Line, row: &Row, round: usize, rounds: usize) -> String {
         report::count(row.added_per_s),
         row.busy * 100.0,
         row.lab_busy * 100.0,
+        row.dropped,
     )
 }
 

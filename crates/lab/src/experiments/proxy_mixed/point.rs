@@ -97,6 +97,8 @@ pub struct Row {
     pub busy: f64,
     /// Share of the lab's core that was busy, 0 to 1.
     pub lab_busy: f64,
+    /// Packets of the origin that were lost before the proxy.
+    pub dropped: i64,
 }
 
 /// The rounds of one amount on a line.
@@ -172,6 +174,7 @@ mod tests {
             added_per_s: 0.0,
             busy: 0.0,
             lab_busy: 0.0,
+            dropped: 0,
         }
     }
 

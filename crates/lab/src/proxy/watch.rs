@@ -1,0 +1,180 @@
+//! Watches the proxy's devices as tcpdump does: which packets with data came and went, and when.
+//!
+//! A packet that comes is stamped behind GRO, before it is handed to the proxy's CPU; one that goes, when it is handed
+//! to its device.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::libc;
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType,
+    recvmsg, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeSpec;
+
+use super::wire;
+use crate::error::{Context, Error, Result};
+use crate::netns::Netns;
+
+/// Room for the packets of many bodies that wait to be read.
+const QUEUE_BYTES: usize = 256 << 20;
+/// Room for the headers of IP and TCP with options.
+const HEADERS_BYTES: usize = 120;
+
+/// Where a packet was seen, and on which way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// From a client.
+    ClientIn,
+    /// To a client.
+    ClientOut,
+    /// From the origin.
+    OriginIn,
+    /// To the origin.
+    OriginOut,
+}
+
+/// A packet with data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet {
+    /// Where.
+    pub place: Place,
+    /// When, since the epoch.
+    pub at: Duration,
+}
+
+/// A watch over all devices of the proxy's namespace.
+#[derive(Debug)]
+pub struct Watch {
+    socket: OwnedFd,
+    /// To the clients, with the wire and without.
+    client_devices: [Option<u32>; 2],
+    origin_device: u32,
+}
+
+impl Watch {
+    /// Watches from now on.
+    pub fn open(proxy: &Netns) -> Result<Watch> {
+        proxy.run(|| {
+            let what = "cannot watch the proxy's devices";
+            let socket = socket(
+                AddressFamily::Packet,
+                SockType::Datagram,
+                SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC,
+                // Others than ETH_P_ALL do not see what goes.
+                SockProtocol::EthAll,
+            );
+            let socket = socket.context(what)?;
+            setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES).context(what)?;
+            setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context(what)?;
+            Ok(Watch {
+                socket,
+                client_devices: ["front", wire::DEVICE].map(|name| if_nametoindex(name).ok()),
+                origin_device: if_nametoindex("back").context(what)?,
+            })
+        })
+    }
+
+    /// Takes what has been seen since the last call, without waiting.
+    pub fn take(&self, packets: &mut Vec<Packet>) -> Result<()> {
+        let mut headers = [0; HEADERS_BYTES];
+        let mut control = cmsg_space!(TimeSpec);
+        loop {
+            let mut parts = [IoSliceMut::new(&mut headers)];
+            let received = recvmsg::<LinkAddr>(
+                self.socket.as_raw_fd(),
+                &mut parts,
+                Some(&mut control),
+                MsgFlags::MSG_DONTWAIT,
+            );
+            let (length, address, at) = match received {
+                Err(Errno::EAGAIN | Errno::EINTR) => return Ok(()),
+                Err(error) => return Err(Error::failed("cannot take a packet", error)),
+                Ok(received) => {
+                    let stamps = received.cmsgs().context("a packet has no time")?;
+                    let mut stamps = stamps.filter_map(|message| match message {
+                        ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
+                        _ => None,
+                    });
+                    (received.bytes, received.address, stamps.next())
+                }
+            };
+            let place = address.and_then(|address| self.place(&address));
+            if let (Some(place), Some(at), true) = (place, at, has_data(&headers[..length])) {
+                packets.push(Packet { place, at });
+            }
+        }
+    }
+
+    fn place(&self, address: &LinkAddr) -> Option<Place> {
+        let device = address.ifindex() as u32;
+        let goes = address.pkttype() == libc::PACKET_OUTGOING;
+        if device == self.origin_device {
+            return Some(if goes {
+                Place::OriginOut
+            } else {
+                Place::OriginIn
+            });
+        }
+        let clients = self.client_devices.contains(&Some(device));
+        clients.then_some(if goes {
+            Place::ClientOut
+        } else {
+            Place::ClientIn
+        })
+    }
+}
+
+/// Whether an IPv4 packet is one of TCP with data.
+fn has_data(packet: &[u8]) -> bool {
+    let &[first, _, high, low, ..] = packet else {
+        return false;
+    };
+    let header = usize::from(first & 0x0f) * 4;
+    let (Some(&protocol), Some(&offset)) = (packet.get(9), packet.get(header + 12)) else {
+        return false;
+    };
+    let total = usize::from(u16::from_be_bytes([high, low]));
+    let headers = header + usize::from(offset >> 4) * 4;
+    first >> 4 == 4 && protocol == libc::IPPROTO_TCP as u8 && total > headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// IPv4 and TCP with this many bytes of options and data.
+    fn packet(options: u8, data: u16) -> Vec<u8> {
+        let tcp = 20 + options;
+        let mut packet = vec![0; 20 + usize::from(tcp)];
+        packet[0] = 0x45;
+        packet[2..4].copy_from_slice(&(20 + u16::from(tcp) + data).to_be_bytes());
+        packet[9] = 6;
+        packet[20 + 12] = (tcp / 4) << 4;
+        packet
+    }
+
+    #[test]
+    fn acknowledgments_have_no_data() {
+        assert!(!has_data(&packet(12, 0)));
+        assert!(has_data(&packet(12, 1)));
+        assert!(has_data(&packet(0, 64_000)));
+    }
+
+    #[test]
+    fn what_is_not_tcp_over_ipv4_has_none() {
+        let mut udp = packet(0, 10);
+        udp[9] = 17;
+        assert!(!has_data(&udp));
+        let mut newer = packet(0, 10);
+        newer[0] = 0x65;
+        assert!(!has_data(&newer));
+        assert!(!has_data(&packet(0, 10)[..30]));
+        assert!(!has_data(&[]));
+    }
+}
