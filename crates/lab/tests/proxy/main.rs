@@ -3,6 +3,7 @@
 mod clients;
 mod matrix;
 mod origin;
+mod rr02;
 mod scale;
 mod sockmap;
 

@@ -453,3 +453,44 @@ pub fn run(args: &Args) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::bed::Received;
+
+    fn crowd() -> Crowd {
+        Crowd {
+            contender: Contender::Weir,
+            size: Size(1024),
+            connections: 40,
+            rate_per_s: Some(800.0),
+        }
+    }
+
+    #[test]
+    fn fifteen_of_forty_that_go_to_the_origin_are_tunnels() {
+        let loads = crowd().loads(Side::Passed, true);
+        let shares: Vec<_> = loads
+            .iter()
+            .map(|load| (load.connections, load.rate_per_s))
+            .collect();
+        assert_eq!(shares, [(25, Some(500.0)), (15, Some(300.0))]);
+        assert!(matches!(loads[1].ask.way, Way::Connect(_)));
+        assert!(loads.iter().all(|load| !load.ask.cacheable));
+    }
+
+    #[test]
+    fn a_hit_that_went_to_the_origin_is_an_error() {
+        let seen = |cacheable_replies| Seen {
+            served: Vec::new(),
+            span: Duration::ZERO,
+            busy: Duration::ZERO,
+            others: Duration::ZERO,
+            received: Received::default(),
+            cacheable_replies,
+        };
+        assert!(check_hits(&seen(0), Contender::Weir).is_ok());
+        assert!(check_hits(&seen(1), Contender::Weir).is_err());
+    }
+}
