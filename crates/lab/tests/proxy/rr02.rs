@@ -1,5 +1,7 @@
 //! `weir-lab proxy-mixed` and `proxy-delay` in short.
 
+use std::sync::Mutex;
+
 use weir_lab::experiments::proxy_bench::Size;
 use weir_lab::experiments::proxy_mixed::{Pace, Side};
 use weir_lab::experiments::{proxy_delay, proxy_mixed};
@@ -7,11 +9,15 @@ use weir_lab::proxy::contender::{Contender, Mode};
 
 use super::{namespace, weir};
 
+/// The proxy's core has one meter.
+static CORE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn hits_and_passed_transfers_are_served_side_by_side() {
     if namespace("root").is_none() {
         return;
     }
+    let _core = CORE.lock();
     let out = tempfile::tempdir().unwrap();
     let args = proxy_mixed::Args {
         sizes: vec![Size(64 << 10)],
@@ -52,6 +58,7 @@ fn packets_are_seen_to_come_and_to_go_in_both_modes() {
     if namespace("root").is_none() {
         return;
     }
+    let _core = CORE.lock();
     let out = tempfile::tempdir().unwrap();
     let args = proxy_delay::Args {
         modes: vec![Mode::Http, Mode::Tunnel],
