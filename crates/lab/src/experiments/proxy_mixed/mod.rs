@@ -296,15 +296,15 @@ impl Experiment<'_> {
     fn find_rate(&mut self, side: Side, size: Size) -> Result<f64> {
         let mut rate = FIRST_RATE;
         for _ in 0..RATE_STEPS {
-            rate *= self.args.share / self.busy_at(rate, side, size)?;
+            rate = self.better_rate(rate, side, size)?;
         }
-        let windows = (0..LAST_WINDOWS).map(|_| self.busy_at(rate, side, size));
-        let busy = Spread::of(windows.collect::<Result<Vec<f64>>>()?.into_iter());
-        Ok(rate * self.args.share / busy.median)
+        let windows = (0..LAST_WINDOWS).map(|_| self.better_rate(rate, side, size));
+        let rates = windows.collect::<Result<Vec<f64>>>()?;
+        Ok(Spread::of(rates.into_iter()).median)
     }
 
-    /// Share of its core that the first contender takes for so many requests/s of one side.
-    fn busy_at(&mut self, rate: f64, side: Side, size: Size) -> Result<f64> {
+    /// By what a request costs at this rate.
+    fn better_rate(&mut self, rate: f64, side: Side, size: Size) -> Result<f64> {
         let crowd = Crowd {
             contender: self.args.contenders[0],
             size,
@@ -313,9 +313,13 @@ impl Experiment<'_> {
         };
         let loads = crowd.loads(side, true);
         let seen = self.rig.run(0, &loads, self.args.span())?;
-        let busy = seen.busy.as_secs_f64() / seen.span.as_secs_f64();
-        // A window without any work would ask for an endless rate.
-        Ok(busy.max(0.01))
+        let replies: f64 = seen.served.iter().map(|one| one.replies).sum();
+        let busy = seen.busy.as_secs_f64();
+        if replies < 1.0 || busy == 0.0 {
+            let cause = format!("{replies} replies in {busy} s of CPU time");
+            return Err(Error::failed("cannot tell what a request costs", cause));
+        }
+        Ok(self.args.share * replies / busy)
     }
 
     fn measure(&mut self, line: &Line, added: f64) -> Result<Row> {
