@@ -44,6 +44,8 @@ const RATE_STEPS: usize = 3;
 const FIRST_RATE: f64 = 2_000.0;
 /// Windows from which the last step is taken, as what else the machine does may fall into some.
 const LAST_WINDOWS: usize = 5;
+/// Less than this share of the core is not told from what other programs do there.
+const LEAST_BUSY: f64 = 0.01;
 
 /// Arguments of `weir-lab proxy-mixed`.
 #[derive(Debug, Clone, clap::Args)]
@@ -262,6 +264,9 @@ impl Experiment<'_> {
         };
         for &size in &args.sizes {
             experiment.fill_caches(size)?;
+            if !args.paces.contains(&Pace::Paced) {
+                continue;
+            }
             let rates = Rates {
                 size,
                 hits: experiment.find_rate(Side::Hits, size)?,
@@ -314,12 +319,12 @@ impl Experiment<'_> {
         let loads = crowd.loads(side, true);
         let seen = self.rig.run(0, &loads, self.args.span())?;
         let replies: f64 = seen.served.iter().map(|one| one.replies).sum();
-        let busy = seen.busy.as_secs_f64();
-        if replies < 1.0 || busy == 0.0 {
-            let cause = format!("{replies} replies in {busy} s of CPU time");
+        if replies < 1.0 {
+            let cause = format!("no reply in {:?}", seen.span);
             return Err(Error::failed("cannot tell what a request costs", cause));
         }
-        Ok(self.args.share * replies / busy)
+        let busy = seen.busy.max(seen.span.mul_f64(LEAST_BUSY));
+        Ok(self.args.share * replies / busy.as_secs_f64())
     }
 
     fn measure(&mut self, line: &Line, added: f64) -> Result<Row> {
