@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{Connection, Message, Origin, PATIENCE, chunked, connect, pattern};
+use socket2::SockRef;
 use weir_core::proxy::{FinishOnAbort, Mode, Proxy};
 use weir_proxy::Server;
 
@@ -474,4 +475,132 @@ fn the_cache_holds_no_more_than_its_size() {
     wait_until("one is kept", || {
         count(&proxy, "cache_stored") == stored + 1
     });
+}
+
+/// Asks, reads the half that the server sends first, and leaves with a RST: a plain end would only
+/// say that it asks no more.
+fn leave_after_half(proxy: &Server) {
+    let (mut client, _, _) = begin(proxy);
+    client.0.read_exact(&mut vec![0; LARGE / 4]).unwrap();
+    let socket = SockRef::from(client.0.get_ref());
+    socket.set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+#[test]
+fn a_share_decides_by_how_much_of_a_reply_was_there_when_its_client_went() {
+    for (share, is_finished) in [(50, true), (51, false)] {
+        let (origin, _, go) = halting(LARGE, FRESH);
+        let proxy = Server::start(Proxy {
+            finish_on_abort: FinishOnAbort::Share(share),
+            ..settings(origin.address)
+        })
+        .unwrap();
+        leave_after_half(&proxy);
+        if !is_finished {
+            // The server is never told to go on.
+            wait_until("it is given up", || count(&proxy, "transfers_broken") > 0);
+            wait_until("its memory is free", || proxy.cache_bytes() == 0);
+            assert_eq!(count(&proxy, "cache_stored"), 0);
+            continue;
+        }
+        // Its client is gone for the proxy, too, before the rest comes.
+        wait_until("the client is gone", || {
+            count(&proxy, "clients_closed") == 1
+        });
+        go.send(()).unwrap();
+        wait_until("it is finished", || count(&proxy, "cache_stored") == 1);
+        assert_eq!(count(&proxy, "cache_finished"), 1);
+        assert!(connect(proxy.address()).get("/a").body == pattern(LARGE));
+    }
+}
+
+#[test]
+fn a_time_decides_by_how_long_a_reply_takes_after_its_client_went() {
+    for (time, is_finished) in [(PATIENCE, true), (Duration::from_millis(100), false)] {
+        let (origin, _, go) = halting(LARGE, FRESH);
+        let proxy = Server::start(Proxy {
+            finish_on_abort: FinishOnAbort::Time(time),
+            ..settings(origin.address)
+        })
+        .unwrap();
+        drop(begin(&proxy));
+        wait_until("the client is gone", || {
+            count(&proxy, "clients_closed") == 1
+        });
+        if is_finished {
+            go.send(()).unwrap();
+            wait_until("it is finished", || count(&proxy, "cache_stored") == 1);
+            assert!(connect(proxy.address()).get("/a").body == pattern(LARGE));
+        } else {
+            wait_until("its memory is free", || proxy.cache_bytes() == 0);
+            assert_eq!(count(&proxy, "cache_stored"), 0);
+            drop(go);
+        }
+    }
+}
+
+#[test]
+fn one_client_waits_until_a_stale_reply_is_confirmed_and_the_others_get_it_stale() {
+    let (go, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let fields = "Cache-Control: max-age=0, stale-while-revalidate=60\r\nETag: \"one\"";
+    let (origin, requests) = counting(move |connection, _, number| {
+        match number {
+            0 => connection.send(with_length(fields, b"hello")),
+            _ => {
+                wait.lock().unwrap().recv().unwrap();
+                let fields = "Cache-Control: max-age=60\r\nETag: \"one\"";
+                connection.send(format!("HTTP/1.1 304 Not Modified\r\n{fields}\r\n\r\n"));
+            }
+        }
+        true
+    });
+    let proxy = caching(&origin);
+    connect(proxy.address()).get("/a");
+    let mut first = connect(proxy.address());
+    first.send("GET /a HTTP/1.1\r\nHost: test\r\n\r\n");
+    wait_until("it asks the server", || {
+        requests.load(Ordering::SeqCst) == 2
+    });
+    for _ in 0..5 {
+        let stale = connect(proxy.address()).get("/a");
+        assert_eq!(stale.body, b"hello");
+        assert!(cache_status(&stale).starts_with("weir; hit"), "{stale:?}");
+    }
+    assert_eq!(requests.load(Ordering::SeqCst), 2, "one asks for all");
+    go.send(()).unwrap();
+    let confirmed = first.reply(false);
+    assert_eq!(confirmed.body, b"hello");
+    assert_eq!(cache_status(&confirmed), "weir; fwd=stale; fwd-status=304");
+    let fresh = connect(proxy.address()).get("/a");
+    assert!(cache_status(&fresh).starts_with("weir; hit"), "{fresh:?}");
+    assert_eq!(requests.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_forward_proxy_keeps_replies_by_the_host_that_they_are_from() {
+    let origins = [b"one", b"two"].map(|body| replying(with_length(FRESH, body)));
+    let mut settings = settings(origins[0].0.address);
+    settings.mode = Mode::Forward;
+    settings.backends = Vec::new();
+    let proxy = Server::start(settings).unwrap();
+    let mut client = connect(proxy.address());
+    for round in 0..3 {
+        for ((origin, requests), body) in origins.iter().zip([b"one", b"two"]) {
+            let host = origin.address;
+            for target in [format!("http://{host}/a"), format!("HTTP://{host}/a")] {
+                let reply = client.ask(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+                assert_eq!(&reply.body[..], body, "{round} {target}");
+            }
+            assert_eq!(requests.load(Ordering::SeqCst), 1, "{round}");
+        }
+    }
+    assert_eq!(count(&proxy, "cache_hits"), 10);
+    // What `Host` says is nothing to a target that names its server (RFC 9112 Section 3.2.2).
+    let [(one, _), (two, _)] = &origins;
+    let (one, two) = (one.address, two.address);
+    let reply = client.ask(&format!(
+        "GET http://{one}/a HTTP/1.1\r\nHost: {two}\r\n\r\n"
+    ));
+    assert!(reply.status() == 400 || reply.body == b"one", "{reply:?}");
 }
