@@ -50,6 +50,9 @@ pub struct Args {
     /// Threads of the proxy [default: its own]
     #[arg(long)]
     pub threads: Option<u32>,
+    /// Memory for replies that the proxy keeps, in reverse and forward; half of them may be kept
+    #[arg(long, value_name = "SIZE")]
+    pub cache: Option<String>,
     /// The weir program [default: beside weir-lab, else from PATH]
     #[arg(long, value_name = "PATH")]
     pub weir: Option<PathBuf>,
@@ -199,14 +202,14 @@ pub fn measure(args: &Args) -> Result<Matrix> {
                 clients: args.clients,
                 patience: Duration::from_secs(args.patience),
             };
-            rows.push(netns.run(|| case(&settings, engine, args.threads, &weir))?);
+            rows.push(netns.run(|| case(&settings, engine, args, &weir))?);
         }
     }
     Ok(Matrix { seed, rows })
 }
 
 /// A tenth of the transfers lets the proxy reach its size; it must not grow from there.
-fn case(settings: &Settings, engine: &str, threads: Option<u32>, weir: &Path) -> Result<Row> {
+fn case(settings: &Settings, engine: &str, args: &Args, weir: &Path) -> Result<Row> {
     let listener = || TcpListener::bind("0.0.0.0:0").context("the origin cannot listen");
     let first = listener()?;
     let port = first.local_addr().context("the origin is nowhere")?.port();
@@ -224,8 +227,12 @@ fn case(settings: &Settings, engine: &str, threads: Option<u32>, weir: &Path) ->
     if mode != "forward" {
         arguments.extend(["--backend".into(), format!("127.0.0.1:{port}")]);
     }
-    if let Some(threads) = threads {
+    if let Some(threads) = args.threads {
         arguments.extend(["--threads".into(), threads.to_string()]);
+    }
+    let is_http = matches!(settings.traffic, Traffic::Reverse | Traffic::Forward);
+    if let Some(size) = args.cache.as_ref().filter(|_| is_http) {
+        arguments.extend(["--cache".into(), size.clone()]);
     }
     let subject = Subject::start(weir, &arguments)?;
     let before = process::rss_kib(subject.pid())?;

@@ -6,7 +6,7 @@ use weir_lab::matrix::Traffic;
 use super::{namespace, weir};
 
 /// Runs some thousand transfers; each run has a seed of its own, which a failure names.
-fn expect_no_fault(traffic: Traffic) {
+fn expect_no_fault(traffic: Traffic, cache: Option<&str>) {
     if namespace("root").is_none() {
         return;
     }
@@ -20,6 +20,7 @@ fn expect_no_fault(traffic: Traffic) {
         clients: 128,
         patience: 20,
         threads: None,
+        cache: cache.map(String::from),
         weir: Some(weir().clone()),
         json: false,
     };
@@ -35,20 +36,25 @@ fn expect_no_fault(traffic: Traffic) {
 
 #[test]
 fn tcp_connections_keep_every_byte_and_every_end() {
-    expect_no_fault(Traffic::Tcp);
+    expect_no_fault(Traffic::Tcp, None);
 }
 
 #[test]
 fn connect_tunnels_keep_every_byte_and_every_end() {
-    expect_no_fault(Traffic::Connect);
+    expect_no_fault(Traffic::Connect, None);
 }
 
 #[test]
 fn requests_to_backends_and_their_replies_keep_every_byte() {
-    expect_no_fault(Traffic::Reverse);
+    expect_no_fault(Traffic::Reverse, None);
 }
 
 #[test]
 fn requests_to_any_server_and_their_replies_keep_every_byte() {
-    expect_no_fault(Traffic::Forward);
+    expect_no_fault(Traffic::Forward, None);
+}
+
+#[test]
+fn replies_that_are_kept_on_their_way_keep_every_byte() {
+    expect_no_fault(Traffic::Reverse, Some("64MiB"));
 }

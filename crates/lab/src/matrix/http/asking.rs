@@ -126,7 +126,7 @@ impl Asking {
         speech: &mut Speech,
     ) -> Result<(), Fault> {
         match status {
-            103 if exchange.hints => Ok(()),
+            103 if exchange.hints && !exchange.is_old => Ok(()),
             100 if exchange.habit == Habit::Continue && self.holds_back => {
                 self.holds_back = false;
                 exchange.ask_body(speech);
@@ -138,8 +138,13 @@ impl Asking {
     }
 
     /// Whether the proxy may end the connection after this reply.
-    fn may_close(exchange: &Exchange, reply: &Reply) -> bool {
-        reply.refused.is_some() || exchange.ends_with_connection() || exchange.habit.replies_early()
+    fn may_close(&self, exchange: &Exchange) -> bool {
+        let is_last = self.fates.len() as u64 + 1 == self.call.exchanges;
+        self.reply.refused.is_some()
+            || exchange.ends_with_connection()
+            || exchange.habit.replies_early()
+            // To HTTP/1.0 a proxy that clients know of keeps none open (RFC 9112, Appendix C.2.2).
+            || exchange.is_old && (is_last || self.absolute)
     }
 
     fn settle(&mut self, fate: Fate, speech: &mut Speech) {
@@ -275,7 +280,7 @@ impl Listener for Asking {
         let connection = field(reply.headers, "Connection");
         let closes = connection.is_some_and(|value| value.eq_ignore_ascii_case("close"));
         self.reply = Reply { refused, closes };
-        if closes && !Self::may_close(&exchange, &self.reply) {
+        if closes && !self.may_close(&exchange) {
             return Err(self.fault(Kind::WrongEnd, "the proxy ends what may go on"));
         }
         if let (101, Habit::Upgrade { hasty: false }) = (status, exchange.habit) {

@@ -113,6 +113,8 @@ impl Habit {
 pub struct Exchange {
     /// Unique in a run.
     pub id: u64,
+    /// The run: a cache must not take the exchange of another for this one.
+    pub run: u64,
     /// GET, HEAD, POST or PUT.
     pub method: &'static str,
     /// The request's body.
@@ -123,6 +125,10 @@ pub struct Exchange {
     pub reply: Framing,
     /// What comes when.
     pub habit: Habit,
+    /// The client speaks HTTP/1.0: it knows no chunks and no interim replies.
+    pub is_old: bool,
+    /// The reply may be kept.
+    pub is_kept: bool,
     /// The origin ends its connection after the reply, and says so.
     pub closes: bool,
     /// An interim reply goes first.
@@ -135,14 +141,18 @@ impl Exchange {
     /// The exchange of this number; `last` on its connection.
     pub fn new(seed: u64, id: u64, last: bool) -> Exchange {
         let mut rng = plan::rng(!seed, id);
-        if last && rng.u32(..6) == 0 {
-            return Exchange::upgrade(&mut rng, id);
+        let is_old = is_old(seed, id / MOST);
+        if last && !is_old && rng.u32(..6) == 0 {
+            return Exchange {
+                run: seed,
+                ..Exchange::upgrade(&mut rng, id)
+            };
         }
         let (method, request) = match rng.u32(..10) {
             0..5 => ("GET", Framing::None),
             5 => ("HEAD", Framing::None),
-            6 => ("PUT", framing(&mut rng)),
-            _ => ("POST", framing(&mut rng)),
+            6 => ("PUT", request_framing(&mut rng, is_old)),
+            _ => ("POST", request_framing(&mut rng, is_old)),
         };
         let (status, reply) = match rng.u32(..20) {
             0 => (204, Framing::None),
@@ -152,11 +162,17 @@ impl Exchange {
         };
         Exchange {
             id,
+            run: seed,
             method,
             request,
             status,
             reply,
-            habit: Habit::of(&mut rng, request),
+            habit: match Habit::of(&mut rng, request) {
+                habit if is_old && habit.expects() => Habit::Plain,
+                habit => habit,
+            },
+            is_old,
+            is_kept: rng.bool(),
             closes: matches!(reply, Framing::Close(_)) || rng.u32(..12) == 0,
             hints: rng.u32(..20) == 0,
             cut: cut(&mut rng),
@@ -166,11 +182,14 @@ impl Exchange {
     fn upgrade(rng: &mut Rng, id: u64) -> Exchange {
         Exchange {
             id,
+            run: 0,
             method: "GET",
             request: Framing::Close(plan::size(rng)),
             status: 101,
             reply: Framing::Close(plan::size(rng)),
             habit: Habit::Upgrade { hasty: rng.bool() },
+            is_old: false,
+            is_kept: false,
             closes: true,
             hints: rng.u32(..20) == 0,
             cut: cut(rng),
@@ -202,7 +221,11 @@ impl Exchange {
 
     /// Whether the connection's end is the reply's end, so that only a RST tells that it broke off.
     pub fn ends_with_connection(&self) -> bool {
-        matches!(self.reply, Framing::Close(_))
+        match self.reply {
+            Framing::Close(_) => true,
+            Framing::Chunked(..) => self.is_old && !self.is_bodiless(),
+            Framing::None | Framing::Length(_) => false,
+        }
     }
 
     /// The request's head, to `authority`; with `absolute` in the form for a forward proxy.
@@ -211,14 +234,19 @@ impl Exchange {
             true => format!("http://{authority}"),
             false => String::new(),
         };
-        let (method, id, last) = (self.method, self.id, u8::from(last));
+        let (method, id, last, run) = (self.method, self.id, u8::from(last), self.run);
         let field = match self.habit {
             Habit::Upgrade { .. } => "Connection: upgrade\r\nUpgrade: pattern\r\n".into(),
             habit if habit.expects() => self.request.field() + "Expect: 100-continue\r\n",
             _ => self.request.field(),
         };
+        let (version, keep) = match (self.is_old, last) {
+            (false, _) => ("1.1", ""),
+            (true, 0) => ("1.0", "Connection: keep-alive\r\n"),
+            (true, _) => ("1.0", ""),
+        };
         speech.say(format!(
-            "{method} {origin}/{id}/{last} HTTP/1.1\r\nHost: {authority}\r\n{field}\r\n"
+            "{method} {origin}/{id}/{last}?{run} HTTP/{version}\r\nHost: {authority}\r\n{keep}{field}\r\n"
         ));
     }
 
@@ -238,9 +266,13 @@ impl Exchange {
             (_, true) => "Connection: close\r\n",
             (_, false) => "",
         };
+        let kept = match self.is_kept {
+            true => "Cache-Control: max-age=60\r\n",
+            false => "",
+        };
         let (status, id, field) = (self.status, self.id, self.reply.field());
         speech.say(format!(
-            "HTTP/1.1 {status} Fine\r\nX-Exchange: {id}\r\n{close}{field}\r\n"
+            "HTTP/1.1 {status} Fine\r\nX-Exchange: {id}\r\n{kept}{close}{field}\r\n"
         ));
         if !self.is_bodiless() {
             self.reply.say_body(self.replied(), speech);
@@ -259,6 +291,18 @@ fn cut(rng: &mut Rng) -> Option<(u64, Leave)> {
         0 => Some((rng.u64(..1000), Leave::Reset)),
         1 => Some((rng.u64(..1000), Leave::Close)),
         _ => None,
+    }
+}
+
+/// Whether the client of a call speaks HTTP/1.0.
+fn is_old(seed: u64, call: u64) -> bool {
+    plan::rng(seed.rotate_left(7), call).u32(..6) == 0
+}
+
+fn request_framing(rng: &mut Rng, is_old: bool) -> Framing {
+    match framing(rng) {
+        Framing::Chunked(bytes, _) if is_old => Framing::Length(bytes),
+        framing => framing,
     }
 }
 

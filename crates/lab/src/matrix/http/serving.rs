@@ -160,8 +160,9 @@ impl Listener for Serving {
     }
 }
 
-/// `/ID/LAST`.
+/// `/ID/LAST?RUN`.
 fn numbers(path: &str) -> Option<(u64, bool)> {
+    let (path, _) = path.split_once('?')?;
     let (id, last) = path.strip_prefix('/')?.split_once('/')?;
     Some((id.parse().ok()?, last == "1"))
 }
