@@ -163,3 +163,37 @@ fn a_client_that_ends_before_its_request_does_still_gets_the_reply_that_has_begu
     drop(client);
     server.join().unwrap();
 }
+
+/// An error is told to one call only: here to the send of the request's body, and the reader of the
+/// reply sees an end.
+#[test]
+fn a_reset_that_the_upload_meets_first_is_no_end_of_the_reply() {
+    for engine in [Engine::Auto, Engine::Copy, Engine::Splice] {
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut settings = settings(Mode::Reverse, &[listener.local_addr().unwrap()]);
+        settings.engine = engine;
+        let proxy = Server::start(settings).unwrap();
+        let server = thread::spawn(move || {
+            let mut server = Connection::new(listener.accept().unwrap().0);
+            server.head().unwrap();
+            server.send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nonly this");
+            wait.recv().unwrap();
+            leave_with_reset(&server);
+        });
+        let mut client = connect(proxy.address());
+        client.send("PUT /x HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000000\r\n\r\n");
+        let mut sender = client.0.get_ref().try_clone().unwrap();
+        // Until the upload stands still: nobody reads it.
+        sender
+            .set_write_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        while sender.write(&[b'x'; 100_000]).is_ok() {}
+        assert_eq!(client.head().unwrap().status(), 200);
+        go.send(()).unwrap();
+        let (rest, end) = rest(&mut client);
+        assert_eq!(rest, "only this");
+        assert_eq!(end, Err(ErrorKind::ConnectionReset), "{engine:?}");
+        server.join().unwrap();
+    }
+}

@@ -112,6 +112,8 @@ pub struct End {
     pub outcome: Outcome,
     /// When something last moved.
     pub moved: Clock,
+    /// A write has failed: what came before the RST is still to be read.
+    refused: bool,
     heard: u64,
     speaking: Gait,
     hearing: Gait,
@@ -136,6 +138,7 @@ impl End {
             cut,
             outcome: Outcome::default(),
             moved: now,
+            refused: false,
             heard: 0,
             speaking: Gait::new(manner.speaking),
             hearing: Gait::new(manner.hearing),
@@ -209,6 +212,8 @@ impl End {
             piece = piece.min((at - self.heard) as usize);
         }
         match self.socket.read(&mut room.buffer[..piece]) {
+            // The error was told to the write that failed.
+            Ok(0) if self.refused => self.outcome.reset = true,
             Ok(0) => {
                 self.outcome.eof = true;
                 self.ear.ended(&mut self.speech)?;
@@ -230,7 +235,7 @@ impl End {
     }
 
     fn say(&mut self, room: &mut Room<'_>) -> bool {
-        if self.outcome.finished {
+        if self.outcome.finished || self.refused {
             return false;
         }
         if self.speech.is_over() {
@@ -256,7 +261,12 @@ impl End {
                 self.speaking.ready = false;
                 return false;
             }
-            Err(_) => self.outcome.reset = true,
+            Err(_) => {
+                self.refused = true;
+                self.hearing.ready = true;
+                // There is no more to read.
+                self.outcome.reset = self.outcome.eof;
+            }
         }
         true
     }

@@ -26,6 +26,9 @@ pub struct TcpStream {
     fd: OwnedFd,
     source: Rc<Source>,
     handle: Handle,
+    /// The error that was told to another than a read. The kernel tells it once: a read after that
+    /// finds an end.
+    failed: Cell<Option<Errno>>,
 }
 
 impl TcpStream {
@@ -34,6 +37,7 @@ impl TcpStream {
             fd,
             source: Rc::new(Source::new()),
             handle,
+            failed: Cell::new(None),
         }
     }
 
@@ -228,11 +232,21 @@ impl TcpStream {
         registered.is_ok()
     }
 
-    /// Why it is over.
+    /// Why it is over. Who reads on finds no end instead of that.
     pub fn take_error(&self) -> io::Error {
         match sockopt::socket_error(&self.fd) {
             Ok(Ok(())) => io::ErrorKind::ConnectionReset.into(),
-            Ok(Err(error)) | Err(error) => error.into(),
+            Ok(Err(error)) | Err(error) => {
+                self.note_failure(error);
+                error.into()
+            }
+        }
+    }
+
+    /// EPIPE says that the peer has ended in order before, or that an error was told already.
+    fn note_failure(&self, error: Errno) {
+        if error != Errno::PIPE {
+            self.failed.set(Some(error));
         }
     }
 
@@ -252,7 +266,23 @@ impl TcpStream {
                 Ok(None)
             }
             Err(Errno::INTR) => Ok(None),
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                if direction == Direction::Write {
+                    self.note_failure(error);
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Whether an end that was read is one, and not a failure that another was told.
+    ///
+    /// # Errors
+    /// That failure.
+    pub fn check_end(&self) -> io::Result<()> {
+        match self.failed.get() {
+            None => Ok(()),
+            Some(error) => Err(error.into()),
         }
     }
 
@@ -264,6 +294,9 @@ impl TcpStream {
         let capacity = buffer.len();
         let receive = |fd: BorrowedFd<'_>| Ok(rustix::net::recv(fd, buffer, RecvFlags::empty())?.1);
         let received = self.attempt(Direction::Read, receive)?;
+        if received == Some(0) && capacity > 0 {
+            self.check_end()?;
+        }
         if received.is_some_and(|bytes| bytes < capacity) {
             self.source.clear_after_short_read();
         }

@@ -23,6 +23,9 @@ pub fn begin(
         .attempt(Direction::Read, |fd| pipe.fill(fd, most))
         .map_err(Broken::From)?;
     let Some(length @ 1..) = filled else {
+        if filled.is_some() {
+            from.check_end().map_err(Broken::From)?;
+        }
         return Ok(Begun::Done(filled));
     };
     course.hold_back(length);
