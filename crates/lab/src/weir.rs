@@ -13,7 +13,8 @@ use crate::interrupt;
 use crate::netns::Netns;
 use crate::program;
 
-const START_LIMIT: Duration = Duration::from_secs(15);
+/// The kernel verifies the programs first, for seconds on a machine whose CPUs others use too.
+const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 

@@ -58,6 +58,8 @@ pub struct Line {
     pub spread: Vec<(f64, f64, f64)>,
     /// A marker at each point.
     pub markers: bool,
+    /// Small dots that nothing joins, instead of a line.
+    pub dots: bool,
 }
 
 impl Picture {
@@ -140,11 +142,14 @@ impl Panel {
         }
         for line in &self.lines {
             let stroke = colour(line.name).stroke_width(2);
-            let points: Vec<(f64, f64)> = line
-                .points
-                .iter()
-                .map(|&(x, y)| (x, y.max(bottom)))
-                .collect();
+            // A logarithmic axis has no place for 0: nothing was served, for example.
+            let has_place = |(_, y): &(f64, f64)| !self.logarithmic || *y > 0.0;
+            let points: Vec<(f64, f64)> = line.points.iter().copied().filter(has_place).collect();
+            if line.dots {
+                let dot = |at| Circle::new(at, 3, colour(line.name).filled());
+                chart.draw_series(points.iter().copied().map(dot))?;
+                continue;
+            }
             chart.draw_series(LineSeries::new(points.iter().copied(), stroke))?;
             let spread = line.spread.iter().map(|&(x, least, most)| {
                 PathElement::new(vec![(x, least.max(bottom)), (x, most.max(bottom))], stroke)

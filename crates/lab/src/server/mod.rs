@@ -117,7 +117,11 @@ impl Spec {
                     pool::Occupation::Spin => "of CPU",
                 };
                 let ms = f64::from(*service_us) / 1e3;
-                format!("pool of {workers} workers, {ms} ms {busy} each, backlog {backlog}")
+                let workers = match workers {
+                    1 => "one worker".to_string(),
+                    more => format!("{more} workers"),
+                };
+                format!("pool of {workers}, {ms} ms {busy} each, backlog {backlog}")
             }
             Program::Nginx => format!("nginx, one worker, backlog {backlog}"),
             Program::NginxWorkers(workers) => {

@@ -41,6 +41,11 @@ const BURSTS: Pattern = Pattern::Bursts {
 const BURSTS_MULTIPLE: f64 = 0.8;
 const STEP_BEFORE: f64 = 0.5;
 const STEP_AFTER: f64 = 4.0;
+/// Load before the window of each point, at least: a point is of the controller that has settled. How it gets there
+/// is the step's question.
+const LEAST_WARM_UP: Duration = Duration::from_secs(3);
+/// Share of the peak below which throughput has not settled after a step.
+const SETTLED_SHARE: f64 = 0.9;
 /// Load before the step.
 const BEFORE_STEP: Duration = Duration::from_secs(3);
 
@@ -148,7 +153,7 @@ pub struct Step {
     /// With the controller, or the kernel alone.
     pub controlled: bool,
     /// From the step to the end of the last 100 ms in which the 99th percentile of the wait was above twice the
-    /// target, in s.
+    /// target, or accepts/s below nine tenths of the peak, in s.
     pub settled_after_s: f64,
     /// The course.
     pub bins: Vec<Bin>,
@@ -241,7 +246,7 @@ fn base_load(args: &Args, stage: &Stage) -> Load {
         target: (stage.bed.server_address(false), PORT).into(),
         rate_per_s: 0.0,
         pattern: Pattern::Constant,
-        warm_up: args.common.warm_up(),
+        warm_up: args.common.warm_up().max(LEAST_WARM_UP),
         window: args.common.window(),
         timeout: TIMEOUT,
         kind: Kind::Rfc793,
@@ -315,9 +320,11 @@ impl Lab<'_> {
         let measured = self.run(controlled, &load)?;
         let bins = bins(&measured, load.window);
         let limit_ms = f64::from(2 * self.args.target_wait_ms);
-        let late = bins
-            .iter()
-            .rfind(|bin| bin.wait_p99_ms > limit_ms && bin.at_s >= 0.0);
+        let least_per_s = SETTLED_SHARE * self.peak.replies_per_s;
+        let unsettled = |bin: &&Bin| {
+            bin.at_s >= 0.0 && (bin.wait_p99_ms > limit_ms || bin.accepts_per_s < least_per_s)
+        };
+        let late = bins.iter().rfind(unsettled);
         let step = Step {
             controlled,
             settled_after_s: late.map_or(0.0, |bin| bin.at_s + BIN.as_secs_f64()),

@@ -384,6 +384,7 @@ fn line(name: usize, points: impl Iterator<Item = (f64, Spread)>) -> Line {
         points: points.iter().map(|(x, y)| (*x, y.median)).collect(),
         spread: points.iter().map(|(x, y)| (*x, y.least, y.most)).collect(),
         markers: true,
+        dots: false,
     }
 }
 

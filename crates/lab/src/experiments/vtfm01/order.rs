@@ -299,6 +299,7 @@ fn picture(results: &Results) -> Picture {
             lines: vec![Line {
                 name,
                 points: points.collect(),
+                dots: true,
                 ..Line::default()
             }],
             ..Panel::default()

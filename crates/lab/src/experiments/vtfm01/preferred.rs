@@ -348,7 +348,10 @@ fn tables(results: &Results) -> String {
 }
 
 fn picture(results: &Results) -> Picture {
-    let protections = [Protection::None, Protection::Policing, Protection::Priority];
+    let all = [Protection::None, Protection::Policing, Protection::Priority];
+    let measured = |protection: &Protection| results.by_clients(*protection).next().is_some();
+    let protections: Vec<Protection> = all.into_iter().filter(measured).collect();
+    let policing = protections.iter().position(|p| *p == Protection::Policing);
     let most = results
         .summaries
         .iter()
@@ -388,12 +391,12 @@ fn picture(results: &Results) -> Picture {
             Panel {
                 title: format!("Preferred client, KB/s, beside {most} greedy ones"),
                 x_title: "Rate to which the greedy class is policed, connections/s".into(),
-                lines: vec![line(1, by_rate.into_iter())],
+                lines: vec![line(policing.unwrap_or(0), by_rate.into_iter())],
                 marks: marks(),
                 ..Panel::default()
             },
         ],
-        names: protections.map(|p| p.name().to_string()).to_vec(),
+        names: protections.iter().map(|p| p.name().to_string()).collect(),
     }
 }
 
