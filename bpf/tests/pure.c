@@ -29,10 +29,16 @@ typedef _Bool bool;
 #include "../lib/admit.h"
 #include "../lib/cookie.h"
 #include "../lib/reply.h"
+#include "../lib/bucket.h"
 
 int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p)
 {
 	return packet_parse(frame, frame + len, len, l3, bpf_htons(ethertype), p);
+}
+
+u8 pure_bucket_take(u64 *next, u64 now_ns, const struct bucket_limit *limit)
+{
+	return bucket_take(next, now_ns, limit);
 }
 
 u8 pure_syn_verdict(const struct listener_policy *l, const struct queue_view *q, u8 waiting, u8 cookies,

@@ -9,14 +9,65 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
 use etherparse::PacketBuilder;
 use nix::sched::{CloneFlags, unshare};
+use weir_core::class::Class;
 use weir_core::listener::{Establish, Front, ListenAddress, Listener};
+use weir_core::prefix::{Prefix, parse_prefix};
 use weir_kernel::testrun::{Bench, Stage, Subject};
 
 const ROUNDS: usize = 41;
 const REPEAT: u32 = 200_000;
 
-struct Row {
-    name: &'static str,
+/// Masks and rules of the classes beside which a SYN is measured. All are looked up, for it is of the
+/// last one, whose bucket has room.
+const CLASSES: [(u32, u32); 7] = [
+    (1, 1),
+    (1, 10_000),
+    (4, 10),
+    (4, 10_000),
+    (8, 10_000),
+    (32, 100),
+    (32, 10_000),
+];
+
+/// Prefixes of so many lengths that the client is in none of, and one class for all others.
+fn classes(masks: u32, rules: u32) -> Vec<Class> {
+    let class = |n: u32| {
+        // The last mask is that of the class for all.
+        let lengths = masks.saturating_sub(1).max(1);
+        let (port, length) = (n % lengths / 16, 32 - n % lengths % 16);
+        let network = Ipv4Addr::from((10 << 24 | n << 4) >> (32 - length) << (32 - length));
+        Class {
+            from: vec![Prefix::new(network.into(), length as u8).expect("a length")],
+            to_port: (port > 0).then_some(1),
+            ..Class::new(format!("c{n}"))
+        }
+    };
+    let all = Class {
+        rate: Some(1e7),
+        burst: Some(10_000_000),
+        ..Class::new("all")
+    };
+    let others = if masks == 1 { 0 } else { rules - 1 };
+    let mut classes: Vec<Class> = (0..others).map(class).collect();
+    // Of one mask: prefixes of one length, of which the client's is one.
+    if masks == 1 {
+        classes = (0..rules.max(2) - 1).map(class).collect();
+        classes.truncate(rules as usize - 1);
+        classes.push(Class {
+            from: vec![parse_prefix("127.0.0.2").expect("an address")],
+            ..all
+        });
+        return classes;
+    }
+    // Different prefixes may become one where they are short.
+    let mut seen = std::collections::HashSet::new();
+    classes.retain(|class| seen.insert((class.from.clone(), class.to_port)));
+    classes.push(all);
+    classes
+}
+
+struct Row<'a> {
+    name: &'a str,
     stage: Stage,
     frame: Vec<u8>,
     action: i32,
@@ -37,11 +88,11 @@ fn main() {
         .map(|_| TcpStream::connect(("127.0.0.1", full_port)).expect("room for two"))
         .collect();
     let open_port = open.local_addr().unwrap().port();
-    let mut bench = Bench::load(&[
+    let listeners = [
         guarded("open", open_port, Establish::Reserv),
         guarded("full", full_port, Establish::Reserv),
-    ])
-    .expect("the benchmark loads");
+    ];
+    let mut bench = Bench::load(&listeners, &[]).expect("the benchmark loads");
     let rows = rows(open_port, full_port);
     println!(
         "ns per packet over an empty program; median of {ROUNDS} rounds of {REPEAT} packets\n"
@@ -59,6 +110,24 @@ fn main() {
     for row in rows.iter().filter(|row| wanted(row.name)) {
         missed += usize::from(!measure(&mut bench, row));
     }
+    for (masks, rules) in CLASSES {
+        let name = format!("SYN admitted, {rules} rules of {masks} masks");
+        if wanted(&name) {
+            let frame = syn(open_port);
+            let mut bench = Bench::load(&listeners, &classes(masks, rules)).expect("it loads");
+            let pass = -1;
+            missed += usize::from(!measure(
+                &mut bench,
+                &Row {
+                    name: &name,
+                    stage: Stage::Tc,
+                    frame,
+                    action: pass,
+                    limit_ns: 150.0 + 30.0 * f64::from(masks),
+                },
+            ));
+        }
+    }
     if missed > 0 {
         println!("\n{missed} over its limit");
         std::process::exit(1);
@@ -74,7 +143,7 @@ fn wanted(name: &str) -> bool {
     words.peek().is_none() || words.any(|word| name.contains(&word))
 }
 
-fn rows(open: u16, full: u16) -> Vec<Row> {
+fn rows(open: u16, full: u16) -> Vec<Row<'static>> {
     let (pass, redirect, xdp_pass, xdp_tx) = (-1, 7, 2, 3);
     let row = |name, stage, frame, action, limit_ns| Row {
         name,
@@ -133,7 +202,7 @@ fn floor(bench: &mut Bench, frame: &[u8]) -> f64 {
 }
 
 /// Prints one row; false when it is over its limit.
-fn measure(bench: &mut Bench, row: &Row) -> bool {
+fn measure(bench: &mut Bench, row: &Row<'_>) -> bool {
     let mut ns = |subject| {
         let (time, action) = bench
             .run(row.stage, subject, &row.frame, REPEAT)

@@ -9,7 +9,7 @@ use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags};
+use libbpf_rs::{MapCore, MapFlags, MapMut};
 use weir_core::class::{
     Class, Fields, Limit, MAX_CLASSES, MAX_MASKS, OTHER, OTHER_PRIORITY, OverRate, Place, Rules,
 };
@@ -17,7 +17,6 @@ use weir_core::config::too_many_fault;
 use weir_core::verdict::{Counters, VERDICTS};
 
 use crate::error::{Error, Result, of_libbpf};
-use crate::skel::GuardMaps;
 
 /// How long a controlled rate holds without renewal: its owner may be gone.
 pub const CONTROLLED_FOR: Duration = Duration::from_secs(5);
@@ -34,6 +33,31 @@ const TUPLE: usize = 40;
 const POLICY: usize = 24;
 /// Where the counters stand in struct class_state, checked there.
 const COUNTERS_AT: usize = 16;
+
+/// The maps of bpf/lib/classify.bpf.h and police.bpf.h, of whichever object has them.
+pub(crate) struct Tables<'a> {
+    pub class_active: &'a MapMut<'static>,
+    pub class_masks: &'a MapMut<'static>,
+    pub class_rules: &'a MapMut<'static>,
+    pub class_policies: &'a MapMut<'static>,
+    pub class_limits: &'a MapMut<'static>,
+    pub class_states: &'a MapMut<'static>,
+}
+
+/// The tables of a skeleton.
+macro_rules! tables {
+    ($maps:expr) => {
+        $crate::classes::Tables {
+            class_active: &$maps.class_active,
+            class_masks: &$maps.class_masks,
+            class_rules: &$maps.class_rules,
+            class_policies: &$maps.class_policies,
+            class_limits: &$maps.class_limits,
+            class_states: &$maps.class_states,
+        }
+    };
+}
+pub(crate) use tables;
 
 /// The classes of a guard.
 #[derive(Default)]
@@ -81,7 +105,7 @@ impl Classes {
     /// there is none of that name: then the class is kept, and no connection is of it.
     pub fn write(
         &mut self,
-        maps: &GuardMaps<'_>,
+        maps: &Tables<'_>,
         classes: &[Class],
         place: impl Fn(&str) -> Option<Place>,
     ) -> Result<Next> {
@@ -129,7 +153,7 @@ impl Classes {
     }
 
     /// The copy that was written is in force, and no packet sees the other one any more.
-    pub fn put_in_force(&mut self, maps: &GuardMaps<'_>, next: Next) -> Result<()> {
+    pub fn put_in_force(&mut self, maps: &Tables<'_>, next: Next) -> Result<()> {
         self.stale = std::mem::replace(&mut self.in_force, next.keys);
         (self.classes, self.slots, self.copy) = (next.classes, next.slots, next.copy);
         maps.class_active
@@ -138,11 +162,7 @@ impl Classes {
     }
 
     /// A class that stays keeps its slot; a new one starts with a full bucket and from zero.
-    fn assign_slots(
-        &self,
-        maps: &GuardMaps<'_>,
-        classes: &[Class],
-    ) -> Result<BTreeMap<String, u32>> {
+    fn assign_slots(&self, maps: &Tables<'_>, classes: &[Class]) -> Result<BTreeMap<String, u32>> {
         let kept = |class: &Class| Some((class.name.clone(), *self.slots.get(&class.name)?));
         let mut slots: BTreeMap<String, u32> = classes.iter().filter_map(kept).collect();
         // Slots of classes that go last: packets may still count there.
@@ -180,7 +200,7 @@ impl Classes {
     /// Sets or lifts a controlled rate. Returns whether [`OTHER`] is controlled now and was not.
     pub fn control(
         &mut self,
-        maps: &GuardMaps<'_>,
+        maps: &Tables<'_>,
         name: &str,
         limit: Option<&Limit>,
     ) -> Result<bool> {
@@ -201,7 +221,7 @@ impl Classes {
     }
 
     /// Counters of a class since it was first in force.
-    pub fn counters(&self, maps: &GuardMaps<'_>, name: &str) -> Result<Counters> {
+    pub fn counters(&self, maps: &Tables<'_>, name: &str) -> Result<Counters> {
         let slot = self.slot(name)?;
         let bytes = maps
             .class_states
@@ -249,7 +269,7 @@ pub struct ClassMaps<'a> {
 }
 
 impl<'a> ClassMaps<'a> {
-    pub(crate) fn of(maps: &'a GuardMaps<'_>) -> ClassMaps<'a> {
+    pub(crate) fn of(maps: &Tables<'a>) -> ClassMaps<'a> {
         ClassMaps {
             active: maps.class_active.as_fd(),
             masks: maps.class_masks.as_fd(),
@@ -264,7 +284,7 @@ fn mask_copy(copy: u32) -> u16 {
 }
 
 /// A full bucket, no limit of the controller's, and all counters zero.
-fn clear(maps: &GuardMaps<'_>, slot: u32) -> Result<()> {
+fn clear(maps: &Tables<'_>, slot: u32) -> Result<()> {
     let key = slot.to_ne_bytes();
     let state = vec![0u8; COUNTERS_AT + VERDICTS.len() * 8];
     maps.class_limits
@@ -273,7 +293,7 @@ fn clear(maps: &GuardMaps<'_>, slot: u32) -> Result<()> {
         .map_err(of_libbpf("make room for a class"))
 }
 
-fn write_masks(maps: &GuardMaps<'_>, masks: &[Fields], copy: u32) -> Result<()> {
+fn write_masks(maps: &Tables<'_>, masks: &[Fields], copy: u32) -> Result<()> {
     let mut bytes = vec![0u8; 8 + 2 * MAX_MASKS * TUPLE];
     for family in 0..2 {
         let own = masks
@@ -329,7 +349,7 @@ fn policy_of_other() -> [u8; POLICY] {
     bytes
 }
 
-fn write_policy(maps: &GuardMaps<'_>, copy: u32, slot: u32, policy: &[u8; POLICY]) -> Result<()> {
+fn write_policy(maps: &Tables<'_>, copy: u32, slot: u32, policy: &[u8; POLICY]) -> Result<()> {
     maps.class_policies
         .update(&(copy * SLOTS + slot).to_ne_bytes(), policy, MapFlags::ANY)
         .map_err(of_libbpf("write a class"))

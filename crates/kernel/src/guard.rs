@@ -15,7 +15,7 @@ use weir_core::policy::{Table, table};
 use weir_core::verdict::{Counters, VERDICTS, Verdict};
 
 use crate::attach::{Hook, link, link_header_len};
-use crate::classes::{ClassMaps, Classes};
+use crate::classes::{ClassMaps, Classes, tables};
 use crate::error::{Error, Result, of_errno, of_libbpf};
 use crate::listeners::{self, ListenSocket};
 use crate::probe;
@@ -118,7 +118,7 @@ impl Guard {
         let slots = self.assign_slots(listeners)?;
         let next = self
             .classes
-            .write(&self.skel.maps, classes, place(&slots))?;
+            .write(&tables!(self.skel.maps), classes, place(&slots))?;
         let other = self.classes.other_is_controlled();
         self.generation += 1;
         let generation = self.generation;
@@ -130,7 +130,7 @@ impl Guard {
             policy.generation = generation;
         })?;
         self.slots = slots;
-        self.classes.put_in_force(&self.skel.maps, next)
+        self.classes.put_in_force(&tables!(self.skel.maps), next)
     }
 
     /// Puts other classes in force, atomically for every packet; the listeners stay as they are.
@@ -138,7 +138,7 @@ impl Guard {
     pub fn set_classes(&mut self, classes: &[Class]) -> Result<()> {
         let next = self
             .classes
-            .write(&self.skel.maps, classes, place(&self.slots))?;
+            .write(&tables!(self.skel.maps), classes, place(&self.slots))?;
         let other = self.classes.other_is_controlled();
         let names = self.slots.iter();
         let marks: BTreeMap<u16, u8> = names
@@ -147,7 +147,7 @@ impl Guard {
         self.change_listeners(|l| {
             l.classes = marks.get(&l.counters).copied().unwrap_or(0);
         })?;
-        self.classes.put_in_force(&self.skel.maps, next)
+        self.classes.put_in_force(&tables!(self.skel.maps), next)
     }
 
     /// The classes in force, without those of proxies.
@@ -162,7 +162,7 @@ impl Guard {
     /// # Errors
     /// No such class.
     pub fn set_controlled_rate(&mut self, name: &str, limit: Option<&Limit>) -> Result<()> {
-        if self.classes.control(&self.skel.maps, name, limit)? {
+        if self.classes.control(&tables!(self.skel.maps), name, limit)? {
             // From now on each SYN is looked up.
             let classes = self.classes.list().to_vec();
             self.set_classes(&classes)?;
@@ -172,12 +172,12 @@ impl Guard {
 
     /// Counters of a class (or of `other`) on all of its listeners, since it was first in force.
     pub fn class_counters(&self, name: &str) -> Result<Counters> {
-        self.classes.counters(&self.skel.maps, name)
+        self.classes.counters(&tables!(self.skel.maps), name)
     }
 
     /// The class tables, for another BPF object that is to find the same classes.
     pub fn class_maps(&self) -> ClassMaps<'_> {
-        ClassMaps::of(&self.skel.maps)
+        ClassMaps::of(&tables!(self.skel.maps))
     }
 
     /// The classes in force with their slots: what `class_of()` in C returns. 0 is `other`.

@@ -2,11 +2,12 @@
 //! models in weir-core. Not used by weir itself.
 
 use weir_core::admit::{QueueView, Room};
+use weir_core::class::{Bucket, Limit};
 use weir_core::packet::Packet;
 use weir_core::verdict::{VERDICTS, Verdict};
 use weir_core::wait::Wait;
 
-use crate::skel::types::{listener_policy, siphash_key, syn_options, wait_state};
+use crate::skel::types::{bucket_limit, listener_policy, siphash_key, syn_options, wait_state};
 
 #[repr(C)]
 #[derive(Default)]
@@ -52,6 +53,7 @@ struct RawAnswer {
 
 unsafe extern "C" {
     fn pure_parse(frame: *const u8, len: u32, l3: u32, ethertype: u16, p: *mut RawPacket) -> i32;
+    fn pure_bucket_take(next: *mut u64, now_ns: u64, limit: *const bucket_limit) -> u8;
     fn pure_syn_verdict(
         l: *const listener_policy,
         q: *const RawView,
@@ -141,6 +143,16 @@ pub fn parse(frame: &[u8], l3: u32, ethertype: u16) -> Option<Packet> {
         header_len: p.header_len,
         tcp_len: p.tcp_len,
     })
+}
+
+/// `bucket_take()` of bpf/lib/bucket.h.
+pub fn bucket_take(bucket: &mut Bucket, now_ns: u64, limit: &Limit) -> bool {
+    let raw = bucket_limit {
+        interval: limit.interval,
+        tolerance: limit.tolerance,
+    };
+    // SAFETY: the word is exclusively ours, the limit lives through the call.
+    unsafe { pure_bucket_take(&mut bucket.next, now_ns, &raw) != 0 }
 }
 
 /// `syn_verdict()` of bpf/lib/admit.h.

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use weir_core::class::Class;
 use weir_core::listener::Listener;
 
+use crate::classes::{Classes, tables};
 use crate::error::{Error, Result, of_libbpf};
 use crate::guard::{Guard, fill_policy, tick_ns};
 use crate::skel::types;
@@ -38,6 +40,18 @@ impl Guard {
     /// Runs the tc program once on a frame of at least 14 bytes.
     pub fn judge_tc(&self, frame: &[u8]) -> Result<Judged> {
         judge(self.programs().0, frame)
+    }
+
+    /// Runs the tc program so many times on a frame that it leaves as it is (it passes or is dropped).
+    pub fn judge_tc_repeatedly(&self, frame: &[u8], times: u32) -> Result<()> {
+        let input = ProgramInput {
+            data_in: Some(frame),
+            repeat: times,
+            ..Default::default()
+        };
+        let run = self.programs().0.test_run(input);
+        run.map(|_| ())
+            .map_err(of_libbpf("run a program on a test packet"))
     }
 
     /// Runs the XDP program once on a frame of at least 14 bytes.
@@ -91,8 +105,9 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Loads the benchmark's programs with a policy for these listeners in force.
-    pub fn load(listeners: &[Listener]) -> Result<Bench> {
+    /// Loads the benchmark's programs with a policy for these listeners and classes in force. The
+    /// classes may name no listener.
+    pub fn load(listeners: &[Listener], classes: &[Class]) -> Result<Bench> {
         libbpf_rs::set_print(None);
         let failed = |e| of_libbpf("load the benchmark's BPF programs")(e);
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -113,7 +128,12 @@ impl Bench {
         const { assert!(size_of::<skel::types::policy>() == size_of::<types::policy>()) };
         let policy: *mut skel::types::policy = &mut bss.policies[bss.active as usize & 1];
         // SAFETY: both types are made from the same struct policy of bpf/abi.h, and of one size.
-        fill_policy(unsafe { &mut *policy.cast::<types::policy>() }, listeners)?;
+        let policy = unsafe { &mut *policy.cast::<types::policy>() };
+        fill_policy(policy, listeners)?;
+        let next = Classes::default().write(&tables!(skel.maps), classes, |_| None)?;
+        for (l, listener) in policy.listeners.iter_mut().zip(listeners) {
+            l.classes = next.mark(&listener.name, false);
+        }
         Ok(Bench { skel })
     }
 

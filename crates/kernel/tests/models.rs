@@ -5,6 +5,7 @@ use etherparse::{PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use weir_core::admit::{QueueView, Room};
+use weir_core::class::{Bucket, Limit};
 use weir_core::listener::{Admit, Establish, RejectSyn};
 use weir_core::packet;
 use weir_core::wait::Wait;
@@ -337,5 +338,29 @@ fn an_answer_is_a_sound_packet_the_other_way() {
                 Ok(())
             },
         )
+        .unwrap();
+}
+
+#[test]
+fn the_buckets_of_c_and_rust_let_the_same_connections_in() {
+    let rate = prop_oneof![Just(0.1), 0.1f64..10.0, 10.0..100_000.0, Just(1e7)];
+    let pauses = prop::collection::vec(prop_oneof![0u64..1000, 0u64..20_000_000_000], 1..200);
+    let start = prop_oneof![Just(0u64), 0u64..1 << 58];
+    let input = (rate, 1u32..1000, start, pauses);
+    runner(10_000)
+        .run(&input, |(rate, burst, start, pauses)| {
+            let limit = Limit::new(rate, burst);
+            let (mut model, mut c) = (Bucket::default(), Bucket::default());
+            let mut now = start;
+            for pause in pauses {
+                now += pause;
+                prop_assert_eq!(
+                    pure::bucket_take(&mut c, now, &limit),
+                    model.take(now, &limit)
+                );
+                prop_assert_eq!(c, model);
+            }
+            Ok(())
+        })
         .unwrap();
 }
