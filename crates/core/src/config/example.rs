@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::api_keys::ApiSettings;
 use super::table::Table;
 use super::value::Setting;
+use crate::class::Class;
 use crate::controller::Settings;
 use crate::listener::{ListenAddress, Listener};
 use crate::proxy::{Mode, Proxy};
@@ -25,6 +26,7 @@ pub fn example() -> String {
     let mut file = HEAD.to_owned();
     file.push_str(&example_table(&listener()));
     let commented = [
+        ("A class of connections", example_table(&class())),
         ("A proxy", example_table(&proxy())),
         ("The controller", example_table(&Settings::default())),
         ("The API", example_table(&ApiSettings::blank())),
@@ -42,6 +44,17 @@ pub fn example() -> String {
         }
     }
     file
+}
+
+fn class() -> Class {
+    Class {
+        listener: Some("web".into()),
+        from: vec!["10.1.0.0/16".parse().expect("a prefix")],
+        priority: 1,
+        rate: Some(300.0),
+        burst: Some(100),
+        ..Class::new("gold")
+    }
 }
 
 fn listener() -> Listener {
@@ -68,6 +81,9 @@ fn example_table<T: Table>(table: &T) -> String {
             "interfaces" => writeln!(text, "# interfaces = [\"eth0\"]\n"),
             name => match (key.show)(table) {
                 Setting::None => writeln!(text, "# {name} =\n"),
+                Setting::List(list) if list.is_empty() && T::NAME == Class::NAME => {
+                    writeln!(text, "# {name} =\n")
+                }
                 setting => writeln!(text, "{name} = {setting}\n"),
             },
         };
@@ -113,6 +129,7 @@ mod tests {
             uncommented.extend(lines.map(|line| format!("{}\n", &line[1..])));
         }
         let config = parse("example", &uncommented).unwrap();
+        assert_eq!(config.classes, [class()]);
         assert_eq!(config.proxies, [proxy()]);
         assert_eq!(config.controller, Some(Settings::default()));
         assert_eq!(config.api, Some(ApiSettings::default()));

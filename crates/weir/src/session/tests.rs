@@ -1,13 +1,12 @@
 //! Claims about a session, on a kernel half that only remembers.
 
-use weir_core::config::SynCookies;
+use weir_core::config::{Given, SynCookies};
 use weir_core::listener::{Establish, Front, ListenAddress};
 
 use super::*;
 use crate::backend::fake::{Fake, socket};
 use crate::links::Peer;
 use crate::links::fake::link;
-use weir_core::verdict::Verdict;
 
 const NORMAL: Environment = Environment {
     syn_cookies: SynCookies::WhenNeeded,
@@ -366,4 +365,110 @@ fn fronts_that_stay_at_tc_for_one_reason_are_one_sentence() {
         .collect();
     assert_eq!(new.len(), 1, "{new:?}");
     assert!(new[0].contains("on veth43: "), "{new:?}");
+}
+
+fn class(name: &str, from: &str) -> Class {
+    Class {
+        from: vec![weir_core::prefix::parse_prefix(from).unwrap()],
+        ..Class::new(name)
+    }
+}
+
+fn keys(given: &[(&str, Given)]) -> BTreeMap<String, Given> {
+    let owned = |(name, given): &(&str, Given)| ((*name).to_owned(), given.clone());
+    given.iter().map(owned).collect()
+}
+
+#[test]
+fn a_class_is_changed_by_name_and_one_of_a_proxy_is_not_the_guard_s() {
+    let fake = Fake::default();
+    let of_proxy = Class {
+        proxy: Some("edge".into()),
+        ..Class::new("theirs")
+    };
+    let classes = vec![class("gold", "10.1.0.0/16"), of_proxy];
+    let mut session =
+        Session::start(fake.clone(), NORMAL, vec![web()], classes, machine()).unwrap();
+    let names = |fake: &Fake| -> Vec<String> {
+        let state = fake.0.borrow();
+        state
+            .classes
+            .iter()
+            .map(|class| class.name.clone())
+            .collect()
+    };
+    assert_eq!(names(&fake), ["gold"]);
+    let from = Given::Text("10.2.0.0/16".into());
+    session
+        .add_class(
+            "tin",
+            &keys(&[("from", from), ("rate", Given::Number(5.0))]),
+        )
+        .unwrap();
+    session
+        .set_class("gold", &keys(&[("rate", Given::Number(9.0))]))
+        .unwrap();
+    assert_eq!(names(&fake), ["gold", "tin"]);
+    assert_eq!(fake.0.borrow().classes[0].rate, Some(9.0));
+    session.remove_class("gold").unwrap();
+    assert_eq!(names(&fake), ["tin"]);
+    for failure in [
+        session.add_class("tin", &keys(&[])),
+        session.add_class("tied", &keys(&[("to_port", Given::Number(80.0))])),
+        session.set_class("gold", &keys(&[])),
+        session.set_class("tin", &keys(&[("rats", Given::Number(1.0))])),
+        session.remove_class("gold"),
+    ] {
+        assert_eq!(failure.unwrap_err().code, Code::Usage);
+    }
+    assert_eq!(names(&fake), ["tin"]);
+}
+
+#[test]
+fn reports_have_the_classes_limits_and_the_controller_s_rate_until_it_is_lifted() {
+    let fake = Fake::default();
+    let gold = Class {
+        rate: Some(300.0),
+        ..class("gold", "10.1.0.0/16")
+    };
+    let mut session =
+        Session::start(fake.clone(), NORMAL, vec![web()], vec![gold], machine()).unwrap();
+    let limit = weir_core::controller::Limit {
+        rate: 50.0,
+        burst: 5.0,
+    };
+    session.set_controlled_rate("gold", Some(limit)).unwrap();
+    let in_kernel = weir_core::class::Limit::new(50.0, 5);
+    assert_eq!(fake.0.borrow().controlled["gold"], in_kernel);
+    let reports = session.listeners().unwrap().remove(0).classes;
+    let names: Vec<&str> = reports.iter().map(|report| report.name.as_str()).collect();
+    assert_eq!(names, ["gold", "other"]);
+    assert_eq!((reports[0].rate, reports[0].burst), (Some(300.0), Some(30)));
+    assert_eq!(reports[0].controlled_rate, Some(50.0));
+    session.set_controlled_rate("gold", None).unwrap();
+    assert_eq!(session.class_reports().unwrap()[0].controlled_rate, None);
+}
+
+#[test]
+fn an_example_of_a_refusal_names_the_class_and_by_rate_no_queue() {
+    let event = |verdict, class: Option<&str>| Event {
+        listener: "web".into(),
+        class: class.map(str::to_owned),
+        verdict,
+        source: "10.0.0.2:40000".parse().unwrap(),
+        destination: "10.0.0.1:80".parse().unwrap(),
+        queue_length: 4,
+        half_open: 1,
+        queue_limit: 4,
+        wait: std::time::Duration::from_millis(12),
+        observe: false,
+    };
+    assert_eq!(
+        refusal_line(&event(Verdict::SynDroppedRate, Some("gold"))),
+        "web: 10.0.0.2:40000 > 10.0.0.1:80 syn_dropped_rate, class gold"
+    );
+    assert_eq!(
+        refusal_line(&event(Verdict::SynResetFull, None)),
+        "web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, queue 4/4, half-open 1, wait 12ms"
+    );
 }
