@@ -16,7 +16,6 @@ const CASES: &[(&str, &str)] = &[
     ("help-class", "class --help"),
     ("help-class-add", "class add --help"),
     ("class-none", "--runtime-dir none class list"),
-    ("class-other", "class add other"),
     ("class-rate", "class add gold --rate 0"),
     ("help-doctor", "doctor --help"),
     ("help-explain", "explain --help"),
