@@ -162,7 +162,10 @@ impl Guard {
     /// # Errors
     /// No such class.
     pub fn set_controlled_rate(&mut self, name: &str, limit: Option<&Limit>) -> Result<()> {
-        if self.classes.control(&tables!(self.skel.maps), name, limit)? {
+        if self
+            .classes
+            .control(&tables!(self.skel.maps), name, limit)?
+        {
             // From now on each SYN is looked up.
             let classes = self.classes.list().to_vec();
             self.set_classes(&classes)?;

@@ -218,14 +218,22 @@ fn a_controlled_rate_holds_beside_the_own_one_the_lower_and_ends_when_it_is_lift
         (0..10).filter(judge).count()
     };
     // A higher rate of the controller's changes nothing.
-    guard.set_controlled_rate("gold", Some(&Limit::new(1e6, 100_000))).unwrap();
+    guard
+        .set_controlled_rate("gold", Some(&Limit::new(1e6, 100_000)))
+        .unwrap();
     assert_eq!(admitted(&guard, "10.0.0.1"), 3);
-    guard.set_controlled_rate(OTHER, Some(&Limit::new(0.1, 1))).unwrap();
+    guard
+        .set_controlled_rate(OTHER, Some(&Limit::new(0.1, 1)))
+        .unwrap();
     assert_eq!(admitted(&guard, "192.0.2.1"), 1);
     guard.set_controlled_rate(OTHER, None).unwrap();
     assert_eq!(admitted(&guard, "192.0.2.1"), 10);
     assert_eq!(admitted(&guard, "11.0.0.1"), 3);
-    assert!(guard.set_controlled_rate("silver", Some(&Limit::new(1.0, 1))).is_err());
+    assert!(
+        guard
+            .set_controlled_rate("silver", Some(&Limit::new(1.0, 1)))
+            .is_err()
+    );
 }
 
 /// The accuracy: 2 % of the rate over 10 s, at every rate from 1/s to 100 000/s.
