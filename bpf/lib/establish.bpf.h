@@ -38,11 +38,14 @@ static __always_inline u64 inflight_behind_front(struct listen_state *s, u64 now
 	return 0;
 }
 
-/* Whether the claims in the view stand between somebody and a place. */
-static __always_inline bool claims_matter(const struct listener_policy *l, const struct queue_view *q, u32 extra)
+/* Whether the claims in the view stand between somebody and a place. Global: verified once. */
+__noinline int claims_matter(const struct listener_policy *l, const struct queue_view *q, u32 extra)
 {
-	struct queue_view bare = *q;
+	struct queue_view bare;
 
+	if (!l || !q)
+		return 0;
+	bare = *q;
 	bare.claims = extra;
 	return place_free(l, &bare) != place_free(l, q) ||
 	       place_free_of_young(l, &bare) != place_free_of_young(l, q) ||
@@ -73,11 +76,10 @@ __noinline int claims_resolve_xdp(struct xdp_md *xdp, struct listen_state *s, u6
 }
 
 /* own: 1 if the caller's claim is in s->claims already. extra: SYNs under way from the front. */
-static __always_inline void view_read(struct listen_state *s, const struct tcp_sock *tp, struct queue_view *q,
-				      u32 own, u32 extra)
+static __always_inline void view_read(struct listen_state *s, struct queue_view *q, u32 own, u32 extra)
 {
 	q->claims = claims_outstanding(s) - own + extra;
-	queue_read(tp, q);
+	queue_before(s, q);
 }
 
 /* Whether to take out claims that the kernel counts by now, and to read again. */
@@ -90,14 +92,14 @@ static __always_inline bool view_in_doubt(const struct listener_policy *l, const
  * Reads the queue, and sees to it that no claim which the kernel counts by now
  * stands between the SYN and a place.
  */
-static __always_inline void view_queue(struct __sk_buff *skb, struct listen_state *s, const struct tcp_sock *tp,
+static __always_inline void view_queue(struct __sk_buff *skb, struct listen_state *s,
 				       const struct listener_policy *l, struct queue_view *q, u32 own, u64 now)
 {
-	view_read(s, tp, q, own, 0);
+	view_read(s, q, own, 0);
 	if (!view_in_doubt(l, q, 0))
 		return;
 	claims_resolve_skb(skb, s, now);
-	view_read(s, tp, q, own, 0);
+	view_read(s, q, own, 0);
 }
 
 /*
@@ -367,7 +369,7 @@ static __always_inline bool syn_found(struct syn *x, struct destination *d, cons
 	x->mptcp = tp->is_mptcp;
 	if (tp != x->known) {
 		listener_remember(d, tp);
-		x->s = queue_state((u64)tp, x->now);
+		x->s = queue_state_of(tp, x->now);
 	}
 	return x->s;
 }
@@ -423,13 +425,13 @@ static __always_inline void judge_syn(struct __sk_buff *skb, struct syn *x, cons
 	const struct listener_policy *l = x->l;
 	struct listen_state *s = x->s;
 
-	view_queue(skb, s, tp, l, &x->q, 0, x->now);
+	view_queue(skb, s, l, &x->q, 0, x->now);
 	waiting = waits_too_long(s, l, &x->q, x->now);
 	x->v = syn_verdict(l, &x->q, waiting, cookies, flooded(s, x->now));
 	if (x->v != VERDICT_syn_admitted)
 		return;
 	claim_begin(s);
-	view_queue(skb, s, tp, l, &x->q, 1, x->now);
+	view_queue(skb, s, l, &x->q, 1, x->now);
 	waiting = wait_refuses(&s->wait, x->now, x->q.length, l->target_wait_ns);
 	x->v = syn_verdict(l, &x->q, waiting, cookies, flooded(s, x->now));
 	if (x->v != VERDICT_syn_admitted)
@@ -543,6 +545,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct listener_p
 	if (!d)
 		return PASS;
 	x.class = class_for(l, &t, p->v6);
+	judge_as(x.class);
 	action = judge(skb, &x, l3, d, &t);
 	return action == REFUSE ? refuse_syn(skb, &x, l3, &t) : action;
 }
@@ -664,8 +667,9 @@ static __always_inline int judge_cookie_ack(struct __sk_buff *skb, const struct 
 	enum verdict v;
 
 	front_reached_tc(s, l, now);
+	judge_as(class_for(l, t, p->v6));
 	claim_begin(s);
-	view_queue(skb, s, tp, l, &q, 1, now);
+	view_queue(skb, s, l, &q, 1, now);
 	v = cookie_ack_verdict(l, &q, waits_too_long(s, l, &q, now));
 	if (v == VERDICT_cookie_accepted)
 		return accept_cookie(skb, l, p, t, c, s, tp, now);
@@ -742,12 +746,12 @@ static __always_inline int on_listener_ack(struct __sk_buff *skb, const struct l
 					   const struct packet *p, u32 l3, struct bpf_sock *sk,
 					   const struct bpf_sock_tuple *t)
 {
-	struct queue_view q = {};
+	const struct tcp_sock *tp = listener_read(sk);
+	bool full = listener_length(tp) > listener_limit(tp);
 	u32 ack = 0;
 
-	queue_read(listener_read(sk), &q);
 	bpf_sk_release(sk);
-	if (!kernel_full(&q) || l->draining)
+	if (!full || l->draining)
 		return PASS;
 	count_flow(l, t, p->v6, VERDICT_ack_reset_full);
 	if (l->observe)
@@ -778,7 +782,7 @@ static __always_inline int on_ack(struct __sk_buff *skb, const struct listener_p
 	if (sk->state == TCP_LISTEN && l->establish == ESTABLISH_ABORT)
 		return on_listener_ack(skb, l, p, l3, sk, &t);
 	tp = sk->state == TCP_LISTEN && reserves(l) && !l->observe ? bpf_skc_to_tcp_sock(sk) : NULL;
-	s = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state((u64)tp, now) : NULL;
+	s = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state_of(tp, now) : NULL;
 	action = s ? on_cookie_ack(skb, l, p, l3, &t, s, tp, now) : PASS;
 	bpf_sk_release(sk);
 	return action;

@@ -84,16 +84,16 @@ static __always_inline int front_refuse_syn(struct xdp_md *xdp, const struct syn
 }
 
 /* As view_queue(), without a claim of its own and with those under way to tc. */
-static __always_inline void front_view(struct xdp_md *xdp, struct listen_state *s, const struct tcp_sock *tp,
-				       const struct listener_policy *l, struct queue_view *q, u64 now)
+static __always_inline void front_view(struct xdp_md *xdp, struct listen_state *s, const struct listener_policy *l,
+				       struct queue_view *q, u64 now)
 {
 	u32 extra = inflight_behind_front(s, now);
 
-	view_read(s, tp, q, 0, extra);
+	view_read(s, q, 0, extra);
 	if (!view_in_doubt(l, q, extra))
 		return;
 	claims_resolve_xdp(xdp, s, now);
-	view_read(s, tp, q, 0, extra);
+	view_read(s, q, 0, extra);
 }
 
 static __always_inline int let_by_front(struct listen_state *s)
@@ -106,7 +106,7 @@ static __always_inline void front_judge(struct xdp_md *xdp, struct syn *x, const
 {
 	bool waiting;
 
-	front_view(xdp, x->s, tp, x->l, &x->q, x->now);
+	front_view(xdp, x->s, x->l, &x->q, x->now);
 	waiting = waits_too_long(x->s, x->l, &x->q, x->now);
 	x->v = syn_verdict(x->l, &x->q, waiting, cookie_possible(x, tp), flooded(x->s, x->now));
 }
@@ -187,6 +187,7 @@ static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_p
 	if (!d)
 		return XDP_PASS;
 	x.class = class_for(l, &t, p->v6);
+	judge_as(x.class);
 	action = front_decide(xdp, &x, d, &t);
 	return action == REFUSE ? front_refuse_syn(xdp, &x, &t) : action;
 }
@@ -206,7 +207,8 @@ static __always_inline int front_cookie_ack(struct xdp_md *xdp, const struct lis
 	if (settled(let_by, &c) || !cookie_valid(t, p->v6, &c, now))
 		return XDP_PASS;
 	if (!settled(refused, &c)) {
-		front_view(xdp, s, tp, l, &q, now);
+		judge_as(class_for(l, t, p->v6));
+		front_view(xdp, s, l, &q, now);
 		v = cookie_ack_verdict(l, &q, waits_too_long(s, l, &q, now));
 		if (v == VERDICT_cookie_accepted || !xdp_answerable(xdp, p, t)) {
 			settle(let_by, &c);
@@ -234,7 +236,7 @@ static __always_inline int front_ack(struct xdp_md *xdp, const struct listener_p
 	if (!sk)
 		return XDP_PASS;
 	tp = listener_read(sk);
-	s = sk->state == TCP_LISTEN ? queue_state((u64)tp, now) : NULL;
+	s = sk->state == TCP_LISTEN ? queue_state_of(tp, now) : NULL;
 	action = s ? front_cookie_ack(xdp, l, p, &t, tp, s, now) : XDP_PASS;
 	bpf_sk_release(sk);
 	return action;

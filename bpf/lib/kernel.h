@@ -59,6 +59,18 @@ struct in6_addr {
 	} in6_u;
 };
 
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
 struct sock_common {
 	__be32 skc_rcv_saddr;
 	__u16 skc_num;
@@ -67,10 +79,37 @@ struct sock_common {
 	unsigned char skc_reuseport : 1;
 	unsigned char skc_ipv6only : 1;
 	struct in6_addr skc_v6_rcv_saddr;
+	possible_net_t skc_net;
+};
+
+struct bpf_prog_aux {
+	char name[16];
+};
+
+struct bpf_prog {
+	struct bpf_prog_aux *aux;
+};
+
+struct sock_reuseport {
+	struct bpf_prog *prog;
+};
+
+struct inode {
+	unsigned long i_ino;
+};
+
+struct socket {
+	int state;
+};
+
+struct socket_alloc {
+	struct inode vfs_inode;
 };
 
 struct sock {
 	struct sock_common __sk_common;
+	struct sock_reuseport *sk_reuseport_cb;
+	struct socket *sk_socket;
 	u32 sk_ack_backlog;
 	u32 sk_max_ack_backlog;
 	int sk_wmem_queued;

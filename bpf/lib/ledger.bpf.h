@@ -57,7 +57,7 @@ struct listen_state {
 	u64 event_ns;		/* last sampled event */
 	u64 flood_until_ns;	/* until when it counts as flooded */
 	u32 wait_busy;		/* 1: a CPU updates `wait` */
-	u32 pad;
+	u32 group;		/* 1 + its group of parking listeners; 0: connections are not parked */
 	struct wait_state wait;
 	struct claim claim[WEIR_MAX_CPUS];
 };
@@ -68,7 +68,9 @@ const volatile u32 batch_max = 8;
 /* Packets to guarded ports that a CPU has taken up at tc; a cache line each. Wraps. */
 struct taken {
 	u32 packets;
-	u32 pad[15];
+	u32 class;	/* slot of the class of the one being judged, for queue_before(): the stack is full */
+	u64 socket;	/* an argument of whole_queue(), for the same reason */
+	u32 pad[12];
 } taken[WEIR_MAX_CPUS];
 
 static __always_inline u32 claim_slot(u32 cpu)

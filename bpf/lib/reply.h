@@ -154,6 +154,8 @@ static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool
 		if (to + REASON_LEN > data_end)
 			return -1;
 		__builtin_memcpy(to, reason, REASON_LEN);
+		/* Else clang sums the bytes that it copied, and keeps them on the stack until then. */
+		asm volatile("" : "+r"(to) : : "memory");
 		body += csum_words(to, REASON_LEN / 4);
 	} else {
 		__be32 *pad = (void *)(tcp + 1);

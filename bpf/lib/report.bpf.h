@@ -20,6 +20,22 @@ static __always_inline void record_address(struct listen_record *r, const struct
 	}
 }
 
+/* Whether a program that is not weir's chooses the socket of this one's SO_REUSEPORT group. */
+static __always_inline bool steered(const struct sock *sk)
+{
+	char name[16] = {}, ours[] = "queue_steer";
+	struct bpf_prog *program = BPF_CORE_READ(sk, sk_reuseport_cb, prog);
+
+	if (!program)
+		return false;
+	BPF_CORE_READ_INTO(&name, program, aux, name);
+#pragma unroll
+	for (u32 i = 0; i < sizeof(ours); i++)
+		if (name[i] != ours[i])
+			return true;
+	return false;
+}
+
 /* The kernel walks listening sockets first; at the first other one a record with `end` says so. */
 SEC("iter/tcp")
 int list_listeners(struct bpf_iter__tcp *ctx)
@@ -29,6 +45,7 @@ int list_listeners(struct bpf_iter__tcp *ctx)
 	struct listen_state *s;
 	struct queue_view q = {};
 	struct tcp_sock *tp;
+	u32 *group;
 	u64 key;
 
 	if (!skc)
@@ -49,6 +66,10 @@ int list_listeners(struct bpf_iter__tcp *ctx)
 	r.queue_limit = q.limit;
 	r.half_open = q.half_open;
 	r.socket = key;
+	r.inode = inode_of((const struct sock *)tp);
+	r.steered = steered((const struct sock *)tp);
+	group = bpf_map_lookup_elem(&group_of, &key);
+	r.parked = group && *group & WEIR_PARKED;
 	s = queue_known(key);
 	if (s)
 		r.wait_ns = wait_now(&s->wait, q.length);

@@ -328,15 +328,4 @@ static __always_inline void queue_read(const struct tcp_sock *tp, struct queue_v
 	q->young = *(volatile int *)&r->young.counter;
 }
 
-/* Lets one CPU at a time, and at most every WAIT_STEP_NS, look at the queue. Returns whether the wait refuses. */
-static __always_inline bool waits_too_long(struct listen_state *s, const struct listener_policy *l,
-					   const struct queue_view *q, u64 now)
-{
-	if (now - s->wait.looked_ns >= WAIT_STEP_NS && !__sync_val_compare_and_swap(&s->wait_busy, 0, 1)) {
-		wait_look(&s->wait, now, q, claims_ever(s), l->target_wait_ns, l->interval_ns);
-		*(volatile u32 *)&s->wait_busy = 0;
-	}
-	return wait_refuses(&s->wait, now, q->length, l->target_wait_ns);
-}
-
 #endif

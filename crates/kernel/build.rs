@@ -17,6 +17,7 @@ fn main() {
     build_pure(&bpf);
     for (source, name) in [
         ("guard.bpf.c", "guard"),
+        ("queue.bpf.c", "queue"),
         ("splice.bpf.c", "splice"),
         ("tests/bench.bpf.c", "bench"),
     ] {
@@ -31,6 +32,8 @@ fn main() {
                 // Checksums read headers as words, as the kernel itself does.
                 "-fno-strict-aliasing".to_owned(),
                 "-Werror".to_owned(),
+                // bpf_tracing.h wants to know whose registers; these programs read none.
+                "-D__TARGET_ARCH_x86".to_owned(),
                 format!("-I{}", bpf.display()),
                 format!(
                     "-I/usr/include/{}-linux-gnu",

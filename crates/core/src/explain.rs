@@ -35,7 +35,7 @@ pub struct Column {
 /// The columns that are neither a config key nor a counter.
 const COLUMNS: [Column; 3] = [
     Column {
-        name: "queue",
+        name: "queue_length",
         text: "Connections that wait for accept() / places in the listen queue, over all sockets of the listener",
         note: "The kernel takes one more than there are places: 5/4 is a full queue where it decides (establish = default or abort, mode = observe). reserv and no-syn-drop stop at 4/4.",
     },

@@ -16,6 +16,7 @@ pub mod packet;
 pub mod policy;
 pub mod prefix;
 pub mod proxy;
+pub mod queue;
 pub mod redirect;
 pub mod units;
 pub mod verdict;

@@ -54,6 +54,16 @@ pub enum HalfClose {
     Reset,
 }
 
+/// Which waiting connection the server accepts next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueueOrder {
+    /// The one that has waited longest.
+    Fifo,
+    /// That of the class with the highest priority (VTFM01).
+    Priority,
+}
+
 /// Whether verdicts are carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -106,6 +116,11 @@ pub struct Listener {
     pub target_wait: Duration,
     /// How long the wait must stand over the target before it refuses. 1 ms..=10 s.
     pub interval: Duration,
+    /// Which waiting connection the server accepts next.
+    pub queue: QueueOrder,
+    /// How long a connection waits until it counts as of the next higher priority; `None`: never
+    /// does. 1 ms..=1 h. Only with [`QueueOrder::Priority`].
+    pub ageing: Option<Duration>,
     /// What a client's FIN without data does.
     pub half_close: HalfClose,
     /// Put a short text that says why into each RST (RFC 1122, 4.2.2.12).
@@ -126,6 +141,10 @@ pub const DEFAULT_TARGET_WAIT: Duration = Duration::from_millis(20);
 /// of four times its rate for 50 ms in about 270 ms; 100 ms still refused in such bursts, measured.
 pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Default of [`Listener::ageing`]: no class starves, and a client of the lowest is served before it
+/// gives up.
+pub const DEFAULT_AGEING: Duration = Duration::from_secs(2);
+
 impl Listener {
     /// A listener with the default policy of `weir protect`: reserv, RST, refusal by standing wait.
     pub fn new(name: impl Into<String>, address: ListenAddress) -> Listener {
@@ -139,6 +158,8 @@ impl Listener {
             admit: Admit::Wait,
             target_wait: DEFAULT_TARGET_WAIT,
             interval: DEFAULT_INTERVAL,
+            queue: QueueOrder::Fifo,
+            ageing: Some(DEFAULT_AGEING),
             half_close: HalfClose::Keep,
             reason: false,
             mode: Mode::Enforce,

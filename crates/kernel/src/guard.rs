@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{read_volatile, write_volatile};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::classes::{ClassMaps, Classes, tables};
 use crate::error::{Error, Result, of_errno, of_libbpf};
 use crate::listeners::{self, ListenSocket};
 use crate::probe;
+use crate::queue::QueueMaps;
 use crate::skel::{GuardSkel, GuardSkelBuilder, types};
 use crate::sysctl::{self, TcpOptions};
 
@@ -343,7 +344,32 @@ impl Guard {
 
     /// All listening TCP sockets of this network namespace.
     pub fn listen_sockets(&self) -> Result<Vec<ListenSocket>> {
-        listeners::read(&self.iterator)
+        listeners::read(self.iterator.as_fd())
+    }
+
+    /// The maps that a [`crate::queue::Queue`] of this namespace shares.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    pub fn queue_maps(&self) -> Result<QueueMaps> {
+        let keep = |fd: BorrowedFd<'_>| {
+            fd.try_clone_to_owned().map_err(|e| Error::Failed {
+                what: "share maps with the prioritized queue".into(),
+                cause: e.to_string(),
+            })
+        };
+        let classes = self.class_maps();
+        Ok(QueueMaps {
+            parking: keep(self.skel.maps.parking.as_fd())?,
+            group_of: keep(self.skel.maps.group_of.as_fd())?,
+            iterator: keep(self.iterator.as_fd())?,
+            classes: [
+                keep(classes.active)?,
+                keep(classes.masks)?,
+                keep(classes.rules)?,
+                keep(classes.policies)?,
+            ],
+        })
     }
 
     /// Sampled refusals since the last call (bounded by the ring's size; older ones are lost).

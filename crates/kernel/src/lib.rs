@@ -10,6 +10,7 @@ mod guard;
 mod listeners;
 mod probe;
 pub mod pure;
+pub mod queue;
 mod splice;
 mod sysctl;
 

@@ -1,10 +1,12 @@
 //! The listening sockets of this network namespace, read through a BPF iterator.
 
+use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use crate::error::{Error, Result, of_libbpf};
+use crate::error::{Error, Result, of_errno};
 
 /// One listening TCP socket of this network namespace, as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,17 +25,30 @@ pub struct ListenSocket {
     pub queue_limit: u32,
     /// Handshakes under way.
     pub half_open: u32,
+    /// Its inode number, by which /proc/PID/fd names it.
+    pub inode: u64,
+    /// A parking listener of this weir, not a server's.
+    pub parked: bool,
+    /// Its SO_REUSEPORT group has a BPF program that is not weir's.
+    pub steered: bool,
+    /// Its kernel address.
+    pub socket: u64,
     /// The guard's estimate of the wait in the queue; `None` while not known.
     pub wait: Option<Duration>,
 }
 
 /// Size of struct listen_record in bpf/abi.h, checked there.
-const RECORD: usize = 56;
+const RECORD: usize = 64;
 
-/// Reads records until the one that says the listeners are all read.
-pub(crate) fn read(link: &libbpf_rs::Link) -> Result<Vec<ListenSocket>> {
-    let mut iter =
-        libbpf_rs::Iter::new(link).map_err(of_libbpf("open the iterator over sockets"))?;
+/// Reads records until the one that says the listeners are all read. `link`: of the iterator program.
+pub(crate) fn read(link: BorrowedFd<'_>) -> Result<Vec<ListenSocket>> {
+    // SAFETY: no options are given.
+    let fd = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
+    if fd < 0 {
+        return Err(of_errno("open the iterator over sockets"));
+    }
+    // SAFETY: a new descriptor of ours.
+    let mut iter = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     let mut sockets = Vec::new();
     let mut record = [0u8; RECORD];
     loop {
@@ -66,7 +81,8 @@ fn parse(r: &[u8; RECORD]) -> Option<ListenSocket> {
         Some(v4) if i32::from(family) == libc::AF_INET => IpAddr::V4(v4),
         _ => IpAddr::V6(address),
     };
-    let wait_ns = u64::from_ne_bytes(r[40..48].try_into().expect("8 bytes"));
+    let u64_at = |at: usize| u64::from_ne_bytes(r[at..at + 8].try_into().expect("8 bytes"));
+    let wait_ns = u64_at(40);
     Some(ListenSocket {
         ip,
         port: u16::from_ne_bytes([r[16], r[17]]),
@@ -75,6 +91,10 @@ fn parse(r: &[u8; RECORD]) -> Option<ListenSocket> {
         queue_length: u32_at(24),
         queue_limit: u32_at(28),
         half_open: u32_at(32),
+        inode: u64_at(56),
+        parked: r[22] != 0,
+        steered: r[23] != 0,
+        socket: u64_at(48),
         wait: (wait_ns > 0).then(|| Duration::from_nanos(wait_ns)),
     })
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use weir_core::class::{Class, Limit};
 use weir_core::listener::Listener;
 use weir_core::verdict::Counters;
+use weir_kernel::queue::QueueMaps;
 use weir_kernel::{Event, Guard, ListenSocket, Result};
 
 use crate::environment;
@@ -32,6 +33,12 @@ pub trait Backend {
     fn events(&mut self) -> Result<Vec<Event>>;
     /// Admits all from now on; cookies that are out stay valid.
     fn drain(&mut self) -> Result<()>;
+    /// Index of the counters of a listener of the policy in force.
+    fn counters_index(&self, name: &str) -> u16;
+    /// The classes in force by their slots, without `other`.
+    fn class_slots(&self) -> Vec<(u32, Class)>;
+    /// What the prioritized queue shares with the guard.
+    fn queue_maps(&self) -> Result<QueueMaps>;
     /// Whether the other end of a veth has a native XDP program, as far as can be told.
     fn runs_xdp(&self, peer: &Peer) -> bool;
     /// Whether the address is one of this namespace, as far as can be told.
@@ -77,6 +84,19 @@ impl Backend for Guard {
 
     fn drain(&mut self) -> Result<()> {
         Guard::drain(self)
+    }
+
+    fn counters_index(&self, name: &str) -> u16 {
+        self.listener_slot(name).unwrap_or(0)
+    }
+
+    fn class_slots(&self) -> Vec<(u32, Class)> {
+        let slots = Guard::class_slots(self);
+        slots.map(|(slot, class)| (slot, class.clone())).collect()
+    }
+
+    fn queue_maps(&self) -> Result<QueueMaps> {
+        Guard::queue_maps(self)
     }
 
     fn runs_xdp(&self, peer: &Peer) -> bool {
@@ -132,6 +152,10 @@ pub mod fake {
             queue_length: 3,
             queue_limit: 511,
             half_open: 1,
+            inode: 0,
+            parked: false,
+            steered: false,
+            socket: 0,
             wait: None,
         }
     }
@@ -217,6 +241,22 @@ pub mod fake {
         fn drain(&mut self) -> Result<()> {
             self.0.borrow_mut().drained = true;
             Ok(())
+        }
+
+        fn counters_index(&self, _name: &str) -> u16 {
+            0
+        }
+
+        fn class_slots(&self) -> Vec<(u32, Class)> {
+            Vec::new()
+        }
+
+        fn queue_maps(&self) -> Result<QueueMaps> {
+            Err(Error::Unsupported {
+                what: "a queue".into(),
+                cause: "there is no kernel".into(),
+                hint: String::new(),
+            })
         }
 
         fn runs_xdp(&self, peer: &Peer) -> bool {

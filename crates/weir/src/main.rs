@@ -15,6 +15,7 @@ mod failure;
 mod links;
 mod output;
 mod proxies;
+mod queue;
 mod report;
 mod session;
 mod sockets;

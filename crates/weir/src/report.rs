@@ -85,6 +85,12 @@ pub struct ListenerReport {
     pub queue_limit: u32,
     /// Handshakes under way, over all sockets.
     pub half_open: u32,
+    /// How waiting connections are put in order: `parking` or `fifo`.
+    #[serde(default)]
+    pub queue_way: String,
+    /// Why not as asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_way_because: Option<String>,
     /// Estimated wait in the queue, µs: the longest of the sockets; null while not known.
     pub wait_us: Option<u64>,
     /// The policy in its place, if the one asked for is not possible.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_core::class::Class;
 use weir_core::config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
-use weir_core::listener::{Listener, Mode};
+use weir_core::listener::{Listener, Mode, QueueOrder};
 use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::{Event, ListenSocket};
 
@@ -18,6 +18,7 @@ use crate::commands::check::settings;
 use crate::describe;
 use crate::failure::{Code, Failure, Result};
 use crate::links::Link;
+use crate::queue::{ClassLimits, Queues, Wanted};
 use crate::report::{InterfaceReport, ListenerReport, SocketReport, counters_by_name};
 use crate::sockets::serving;
 
@@ -28,6 +29,8 @@ use classes::Classes;
 
 /// What guards this network namespace.
 pub struct Session<B> {
+    /// Before the backend: what is parked goes to the servers first.
+    queues: Queues,
     backend: B,
     policies: Vec<Policy>,
     /// The classes in force, without those of proxies.
@@ -80,6 +83,7 @@ impl<B: Backend> Session<B> {
         let applied = Applied::of(&policies, &links);
         backend.apply(&applied.listeners, classes.list())?;
         let mut session = Session {
+            queues: Queues::default(),
             backend,
             policies,
             classes,
@@ -90,6 +94,7 @@ impl<B: Backend> Session<B> {
             failed: BTreeMap::new(),
         };
         session.attach_at_start()?;
+        session.prioritize()?;
         Ok(session)
     }
 
@@ -112,7 +117,7 @@ impl<B: Backend> Session<B> {
         self.backend.apply(&applied.listeners, classes.list())?;
         (self.policies, self.classes, self.applied) = (policies, classes, applied);
         self.follow_links();
-        Ok(())
+        self.prioritize()
     }
 
     /// Follows interfaces that have appeared, disappeared, or been renamed or enslaved.
@@ -126,6 +131,29 @@ impl<B: Backend> Session<B> {
             }
         }
         self.follow_links();
+    }
+
+    /// Has the queues of those listeners prioritized that ask for it.
+    fn prioritize(&mut self) -> Result<()> {
+        let all: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
+        let priority = |l: &&Listener| l.queue == QueueOrder::Priority && l.mode == Mode::Enforce;
+        let slots = self.backend.class_slots();
+        let limits = |class: &Class| ClassLimits {
+            priority: class.priority,
+            queue_limit: class.queue_limit,
+        };
+        let wanted = all.iter().filter(priority).map(|listener| Wanted {
+            listener: listener.clone(),
+            all: all.clone(),
+            counters: self.backend.counters_index(&listener.name),
+            classes: slots
+                .iter()
+                .filter(|(_, class)| class.is_of_listener(&listener.name))
+                .map(|(slot, class)| (*slot, limits(class)))
+                .collect(),
+        });
+        let wanted = wanted.collect();
+        self.queues.apply(wanted, || self.backend.queue_maps())
     }
 
     fn places(&self) -> BTreeMap<u32, Place> {
@@ -286,7 +314,10 @@ impl<B: Backend> Session<B> {
 
     fn listener(&self, policy: &Policy, sockets: &[ListenSocket]) -> Result<ListenerReport> {
         let asked = &policy.asked;
-        let serving = self.serving(asked, sockets);
+        let all = self.serving(asked, sockets);
+        // Parking listeners hold connections of the one queue, and are none of the server's sockets.
+        let serving: Vec<&ListenSocket> = all.iter().filter(|s| !s.parked).copied().collect();
+        let queue = self.queues.state(&asked.name).unwrap_or_default();
         let counters = self.backend.counters(&asked.name)?;
         let fallback = policy.fallback(&serving);
         let mut settings = settings(asked);
@@ -299,9 +330,11 @@ impl<B: Backend> Session<B> {
             policy: describe::policy(&policy.fitted.listener),
             in_force: exists_somewhere(asked, &self.links),
             listening: !serving.is_empty(),
-            queue_length: serving.iter().map(|s| s.queue_length).sum(),
+            queue_length: all.iter().map(|s| s.queue_length).sum(),
             queue_limit: serving.iter().map(|s| s.queue_limit).sum(),
-            half_open: serving.iter().map(|s| s.half_open).sum(),
+            half_open: all.iter().map(|s| s.half_open).sum(),
+            queue_way: if queue.parking { "parking" } else { "fifo" }.to_owned(),
+            queue_way_because: queue.because,
             wait_us: serving.iter().filter_map(|s| wait_us(s)).max(),
             fallback,
             fallback_because,

@@ -10,12 +10,12 @@ use super::value::{Given, Setting, flag, list, mismatch, number, text, word};
 use super::word::Word;
 use crate::listener::{
     Admit, Establish, Front, HalfClose, ListenAddress, Listener, MAX_INTERFACES, MAX_LISTENERS,
-    Mode, RejectSyn,
+    Mode, QueueOrder, RejectSyn,
 };
 use crate::units::{format_duration, parse_duration};
 
 /// Every key of a `[[listener]]` table, in the order of the example file.
-pub static LISTENER_KEYS: [Key<Listener>; 13] = [
+pub static LISTENER_KEYS: [Key<Listener>; 15] = [
     Key {
         name: "name",
         kind: Kind::Name,
@@ -97,6 +97,26 @@ pub static LISTENER_KEYS: [Key<Listener>; 13] = [
         show: |l| Setting::Text(format_duration(l.interval)),
     },
     Key {
+        name: "queue",
+        kind: Kind::Word(words_of::<QueueOrder>),
+        values: "fifo | priority",
+        text: "Which waiting connection the server accepts next",
+        set: |l, v| word(v).map(|value| l.queue = value),
+        show: |l| Setting::Text(l.queue.word().into()),
+    },
+    Key {
+        name: "ageing",
+        kind: Kind::Time,
+        values: "1ms to 1h | off",
+        text: "Wait after which a connection counts as of the next higher priority, with queue = priority; off: the lowest may starve",
+        set: |l, v| {
+            text(v)
+                .and_then(parse_ageing)
+                .map(|ageing| l.ageing = ageing)
+        },
+        show: |l| Setting::Text(l.ageing.map_or_else(|| "off".into(), format_duration)),
+    },
+    Key {
         name: "half_close",
         kind: Kind::Word(words_of::<HalfClose>),
         values: "keep | reset",
@@ -165,6 +185,12 @@ impl Table for Listener {
     }
 
     fn check(&self) -> Result<(), (&'static str, Fault)> {
+        let counted = matches!(self.establish, Establish::Reserv | Establish::NoSynDrop);
+        if self.queue == QueueOrder::Priority && !counted {
+            let message = "with this establish each parking listener would be a queue of its own";
+            let hint = "queue = \"priority\" goes with establish = \"reserv\" or \"no-syn-drop\"";
+            return Err(("establish", Fault::new(message, hint)));
+        }
         Ok(())
     }
 
@@ -244,6 +270,22 @@ pub fn check_overbook(share: f64) -> Result<f64, Fault> {
     }
     let hint = "0.0 to 16.0: 0.5 promises one and a half times the listen queue";
     Err(Fault::new(format!("{share:?} is out of range"), hint))
+}
+
+/// Reads `ageing`: 1 ms..=1 h with a unit, or `off`.
+///
+/// # Errors
+/// Neither, or out of that range.
+pub fn parse_ageing(text: &str) -> Result<Option<Duration>, Fault> {
+    const HINT: &str = "a duration with its unit from 1ms to 1h, for example \"2s\", or \"off\"";
+    if text == "off" {
+        return Ok(None);
+    }
+    let ageing = parse_duration(text).map_err(|cause| Fault::new(cause, HINT))?;
+    if ageing < Duration::from_millis(1) || ageing > Duration::from_secs(3600) {
+        return Err(Fault::new(format!("{text:?} is out of range"), HINT));
+    }
+    Ok(Some(ageing))
 }
 
 const WAIT_HINT: &str = "a duration with its unit from 1ms to 10s, for example \"20ms\"";

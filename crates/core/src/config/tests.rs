@@ -28,6 +28,8 @@ fn every_key_is_read() {
         admit = "queue"
         target_wait = "1.5s"
         interval = "3s"
+        queue = "priority"
+        ageing = "off"
         half_close = "reset"
         reason = true
         mode = "observe"
@@ -46,6 +48,8 @@ fn every_key_is_read() {
         admit: Admit::Queue,
         target_wait: Duration::from_millis(1500),
         interval: Duration::from_secs(3),
+        queue: crate::listener::QueueOrder::Priority,
+        ageing: None,
         half_close: HalfClose::Reset,
         reason: true,
         mode: Mode::Observe,
@@ -54,7 +58,7 @@ fn every_key_is_read() {
     assert_eq!(parse("f", file).unwrap().listeners, [expected]);
     assert_eq!(
         keys::LISTENER_KEYS.len(),
-        13,
+        15,
         "this test must set every key"
     );
 }

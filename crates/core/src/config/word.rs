@@ -1,7 +1,7 @@
 //! The words of the policy enums: one spelling each in `weir.toml`, in flags and in status.
 
 use crate::class::OverRate;
-use crate::listener::{Admit, Establish, Front, HalfClose, Mode, RejectSyn};
+use crate::listener::{Admit, Establish, Front, HalfClose, Mode, QueueOrder, RejectSyn};
 use crate::proxy;
 
 /// One word of a setting and its one-line text.
@@ -109,6 +109,21 @@ impl Word for Admit {
             Admit::Wait,
             "wait",
             "refuse also when the queue's standing wait is over target_wait",
+        ),
+    ];
+}
+
+impl Word for QueueOrder {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            QueueOrder::Fifo,
+            "fifo",
+            "the connection that has waited longest",
+        ),
+        row(
+            QueueOrder::Priority,
+            "priority",
+            "the connection of the highest class, by parking the others before the server",
         ),
     ];
 }
@@ -263,6 +278,7 @@ mod tests {
         words_are_distinct_and_read_back(&[Default, Abort, Reserv, NoSynDrop]);
         words_are_distinct_and_read_back(&[RejectSyn::Drop, RejectSyn::Rst]);
         words_are_distinct_and_read_back(&[Admit::Queue, Admit::Wait]);
+        words_are_distinct_and_read_back(&[QueueOrder::Fifo, QueueOrder::Priority]);
         words_are_distinct_and_read_back(&[HalfClose::Keep, HalfClose::Reset]);
         words_are_distinct_and_read_back(&[Mode::Enforce, Mode::Observe]);
         words_are_distinct_and_read_back(&[Front::Tc, Front::Xdp]);

@@ -121,7 +121,7 @@ impl<B: Backend> Session<B> {
             .map_err(|(class, fault)| class_failure(&class, fault))?;
         self.backend.set_classes(next.list())?;
         self.classes = next;
-        Ok(())
+        self.prioritize()
     }
 
     /// The names of the classes whose rate the controller has set.

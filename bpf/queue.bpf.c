@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * queue.bpf.c - who is accepted first (queue = "priority"), for servers that
+ * know nothing of it.
+ *
+ * Beside the server's listening socket stand parking listeners on the same
+ * address, in one SO_REUSEPORT group. While the server's own queue is short, a
+ * new connection goes straight there. Else it is sent to a free parking
+ * listener, where it completes its handshake and waits. User space, which sees
+ * these become readable, releases the best one whenever the server's queue is
+ * short: it shuts that parking listener down, and the kernel migrates the
+ * connection that waits in it to the server's (listener migration, 5.14).
+ *
+ *   queue_steer   runs for each new connection and each migration: which
+ *                 socket of the group gets it
+ *   queue_watch   tells when a socket of the namespace begins or ceases to
+ *                 listen, and the kernel address of our own
+ *   queue_look    run by user space: what waits in the server's queues. User
+ *                 space must not keep descriptors of the server's sockets: they
+ *                 would go on listening after the server has closed them
+ *
+ * Who dies, when: a group's program lives as long as the sockets of the
+ * group. When user space is killed, the kernel closes the parking listeners,
+ * and queue_steer sends what is in them to the server. Selecting a socket that
+ * is gone fails, and then the server's is selected.
+ *
+ * Fail open: whatever is not known goes to the server's socket.
+ */
+#include "lib/kernel.h"
+#include "abi.h"
+#include <bpf/bpf_tracing.h>
+
+extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym;
+
+#include "lib/parking.bpf.h"
+#include "lib/classify.bpf.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define NO_SLOT WEIR_MAX_SLOTS
+/*
+ * How long connections are parked after the server's queue was seen full: until user space has seen
+ * the first of them and says itself how long.
+ */
+#define PARK_NS 10000000ULL
+
+/* Of the network namespace. Set before load. */
+const volatile u32 namespace_inum = 0;
+
+/* Inode of the socket that user space is about to make listen, and then its kernel address. */
+u64 opening_inode;
+u64 opened_socket;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_REUSEPORT_SOCKARRAY);
+	__uint(max_entries, WEIR_MAX_GROUPS * WEIR_MAX_SERVERS);
+	__type(key, u32);
+	__type(value, u64);
+} server_socks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_REUSEPORT_SOCKARRAY);
+	__uint(max_entries, WEIR_MAX_GROUPS * WEIR_MAX_SLOTS);
+	__type(key, u32);
+	__type(value, u64);
+} slot_socks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 * 1024);
+} listen_events SEC(".maps");
+
+/* The server's socket with the shortest queue, handshakes under way included. */
+static __always_inline u32 shortest(const struct parking_group *g, u32 *length)
+{
+	u32 best = 0, i;
+
+	*length = ~0U;
+	bpf_for(i, 0, WEIR_MAX_SERVERS) {
+		const struct tcp_sock *tp;
+		u32 here;
+
+		if (i >= g->servers)
+			break;
+		tp = listener_at(g->server[i & (WEIR_MAX_SERVERS - 1)].socket, g->port);
+		if (!tp)
+			continue;
+		here = listener_length(tp) + listener_half_open(tp);
+		if (here < *length) {
+			*length = here;
+			best = i;
+		}
+	}
+	return best;
+}
+
+static __always_inline void to_server(struct sk_reuseport_md *md, u32 group, u32 server)
+{
+	u32 key = group * WEIR_MAX_SERVERS + server;
+
+	bpf_sk_select_reuseport(md, &server_socks, &key, 0);
+}
+
+/* Takes a slot from the ring of free ones. User space gives each back once; the ring is longer than the slots. */
+static __always_inline u32 take_slot(struct parking_group *g)
+{
+	u32 try;
+
+	bpf_for(try, 0, 4) {
+		u32 head = *(volatile u32 *)&g->free_head, slot;
+
+		if (head == *(volatile u32 *)&g->free_tail)
+			return NO_SLOT;
+		slot = g->free[head % WEIR_MAX_SLOTS];
+		if (__sync_val_compare_and_swap(&g->free_head, head, head + 1) == head)
+			return slot;
+	}
+	return NO_SLOT;
+}
+
+static __always_inline bool park(struct sk_reuseport_md *md, struct parking_group *g, u32 group, u32 class,
+				 u32 priority, u64 now)
+{
+	u32 slot = take_slot(g), key;
+
+	if (slot >= WEIR_MAX_SLOTS)
+		return false;
+	g->slot[slot & (WEIR_MAX_SLOTS - 1)].class = class;
+	g->slot[slot & (WEIR_MAX_SLOTS - 1)].priority = priority;
+	*(volatile u64 *)&g->slot[slot & (WEIR_MAX_SLOTS - 1)].taken_ns = now;
+	__sync_fetch_and_add(&g->sent, 1);
+	key = group * WEIR_MAX_SLOTS + slot;
+	return !bpf_sk_select_reuseport(md, &slot_socks, &key, 0);
+}
+
+/* The 4-tuple of the packet; of a retransmitted or a cookie's ACK as of a SYN. */
+static __always_inline bool tuple_read(struct sk_reuseport_md *md, struct bpf_sock_tuple *t, bool *v6)
+{
+	u16 ports[2];
+
+	__builtin_memset(t, 0, sizeof(*t));
+	*v6 = md->eth_protocol == bpf_htons(ETH_P_IPV6);
+	if (bpf_skb_load_bytes(md, 0, ports, sizeof(ports)))
+		return false;
+	if (*v6) {
+		t->ipv6.sport = ports[0];
+		t->ipv6.dport = ports[1];
+		return !bpf_skb_load_bytes_relative(md, 8, &t->ipv6, 32, BPF_HDR_START_NET);
+	}
+	t->ipv4.sport = ports[0];
+	t->ipv4.dport = ports[1];
+	return !bpf_skb_load_bytes_relative(md, 12, &t->ipv4, 8, BPF_HDR_START_NET);
+}
+
+static __always_inline u32 class_read(struct sk_reuseport_md *md, const struct parking_group *g, u32 *priority)
+{
+	u32 zero = 0, *copy = bpf_map_lookup_elem(&class_active, &zero), class;
+	const struct class_policy *policy;
+	struct bpf_sock_tuple t;
+	bool v6;
+
+	*priority = WEIR_PRIORITIES;
+	if (!copy || !tuple_read(md, &t, &v6))
+		return CLASS_OTHER;
+	class = class_of(&t, v6, g->listener, *copy);
+	policy = class_policy_of(class, *copy);
+	if (policy && policy->priority >= 1 && policy->priority <= WEIR_PRIORITIES)
+		*priority = policy->priority;
+	return class;
+}
+
+SEC("sk_reuseport/migrate")
+int queue_steer(struct sk_reuseport_md *md)
+{
+	u64 socket = (u64)md->sk, now = bpf_ktime_get_ns();
+	u32 *number = bpf_map_lookup_elem(&group_of, &socket), server, length, group, class, priority;
+	struct parking_group *g;
+
+	if (!number)
+		return SK_PASS;
+	group = *number & ~WEIR_PARKED;
+	g = parking_group(group);
+	if (!g)
+		return SK_PASS;
+	server = shortest(g, &length);
+	if (md->migrating_sk || now >= g->alive_until_ns) {
+		to_server(md, group, server);
+		return SK_PASS;
+	}
+	if (length >= g->depth)
+		g->park_until_ns = g->park_until_ns < now + PARK_NS ? now + PARK_NS : g->park_until_ns;
+	else if (now >= g->park_until_ns) {
+		to_server(md, group, server);
+		return SK_PASS;
+	}
+	class = class_read(md, g, &priority);
+	if (!park(md, g, group, class, priority, now))
+		to_server(md, group, server);
+	return SK_PASS;
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(queue_watch, const struct sock *sk, int old, int new)
+{
+	struct listen_event *e;
+	u64 key = (u64)sk;
+	u32 *known;
+
+	if (old != TCP_LISTEN && new != TCP_LISTEN)
+		return 0;
+	if (sk->__sk_common.skc_net.net->ns.inum != namespace_inum)
+		return 0;
+	if (new == TCP_LISTEN && opening_inode && inode_of(sk) == opening_inode) {
+		opened_socket = key;
+		return 0;
+	}
+	known = bpf_map_lookup_elem(&group_of, &key);
+	/* Parking listeners begin and cease all the time. */
+	if (known && *known & WEIR_PARKED)
+		return 0;
+	e = bpf_ringbuf_reserve(&listen_events, sizeof(*e), 0);
+	if (!e)
+		return 0;
+	__builtin_memset(e, 0, sizeof(*e));
+	e->socket = key;
+	e->port = sk->__sk_common.skc_num;
+	e->listening = new == TCP_LISTEN;
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+static __always_inline void look_at_servers(struct parking_group *g)
+{
+	u32 i;
+
+	bpf_for(i, 0, WEIR_MAX_SERVERS) {
+		struct parking_server *s = &g->server[i & (WEIR_MAX_SERVERS - 1)];
+		const struct tcp_sock *tp;
+
+		if (i >= g->servers)
+			break;
+		tp = listener_at(s->socket, g->port);
+		s->listening = tp != NULL;
+		s->length = tp ? listener_length(tp) : 0;
+		s->limit = tp ? listener_limit(tp) : 0;
+		s->half_open = tp ? listener_half_open(tp) : 0;
+	}
+}
+
+static __always_inline void look_at_slots(struct parking_group *g)
+{
+	u32 i;
+
+	bpf_for(i, 0, WEIR_MAX_SLOTS) {
+		struct parking_slot *s = &g->slot[i & (WEIR_MAX_SLOTS - 1)];
+		const struct tcp_sock *tp;
+
+		if (i >= g->slots)
+			break;
+		tp = listener_at(s->socket, g->port);
+		s->length = tp ? listener_length(tp) : 0;
+		s->half_open = tp ? listener_half_open(tp) : 0;
+	}
+}
+
+SEC("syscall")
+int queue_look(struct look *look)
+{
+	u32 sweep = look->sweep, i;
+
+	bpf_for(i, 0, WEIR_MAX_GROUPS) {
+		struct parking_group *g = parking_group(i);
+
+		if (!g || !g->servers)
+			continue;
+		look_at_servers(g);
+		if (sweep)
+			look_at_slots(g);
+	}
+	return 0;
+}

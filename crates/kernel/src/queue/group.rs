@@ -1,0 +1,462 @@
+//! The parking listeners beside one server's sockets.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{MapCore, MapFlags};
+use nix::errno::Errno;
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::socket::{
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, SockaddrStorage, bind, listen, shutdown,
+    socket,
+};
+use nix::unistd::{Uid, fchown};
+
+use super::options::{self, Options, set_number};
+use super::table::{Table, now_ns};
+use super::{PARKED, Queue, SERVERS, SLOTS, Slot, failed, owner};
+use crate::error::{Error, Result, of_libbpf};
+use crate::listeners::ListenSocket;
+
+/// Parking listeners kept free while nothing waits: as many connections as may come in a burst before the
+/// thread that makes more is awake. No more, since each holds the port for 3 µs when the server goes.
+const FREE_LEAST: u32 = 128;
+/// And while something waits.
+const FREE_BUSY: u32 = 256;
+/// How many are made at a time: each takes about 20 µs, and releases wait meanwhile.
+const STEP: u32 = 32;
+/// A connection that was sent to a slot and that the slot does not hold: its SYN was dropped, or
+/// answered with a cookie. Long enough for a SYN to get from the lookup into the tables.
+const NEVER_CAME_NS: u64 = 100_000_000;
+/// How long the kernel may take to free the program of a weir that was killed, which still holds the
+/// server's socket in its table.
+const FREED_WITHIN: Duration = Duration::from_secs(2);
+/// How long handshakes may take to end before parking listeners are closed under them. The kernel
+/// migrates them too; this only spares it.
+const DRAIN: Duration = Duration::from_millis(20);
+
+/// See [`Queue::attach`].
+pub struct Group {
+    /// The server's sockets, by inode and kernel address.
+    servers: Vec<(u64, u64)>,
+    /// Those on which SO_REUSEPORT was off before.
+    lent: Vec<u64>,
+    model: Model,
+    slots: BTreeMap<u32, Parking>,
+    /// Kernel addresses of slots that are closed, while the program may still need them.
+    gone: Vec<u64>,
+    /// How many slots there may be: one for each place that the guard gives out, and some.
+    most: u32,
+}
+
+/// What a parking listener has to be like.
+struct Model {
+    address: SocketAddr,
+    uid: u32,
+    backlog: i32,
+    options: Options,
+}
+
+struct Parking {
+    fd: OwnedFd,
+    socket: u64,
+}
+
+impl Group {
+    pub fn attach(
+        queue: &mut Queue,
+        number: u32,
+        servers: &[ListenSocket],
+        listener: u16,
+    ) -> Result<Group> {
+        check(servers)?;
+        let descriptors: Vec<OwnedFd> = servers
+            .iter()
+            .map(|s| owner::descriptor(s.inode))
+            .collect::<Result<_>>()?;
+        let first = descriptors[0].as_fd();
+        let mut group = Group {
+            servers: servers.iter().map(|s| (s.inode, s.socket)).collect(),
+            lent: Vec::new(),
+            model: Model::of(&servers[0], first)?,
+            slots: BTreeMap::new(),
+            gone: Vec::new(),
+            most: (servers.iter().map(|s| s.queue_limit).sum::<u32>() + FREE_BUSY).min(SLOTS),
+        };
+        let sockets: Vec<u64> = servers.iter().map(|s| s.socket).collect();
+        queue
+            .table
+            .begin(number, &sockets, servers[0].port, listener);
+        match group.set_up(queue, number, &descriptors) {
+            Ok(()) => Ok(group),
+            Err(error) => {
+                group.undo(queue, number, &descriptors);
+                Err(error)
+            }
+        }
+    }
+
+    fn set_up(&mut self, queue: &mut Queue, number: u32, servers: &[OwnedFd]) -> Result<()> {
+        for (i, fd) in servers.iter().enumerate() {
+            let key = self.servers[i].1.to_ne_bytes();
+            queue
+                .skel
+                .maps
+                .group_of
+                .update(&key, &number.to_ne_bytes(), MapFlags::ANY)
+                .map_err(of_libbpf("enter the server's socket"))?;
+            if options::number(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(0) {
+                set_number(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
+                    .map_err(|e| failed("set SO_REUSEPORT on the server's socket", e))?;
+                self.lent.push(self.servers[i].0);
+            }
+        }
+        // A server's group exists already if it has SO_REUSEPORT itself. If not, the first parking
+        // listener makes it; a connection that comes just then waits in that one, to be released.
+        let program = queue.skel.progs.queue_steer.as_fd().as_raw_fd();
+        let in_force = attach_program(program, servers[0].as_fd());
+        self.open(
+            queue,
+            Slot {
+                group: number,
+                number: 0,
+            },
+        )?;
+        if in_force.is_err() {
+            attach_program(program, servers[0].as_fd())
+                .map_err(|e| failed("attach the program that steers connections", e))?;
+        }
+        for (i, fd) in servers.iter().enumerate() {
+            let key = number * SERVERS + i as u32;
+            enter_server(&queue.skel.maps.server_socks, key, fd.as_fd())?;
+        }
+        while queue.table.free(number) < FREE_LEAST {
+            self.grow(queue, number, false)?;
+        }
+        Ok(())
+    }
+
+    fn undo(&mut self, queue: &mut Queue, number: u32, servers: &[OwnedFd]) {
+        self.gone = self.slots.values().map(|p| p.socket).collect();
+        self.slots.clear();
+        for (fd, (inode, _)) in servers.iter().zip(&self.servers) {
+            give_up(fd.as_fd(), self.lent.contains(inode), true);
+        }
+        self.forget(queue, number);
+    }
+
+    /// Number of the server's sockets.
+    pub fn servers(&self) -> u32 {
+        self.servers.len() as u32
+    }
+
+    /// See [`Queue::grow`].
+    pub fn grow(&mut self, queue: &mut Queue, group: u32, busy: bool) -> Result<()> {
+        let least = if busy { FREE_BUSY } else { FREE_LEAST };
+        let missing = least.saturating_sub(queue.table.free(group)).min(STEP);
+        let open = self.slots.len() as u32;
+        for number in open..(open + missing).min(self.most) {
+            self.open(queue, Slot { group, number })?;
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, queue: &mut Queue, slot: Slot) -> Result<()> {
+        let fd = self.model.make()?;
+        let inode = nix::sys::stat::fstat(&fd)
+            .map_err(|e| failed("look at a parking listener", e))?
+            .st_ino;
+        let bss = queue
+            .skel
+            .maps
+            .bss_data
+            .as_deref_mut()
+            .expect("it has globals");
+        // SAFETY: mapped and aligned; the program reads it in this thread's call of listen().
+        unsafe {
+            std::ptr::write_volatile(&mut bss.opening_inode, inode);
+            std::ptr::write_volatile(&mut bss.opened_socket, 0);
+        }
+        listen(&fd, self.model.backlog())
+            .map_err(|e| failed("listen for parked connections", e))?;
+        // SAFETY: as above.
+        let socket = unsafe {
+            std::ptr::write_volatile(&mut bss.opening_inode, 0);
+            std::ptr::read_volatile(&bss.opened_socket)
+        };
+        if socket == 0 {
+            return Err(Error::Failed {
+                what: "find the address of a parking listener".into(),
+                cause: "the tracepoint did not tell".into(),
+            });
+        }
+        let maps = &queue.skel.maps;
+        let enter = || of_libbpf("enter a parking listener");
+        maps.group_of
+            .update(
+                &socket.to_ne_bytes(),
+                &(slot.group | PARKED).to_ne_bytes(),
+                MapFlags::ANY,
+            )
+            .map_err(enter())?;
+        enter_slot(&maps.slot_socks, slot, fd.as_fd()).map_err(enter())?;
+        let token = u64::from(slot.group) << 32 | u64::from(slot.number);
+        queue
+            .epoll
+            .add(
+                &fd,
+                EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token),
+            )
+            .map_err(|e| failed("wait for parked connections", e))?;
+        queue.table.open(slot, socket);
+        queue.table.give_back(slot);
+        self.slots.insert(slot.number, Parking { fd, socket });
+        Ok(())
+    }
+
+    /// See [`Queue::release`].
+    pub fn release(
+        &mut self,
+        slot: Slot,
+        slot_socks: &libbpf_rs::MapMut<'_>,
+        table: &Table,
+    ) -> Result<()> {
+        let Some(parking) = self.slots.get(&slot.number) else {
+            return Ok(());
+        };
+        let fd = parking.fd.as_fd();
+        let what = "release a parked connection";
+        shutdown(fd.as_raw_fd(), Shutdown::Read).map_err(|e| failed(what, e))?;
+        listen(&parking.fd, self.model.backlog()).map_err(|e| failed(what, e))?;
+        enter_slot(slot_socks, slot, fd).map_err(of_libbpf(what))?;
+        table.give_back(slot);
+        Ok(())
+    }
+
+    /// See [`Queue::reset`].
+    pub fn reset(&mut self, slot: Slot, table: &Table) -> Result<bool> {
+        let Some(parking) = self.slots.get(&slot.number) else {
+            return Ok(false);
+        };
+        // SAFETY: accept4(2) with no address to fill in.
+        let fd = unsafe {
+            libc::accept4(
+                parking.fd.as_raw_fd(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                libc::SOCK_CLOEXEC,
+            )
+        };
+        if fd < 0 {
+            return Ok(false);
+        }
+        // SAFETY: a new descriptor of ours.
+        let connection = unsafe { OwnedFd::from_raw_fd(fd) };
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        nix::sys::socket::setsockopt(&connection, nix::sys::socket::sockopt::Linger, &linger)
+            .map_err(|e| failed("reset a parked connection", e))?;
+        table.give_back(slot);
+        Ok(true)
+    }
+
+    /// Gives slots back whose connection never came. Call after `queue_look` with `sweep`.
+    pub fn sweep(&mut self, group: u32, table: &Table) {
+        let now = now_ns();
+        for &number in self.slots.keys() {
+            let slot = Slot { group, number };
+            let (taken_ns, holds) = table.taken_since(slot);
+            if taken_ns != 0 && holds == 0 && now > taken_ns + NEVER_CAME_NS {
+                table.give_back(slot);
+            }
+        }
+    }
+
+    /// See [`Queue::detach`]. Returns whether handshakes are left that the kernel is still to migrate:
+    /// then the program stays, and with it the group's entries.
+    pub fn detach(&mut self, queue: &mut Queue, group: u32) -> bool {
+        queue.table.stop_parking(group);
+        let open = self.wait_for_handshakes(queue, group);
+        for parking in self.slots.values() {
+            // Before the close, so that the doorbell does not ring for it.
+            let _ = queue.epoll.delete(&parking.fd);
+        }
+        let sockets: Vec<u64> = self.slots.values().map(|p| p.socket).collect();
+        self.slots.clear();
+        for (inode, _) in &self.servers {
+            if let Ok(fd) = owner::descriptor(*inode) {
+                give_up(fd.as_fd(), self.lent.contains(inode), !open);
+            }
+        }
+        self.gone = sockets;
+        open
+    }
+
+    /// Waits for a moment until no handshake is under way on a parking listener. Returns whether one is.
+    fn wait_for_handshakes(&self, queue: &mut Queue, group: u32) -> bool {
+        let end = Instant::now() + DRAIN;
+        let listening =
+            |queue: &Queue| (0..self.servers()).any(|i| queue.table.server(group, i).listening);
+        loop {
+            if queue.look_at(true).is_err() || !listening(queue) {
+                return false;
+            }
+            // What is established is migrated when the listener closes.
+            if !self.slots.keys().any(|&number| {
+                let slot = Slot { group, number };
+                queue.table.half_open(slot) > 0
+            }) {
+                return false;
+            }
+            if Instant::now() >= end {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Takes the group out of the tables.
+    pub fn forget(&mut self, queue: &mut Queue, group: u32) {
+        let servers = self.servers.iter().map(|(_, socket)| *socket);
+        for socket in servers.chain(self.gone.drain(..)) {
+            let _ = queue.skel.maps.group_of.delete(&socket.to_ne_bytes());
+        }
+        queue.table.end(group);
+    }
+}
+
+/// Whether parking can serve these sockets.
+fn check(servers: &[ListenSocket]) -> Result<()> {
+    let unsupported = |cause: &str, hint: &str| {
+        Err(Error::Unsupported {
+            what: "parking connections before this server".into(),
+            cause: cause.into(),
+            hint: hint.into(),
+        })
+    };
+    if servers.is_empty() || servers.len() > SERVERS as usize {
+        return unsupported(
+            &format!("it listens on one address with {} sockets", servers.len()),
+            "1 to 64 sockets can be served",
+        );
+    }
+    if servers.iter().any(|s| s.mptcp) {
+        return unsupported(
+            "its listening socket is MPTCP, whose connections the kernel does not migrate",
+            "Go programs do without MPTCP with GODEBUG=multipathtcp=0",
+        );
+    }
+    if servers.iter().any(|s| s.steered) {
+        return unsupported(
+            "its SO_REUSEPORT group has a BPF program of its own that chooses the socket",
+            "queue = \"fifo\" leaves it alone",
+        );
+    }
+    Ok(())
+}
+
+impl Model {
+    fn of(server: &ListenSocket, fd: BorrowedFd<'_>) -> Result<Model> {
+        let stat =
+            nix::sys::stat::fstat(fd).map_err(|e| failed("look at the server's socket", e))?;
+        let address = SocketAddr::new(server.ip, server.port);
+        let fresh = new_socket(&address)?;
+        Ok(Model {
+            address,
+            uid: stat.st_uid,
+            backlog: server.queue_limit.clamp(1, i32::MAX as u32) as i32,
+            options: Options::of(fd, fresh.as_fd()),
+        })
+    }
+
+    fn backlog(&self) -> Backlog {
+        Backlog::new(self.backlog).unwrap_or(Backlog::MAXCONN)
+    }
+
+    /// A socket bound to the server's address, as the server's own is.
+    fn make(&self) -> Result<OwnedFd> {
+        let fd = new_socket(&self.address)?;
+        let what = |what: &str| format!("make a parking listener: {what}");
+        let raw = fd.as_raw_fd();
+        // Only sockets of one user are of one SO_REUSEPORT group.
+        fchown(&fd, Some(Uid::from_raw(self.uid)), None)
+            .map_err(|e| failed(&what("give it to the server's user"), e))?;
+        self.options
+            .apply(fd.as_fd())
+            .map_err(|e| failed(&what("set the server's socket options"), e))?;
+        for name in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
+            set_number(raw, libc::SOL_SOCKET, name, 1)
+                .map_err(|e| failed(&what("set SO_REUSEPORT"), e))?;
+        }
+        bind(raw, &SockaddrStorage::from(self.address))
+            .map_err(|e| failed(&what(&format!("bind it to {}", self.address)), e))?;
+        Ok(fd)
+    }
+}
+
+fn new_socket(address: &SocketAddr) -> Result<OwnedFd> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socket(family, SockType::Stream, flags, None).map_err(|e| failed("make a socket", e))
+}
+
+fn attach_program(program: i32, server: BorrowedFd<'_>) -> std::result::Result<(), Errno> {
+    let raw = server.as_raw_fd();
+    set_number(
+        raw,
+        libc::SOL_SOCKET,
+        libc::SO_ATTACH_REUSEPORT_EBPF,
+        program,
+    )
+}
+
+/// Leaves the server's socket as it was found, the program too if `program` says so.
+fn give_up(server: BorrowedFd<'_>, lent: bool, program: bool) {
+    let raw = server.as_raw_fd();
+    if program {
+        let _ = set_number(raw, libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0);
+    }
+    if lent {
+        let _ = set_number(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT, 0);
+    }
+}
+
+fn enter_slot(
+    slot_socks: &libbpf_rs::MapMut<'_>,
+    slot: Slot,
+    fd: BorrowedFd<'_>,
+) -> libbpf_rs::Result<()> {
+    let key = slot.group * SLOTS + slot.number;
+    let value = (fd.as_raw_fd() as u64).to_ne_bytes();
+    slot_socks.update(&key.to_ne_bytes(), &value, MapFlags::ANY)
+}
+
+/// Enters a server's socket. One that is still in the table of a weir that was killed is free only
+/// once the kernel has freed that table, with the program that this one replaced.
+fn enter_server(server_socks: &libbpf_rs::MapMut<'_>, key: u32, fd: BorrowedFd<'_>) -> Result<()> {
+    let value = fd.as_raw_fd() as u64;
+    let end = Instant::now() + FREED_WITHIN;
+    loop {
+        // SAFETY: key and value are readable, 4 and 8 bytes as the map was made for.
+        let failed = unsafe {
+            libbpf_sys::bpf_map_update_elem(
+                server_socks.as_fd().as_raw_fd(),
+                std::ptr::from_ref(&key).cast(),
+                std::ptr::from_ref(&value).cast(),
+                libbpf_sys::BPF_ANY.into(),
+            )
+        };
+        match Errno::from_raw(-failed) {
+            _ if failed == 0 => return Ok(()),
+            Errno::EBUSY if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+            e => return Err(super::failed("enter the server's socket", e)),
+        }
+    }
+}

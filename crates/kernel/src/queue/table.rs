@@ -1,0 +1,185 @@
+//! The tables that are shared with the BPF programs, mapped into memory (struct parking_group).
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{NonNull, addr_of, addr_of_mut};
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use super::skel::types::{look, parking_group, parking_server};
+use super::{GROUPS, SLOTS, ServerQueue, Slot, Taken};
+use crate::error::{Result, of_errno};
+
+/// The mapping; unmapped on drop.
+pub struct Table(NonNull<parking_group>);
+
+/// The argument of `queue_look` as bytes.
+pub fn bytes_of(look: &mut look) -> &mut [u8] {
+    // SAFETY: two integers without padding; the bytes live as long as the borrow.
+    unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(look).cast(), size_of::<look>()) }
+}
+
+/// What the BPF programs call `bpf_ktime_get_ns()`.
+pub fn now_ns() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: t is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+const BYTES: usize = GROUPS as usize * size_of::<parking_group>();
+
+impl Table {
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Table> {
+        // SAFETY: a new mapping of as many bytes as the map has.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(of_errno("map the table of parking listeners"));
+        }
+        Ok(Table(NonNull::new(at.cast()).expect("mmap gives no null")))
+    }
+
+    fn group(&self, group: u32) -> *mut parking_group {
+        assert!(group < GROUPS);
+        // SAFETY: inside the mapping.
+        unsafe { self.0.as_ptr().add(group as usize) }
+    }
+
+    /// Begins a group whose server has these sockets. Nothing is parked yet.
+    pub fn begin(&self, group: u32, servers: &[u64], port: u16, listener: u16) {
+        let g = self.group(group);
+        // SAFETY: plain memory inside the mapping; BPF programs find no socket of this group yet.
+        unsafe {
+            std::ptr::write_bytes(g, 0, 1);
+            for (i, &socket) in servers.iter().enumerate() {
+                (*g).server[i] = parking_server {
+                    socket,
+                    ..Default::default()
+                };
+            }
+            (*g).port = port;
+            (*g).listener = listener + 1;
+            (*g).depth = 1;
+            fence(Ordering::SeqCst);
+            addr_of_mut!((*g).servers).write_volatile(servers.len() as u32);
+        }
+    }
+
+    /// No program looks at the group any more.
+    pub fn end(&self, group: u32) {
+        // SAFETY: as in begin().
+        unsafe { addr_of_mut!((*self.group(group)).servers).write_volatile(0) };
+    }
+
+    pub fn stop_parking(&self, group: u32) {
+        // SAFETY: an aligned field inside the mapping, which the programs only read.
+        unsafe { addr_of_mut!((*self.group(group)).alive_until_ns).write_volatile(0) };
+    }
+
+    pub fn renew(&self, group: u32, period: Duration, park: Option<Duration>, depth: u32) {
+        let (g, now) = (self.group(group), now_ns());
+        // SAFETY: aligned fields inside the mapping. `park_until_ns` is also set by queue_steer; the
+        // later time need not win, as the next connection that finds the queue full sets it again.
+        unsafe {
+            addr_of_mut!((*g).depth).write_volatile(depth);
+            if let Some(park) = park {
+                addr_of_mut!((*g).park_until_ns).write_volatile(now + park.as_nanos() as u64);
+            }
+            addr_of_mut!((*g).alive_until_ns).write_volatile(now + period.as_nanos() as u64);
+        }
+    }
+
+    pub fn server(&self, group: u32, i: u32) -> ServerQueue {
+        // SAFETY: a field inside the mapping, written by queue_look, which this thread runs.
+        let s = unsafe { addr_of!((*self.group(group)).server[i as usize]).read_volatile() };
+        ServerQueue {
+            length: s.length,
+            limit: s.limit,
+            half_open: s.half_open,
+            listening: s.listening != 0,
+        }
+    }
+
+    pub fn taken(&self, slot: Slot) -> Taken {
+        // SAFETY: a field inside the mapping; torn at worst between two connections of one slot.
+        let s = unsafe {
+            addr_of!((*self.group(slot.group)).slot[slot.number as usize]).read_volatile()
+        };
+        Taken {
+            class: s.class,
+            priority: s.priority,
+        }
+    }
+
+    /// Enters a parking listener. `number` is in use from now on.
+    pub fn open(&self, slot: Slot, socket: u64) {
+        let g = self.group(slot.group);
+        // SAFETY: inside the mapping; the programs do not know the slot yet.
+        unsafe {
+            let s = addr_of_mut!((*g).slot[slot.number as usize]);
+            addr_of_mut!((*s).socket).write_volatile(socket);
+            addr_of_mut!((*s).taken_ns).write_volatile(0);
+            let slots = addr_of_mut!((*g).slots);
+            slots.write_volatile(slots.read_volatile().max(slot.number + 1));
+        }
+    }
+
+    /// Gives a slot to the ring of free ones. It must not be in there.
+    pub fn give_back(&self, slot: Slot) {
+        let g = self.group(slot.group);
+        // SAFETY: inside the mapping. The programs read an entry only between head and tail, and there
+        // are no more slots than entries, so the one written is not read until the tail has moved.
+        unsafe {
+            addr_of_mut!((*g).slot[slot.number as usize].taken_ns).write_volatile(0);
+            let tail = addr_of_mut!((*g).free_tail);
+            let at = tail.read_volatile();
+            addr_of_mut!((*g).free[(at % SLOTS) as usize]).write_volatile(slot.number as u16);
+            fence(Ordering::SeqCst);
+            tail.write_volatile(at.wrapping_add(1));
+        }
+    }
+
+    /// Free slots now.
+    pub fn free(&self, group: u32) -> u32 {
+        let g = self.group(group);
+        // SAFETY: aligned fields inside the mapping.
+        unsafe {
+            addr_of!((*g).free_tail)
+                .read_volatile()
+                .wrapping_sub(addr_of!((*g).free_head).read_volatile())
+        }
+    }
+
+    /// When a connection was sent to the slot last, and what it held at the last sweep.
+    pub fn taken_since(&self, slot: Slot) -> (u64, u16) {
+        let g = self.group(slot.group);
+        // SAFETY: as in taken().
+        let s = unsafe { addr_of!((*g).slot[slot.number as usize]).read_volatile() };
+        (s.taken_ns, s.length + s.half_open)
+    }
+
+    /// Handshakes under way in the slot, at the last sweep.
+    pub fn half_open(&self, slot: Slot) -> u16 {
+        let g = self.group(slot.group);
+        // SAFETY: as in taken().
+        unsafe { addr_of!((*g).slot[slot.number as usize].half_open).read_volatile() }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in map(), not used after this.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), BYTES) };
+    }
+}

@@ -1,0 +1,159 @@
+//! Parking listeners beside real listening sockets, on loopback. Needs root.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use weir_kernel::queue::{Event, Queue, Slot};
+use weir_kernel::{Guard, ListenSocket};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Bed {
+    guard: Guard,
+    queue: Queue,
+}
+
+fn bed() -> Option<Bed> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIP: parking needs root");
+        return None;
+    }
+    let guard = Guard::load().unwrap();
+    let queue = Queue::load(guard.queue_maps().unwrap()).unwrap();
+    Some(Bed { guard, queue })
+}
+
+impl Bed {
+    fn sockets(&self, port: u16) -> Vec<ListenSocket> {
+        let all = self.guard.listen_sockets().unwrap();
+        all.into_iter()
+            .filter(|s| s.port == port && !s.parked)
+            .collect()
+    }
+
+    fn attach(&mut self, server: &TcpListener) -> u32 {
+        let port = server.local_addr().unwrap().port();
+        let sockets = self.sockets(port);
+        let group = self.queue.attach(&sockets, 0).unwrap();
+        self.renew(group, 0);
+        group
+    }
+
+    fn renew(&self, group: u32, depth: u32) {
+        self.queue.renew(group, PATIENCE, None, depth);
+    }
+
+    fn arrivals(&mut self, n: usize) -> Vec<Slot> {
+        let mut slots = Vec::new();
+        let end = Instant::now() + PATIENCE;
+        while slots.len() < n && Instant::now() < end {
+            for event in self.queue.wait(Some(Duration::from_millis(1))).unwrap() {
+                if let Event::Arrived(slot) = event {
+                    slots.push(slot);
+                }
+            }
+        }
+        assert_eq!(slots.len(), n);
+        slots
+    }
+}
+
+fn server() -> TcpListener {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    server.set_nonblocking(true).unwrap();
+    server
+}
+
+fn connect(server: &TcpListener) -> TcpStream {
+    TcpStream::connect_timeout(&server.local_addr().unwrap(), PATIENCE).unwrap()
+}
+
+/// Accepts within a moment.
+fn accepted(server: &TcpListener) -> (TcpStream, SocketAddr) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match server.accept() {
+            Ok(got) => return got,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => assert!(Instant::now() < end),
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+fn nothing_waits(server: &TcpListener) -> bool {
+    server
+        .accept()
+        .is_err_and(|e| e.kind() == ErrorKind::WouldBlock)
+}
+
+#[test]
+fn a_parked_connection_reaches_the_server_when_it_is_released_and_not_before() {
+    let Some(mut bed) = bed() else { return };
+    let server = server();
+    bed.attach(&server);
+    let mut client = connect(&server);
+    client.write_all(b"early").unwrap();
+    let slots = bed.arrivals(1);
+    assert!(nothing_waits(&server));
+    bed.queue.release(slots[0]).unwrap();
+    let (mut connection, from) = accepted(&server);
+    assert_eq!(from, client.local_addr().unwrap());
+    let mut got = [0; 5];
+    connection.set_nonblocking(false).unwrap();
+    connection.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"early");
+}
+
+#[test]
+fn slots_are_used_again_and_release_is_in_the_order_asked_for() {
+    let Some(mut bed) = bed() else { return };
+    let server = server();
+    let group = bed.attach(&server);
+    for round in 0..5 {
+        let clients: Vec<TcpStream> = (0..40)
+            .map(|_| {
+                bed.queue.grow(group, true).unwrap();
+                connect(&server)
+            })
+            .collect();
+        let slots = bed.arrivals(40);
+        for slot in slots.iter().rev() {
+            bed.queue.release(*slot).unwrap();
+        }
+        for client in clients.iter().rev() {
+            let (_, from) = accepted(&server);
+            assert_eq!(from, client.local_addr().unwrap(), "round {round}");
+        }
+    }
+}
+
+#[test]
+fn with_room_in_the_servers_queue_a_connection_goes_straight_there() {
+    let Some(mut bed) = bed() else { return };
+    let server = server();
+    let group = bed.attach(&server);
+    bed.renew(group, 1);
+    let _first = connect(&server);
+    accepted(&server);
+    let _second = connect(&server);
+    let _third = connect(&server);
+    bed.arrivals(1);
+    bed.queue.look(false).unwrap();
+    assert_eq!(bed.queue.servers(group)[0].length, 1);
+}
+
+#[test]
+fn what_is_parked_goes_to_the_server_when_the_queue_goes() {
+    let Some(mut bed) = bed() else { return };
+    let server = server();
+    bed.attach(&server);
+    let clients: Vec<TcpStream> = (0..10).map(|_| connect(&server)).collect();
+    bed.arrivals(10);
+    drop(bed);
+    for _ in &clients {
+        accepted(&server);
+    }
+    let _more = connect(&server);
+    accepted(&server);
+}

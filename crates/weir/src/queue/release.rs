@@ -1,0 +1,415 @@
+//! The thread that releases what is parked.
+//!
+//! While nothing waits it sleeps until a connection is parked. While something waits it looks at the
+//! servers' queues every [`LOOK`], and fills each up to its depth in the order of
+//! [`weir_core::queue::Order`].
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use nix::sys::eventfd::EventFd;
+use weir_core::queue::{Depth, Order};
+use weir_kernel::ListenSocket;
+use weir_kernel::queue::{Event, Queue, QueueMaps, ServerQueue, Slot, hasten_this_thread};
+
+use super::address::{groups, identity};
+use super::{ClassLimits, HEARTBEAT, QueueState, Shared, Wanted, lock};
+
+/// How often the servers' queues are looked at while something waits. At 1000 accepts/s one place that
+/// is filled again within this costs nothing; faster servers get a greater depth.
+const LOOK: Duration = Duration::from_micros(200);
+/// For how long each look promises to release: longer than any pause of this thread that is not a fault.
+const ALIVE: Duration = Duration::from_secs(1);
+/// While something waits every connection is parked; for this long after a look.
+const PARK: Duration = Duration::from_millis(20);
+/// How long after a change of the listening sockets they are read again: one that begins to listen is
+/// told of before the kernel has entered it.
+const SETTLE: Duration = Duration::from_millis(5);
+/// A server that could not be served is tried again this often.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// The thread.
+pub fn run(maps: QueueMaps, shared: &Mutex<Shared>, bell: &EventFd) {
+    hasten_this_thread();
+    let queue = match Queue::load(maps).and_then(|queue| queue.watch(bell.as_fd()).map(|()| queue))
+    {
+        Ok(queue) => queue,
+        Err(error) => return refuse(shared, bell, &error.to_string()),
+    };
+    let releaser = Releaser {
+        queue,
+        wanted: Vec::new(),
+        parked: BTreeMap::new(),
+        states: BTreeMap::new(),
+        scan_at: None,
+    };
+    releaser.run(shared, bell);
+}
+
+/// Says why no queue can be prioritized, until the end.
+fn refuse(shared: &Mutex<Shared>, bell: &EventFd, because: &str) {
+    loop {
+        let mut mine = lock(shared);
+        if mine.ends {
+            return;
+        }
+        if let Some(wanted) = mine.wanted.take() {
+            let state = QueueState {
+                because: Some(because.to_owned()),
+                ..QueueState::default()
+            };
+            let states = wanted
+                .iter()
+                .map(|w| (w.listener.name.clone(), state.clone()));
+            mine.states = states.collect();
+        }
+        drop(mine);
+        let mut fds = [nix::poll::PollFd::new(
+            bell.as_fd(),
+            nix::poll::PollFlags::POLLIN,
+        )];
+        let _ = nix::poll::poll(&mut fds, nix::poll::PollTimeout::NONE);
+        let _ = bell.read();
+    }
+}
+
+struct Releaser {
+    queue: Queue,
+    wanted: Vec<Wanted>,
+    /// By group number.
+    parked: BTreeMap<u32, Parked>,
+    states: BTreeMap<String, QueueState>,
+    /// When to read the listening sockets again.
+    scan_at: Option<Instant>,
+}
+
+/// A group of sockets with parking listeners.
+struct Parked {
+    listener: String,
+    sockets: Vec<u64>,
+    classes: BTreeMap<u32, ClassLimits>,
+    order: Order<Slot>,
+    /// The slots in `order`.
+    inside: HashSet<Slot>,
+    depth: Depth,
+    limit: u32,
+}
+
+impl Releaser {
+    fn run(mut self, shared: &Mutex<Shared>, bell: &EventFd) {
+        let mut beat = Instant::now();
+        loop {
+            let busy = self.parked.values().any(|p| !p.order.is_empty());
+            let events = self.wait(busy, beat);
+            let now = Instant::now();
+            if let Err(error) = events.and_then(|events| self.take(events, bell)) {
+                tracing::error!("the prioritized queue stops: {error}");
+                return refuse(shared, bell, &error.to_string());
+            }
+            if !self.obey(shared) {
+                return;
+            }
+            if self.scan_at.is_some_and(|at| now >= at) {
+                self.scan();
+            }
+            let sweep = now >= beat;
+            if let Err(error) = self.release(sweep) {
+                tracing::warn!("{error}");
+            }
+            if sweep {
+                beat = now + HEARTBEAT;
+                self.publish(shared);
+            }
+        }
+    }
+
+    fn wait(&mut self, busy: bool, beat: Instant) -> weir_kernel::Result<Vec<Event>> {
+        if busy {
+            // Who arrives meanwhile is only entered at the next look: waking for each would cost more.
+            std::thread::sleep(LOOK);
+            return self.queue.wait(Some(Duration::ZERO));
+        }
+        let next = self.scan_at.map_or(beat, |at| at.min(beat));
+        let left = next.saturating_duration_since(Instant::now());
+        self.queue.wait(Some(left))
+    }
+
+    fn take(&mut self, events: Vec<Event>, bell: &EventFd) -> weir_kernel::Result<()> {
+        let now = Queue::now();
+        for event in events {
+            match event {
+                Event::Arrived(slot) => self.arrived(slot, now),
+                Event::Woken => drop(bell.read()),
+                Event::ListenersChanged { port } => self.listeners_changed(port)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn arrived(&mut self, slot: Slot, now: Duration) {
+        let taken = self.queue.taken(slot);
+        if let Some(parked) = self.parked.get_mut(&slot.group) {
+            // A slot that is told of twice still holds one connection.
+            if parked.inside.insert(slot) {
+                parked.order.push(slot, taken.class, taken.priority, now);
+            }
+        }
+    }
+
+    /// A server whose socket is gone cannot bind anew while parking listeners hold its port.
+    fn listeners_changed(&mut self, port: u16) -> weir_kernel::Result<()> {
+        if !self.wanted.iter().any(|w| w.listener.address.port == port) {
+            return Ok(());
+        }
+        self.queue.look(false)?;
+        let gone = |queue: &Queue, group: u32| {
+            let servers = queue.servers(group);
+            servers.iter().any(|server| !server.listening)
+        };
+        let groups: Vec<u32> = self.parked.keys().copied().collect();
+        for group in groups {
+            if gone(&self.queue, group) {
+                self.detach(group);
+            }
+        }
+        self.scan_at = Some(Instant::now() + SETTLE);
+        Ok(())
+    }
+
+    fn detach(&mut self, group: u32) {
+        self.parked.remove(&group);
+        self.queue.detach(group);
+    }
+
+    /// Does what the daemon wants. Returns whether it wants anything.
+    fn obey(&mut self, shared: &Mutex<Shared>) -> bool {
+        let mut mine = lock(shared);
+        if mine.ends {
+            return false;
+        }
+        let Some(wanted) = mine.wanted.take() else {
+            return true;
+        };
+        drop(mine);
+        self.wanted = wanted;
+        self.scan();
+        self.publish(shared);
+        true
+    }
+
+    /// Brings the groups in line with what is wanted and with the sockets that there are.
+    fn scan(&mut self) {
+        self.scan_at = None;
+        let sockets = match self.queue.listen_sockets() {
+            Ok(sockets) => sockets,
+            Err(error) => return tracing::warn!("{error}"),
+        };
+        let sockets: Vec<ListenSocket> = sockets.into_iter().filter(|s| !s.parked).collect();
+        let mut kept = Vec::new();
+        let mut refused: BTreeMap<String, String> = BTreeMap::new();
+        for wanted in self.wanted.clone() {
+            for group in groups(&wanted, &sockets) {
+                match self.attached(&wanted, &group) {
+                    Ok(number) => kept.push(number),
+                    Err(error) => {
+                        refused.insert(wanted.listener.name.clone(), error.to_string());
+                        self.scan_at = Some(Instant::now() + TRY_AGAIN);
+                    }
+                }
+            }
+        }
+        let over: Vec<u32> = self
+            .parked
+            .keys()
+            .copied()
+            .filter(|n| !kept.contains(n))
+            .collect();
+        for number in over {
+            self.detach(number);
+        }
+        self.note(&refused);
+    }
+
+    fn note(&mut self, refused: &BTreeMap<String, String>) {
+        let names: Vec<String> = self
+            .wanted
+            .iter()
+            .map(|w| w.listener.name.clone())
+            .collect();
+        self.states.retain(|name, _| names.contains(name));
+        for name in names {
+            let parking = self.parked.values().any(|p| p.listener == name);
+            let because = refused.get(&name).cloned();
+            let because = because.or_else(|| (!parking).then(|| "nothing listens there".into()));
+            let state = self.states.entry(name.clone()).or_default();
+            if state.parking != parking || state.because != because {
+                match &because {
+                    None => tracing::info!("{name}: waiting connections are accepted by priority"),
+                    Some(because) => tracing::warn!("{name}: queue = fifo for now: {because}"),
+                }
+            }
+            (state.parking, state.because) = (parking, because);
+        }
+    }
+
+    /// The group of these sockets: the one that there is, with the settings of now, or a new one.
+    fn attached(&mut self, wanted: &Wanted, sockets: &[ListenSocket]) -> weir_kernel::Result<u32> {
+        let inodes = identity(sockets);
+        let priorities: Vec<u8> = wanted.classes.values().map(|c| c.priority).collect();
+        let ageing = wanted.listener.ageing;
+        let mut known = self.parked.iter().filter(|(_, p)| p.sockets == inodes);
+        let number = match known.next() {
+            Some((number, _)) => *number,
+            None => {
+                // One of them may be in another group, with sockets that are gone or came since.
+                let others: Vec<u32> = self
+                    .parked
+                    .iter()
+                    .filter(|(_, p)| p.sockets.iter().any(|inode| inodes.contains(inode)))
+                    .map(|(number, _)| *number)
+                    .collect();
+                others.into_iter().for_each(|number| self.detach(number));
+                self.attach(wanted, sockets, &priorities)?
+            }
+        };
+        if let Some(parked) = self.parked.get_mut(&number) {
+            parked.classes = wanted.classes.clone();
+            parked.order.change(&priorities, ageing);
+        }
+        Ok(number)
+    }
+
+    fn attach(
+        &mut self,
+        wanted: &Wanted,
+        sockets: &[ListenSocket],
+        priorities: &[u8],
+    ) -> weir_kernel::Result<u32> {
+        let number = self.queue.attach(sockets, wanted.counters)?;
+        let parked = Parked {
+            listener: wanted.listener.name.clone(),
+            sockets: identity(sockets),
+            classes: BTreeMap::new(),
+            order: Order::new(priorities, wanted.listener.ageing),
+            inside: HashSet::new(),
+            depth: Depth::default(),
+            limit: sockets.iter().map(|s| s.queue_limit).sum(),
+        };
+        self.parked.insert(number, parked);
+        Ok(number)
+    }
+
+    /// One look at each server's queue, and what follows from it.
+    fn release(&mut self, sweep: bool) -> weir_kernel::Result<()> {
+        if self.parked.is_empty() {
+            return Ok(());
+        }
+        if sweep || self.parked.values().any(|p| !p.order.is_empty()) {
+            self.queue.look(sweep)?;
+            let now = Queue::now();
+            for (&number, parked) in &mut self.parked {
+                let state = self.states.entry(parked.listener.clone()).or_default();
+                parked.step(&mut self.queue, number, now, state)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, shared: &Mutex<Shared>) {
+        for state in self.states.values_mut() {
+            state.waiting.clear();
+        }
+        for parked in self.parked.values() {
+            let Some(state) = self.states.get_mut(&parked.listener) else {
+                continue;
+            };
+            for (class, n) in parked.order.by_class() {
+                *state.waiting.entry(*class).or_default() += *n as u32;
+            }
+        }
+        lock(shared).states = self.states.clone();
+    }
+}
+
+impl Parked {
+    fn step(
+        &mut self,
+        queue: &mut Queue,
+        group: u32,
+        now: Duration,
+        state: &mut QueueState,
+    ) -> weir_kernel::Result<()> {
+        let mut servers: Vec<ServerQueue> = queue.servers(group);
+        servers.retain(|server| server.listening);
+        let waited = !self.order.is_empty();
+        if waited && let Some(shortest) = servers.iter().map(|s| s.length).min() {
+            self.depth.looked(shortest);
+        }
+        self.fill(queue, &mut servers, now, state)?;
+        let inside: u32 = servers.iter().map(|s| s.length).sum();
+        self.shed(queue, inside, state)?;
+        let park = match self.order.is_empty() {
+            true => Duration::ZERO,
+            false => PARK,
+        };
+        queue.renew(group, ALIVE, waited.then_some(park), self.depth.get());
+        queue.grow(group, !self.order.is_empty())
+    }
+
+    /// Fills the servers' queues up to the depth.
+    fn fill(
+        &mut self,
+        queue: &mut Queue,
+        servers: &mut [ServerQueue],
+        now: Duration,
+        state: &mut QueueState,
+    ) -> weir_kernel::Result<()> {
+        let depth = self.depth.get();
+        while let Some(server) = servers.iter_mut().min_by_key(|s| s.length)
+            && server.length < depth
+        {
+            let Some(next) = self.order.pop(now) else {
+                return Ok(());
+            };
+            self.inside.remove(&next.item);
+            state.released += 1;
+            state.overtook += u64::from(self.order.overtaken_by(&next) > 0);
+            queue.release(next.item)?;
+            server.length += 1;
+            self.depth.filled();
+        }
+        Ok(())
+    }
+
+    /// Resets the youngest of the lowest while more wait than the queue holds.
+    fn shed(
+        &mut self,
+        queue: &mut Queue,
+        inside: u32,
+        state: &mut QueueState,
+    ) -> weir_kernel::Result<()> {
+        let over_limit = |order: &Order<Slot>, classes: &BTreeMap<u32, ClassLimits>| {
+            order.by_class().iter().find_map(|(class, n)| {
+                let limit = classes.get(class)?.queue_limit?;
+                (*n > limit as usize).then_some(*class)
+            })
+        };
+        loop {
+            let full = self.order.len() as u32 + inside > self.limit.max(1);
+            let shed = match over_limit(&self.order, &self.classes) {
+                Some(class) => self.order.shed_of(class),
+                None if full => self.order.shed(),
+                None => return Ok(()),
+            };
+            let Some(shed) = shed else {
+                return Ok(());
+            };
+            self.inside.remove(&shed.item);
+            if queue.reset(shed.item)? {
+                *state.displaced.entry(shed.class).or_default() += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! queue = priority with the real daemon and a server that knows nothing of it. Each test has a network
+//! namespace of its own.
+
+#[allow(dead_code, reason = "the other tests use the rest of it")]
+mod common;
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::Folder;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const CONFIG: &str = r#"
+[[listener]]
+name = "web"
+address = "*:8080"
+queue = "priority"
+ageing = "off"
+admit = "queue"
+
+[[class]]
+name = "gold"
+from = "127.0.1.0/24"
+priority = 1
+
+[[class]]
+name = "low"
+from = "127.0.40.0/24"
+priority = 40
+"#;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Bed {
+    folder: Folder,
+    weir: Child,
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = self.weir.kill();
+        let _ = self.weir.wait();
+    }
+}
+
+/// `None` without root; says so. The server listens before weir comes.
+fn bed(name: &str) -> Option<(TcpListener, Bed)> {
+    if let Err(errno) = unshare(CloneFlags::CLONE_NEWNET) {
+        println!("SKIP: no network namespace of its own: {errno}");
+        return None;
+    }
+    let up = Command::new("ip")
+        .args(["link", "set", "lo", "up"])
+        .status();
+    assert!(up.unwrap().success());
+    let server = TcpListener::bind("127.0.0.1:8080").unwrap();
+    server.set_nonblocking(true).unwrap();
+    let folder = Folder::new(name);
+    folder.write_config(CONFIG);
+    let file = folder.config();
+    let weir = folder
+        .command(&format!("run --config {}", file.display()))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let bed = Bed { folder, weir };
+    bed.until_parking();
+    Some((server, bed))
+}
+
+impl Bed {
+    fn until_parking(&self) {
+        self.until(|listener| listener["queue_way"] == "parking");
+    }
+
+    fn until_waiting(&self, n: u64) {
+        self.until(|listener| listener["queue_length"] == n);
+    }
+
+    /// A weir that is loading its programs does not answer yet.
+    fn until(&self, wanted: impl Fn(&Value) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let output = self.folder.weir("status --json");
+            let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            if wanted(&status["listeners"][0]) {
+                return;
+            }
+            assert!(Instant::now() < end, "{status:#}");
+        }
+    }
+}
+
+/// A connection from `127.0.THIRD.1`.
+fn connect(third: u8) -> TcpStream {
+    let fd: OwnedFd = socket::socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let from = SockaddrIn::new(127, 0, third, 1, 0);
+    socket::bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &from).unwrap();
+    let to = SockaddrIn::new(127, 0, 0, 1, 8080);
+    socket::connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &to).unwrap();
+    fd.into()
+}
+
+fn accepted(server: &TcpListener) -> SocketAddr {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match server.accept() {
+            Ok((_, from)) => return from,
+            Err(_) => assert!(Instant::now() < end, "nobody is to be accepted"),
+        }
+    }
+}
+
+#[test]
+fn the_server_accepts_the_higher_class_first_and_only_who_was_in_its_queue_already_is_before() {
+    let Some((server, bed)) = bed("queue-order") else {
+        return;
+    };
+    let mut clients = Vec::new();
+    for third in [40, 10, 1] {
+        clients.extend((0..20).map(|_| connect(third)));
+    }
+    bed.until_waiting(60);
+    let order: Vec<u8> = clients
+        .iter()
+        .map(|_| match accepted(&server) {
+            SocketAddr::V4(from) => from.ip().octets()[2],
+            SocketAddr::V6(from) => panic!("{from}"),
+        })
+        .collect();
+    // Of those from 127.0.10.0/24 no class is: they come last. One of the first was in the server's queue.
+    assert_eq!(order[0], 40);
+    assert!(order[1..21].iter().all(|third| *third == 1), "{order:?}");
+    assert!(order[21..40].iter().all(|third| *third == 40), "{order:?}");
+    assert!(order[40..].iter().all(|third| *third == 10), "{order:?}");
+}
+
+#[test]
+fn what_waits_reaches_the_server_when_weir_is_killed_and_another_weir_parks_again() {
+    let Some((server, mut bed)) = bed("queue-kill") else {
+        return;
+    };
+    for _ in 0..3 {
+        let clients: Vec<TcpStream> = (0..30).map(|_| connect(40)).collect();
+        bed.until_waiting(30);
+        kill(Pid::from_raw(bed.weir.id() as i32), Signal::SIGKILL).unwrap();
+        bed.weir.wait().unwrap();
+        let mut expected: Vec<SocketAddr> =
+            clients.iter().map(|c| c.local_addr().unwrap()).collect();
+        let mut got: Vec<SocketAddr> = clients.iter().map(|_| accepted(&server)).collect();
+        expected.sort_unstable();
+        got.sort_unstable();
+        assert_eq!(got, expected);
+        let _unguarded = connect(1);
+        accepted(&server);
+        let file = bed.folder.config();
+        let run = format!("run --config {}", file.display());
+        bed.weir = bed
+            .folder
+            .command(&run)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        bed.until_parking();
+    }
+}
+
+#[test]
+fn a_server_that_restarts_gets_its_port_and_is_parked_for_again() {
+    let Some((server, bed)) = bed("queue-restart") else {
+        return;
+    };
+    let _waiting: Vec<TcpStream> = (0..5).map(|_| connect(40)).collect();
+    bed.until_waiting(5);
+    drop(server);
+    let end = Instant::now() + PATIENCE;
+    let server = loop {
+        match TcpListener::bind("127.0.0.1:8080") {
+            Ok(server) => break server,
+            Err(e) => assert!(Instant::now() < end, "{e}"),
+        }
+    };
+    server.set_nonblocking(true).unwrap();
+    bed.until_parking();
+    bed.until_waiting(0);
+    let _client = connect(1);
+    accepted(&server);
+}
