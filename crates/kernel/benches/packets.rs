@@ -123,7 +123,7 @@ fn main() {
                     stage: Stage::Tc,
                     frame,
                     action: pass,
-                    limit_ns: 150.0 + 30.0 * f64::from(masks),
+                    limit_ns: 200.0 + 40.0 * f64::from(masks),
                 },
             ));
         }

@@ -212,9 +212,9 @@ fn a_controlled_rate_holds_beside_the_own_one_the_lower_and_ends_when_it_is_lift
         let judge = |_: &i32| match guard.judge_tc(&frame).expect("a test run").action {
             PASS => true,
             action => {
-                // What is of no class is told so; a class has its own over_rate.
-                let of_a_class = from != "192.0.2.1";
-                assert_eq!(action, if of_a_class { DROP } else { REDIRECT });
+                // Over its own rate: over_rate, drop. Over the controller's: the listener's reject_syn, rst.
+                let over_its_own = from != "192.0.2.1";
+                assert_eq!(action, if over_its_own { DROP } else { REDIRECT });
                 false
             }
         };
