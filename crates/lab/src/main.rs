@@ -70,7 +70,12 @@ struct ServeArgs {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match interrupt::install().and_then(|()| run(cli.command)) {
+    let prepared = match cli.command {
+        // Serves until it is killed, by any signal.
+        Command::Pool(_) => Ok(()),
+        _ => interrupt::install(),
+    };
+    match prepared.and_then(|()| run(cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("weir-lab: {error}");
