@@ -31,7 +31,9 @@ fn expect_no_fault(traffic: Traffic, cache: Option<&str>) {
         (whole + row.tally.whole, cut + row.tally.cut)
     });
     assert_eq!(whole + cut, matrix.transfers());
-    assert!(whole > cut && cut > 0, "{whole} whole, {cut} cut");
+    // Both kinds are there, however often clients of HTTP/1.0 are cut.
+    let third = matrix.transfers() / 3;
+    assert!(whole > third && cut > 0, "{whole} whole, {cut} cut");
 }
 
 #[test]
