@@ -436,6 +436,15 @@ pub fn write_json(results: &impl Serialize, out: &Path) -> Result<String> {
     Ok(json)
 }
 
+/// Prints results for programs, as the JSON that [`write_json`] returned, or else for people.
+pub fn show(json: &str, as_json: bool, for_people: impl FnOnce() -> String) {
+    if as_json {
+        println!("{json}");
+    } else {
+        print!("{}", for_people());
+    }
+}
+
 /// The machine in one line: kernel and processors.
 pub fn machine() -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

@@ -1,21 +1,19 @@
 //! A `weir run` of an experiment's own: its configuration, its runtime directory, its end.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
 use crate::netns::Netns;
-use crate::program;
+use crate::program::{self, Running};
 
 /// The kernel verifies the programs first, for seconds on a machine whose CPUs others use too.
 const START_LIMIT: Duration = Duration::from_secs(60);
-const STOP_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 
 /// A running weir; killed on drop.
@@ -25,7 +23,7 @@ pub struct Weir<'a> {
     program: PathBuf,
     /// Configuration, stderr, and weir's runtime directory.
     folder: tempfile::TempDir,
-    child: Child,
+    process: Running,
 }
 
 impl<'a> Weir<'a> {
@@ -40,19 +38,20 @@ impl<'a> Weir<'a> {
         let file = folder.path().join("weir.toml");
         std::fs::write(&file, config).context(format!("cannot write {}", file.display()))?;
         let stderr = folder.path().join("stderr");
-        let stderr = std::fs::File::create(&stderr)
+        let target = std::fs::File::create(&stderr)
             .context(format!("cannot create {}", stderr.display()))?;
         let mut command = command(&program, folder.path());
-        command.arg("run").arg("--config").arg(&file).stderr(stderr);
+        command.arg("run").arg("--config").arg(&file).stderr(target);
+        let shown = format!("{} run", program.display());
         let child = netns.run(|| {
             let started = command.spawn();
-            started.context(format!("cannot start `{} run`", program.display()))
+            started.context(format!("cannot start `{shown}`"))
         })?;
         let mut weir = Weir {
             netns,
             program,
             folder,
-            child,
+            process: Running::new(child, shown, stderr),
         };
         weir.await_running()?;
         Ok(weir)
@@ -60,7 +59,7 @@ impl<'a> Weir<'a> {
 
     /// Its process.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     fn await_running(&mut self) -> Result<()> {
@@ -74,9 +73,8 @@ impl<'a> Weir<'a> {
                 return Ok(());
             }
             if begun.elapsed() > START_LIMIT {
-                return Err(
-                    self.failure(&format!("it does not run {START_LIMIT:?} after its start"))
-                );
+                let what = format!("it does not run {START_LIMIT:?} after its start");
+                return Err(self.process.failure(&what));
             }
             std::thread::sleep(POLL);
         }
@@ -107,47 +105,12 @@ impl<'a> Weir<'a> {
 
     /// Fails, with its stderr, if it has ended by itself.
     pub fn check_alive(&mut self) -> Result<()> {
-        match self.child.try_wait().context("cannot look after weir")? {
-            None => Ok(()),
-            Some(status) => Err(self.failure(&format!("it ended with {status}"))),
-        }
-    }
-
-    fn failure(&self, what: &str) -> Error {
-        let stderr = std::fs::read_to_string(self.folder.path().join("stderr"));
-        let stderr = stderr.unwrap_or_default();
-        Error::failed(
-            "`weir run` did not protect",
-            format!("{what}; stderr: {}", stderr.trim()),
-        )
+        self.process.check_alive()
     }
 
     /// Ends it in order.
     pub fn end(mut self) -> Result<()> {
-        self.check_alive()?;
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).context("cannot end weir")?;
-        let begun = Instant::now();
-        while self
-            .child
-            .try_wait()
-            .context("cannot wait for weir")?
-            .is_none()
-        {
-            if begun.elapsed() > STOP_LIMIT {
-                return Err(self.failure(&format!("it did not end {STOP_LIMIT:?} after SIGTERM")));
-            }
-            std::thread::sleep(POLL);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Weir<'_> {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        self.process.end(Signal::SIGTERM)
     }
 }
 

@@ -14,7 +14,8 @@ use crate::units::format_duration;
 const MAX_PREFIXES: usize = 1024;
 /// Connections per second; the bucket's unit allows no more.
 const RATES: std::ops::RangeInclusive<f64> = 0.1..=10_000_000.0;
-const BURSTS: std::ops::RangeInclusive<u64> = 1..=10_000_000;
+/// Connections of a burst, and of a queue.
+const CONNECTIONS: std::ops::RangeInclusive<u64> = 1..=10_000_000;
 
 /// Every key of a `[[class]]` table.
 pub static CLASS_KEYS: &[Key<Class>] = &[
@@ -95,11 +96,7 @@ pub static CLASS_KEYS: &[Key<Class>] = &[
         kind: Kind::Limit,
         values: "1 to 10000000, or none",
         text: "Connections that may come at once. Left out: a tenth of rate, at least 1",
-        set: |c, v| {
-            let burst = maybe(v, |v| whole(v, BURSTS))?;
-            c.burst = burst.map(|burst| burst as u32);
-            Ok(())
-        },
+        set: |c, v| maybe(v, connections).map(|burst| c.burst = burst),
         show: |c| shown(c.burst, |burst| Setting::Whole(burst.into())),
     },
     Key {
@@ -131,11 +128,7 @@ pub static CLASS_KEYS: &[Key<Class>] = &[
         kind: Kind::Limit,
         values: "1 to 10000000, or none",
         text: "Connections of the class that may wait for accept(). Left out: no limit of its own",
-        set: |c, v| {
-            let limit = maybe(v, |v| whole(v, BURSTS))?;
-            c.queue_limit = limit.map(|limit| limit as u32);
-            Ok(())
-        },
+        set: |c, v| maybe(v, connections).map(|limit| c.queue_limit = limit),
         show: |c| shown(c.queue_limit, |limit| Setting::Whole(limit.into())),
     },
 ];
@@ -156,6 +149,10 @@ fn owner(value: &Given) -> Result<String, Fault> {
 
 fn port(value: &Given) -> Result<u16, Fault> {
     whole(value, 1..=u16::MAX.into()).map(|port| port as u16)
+}
+
+fn connections(value: &Given) -> Result<u32, Fault> {
+    whole(value, CONNECTIONS).map(|connections| connections as u32)
 }
 
 /// One prefix, or a list of them.

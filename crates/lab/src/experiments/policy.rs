@@ -4,21 +4,20 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::str::FromStr;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::bed::Bed;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Result};
 use crate::interrupt;
+use crate::program::Running;
 
 const START_LIMIT: Duration = Duration::from_secs(15);
-const STOP_LIMIT: Duration = Duration::from_secs(10);
 const ABORT_SYSCTL: &str = "net.ipv4.tcp_abort_on_overflow";
 
 /// What protects the server.
@@ -160,7 +159,9 @@ impl<'a> InForce<'a> {
         if let Some(run) = &mut self.run {
             run.check_alive()?;
         }
-        self.weir.as_mut().map_or(Ok(()), Weir::check_alive)
+        self.weir
+            .as_mut()
+            .map_or(Ok(()), |weir| weir.process.check_alive())
     }
 
     /// Takes the policy off and returns what weir said; `None` without weir.
@@ -187,12 +188,12 @@ impl Drop for InForce<'_> {
 
 #[derive(Debug)]
 struct Weir {
-    child: Child,
+    process: Running,
     program: PathBuf,
-    command: String,
     first_line: String,
     rest: BufReader<ChildStdout>,
-    stderr: tempfile::NamedTempFile,
+    /// What `process` says.
+    _stderr: tempfile::NamedTempFile,
 }
 
 impl Weir {
@@ -218,12 +219,11 @@ impl Weir {
             })?;
         let stdout = child.stdout.take().expect("stdout is piped");
         let mut weir = Weir {
-            child,
+            process: Running::new(child, shown, stderr.path().to_path_buf()),
             program,
-            command: shown,
             first_line: String::new(),
             rest: BufReader::new(stdout),
-            stderr,
+            _stderr: stderr,
         };
         weir.await_first_line()?;
         Ok(weir)
@@ -241,7 +241,7 @@ impl Weir {
             let line = receiver.recv_timeout(START_LIMIT);
             if line.is_err() {
                 // Ends the reader above, which the scope waits for.
-                let _ = self.child.kill();
+                self.process.kill();
             }
             match line {
                 Ok(Ok(line)) if !line.is_empty() => self.first_line = line,
@@ -250,42 +250,14 @@ impl Weir {
             Ok(())
         })
         .map_err(|()| {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-            self.failure("it printed no first line")
+            self.process.kill();
+            self.process.failure("it printed no first line")
         })
-    }
-
-    fn failure(&self, what: &str) -> Error {
-        let stderr = std::fs::read_to_string(self.stderr.path()).unwrap_or_default();
-        Error::failed(
-            format!("`{}` did not protect", self.command),
-            format!("{what}; stderr: {}", stderr.trim()),
-        )
-    }
-
-    fn check_alive(&mut self) -> Result<()> {
-        match self.child.try_wait().context("cannot look after weir")? {
-            None => Ok(()),
-            Some(status) => Err(self.failure(&format!("it ended with {status}"))),
-        }
     }
 
     fn end(mut self, bed: &Bed) -> Result<Account> {
         let status = self.status(bed);
-        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT);
-        let begun = Instant::now();
-        while self
-            .child
-            .try_wait()
-            .context("cannot wait for weir")?
-            .is_none()
-        {
-            if begun.elapsed() > STOP_LIMIT {
-                return Err(self.failure(&format!("it did not end {STOP_LIMIT:?} after SIGINT")));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        self.process.end(Signal::SIGINT)?;
         let mut report = self.first_line.clone();
         self.rest
             .read_to_string(&mut report)
@@ -302,15 +274,6 @@ impl Weir {
             .run(|| command.output().context("weir status"))
             .ok()?;
         serde_json::from_slice(&output.stdout).ok()
-    }
-}
-
-impl Drop for Weir {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
     }
 }
 

@@ -218,9 +218,6 @@ fn measure_one(args: &Args, contender: Contender, mode: Mode, count: usize) -> R
 pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
     let json = report::write_json(&results, &args.out)?;
-    match args.json {
-        true => println!("{json}"),
-        false => print!("{}", results.render()),
-    }
+    report::show(&json, args.json, || results.render());
     Ok(())
 }

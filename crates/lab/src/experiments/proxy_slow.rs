@@ -258,9 +258,6 @@ impl Watch {
 pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
     let json = report::write_json(&results, &args.out)?;
-    match args.json {
-        true => println!("{json}"),
-        false => print!("{}", results.render()),
-    }
+    report::show(&json, args.json, || results.render());
     Ok(())
 }

@@ -274,10 +274,6 @@ pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
     let json = report::write_json(&results, &args.out)?;
     crate::plot::proxy::write(&results, &args.out)?;
-    if args.json {
-        println!("{json}");
-    } else {
-        print!("{}", table::tables(&results));
-    }
+    report::show(&json, args.json, || table::tables(&results));
     Ok(())
 }

@@ -277,15 +277,9 @@ impl Sender {
 /// Runs the experiment of the command line.
 pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
-    let out = args.common.out("accuracy");
-    let json = report::write_json(&results, &out)?;
-    picture(&results).write(&out, "accuracy")?;
-    if args.common.json {
-        println!("{json}");
-    } else {
-        print!("{}", tables(&results));
-    }
-    Ok(())
+    let picture = picture(&results);
+    args.common
+        .tell("accuracy", &results, &picture, || tables(&results))
 }
 
 fn tables(results: &Results) -> String {

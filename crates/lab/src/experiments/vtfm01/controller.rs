@@ -480,15 +480,9 @@ fn summaries(args: &Args, rows: &[Row]) -> Vec<Summary> {
 /// Runs the experiment of the command line.
 pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
-    let out = args.common.out("controller");
-    let json = report::write_json(&results, &out)?;
-    picture(&results).write(&out, "controller")?;
-    if args.common.json {
-        println!("{json}");
-    } else {
-        print!("{}", tables(&results));
-    }
-    Ok(())
+    let picture = picture(&results);
+    args.common
+        .tell("controller", &results, &picture, || tables(&results))
 }
 
 fn tables(results: &Results) -> String {

@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use crate::bed::{Bed, Layout, SERVER_VETH_V4};
 use crate::closed_loop::{self, Demand, Group, Outcome};
 use crate::error::{Error, Result};
-use crate::plot::lines::Line;
-use crate::report::Times;
+use crate::plot::lines::{Line, Picture};
+use crate::report::{self, Times};
 use crate::server::pool::Occupation;
 use crate::server::{FILE_BYTES, Program, Server, Spec};
 use crate::weir::Weir;
@@ -123,9 +123,20 @@ impl Common {
         }
     }
 
-    fn out(&self, name: &str) -> PathBuf {
+    /// Writes results and picture into `--out`, and prints the results.
+    fn tell(
+        &self,
+        name: &str,
+        results: &impl Serialize,
+        picture: &Picture,
+        tables: impl FnOnce() -> String,
+    ) -> Result<()> {
         let default = || PathBuf::from("out/vtfm01").join(name);
-        self.out.clone().unwrap_or_else(default)
+        let out = self.out.clone().unwrap_or_else(default);
+        let json = report::write_json(results, &out)?;
+        picture.write(&out, name)?;
+        report::show(&json, self.json, tables);
+        Ok(())
     }
 
     fn warm_up(&self) -> Duration {

@@ -255,15 +255,9 @@ fn class_of(source: IpAddr) -> Result<u8> {
 /// Runs the experiment of the command line.
 pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
-    let out = args.common.out("order");
-    let json = report::write_json(&results, &out)?;
-    picture(&results).write(&out, "order")?;
-    if args.common.json {
-        println!("{json}");
-    } else {
-        print!("{}", tables(&results));
-    }
-    Ok(())
+    let picture = picture(&results);
+    args.common
+        .tell("order", &results, &picture, || tables(&results))
 }
 
 fn tables(results: &Results) -> String {

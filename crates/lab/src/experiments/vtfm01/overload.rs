@@ -195,15 +195,9 @@ fn summarize(way: Way, rows: &[Row]) -> Summary {
 /// Runs the experiment of the command line.
 pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
-    let out = args.common.out("overload");
-    let json = report::write_json(&results, &out)?;
-    picture(&results).write(&out, "overload")?;
-    if args.common.json {
-        println!("{json}");
-    } else {
-        print!("{}", tables(&results));
-    }
-    Ok(())
+    let picture = picture(&results);
+    args.common
+        .tell("overload", &results, &picture, || tables(&results))
 }
 
 fn tables(results: &Results) -> String {

@@ -135,15 +135,9 @@ pub fn measure(args: &Args) -> Result<Results> {
 /// Runs the experiment of the command line.
 pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
-    let out = args.common.out("police-high");
-    let json = report::write_json(&results, &out)?;
-    picture(&results).write(&out, "police-high")?;
-    if args.common.json {
-        println!("{json}");
-    } else {
-        print!("{}", tables(&results));
-    }
-    Ok(())
+    let picture = picture(&results);
+    args.common
+        .tell("police-high", &results, &picture, || tables(&results))
 }
 
 fn tables(results: &Results) -> String {

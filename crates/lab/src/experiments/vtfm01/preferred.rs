@@ -303,15 +303,9 @@ fn summarize((protection, clients, police): Place, rows: &[Row]) -> Summary {
 /// Runs the experiment of the command line.
 pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
-    let out = args.common.out("preferred");
-    let json = report::write_json(&results, &out)?;
-    picture(&results).write(&out, "preferred")?;
-    if args.common.json {
-        println!("{json}");
-    } else {
-        print!("{}", tables(&results));
-    }
-    Ok(())
+    let picture = picture(&results);
+    args.common
+        .tell("preferred", &results, &picture, || tables(&results))
 }
 
 fn tables(results: &Results) -> String {

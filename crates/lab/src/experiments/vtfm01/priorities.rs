@@ -215,15 +215,9 @@ fn summaries(args: &Args, rows: &[Row]) -> Vec<Summary> {
 /// Runs the experiment of the command line.
 pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
-    let out = args.common.out("priorities");
-    let json = report::write_json(&results, &out)?;
-    picture(args, &results).write(&out, "priorities")?;
-    if args.common.json {
-        println!("{json}");
-    } else {
-        print!("{}", tables(&results));
-    }
-    Ok(())
+    let picture = picture(args, &results);
+    args.common
+        .tell("priorities", &results, &picture, || tables(&results))
 }
 
 fn tables(results: &Results) -> String {
