@@ -6,7 +6,7 @@ mod common;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{
     Connection, Origin, answer, connect, connect_narrow, pattern, reverse, settings, total,
@@ -140,6 +140,31 @@ fn an_early_reply_reaches_a_client_that_is_still_sending_whatever_it_said_of_its
         drop((client, sender));
         server.join().unwrap();
     }
+}
+
+/// As one on a slow link does that reads its reply only when it has sent its body.
+#[test]
+fn a_client_that_goes_on_sending_for_seconds_after_an_early_reply_is_not_reset() {
+    let (proxy, server) = before_one(|mut server| {
+        server.head().unwrap();
+        server.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 4\r\n\r\nlong");
+        let _ = server.0.read_to_end(&mut Vec::new());
+    });
+    let mut client = connect(proxy.address());
+    client.send("PUT /x HTTP/1.1\r\nHost: test\r\nContent-Length: 1000\r\n\r\nbegin");
+    wait_until("the reply is there", || {
+        client.0.get_ref().peek(&mut [0]).unwrap() > 0
+    });
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(2500) {
+        client.send("more");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let reply = client.reply(false);
+    assert_eq!((reply.status(), &reply.body[..]), (413, &b"long"[..]));
+    assert!(client.at_end());
+    drop(client);
+    server.join().unwrap();
 }
 
 #[test]

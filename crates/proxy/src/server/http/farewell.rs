@@ -8,8 +8,11 @@ use crate::runtime::Clock;
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
 
-/// How long a client that has all of its replies may go on sending what is not wanted.
-const LINGER: Duration = Duration::from_secs(2);
+/// A client that has all of its replies and sends nothing for so long has ended, for all that matters.
+const LINGER_QUIET: Duration = Duration::from_secs(2);
+/// How long it may go on sending what is not wanted: whoever sends a large body before it reads the
+/// reply that came early would lose that reply to a RST (RFC 9112, Section 9.6).
+const LINGER_MOST: Duration = Duration::from_secs(30);
 /// How often it is looked whether a client has acknowledged its replies: no event tells it.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
@@ -29,24 +32,26 @@ pub async fn say(worker: &Worker, client: &mut Visitor, after: After) {
     }
 }
 
-/// Ends the proxy's half and throws away what the client sends until it ends too. It has two
-/// seconds, and more as long as it still takes what it was sent.
+/// Ends the proxy's half and throws away what the client sends until it ends too, falls silent, or
+/// has sent for long enough; it has more time as long as it still takes what it was sent.
 async fn linger(worker: &Worker, client: &mut Visitor) {
     client.stream.shut_down_write();
     let mut arrival = Arrival::begins(worker);
-    worker.handle.set_deadline(LINGER);
+    let over = worker.handle.now() + LINGER_MOST.as_millis() as Clock;
+    worker.handle.set_deadline(LINGER_QUIET);
     loop {
         client.inbox.consume(client.inbox.bytes().len());
-        match client.receive(&worker.lanes.buffers).await {
-            Ok(1..) => {}
-            Err(error) if error.kind() == ErrorKind::TimedOut => {
-                if !arrival.goes_on(client.stream.unacknowledged(), worker.handle.now()) {
-                    return;
-                }
-                worker.handle.set_deadline(LINGER);
-            }
+        let silent = match client.receive(&worker.lanes.buffers).await {
+            Ok(1..) => false,
+            Err(error) if error.kind() == ErrorKind::TimedOut => true,
             Ok(0) | Err(_) => return,
+        };
+        let now = worker.handle.now();
+        let done = silent || now >= over;
+        if done && !arrival.goes_on(client.stream.unacknowledged(), now) {
+            return;
         }
+        worker.handle.set_deadline(LINGER_QUIET);
     }
 }
 
