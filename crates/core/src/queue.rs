@@ -94,6 +94,13 @@ impl<T: Copy> Order<T> {
         taken.inspect(|w| self.left(w.class))
     }
 
+    /// The connection that [`Order::pop`] has just returned was not accepted: it is the next one again.
+    pub fn put_back(&mut self, w: Waiting<T>) {
+        self.waiting[usize::from(w.priority) - 1].push_front(w);
+        self.len += 1;
+        *self.by_class.entry(w.class).or_default() += 1;
+    }
+
     /// The connection that gives way to others; it leaves.
     pub fn shed(&mut self) -> Option<Waiting<T>> {
         let lowest = self.waiting.iter_mut().rev().find(|q| !q.is_empty())?;
@@ -308,6 +315,7 @@ mod tests {
     enum Step {
         Push(u8),
         Pop,
+        PopInVain,
         Shed,
         Wait(u32),
     }
@@ -316,6 +324,7 @@ mod tests {
         prop_oneof![
             4 => prop_oneof![Just(1u8), Just(5), Just(6), Just(64)].prop_map(Step::Push),
             2 => Just(Step::Pop),
+            1 => Just(Step::PopInVain),
             1 => Just(Step::Shed),
             2 => (0..400u32).prop_map(Step::Wait),
         ]
@@ -355,6 +364,12 @@ mod tests {
                     }
                     Step::Wait(ms) => {
                         now += MS * ms;
+                        continue;
+                    }
+                    Step::PopInVain => {
+                        if let Some(w) = o.pop(now) {
+                            o.put_back(w);
+                        }
                         continue;
                     }
                     Step::Pop => (o.pop(now), model.best(now, ageing)),

@@ -6,6 +6,7 @@
 mod attach;
 mod classes;
 mod error;
+pub mod exec;
 mod guard;
 mod listeners;
 mod probe;

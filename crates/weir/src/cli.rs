@@ -5,6 +5,7 @@
 
 mod flags;
 
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,6 +38,9 @@ pub struct Cli {
 
 const EXIT_CODES: &str = "Exit codes: 0 ok, 1 failed, 2 bad usage or config, 3 not supported here.";
 
+const EXEC_NOTES: &str = "The server takes this process's place: process id, signals and exit status are its \
+    own. What is wrong with the config file is told, and the server is started all the same.";
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -48,6 +52,9 @@ pub enum Command {
     Reload,
     /// Forward HTTP or TCP between clients and servers, in the foreground, until Ctrl-C
     Proxy(Proxy),
+    /// Start a server whose accept() returns the waiting connection of the highest class
+    #[command(after_help = EXEC_NOTES)]
+    Exec(Exec),
     /// Check a config file and print the values in effect
     Check(Check),
     /// Show the listeners under guard and the proxies: queues, policy, verdicts, counters
@@ -148,6 +155,32 @@ pub struct Proxy {
     /// The one proxy to run, if there is no file.
     #[command(flatten)]
     pub flags: KeyFlags<proxy::Proxy>,
+}
+
+/// `weir exec`.
+#[derive(Debug, Args)]
+pub struct Exec {
+    /// The config file, for its classes [default: /etc/weir/weir.toml, if it is there]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Who puts the server's waiting connections in order
+    #[arg(long, value_enum, value_name = "WAY", default_value_t = Order::Auto)]
+    pub order: Order,
+    /// The server and its arguments
+    #[arg(last = true, required = true, value_name = "SERVER")]
+    pub server: Vec<OsString>,
+}
+
+/// An `--order`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Order {
+    /// `parking` where this kernel can, else `exact`
+    Auto,
+    /// `weir run`, for a listener with queue = priority; the server gets no MPTCP sockets, which the kernel
+    /// does not hand over
+    Parking,
+    /// A process beside the server, asked at each accept(): exact, for any server, and it costs more
+    Exact,
 }
 
 /// `weir check`.

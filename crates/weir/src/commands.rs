@@ -4,6 +4,7 @@ pub mod check;
 pub mod class;
 pub mod detach;
 pub mod doctor;
+pub mod exec;
 pub mod explain;
 pub mod generate;
 pub mod protect;

@@ -11,6 +11,7 @@ const CASES: &[(&str, &str)] = &[
     ("help-protect", "protect --help"),
     ("help-proxy", "proxy --help"),
     ("help-run", "run --help"),
+    ("help-exec", "exec --help"),
     ("help-check", "check --help"),
     ("help-status", "status --help"),
     ("help-class", "class --help"),
@@ -180,8 +181,8 @@ impl Drop for Folder {
     }
 }
 
-const VISIBLE: [&str; 9] = [
-    "protect", "run", "reload", "proxy", "check", "status", "detach", "doctor", "explain",
+const VISIBLE: [&str; 10] = [
+    "protect", "run", "reload", "proxy", "exec", "check", "status", "detach", "doctor", "explain",
 ];
 
 #[test]

@@ -6,7 +6,7 @@
 
 mod group;
 mod options;
-mod owner;
+pub(crate) mod owner;
 mod table;
 
 use std::collections::BTreeMap;
@@ -30,6 +30,8 @@ mod skel {
 use group::Group;
 use skel::{QueueSkel, QueueSkelBuilder};
 use table::Table;
+
+pub(crate) use table::now_ns;
 
 /// Groups at a time (WEIR_MAX_GROUPS).
 const GROUPS: u32 = 8;

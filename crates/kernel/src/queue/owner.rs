@@ -32,21 +32,24 @@ pub fn descriptor(inode: u64) -> Result<OwnedFd> {
     })
 }
 
-fn places(inode: u64) -> Vec<Place> {
-    let link = format!("socket:[{inode}]");
+/// The processes that have the socket with this inode open, and its number there.
+pub(crate) fn places(inode: u64) -> Vec<Place> {
     let pids = std::fs::read_dir("/proc")
         .into_iter()
         .flatten()
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid: i32| Some((pid, descriptor_of(pid, &link)?)))
+    pids.filter_map(|pid: i32| Some((pid, descriptor_of(pid, inode)?)))
         .collect()
 }
 
-fn descriptor_of(pid: i32, link: &str) -> Option<RawFd> {
+/// The number that the socket with this inode has in a process.
+pub(crate) fn descriptor_of(pid: i32, inode: u64) -> Option<RawFd> {
+    let link = format!("socket:[{inode}]");
     let folder = format!("/proc/{pid}/fd");
     let entries = std::fs::read_dir(folder).ok()?.flatten();
-    let is_it = |path: &Path| std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == link);
+    let is_it =
+        |path: &Path| std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == link.as_str());
     let mut its = entries.filter(|entry| is_it(&entry.path()));
     its.next()?.file_name().to_str()?.parse().ok()
 }

@@ -1,0 +1,208 @@
+//! The system calls of the server that wait for an answer (seccomp_unotify(2)).
+//!
+//! A signal to the server interrupts a waiting call as it interrupts accept() itself: the call is then no
+//! longer valid, every answer to it fails with ENOENT, and the server, if it repeats the call, asks anew.
+//! For that reason SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV is not used: with it a signal handler would not
+//! run until the next connection comes. Nothing is lost without it: [`Calls::give`] puts the connection
+//! into the server's table and answers in one step, and says whether it did.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+
+use super::ledger::Place;
+
+/// Has the kernel wake both sides on the CPU where the other one sleeps: it is their turn (Linux 6.6).
+const SYNC_WAKE_UP: u64 = 1;
+
+/// The calls that wait.
+#[derive(Debug)]
+pub struct Calls(OwnedFd);
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// The kernel's number of it.
+    pub id: u64,
+    /// The thread that calls, as this process sees it.
+    pub thread: i32,
+    /// What it asks for.
+    pub asked: Asked,
+}
+
+/// What a call asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// listen() on this descriptor.
+    Listen(RawFd),
+    /// accept() or accept4().
+    Accept(Accept),
+    /// Anything else, or with flags that the kernel has to refuse.
+    Other,
+}
+
+/// An accept().
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accept {
+    /// The listening socket in the server's descriptor table.
+    pub listener: RawFd,
+    /// Where in its memory the peer's address is to be written, and the length of that; 0: nowhere.
+    pub address: [u64; 2],
+    /// SOCK_CLOEXEC.
+    pub close_on_exec: bool,
+    /// SOCK_NONBLOCK.
+    pub nonblocking: bool,
+}
+
+impl Calls {
+    pub(super) fn new(fd: OwnedFd) -> Calls {
+        Calls(fd)
+    }
+
+    /// Sends it to another process, which shall answer.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn send(self, to: &UnixStream) -> Result<(), Errno> {
+        let fds = [self.raw()];
+        let rights = [ControlMessage::ScmRights(&fds)];
+        let bytes = [IoSlice::new(b"c")];
+        sendmsg::<()>(to.as_raw_fd(), &bytes, &rights, MsgFlags::empty(), None).map(drop)
+    }
+
+    /// Takes over what [`Calls::send`] sent.
+    ///
+    /// # Errors
+    /// The other side is gone.
+    pub fn receive(from: &UnixStream) -> Result<Calls, Errno> {
+        let mut byte = [0];
+        let mut bytes = [IoSliceMut::new(&mut byte)];
+        let mut space = nix::cmsg_space!([RawFd; 1]);
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let message = recvmsg::<()>(from.as_raw_fd(), &mut bytes, Some(&mut space), flags)?;
+        let fd = message.cmsgs()?.find_map(|control| match control {
+            ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
+            _ => None,
+        });
+        // SAFETY: a new descriptor of ours.
+        let calls = Calls(unsafe { OwnedFd::from_raw_fd(fd.ok_or(Errno::EPIPE)?) });
+        // SAFETY: takes no pointer; where the kernel does not know it, nothing changes.
+        unsafe {
+            libc::ioctl(
+                calls.raw(),
+                libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS,
+                SYNC_WAKE_UP,
+            )
+        };
+        Ok(calls)
+    }
+
+    fn raw(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// The next call, written to `place` before this process knows of it. The descriptor must be readable.
+    ///
+    /// # Errors
+    /// ENOENT: it was interrupted meanwhile.
+    pub fn next(&self, place: &Place) -> Result<(), Errno> {
+        let to = place.cleared();
+        // SAFETY: `to` is memory for one notification, all zero, and nobody else writes to it.
+        Errno::result(unsafe { libc::ioctl(self.raw(), libc::SECCOMP_IOCTL_NOTIF_RECV, to) })
+            .map(drop)
+    }
+
+    /// Whether the call still waits for an answer.
+    pub fn is_valid(&self, call: &Call) -> bool {
+        let id = &raw const call.id;
+        // SAFETY: the number is read.
+        unsafe { libc::ioctl(self.raw(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, id) == 0 }
+    }
+
+    /// The kernel carries the call out as if nobody had been asked. One that is no longer valid is let be.
+    pub fn go_on(&self, call: &Call) {
+        let _ = self.answer(call, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32);
+    }
+
+    /// The call fails.
+    pub fn fail(&self, call: &Call, errno: Errno) {
+        let _ = self.answer(call, -(errno as i32), 0);
+    }
+
+    fn answer(&self, call: &Call, error: i32, flags: u32) -> Result<(), Errno> {
+        let mut answer = libc::seccomp_notif_resp {
+            id: call.id,
+            val: 0,
+            error,
+            flags,
+        };
+        let answer = &raw mut answer;
+        // SAFETY: the answer is read.
+        Errno::result(unsafe { libc::ioctl(self.raw(), libc::SECCOMP_IOCTL_NOTIF_SEND, answer) })
+            .map(drop)
+    }
+
+    /// The call returns this descriptor, put into the caller's table.
+    ///
+    /// # Errors
+    /// Nothing was put there. EMFILE: the table is full, and the call waits still; ENOENT or ESRCH: it is no
+    /// longer valid.
+    pub fn give(&self, call: &Call, fd: BorrowedFd<'_>, close_on_exec: bool) -> Result<(), Errno> {
+        let mut gift = libc::seccomp_notif_addfd {
+            id: call.id,
+            flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+            srcfd: fd.as_raw_fd() as u32,
+            newfd: 0,
+            newfd_flags: match close_on_exec {
+                true => libc::O_CLOEXEC as u32,
+                false => 0,
+            },
+        };
+        let gift = &raw mut gift;
+        // SAFETY: the gift is read.
+        Errno::result(unsafe { libc::ioctl(self.raw(), libc::SECCOMP_IOCTL_NOTIF_ADDFD, gift) })
+            .map(drop)
+    }
+}
+
+impl AsFd for Calls {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Call {
+    /// What the kernel wrote; `None`: nothing.
+    pub(super) fn of(raw: &libc::seccomp_notif) -> Option<Call> {
+        let arguments = raw.data.args;
+        let listener = arguments[0] as RawFd;
+        let accept = |flags: u64| {
+            let known = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u64;
+            // The kernel takes the flags as an int.
+            let flags = flags & 0xffff_ffff;
+            match flags & !known {
+                0 => Asked::Accept(Accept {
+                    listener,
+                    address: [arguments[1], arguments[2]],
+                    close_on_exec: flags & libc::SOCK_CLOEXEC as u64 != 0,
+                    nonblocking: flags & libc::SOCK_NONBLOCK as u64 != 0,
+                }),
+                _ => Asked::Other,
+            }
+        };
+        let asked = match i64::from(raw.data.nr) {
+            libc::SYS_accept => accept(0),
+            libc::SYS_accept4 => accept(arguments[3]),
+            libc::SYS_listen => Asked::Listen(listener),
+            _ => Asked::Other,
+        };
+        (raw.id != 0).then_some(Call {
+            id: raw.id,
+            thread: raw.pid as i32,
+            asked,
+        })
+    }
+}

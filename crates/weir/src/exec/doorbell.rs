@@ -1,0 +1,58 @@
+//! A connection of weir to the server's own listening socket, which keeps it readable.
+//!
+//! A server that waits with epoll or poll comes to accept() only while the kernel's queue is not empty. What
+//! waits is with the usher; so one connection stays behind in the kernel's queue, and if none may, this one.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use weir_kernel::exec::reset_on_close;
+
+/// Loopback answers within microseconds, if at all.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// One that waits to be accepted. Reset when dropped, so that neither side is left in TIME_WAIT.
+#[derive(Debug)]
+pub struct Doorbell {
+    stream: TcpStream,
+    address: SocketAddr,
+}
+
+impl Doorbell {
+    /// Connects to a listening socket with this address.
+    pub fn ring(listener: SocketAddr) -> std::io::Result<Doorbell> {
+        let stream = TcpStream::connect_timeout(&reachable(listener), PATIENCE)?;
+        reset_on_close(stream.as_fd());
+        let address = canonical(stream.local_addr()?);
+        // For servers with TCP_DEFER_ACCEPT; nobody reads it.
+        let _ = std::io::Write::write(&mut &stream, b"\n");
+        Ok(Doorbell { stream, address })
+    }
+
+    /// Whether this is the server's side of it.
+    pub fn is(&self, peer: SocketAddr) -> bool {
+        canonical(peer) == self.address
+    }
+}
+
+impl Drop for Doorbell {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+fn reachable(listener: SocketAddr) -> SocketAddr {
+    let mut address = canonical(listener);
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.is_ipv4() {
+            true => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            false => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        });
+    }
+    address
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

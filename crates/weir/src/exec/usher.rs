@@ -1,0 +1,523 @@
+//! The process that answers the server's accept() calls.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::EventFd;
+use nix::sys::stat::fstat;
+use weir_kernel::exec::{
+    self as kernel, Accept, Asked, Call, Calls, Entered, Kind, Ledger, PLACES, Place, Threads,
+    now_ns,
+};
+
+use super::policy::Policy;
+use super::queue::{Held, Queue};
+
+/// Tokens of the events that are not a listening socket's, whose inode is none of these.
+const CALLS: u64 = 0;
+const BELL: u64 = 1;
+/// How often listening sockets are looked for that the server has closed: those before which somebody waits,
+/// and all.
+const LOOK_AFTER_HELD: Duration = Duration::from_millis(100);
+const LOOK_AFTER_ALL: Duration = Duration::from_secs(1);
+
+/// Why it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// No process of the server is left.
+    ServerGone,
+    /// A successor shall go on.
+    SteppedDown,
+}
+
+/// What the keeper has opened for every usher.
+#[derive(Clone, Copy)]
+pub struct Tools<'a> {
+    /// The calls to be answered.
+    pub calls: &'a Calls,
+    /// Wakes the usher when the ledger asks it to step down.
+    pub bell: &'a EventFd,
+    /// What is shared with the keeper.
+    pub ledger: Ledger,
+}
+
+/// What answers.
+pub struct Usher<'a> {
+    tools: Tools<'a>,
+    policy: Policy,
+    /// Whether it hands out what is held, and leaves the rest to the kernel.
+    plain: bool,
+    epoll: Epoll,
+    threads: Threads,
+    /// By inode of the listening socket.
+    lines: BTreeMap<u64, Line>,
+    /// Free places of the ledger. The last one is for the next call.
+    free: Vec<usize>,
+    look_at_ns: u64,
+}
+
+/// A listening socket.
+struct Line {
+    queue: Queue,
+    /// Calls of accept() that wait for a connection, the oldest first.
+    callers: VecDeque<Caller>,
+    /// Readable while the kernel's queue is not empty; watched while there are callers.
+    arrivals: Epoll,
+    watched: bool,
+}
+
+struct Caller {
+    place: Place,
+    /// When the call fails with EAGAIN (SO_RCVTIMEO), ns on the monotonic clock.
+    until_ns: Option<u64>,
+}
+
+/// What became of a call.
+#[derive(PartialEq, Eq)]
+enum Outcome {
+    Answered,
+    /// There is no connection for it.
+    Waits,
+}
+
+impl<'a> Usher<'a> {
+    /// Takes over what a predecessor has left.
+    ///
+    /// # Errors
+    /// No epoll, no /proc.
+    pub fn resume(tools: Tools<'a>, policy: Policy, plain: bool) -> std::io::Result<Usher<'a>> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(tools.calls, EpollEvent::new(EpollFlags::EPOLLIN, CALLS))?;
+        epoll.add(tools.bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
+        let mut usher = Usher {
+            tools,
+            policy,
+            plain,
+            epoll,
+            threads: Threads::default(),
+            lines: BTreeMap::new(),
+            free: Vec::new(),
+            look_at_ns: 0,
+        };
+        usher.take_over()?;
+        Ok(usher)
+    }
+
+    fn take_over(&mut self) -> std::io::Result<()> {
+        let places = (0..PLACES)
+            .rev()
+            .map(|index| self.tools.ledger.place(index));
+        let (waiting, free): (Vec<Place>, Vec<Place>) = places.partition(|p| p.call().is_some());
+        self.free = free.iter().map(Place::index).collect();
+        let calls = waiting
+            .iter()
+            .filter_map(|place| Some((*place, place.call()?)));
+        let calls: Vec<(Place, Call)> = calls.collect();
+        // The listening sockets first, to which the connections belong.
+        for (_, call) in &calls {
+            if let Asked::Accept(accept) = call.asked {
+                let _ = self.line_of(call, accept.listener);
+            }
+        }
+        self.take_over_connections(&calls)?;
+        for (place, call) in calls {
+            if self.tools.calls.is_valid(&call) {
+                self.handle(place, call);
+            } else {
+                self.release(place);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_over_connections(&mut self, calls: &[(Place, Call)]) -> std::io::Result<()> {
+        let ledger = self.tools.ledger;
+        let mut found: Vec<(Entered, OwnedFd)> = Vec::new();
+        for fd in kernel::open_descriptors()? {
+            let giving = calls
+                .iter()
+                .find(|(place, _)| place.being_given() == Some(fd));
+            let Some(connection) = kernel::adopt_connection(fd) else {
+                continue;
+            };
+            let entered = ledger.entered(fd);
+            let given = giving
+                .is_some_and(|(_, call)| entered.is_none() || self.was_given(call, &connection));
+            match entered {
+                _ if given => ledger.strike(fd),
+                Some(entered) => found.push((entered, connection)),
+                // Taken, and not yet written down: the youngest.
+                None => {
+                    let entered = Entered {
+                        inode: ledger.taking(),
+                        number: u64::MAX >> 1,
+                        since_ns: now_ns(),
+                    };
+                    found.push((entered, connection));
+                }
+            }
+        }
+        found.sort_by_key(|(entered, _)| entered.number);
+        for (entered, connection) in found {
+            self.resume_connection(entered, connection);
+        }
+        Ok(())
+    }
+
+    /// Whether the call got the connection before the predecessor died.
+    fn was_given(&self, call: &Call, connection: &OwnedFd) -> bool {
+        if self.tools.calls.is_valid(call) {
+            return false;
+        }
+        let inode = fstat(connection).map_or(0, |stat| stat.st_ino);
+        kernel::has_descriptor(call.thread, inode) || kernel::has_sent(connection.as_fd())
+    }
+
+    fn resume_connection(&mut self, entered: Entered, connection: OwnedFd) {
+        let stream = TcpStream::from(connection);
+        if !self.lines.contains_key(&entered.inode)
+            && let Some((process, number)) = kernel::holder(entered.inode)
+        {
+            let _ = self.line(process, number);
+        }
+        let policy = &self.policy;
+        match self.lines.get_mut(&entered.inode) {
+            Some(line) if is_of(&stream, &line.queue) => {
+                line.queue.resume(stream, entered, policy);
+            }
+            // The client's end of a doorbell, or the listening socket is gone.
+            _ => {
+                kernel::reset_on_close(stream.as_fd());
+                self.tools.ledger.strike(stream.as_raw_fd());
+            }
+        }
+    }
+
+    /// Answers until the end. What is held is still open then, for a successor: the usher must not be dropped.
+    ///
+    /// # Errors
+    /// It cannot wait.
+    pub fn run(&mut self) -> std::io::Result<End> {
+        let ledger = self.tools.ledger;
+        loop {
+            let mut events = [EpollEvent::empty(); 16];
+            let timeout = self.timeout();
+            ledger.set_busy_since(0);
+            let got = match self.epoll.wait(&mut events, timeout) {
+                Ok(got) => got,
+                Err(Errno::EINTR) => 0,
+                Err(errno) => return Err(errno.into()),
+            };
+            let now = now_ns();
+            ledger.set_busy_since(now);
+            for event in &events[..got] {
+                match event.data() {
+                    CALLS if event.events().contains(EpollFlags::EPOLLIN) => self.next_call(),
+                    CALLS => return Ok(self.close()),
+                    BELL => drop(self.tools.bell.read()),
+                    inode => self.arrived(inode),
+                }
+            }
+            if ledger.is_to_step_down() {
+                return Ok(End::SteppedDown);
+            }
+            if now >= self.look_at_ns {
+                self.look_after();
+            }
+        }
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        let callers = self.lines.values().flat_map(|line| &line.callers);
+        let first = callers.filter_map(|caller| caller.until_ns).min();
+        let at = first.map_or(self.look_at_ns, |first| first.min(self.look_at_ns));
+        let ms = at.saturating_sub(now_ns()).div_ceil(1_000_000);
+        EpollTimeout::try_from(ms).unwrap_or(EpollTimeout::MAX)
+    }
+
+    fn next_call(&mut self) {
+        // One place is always free: see `handle`.
+        let index = *self.free.last().expect("a place for the next call");
+        let place = self.tools.ledger.place(index);
+        if self.tools.calls.next(&place).is_err() {
+            return;
+        }
+        if let Some(call) = place.call() {
+            self.free.pop();
+            self.handle(place, call);
+        }
+    }
+
+    fn handle(&mut self, place: Place, call: Call) {
+        let outcome = match call.asked {
+            Asked::Accept(accept) => self.accept(place, &call, &accept),
+            Asked::Listen(fd) => {
+                // Known before it listens, so that nobody else parks for it.
+                let _ = self.line_of(&call, fd);
+                self.tools.calls.go_on(&call);
+                Outcome::Answered
+            }
+            Asked::Other => {
+                self.tools.calls.go_on(&call);
+                Outcome::Answered
+            }
+        };
+        if outcome == Outcome::Answered {
+            self.release(place);
+        }
+    }
+
+    fn release(&mut self, place: Place) {
+        place.clear();
+        self.free.push(place.index());
+    }
+
+    /// The line of a descriptor of the caller's; `None`: none of interest.
+    fn line_of(&mut self, call: &Call, number: RawFd) -> Option<(u64, OwnedFd)> {
+        self.line(call.thread, number)
+    }
+
+    fn line(&mut self, thread: i32, number: RawFd) -> Option<(u64, OwnedFd)> {
+        let listener = self.threads.descriptor(thread, number).ok()?;
+        let inode = fstat(&listener).ok()?.st_ino;
+        match self.lines.get_mut(&inode) {
+            Some(line) => line.queue.seen_at = (thread, number),
+            None => {
+                let line = self.new_line(inode, &listener, (thread, number))?;
+                self.lines.insert(inode, line);
+            }
+        }
+        Some((inode, listener))
+    }
+
+    fn new_line(&self, inode: u64, listener: &OwnedFd, seen_at: (i32, RawFd)) -> Option<Line> {
+        if kernel::kind(listener.as_fd()) == Kind::Other {
+            return None;
+        }
+        let ledger = self.tools.ledger;
+        let queue = Queue::new(inode, listener.as_fd(), seen_at, &self.policy, ledger).ok()?;
+        let arrivals = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).ok()?;
+        // Stays when this descriptor is closed, until the server's is.
+        arrivals
+            .add(listener, EpollEvent::new(EpollFlags::EPOLLIN, 0))
+            .ok()?;
+        Some(Line {
+            queue,
+            callers: VecDeque::new(),
+            arrivals,
+            watched: false,
+        })
+    }
+
+    fn accept(&mut self, place: Place, call: &Call, accept: &Accept) -> Outcome {
+        let calls = self.tools.calls;
+        let Some((inode, listener)) = self.line_of(call, accept.listener) else {
+            calls.go_on(call);
+            return Outcome::Answered;
+        };
+        let line = self.lines.get_mut(&inode).expect("it was just looked up");
+        // A thread waits in one call: an older one was interrupted.
+        let same = |caller: &Caller| caller.place.call().is_none_or(|c| c.thread == call.thread);
+        if let Some(at) = line
+            .callers
+            .iter()
+            .position(|c| same(c) && c.place.index() != place.index())
+            && let Some(caller) = line.callers.remove(at)
+        {
+            caller.place.clear();
+            self.free.push(caller.place.index());
+        }
+        let plain = self.plain || self.policy.observes(line.queue.address());
+        let blocking = fcntl(&listener, FcntlArg::F_GETFL)
+            .is_ok_and(|flags| !OFlag::from_bits_retain(flags).contains(OFlag::O_NONBLOCK));
+        let timeout = blocking
+            .then(|| kernel::receive_timeout(listener.as_fd()))
+            .flatten();
+        if !plain {
+            line.queue.take(listener, &self.policy);
+        }
+        if let Some((waiting, held)) = line.queue.next() {
+            match give(calls, place, call, accept, held) {
+                Ok(()) => line.queue.gave(waiting),
+                Err(errno) => {
+                    line.queue.put_back(waiting);
+                    calls.fail(call, errno);
+                }
+            }
+            return Outcome::Answered;
+        }
+        // The last place is for the next call.
+        if plain || !blocking || self.free.is_empty() {
+            calls.go_on(call);
+            return Outcome::Answered;
+        }
+        let until_ns = timeout.map(|timeout| now_ns() + timeout.as_nanos() as u64);
+        line.callers.push_back(Caller { place, until_ns });
+        self.watch(inode);
+        Outcome::Waits
+    }
+
+    /// Wakes when somebody arrives at a line, while it has callers.
+    fn watch(&mut self, inode: u64) {
+        let Some(line) = self.lines.get_mut(&inode) else {
+            return;
+        };
+        let wanted = !line.callers.is_empty();
+        if wanted == line.watched {
+            return;
+        }
+        let changed = match wanted {
+            true => self.epoll.add(
+                &line.arrivals.0,
+                EpollEvent::new(EpollFlags::EPOLLIN, inode),
+            ),
+            false => self.epoll.delete(&line.arrivals.0),
+        };
+        line.watched = wanted == changed.is_ok();
+    }
+
+    /// Somebody arrived at a line with callers.
+    fn arrived(&mut self, inode: u64) {
+        while let Some(line) = self.lines.get_mut(&inode)
+            && let Some(caller) = line.callers.pop_front()
+        {
+            let call = caller.place.call();
+            let call = call.filter(|call| self.tools.calls.is_valid(call));
+            let Some(call) = call else {
+                self.release(caller.place);
+                continue;
+            };
+            let Asked::Accept(accept) = call.asked else {
+                self.release(caller.place);
+                continue;
+            };
+            match self.accept(caller.place, &call, &accept) {
+                Outcome::Answered => self.release(caller.place),
+                Outcome::Waits => {
+                    self.keep_its_turn(inode, caller.until_ns);
+                    break;
+                }
+            }
+        }
+        self.watch(inode);
+    }
+
+    /// The caller that was just entered last was the first, and has waited since before.
+    fn keep_its_turn(&mut self, inode: u64, until_ns: Option<u64>) {
+        let line = self.lines.get_mut(&inode);
+        if let Some(line) = line
+            && let Some(mut caller) = line.callers.pop_back()
+        {
+            caller.until_ns = until_ns;
+            line.callers.push_front(caller);
+        }
+    }
+
+    /// Ends calls whose time is over, and lines whose listening socket is gone.
+    fn look_after(&mut self) {
+        self.end_overdue_calls();
+        let inodes: Vec<u64> = self.lines.keys().copied().collect();
+        for inode in inodes {
+            if !self.is_open(inode)
+                && let Some(line) = self.lines.remove(&inode)
+            {
+                for caller in &line.callers {
+                    if let Some(call) = caller.place.call() {
+                        self.tools.calls.go_on(&call);
+                    }
+                    self.release(caller.place);
+                }
+                line.queue.close();
+            }
+        }
+        let held = self.lines.values().any(|line| line.queue.len() > 0);
+        let next = if held {
+            LOOK_AFTER_HELD
+        } else {
+            LOOK_AFTER_ALL
+        };
+        self.look_at_ns = now_ns() + next.as_nanos() as u64;
+    }
+
+    fn end_overdue_calls(&mut self) {
+        let now = now_ns();
+        let mut over = Vec::new();
+        for line in self.lines.values_mut() {
+            let overdue = |c: &Caller| {
+                c.until_ns.is_some_and(|until| until <= now)
+                    || c.place
+                        .call()
+                        .is_none_or(|call| !self.tools.calls.is_valid(&call))
+            };
+            let (gone, kept) = line.callers.drain(..).partition(overdue);
+            line.callers = kept;
+            let gone: VecDeque<Caller> = gone;
+            over.extend(gone);
+        }
+        for caller in over {
+            if let Some(call) = caller.place.call() {
+                self.tools.calls.fail(&call, Errno::EAGAIN);
+            }
+            self.release(caller.place);
+        }
+    }
+
+    /// Whether the server still has this socket open.
+    fn is_open(&mut self, inode: u64) -> bool {
+        let (thread, number) = self.lines[&inode].queue.seen_at;
+        let here = self.threads.descriptor(thread, number);
+        if here.is_ok_and(|fd| fstat(&fd).is_ok_and(|stat| stat.st_ino == inode)) {
+            return true;
+        }
+        let Some(seen_at) = kernel::holder(inode) else {
+            return false;
+        };
+        if let Some(line) = self.lines.get_mut(&inode) {
+            line.queue.seen_at = seen_at;
+        }
+        true
+    }
+
+    /// The server is gone: so are those that waited for it.
+    fn close(&mut self) -> End {
+        for line in std::mem::take(&mut self.lines).into_values() {
+            line.queue.close();
+        }
+        End::ServerGone
+    }
+}
+
+/// Puts the connection into the caller's table, and its address into the caller's memory.
+fn give(
+    calls: &Calls,
+    place: Place,
+    call: &Call,
+    accept: &Accept,
+    held: &mut Held,
+) -> Result<(), Errno> {
+    if let Some(room) = kernel::read_length(call, accept)? {
+        kernel::write_address(calls, call, accept, room, &held.peer)?;
+    }
+    if held.nonblocking != accept.nonblocking
+        && held.stream.set_nonblocking(accept.nonblocking).is_ok()
+    {
+        held.nonblocking = accept.nonblocking;
+    }
+    place.set_giving(Some(held.stream.as_fd()));
+    let given = calls.give(call, held.stream.as_fd(), accept.close_on_exec);
+    if given.is_err() {
+        place.set_giving(None);
+    }
+    given
+}
+
+/// Whether the connection arrived at the queue's listening socket.
+fn is_of(stream: &TcpStream, queue: &Queue) -> bool {
+    let port = |address: std::net::SocketAddr| address.port();
+    stream.local_addr().map(port).ok() == Some(queue.address().port())
+}

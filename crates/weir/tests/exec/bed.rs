@@ -1,0 +1,274 @@
+//! A network namespace with a config file, and servers in it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::common::Folder;
+
+const CONFIG: &str = r#"
+[[listener]]
+name = "web"
+address = "*:8080"
+queue = "priority"
+ageing = "off"
+admit = "queue"
+
+[[class]]
+name = "gold"
+from = ["127.0.1.0/24", "::1"]
+priority = 1
+
+[[class]]
+name = "low"
+from = "127.0.40.0/24"
+priority = 40
+"#;
+pub const PATIENCE: Duration = Duration::from_secs(30);
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/server.py");
+const GO_SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/server.go");
+
+pub struct Bed {
+    pub folder: Folder,
+    weir: Option<Ended>,
+}
+
+/// A process that is ended with the test.
+pub struct Ended(pub Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `None` without root; says so.
+pub fn bed(name: &str) -> Option<Bed> {
+    if let Err(errno) = unshare(CloneFlags::CLONE_NEWNET) {
+        println!("SKIP: no network namespace of its own: {errno}");
+        return None;
+    }
+    let up = Command::new("ip")
+        .args(["link", "set", "lo", "up"])
+        .status();
+    assert!(up.unwrap().success());
+    let folder = Folder::new(name);
+    folder.write_config(CONFIG);
+    Some(Bed { folder, weir: None })
+}
+
+impl Bed {
+    /// tests/exec/server.py under `weir exec`, once it listens.
+    pub fn server(&self, options: &str, kind: &str, address: &str) -> Server {
+        let program = ["python3", SERVER, kind, address, "8080"];
+        Server::started(self.exec_command(options, &program))
+    }
+
+    /// The same without weir.
+    pub fn plain_server(&self, kind: &str, address: &str) -> Server {
+        let mut command = Command::new("python3");
+        command.args([SERVER, kind, address, "8080"]);
+        Server::started(command)
+    }
+
+    fn exec_command(&self, options: &str, program: &[&str]) -> Command {
+        let config = self.folder.config();
+        let options = format!("exec --config {} {options} --", config.display());
+        let mut command = self.folder.command(&options);
+        command.args(program);
+        command
+    }
+
+    /// Another program under `weir exec`.
+    pub fn exec(&self, options: &str, program: &[&str]) -> Ended {
+        let mut command = self.exec_command(options, program);
+        Ended(command.stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Another program without weir.
+    pub fn command(&self, program: &[&str]) -> Ended {
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).stdout(Stdio::null());
+        Ended(command.spawn().unwrap())
+    }
+
+    /// tests/exec/server.go; `None` without Go; says so.
+    pub fn go(&self) -> Option<String> {
+        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/local/go/bin";
+        let mut folders = std::env::split_paths(&path);
+        if !folders.any(|folder| folder.join("go").is_file()) {
+            println!("SKIP: Go is not installed");
+            return None;
+        }
+        let program = self.folder.path.join("server");
+        std::fs::copy(GO_SERVER, self.folder.path.join("main.go")).unwrap();
+        // From this version on, Go listens with MPTCP by default.
+        std::fs::write(
+            self.folder.path.join("go.mod"),
+            "module server\n\ngo 1.24\n",
+        )
+        .unwrap();
+        let mut build = Command::new("env");
+        build
+            .arg(format!("PATH={path}"))
+            .args(["go", "build", "-o"]);
+        build.arg(&program).env("CGO_ENABLED", "0");
+        let built = build.current_dir(&self.folder.path).status().unwrap();
+        assert!(built.success());
+        Some(program.to_str().unwrap().to_owned())
+    }
+
+    /// Starts `weir run`.
+    pub fn run_weir(&mut self) {
+        let run = format!("run --config {}", self.folder.config().display());
+        let mut command = self.folder.command(&run);
+        self.weir = Some(Ended(command.stderr(Stdio::null()).spawn().unwrap()));
+    }
+
+    /// What its status says of the listener; `None` while it does not answer.
+    pub fn listener(&self) -> Option<Value> {
+        let output = self.folder.weir("status --json");
+        let status: Value = serde_json::from_slice(&output.stdout).ok()?;
+        status["listeners"].get(0).cloned()
+    }
+
+    /// Keepers and ushers of this bed's servers.
+    pub fn helpers(&self) -> Vec<i32> {
+        let folder = self.folder.path.to_str().unwrap().to_owned();
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let is_helper = |pid: &i32| {
+            let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.contains(&folder) && line.contains("\0exec\0")
+        };
+        pids.filter(is_helper).collect()
+    }
+}
+
+/// tests/exec/server.py.
+pub struct Server {
+    pub child: Child,
+    /// The process id that it knows itself by.
+    pub said_pid: u32,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Server {
+    fn started(mut command: Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut server = Server {
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+            child,
+            said_pid: 0,
+        };
+        let line = server.line();
+        let pid = line.strip_prefix("listening ").map(str::parse);
+        server.said_pid = pid.unwrap_or_else(|| panic!("{line}")).unwrap();
+        server
+    }
+
+    /// The next line that it says.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Whether it sleeps in a system call.
+    pub fn sleeps(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let state = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next());
+        state == Some('S')
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection from `127.0.THIRD.1` that has asked.
+pub fn connect(third: u8) -> TcpStream {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let fd: OwnedFd = socket::socket(AddressFamily::Inet, SockType::Stream, flags, None).unwrap();
+    let from = SockaddrIn::new(127, 0, third, 1, 0);
+    let to = SockaddrIn::new(127, 0, 0, 1, 8080);
+    until(
+        || {
+            let bound = socket::bind(fd.as_raw_fd(), &from);
+            let done = bound.and_then(|()| socket::connect(fd.as_raw_fd(), &to));
+            done.is_ok()
+        },
+        "the server can be connected to",
+    );
+    let mut stream = TcpStream::from(fd);
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Reads the reply to its end.
+pub fn expect_served(mut client: TcpStream) {
+    let mut reply = String::new();
+    let from = client.local_addr().unwrap();
+    client
+        .read_to_string(&mut reply)
+        .unwrap_or_else(|e| panic!("{from}: {e}"));
+    assert!(reply.ends_with("served\n"), "{from}: {reply:?}");
+}
+
+/// The priority of the class of whom a server said that it has accepted.
+pub fn class_of(said: &str) -> u8 {
+    let address = said.split_once(' ').map(|(address, _)| address);
+    let address = address.unwrap_or_else(|| panic!("{said:?}"));
+    let address = address.trim_start_matches("::ffff:");
+    match address.parse::<std::net::IpAddr>().unwrap() {
+        std::net::IpAddr::V4(ip) => match ip.octets()[2] {
+            third @ (1 | 40) => third,
+            _ => 64,
+        },
+        std::net::IpAddr::V6(_) => 1,
+    }
+}
+
+/// Connections in the kernel's queues of port 8080.
+pub fn waiting() -> u32 {
+    let tables = ["tcp", "tcp6"].map(|table| Path::new("/proc/thread-self/net").join(table));
+    let tables = tables.map(|path| std::fs::read_to_string(path).unwrap_or_default());
+    let lines = tables.iter().flat_map(|table| table.lines().skip(1));
+    let listening = lines.filter_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (local, _, state) = (words.next()?, words.next()?, words.next()?);
+        let (_, length) = words.next()?.split_once(':')?;
+        let ours = local.ends_with(":1F90") && state == "0A";
+        ours.then(|| u32::from_str_radix(length, 16).ok())?
+    });
+    listening.sum()
+}
+
+/// Waits for a condition.
+pub fn until(mut holds: impl FnMut() -> bool, what: &str) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
