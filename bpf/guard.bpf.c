@@ -33,64 +33,61 @@
 #include "lib/ledger.bpf.h"
 #include "lib/state.bpf.h"
 #include "lib/parking.bpf.h"
+#include "lib/arrival.bpf.h"
 #include "lib/act.bpf.h"
 #include "lib/bucket.h"
 #include "lib/classify.bpf.h"
 #include "lib/waiting.bpf.h"
 #include "lib/police.bpf.h"
+#include "lib/cookies.bpf.h"
 #include "lib/establish.bpf.h"
+#include "lib/ack.bpf.h"
 #include "lib/front.bpf.h"
 #include "lib/close.bpf.h"
 #include "lib/report.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-static __always_inline int guard(struct __sk_buff *skb, u32 l3)
+static __always_inline bool parse_skb(struct __sk_buff *skb, struct packet *p)
 {
-	void *data = skb_start(skb), *data_end = skb_end(skb);
+	return !packet_parse(skb_start(skb), skb_end(skb), CTX_LOAD(skb, len), link_header, CTX_LOAD(skb, protocol), p);
+}
+
+static __always_inline int judge_skb(struct __sk_buff *skb)
+{
 	const struct listener_policy *l;
 	const struct policy *policy;
-	struct packet p;
+	struct arrival x;
+	u8 flags;
 
-	if (packet_parse(data, data_end, CTX_LOAD(skb, len), l3, CTX_LOAD(skb, protocol), &p)) {
-		if (!pull_headers(skb, l3))
-			return PASS;
-		data = skb_start(skb);
-		data_end = skb_end(skb);
-		if (packet_parse(data, data_end, CTX_LOAD(skb, len), l3, CTX_LOAD(skb, protocol), &p))
-			return PASS;
-	}
+	if (!parse_skb(skb, &x.p) && (!pull_headers(skb) || !parse_skb(skb, &x.p)))
+		return PASS;
 	policy = policy_in_force();
-	if (!port_guarded(policy, p.dport))
+	if (!port_guarded(policy, x.p.dport))
 		return PASS;
 	packet_taken();
-	if (is_plain_ack(p.flags) && !acks_watched())
+	flags = x.p.flags;
+	if (is_plain_ack(flags) && !acks_watched())
 		return PASS;
 	if (CTX_LOAD(skb, vlan_present) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)
 		return PASS;
-	l = listener_of(policy, &p, data, data_end, l3);
+	l = listener_of(policy, &x.p, skb_start(skb) + link_header, skb_end(skb));
 	if (!l || !on_interface(l, CTX_LOAD(skb, ifindex)))
 		return PASS;
-	if (is_syn(p.flags))
-		return on_syn(skb, l, &p, l3);
-	if (p.flags & FLAG_FIN)
-		return on_fin(skb, l, &p, l3);
-	if (is_plain_ack(p.flags))
-		return on_ack(skb, l, &p, l3);
+	if (is_syn(flags))
+		return on_syn(skb, l, &x);
+	if (flags & FLAG_FIN)
+		return on_fin(skb, l, &x);
+	if (is_plain_ack(flags))
+		return on_ack(skb, l, &x);
 	return PASS;
 }
 
+/* For devices without a link header it is loaded again, with link_header = 0. */
 SEC("tc")
-int guard_l2(struct __sk_buff *skb)
+int guard_tc(struct __sk_buff *skb)
 {
-	return guard(skb, sizeof(struct ethernet));
-}
-
-/* Devices without a link header: tun, wireguard, ipip, ppp. */
-SEC("tc")
-int guard_l3(struct __sk_buff *skb)
-{
-	return guard(skb, 0);
+	return judge_skb(skb);
 }
 
 static __always_inline int judge_xdp(struct xdp_md *xdp)
@@ -99,21 +96,23 @@ static __always_inline int judge_xdp(struct xdp_md *xdp)
 	const struct listener_policy *l;
 	const struct ethernet *eth = data;
 	const struct policy *policy;
-	struct packet p;
+	struct arrival x;
+	u8 flags;
 
 	if ((void *)(eth + 1) > data_end || eth->dst[0] & 1)
 		return XDP_PASS;
-	if (packet_parse(data, data_end, data_end - data, sizeof(*eth), eth->proto, &p))
+	if (packet_parse(data, data_end, data_end - data, sizeof(*eth), eth->proto, &x.p))
 		return XDP_PASS;
 	policy = policy_in_force();
-	if (!port_guarded(policy, p.dport))
+	if (!port_guarded(policy, x.p.dport))
 		return XDP_PASS;
-	if (!is_syn(p.flags) && !(is_plain_ack(p.flags) && acks_watched()))
+	flags = x.p.flags;
+	if (!is_syn(flags) && !(is_plain_ack(flags) && acks_watched()))
 		return XDP_PASS;
-	l = listener_of(policy, &p, data, data_end, sizeof(*eth));
+	l = listener_of(policy, &x.p, eth + 1, data_end);
 	if (!l || !l->front_xdp || !on_interface(l, CTX_LOAD(xdp, ingress_ifindex)))
 		return XDP_PASS;
-	return is_syn(p.flags) ? front_syn(xdp, l, &p) : front_ack(xdp, l, &p);
+	return is_syn(flags) ? front_syn(xdp, l, &x) : front_ack(xdp, l, &x);
 }
 
 SEC("xdp")

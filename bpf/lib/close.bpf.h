@@ -9,31 +9,34 @@
 #ifndef WEIR_CLOSE_BPF_H
 #define WEIR_CLOSE_BPF_H
 
-static __always_inline int on_fin(struct __sk_buff *skb, const struct listener_policy *l, const struct packet *p,
-				  u32 l3)
+static __always_inline bool may_reset_at(const struct listener_policy *l, const struct packet *p)
 {
-	struct bpf_sock_tuple t;
+	return l->half_close == HALF_CLOSE_RESET && !l->draining && p->tcp_len == p->header_len &&
+	       (p->flags & (FLAG_SYN | FLAG_RST | FLAG_ACK)) == FLAG_ACK;
+}
+
+__noinline int on_fin(struct __sk_buff *skb, const struct listener_policy *l, struct arrival *x)
+{
 	struct tcp_sock *tp;
 	struct bpf_sock *sk;
 	u32 seq, ack = 0;
 	bool resets;
 
-	if (l->half_close != HALF_CLOSE_RESET || l->draining || p->tcp_len != p->header_len ||
-	    (p->flags & (FLAG_SYN | FLAG_RST | FLAG_ACK)) != FLAG_ACK || !skb_tuple(skb, p, l3, &t))
+	if (!l || !x || !may_reset_at(l, &x->p) || !tuple_of_skb(skb, x))
 		return PASS;
-	sk = flow_lookup(skb, &t, p->v6);
+	sk = flow_lookup(skb, &x->t, x->p.v6);
 	if (!sk)
 		return PASS;
-	seq = skb_seq(skb, p, l3, &ack);
+	seq = seq_of_skb(skb, &x->p, &ack);
 	tp = sk->state == TCP_ESTABLISHED ? bpf_skc_to_tcp_sock(sk) : NULL;
 	resets = tp && tp->rcv_nxt == seq && !tp->is_mptcp;
 	bpf_sk_release(sk);
-	if (!resets || !sound_skb(skb, p, l3))
+	if (!resets || !answerable_skb(skb, x))
 		return PASS;
-	count_flow(l, &t, p->v6, VERDICT_fin_reset);
+	count_for(l, class_for(l, x), VERDICT_fin_reset);
 	if (l->observe)
 		return PASS;
-	return reset_both(skb, p, l3, seq, ack, reason_fin, l->reason);
+	return reset_both(skb, &x->p, l, seq, ack, VERDICT_fin_reset);
 }
 
 #endif

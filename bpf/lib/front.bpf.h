@@ -11,89 +11,38 @@
 #ifndef WEIR_FRONT_BPF_H
 #define WEIR_FRONT_BPF_H
 
-#define FRONT_L3 ((u32)sizeof(struct ethernet))
-
-static __always_inline bool xdp_tuple(struct xdp_md *xdp, const struct packet *p, struct bpf_sock_tuple *t)
-{
-	void *data = xdp_start(xdp), *data_end = xdp_end(xdp);
-
-	__builtin_memset(t, 0, sizeof(*t));
-	if (p->v6) {
-		if (data + FRONT_L3 + sizeof(struct ipv6) > data_end)
-			return false;
-	} else if (data + FRONT_L3 + sizeof(struct ipv4) > data_end) {
-		return false;
-	}
-	tuple_of(t, p, data + FRONT_L3);
-	return true;
-}
-
-static __always_inline u32 xdp_seq(struct xdp_md *xdp, const struct packet *p, u32 *ack)
-{
-	void *data = xdp_start(xdp), *data_end = xdp_end(xdp);
-
-	return p->v6 ? tcp_seq(data, data_end, FRONT_L3, true, ack) :
-		       tcp_seq(data, data_end, FRONT_L3, false, ack);
-}
-
-/* Sound headers, and addresses that can be ends: then weir may answer. */
-static __always_inline bool xdp_answerable(struct xdp_md *xdp, const struct packet *p,
-					   const struct bpf_sock_tuple *t)
-{
-	/* A packet from this machine may carry the pseudo-header's sum only (veth). */
-	return sound(p, xdp_start(xdp), xdp_end(xdp), FRONT_L3, false, true) && endpoints(t, p->v6);
-}
-
-static __always_inline int xdp_answer(struct xdp_md *xdp, const struct packet *p, const struct answer *a,
-				      const void *reason, const __be32 *options)
-{
-	int grow = (int)answer_len(p, FRONT_L3, a) - (int)(xdp_end(xdp) - xdp_start(xdp));
-
-	if (grow && bpf_xdp_adjust_tail(xdp, grow))
-		return XDP_PASS;
-	if (p->v6 ? answer_write(xdp_start(xdp), xdp_end(xdp), FRONT_L3, true, a, reason, options) :
-		    answer_write(xdp_start(xdp), xdp_end(xdp), FRONT_L3, false, a, reason, options))
-		return XDP_PASS;
-	return XDP_TX;
-}
-
-static __always_inline int front_refuse_syn(struct xdp_md *xdp, const struct syn *x, const struct bpf_sock_tuple *t)
+static __always_inline int front_refuse_syn(struct xdp_md *xdp, const struct listener_policy *l,
+					    const struct arrival *x)
 {
 	struct xdp_buff *k = bpf_cast_to_kern_ctx(xdp);
-	__be32 options[SYNACK_HEADER / 4 - 5] = {};
-	const struct packet *p = x->p;
-	u32 ack = 0, isn = xdp_seq(xdp, p, &ack), len;
-	struct option_walk *w;
+	u32 ack = 0, isn = seq_of_xdp(xdp, &x->p, &ack);
 	struct answer a = {};
 
-	if (sends_cookie(x->v)) {
-		w = option_walk_begin();
+	if (sends_cookie(x->verdict)) {
+		struct option_walk *w = options_of_xdp(xdp, &x->p);
+
 		if (!w)
 			return XDP_PASS;
-		len = options_len(p);
-		if (len && !bpf_xdp_load_bytes(xdp, p->l4 + sizeof(struct tcp), w->buf, len))
-			w->len = len;
-		cookie_answer(&a, options, w, t, p->v6, isn, k->rxq->dev->mtu, x->now);
-		watch_acks(x->now);
-	} else if (sends_rst(x->v)) {
-		rst_to_syn(&a, p, isn, x->l);
+		cookie_answer(&a, &w->o, x, isn, k->rxq->dev->mtu);
+	} else if (sends_rst(x->verdict)) {
+		rst_to_syn(&a, &x->p, isn, l);
 	} else {
 		return XDP_DROP;
 	}
-	return xdp_answer(xdp, p, &a, reason_for(x->v), options);
+	return answer_xdp(xdp, &x->p, &a, x->verdict);
 }
 
 /* As view_queue(), without a claim of its own and with those under way to tc. */
 static __always_inline void front_view(struct xdp_md *xdp, struct listen_state *s, const struct listener_policy *l,
-				       struct queue_view *q, u64 now)
+				       struct arrival *x)
 {
-	u32 extra = inflight_behind_front(s, now);
+	u32 extra = inflight_behind_front(s, x->now);
 
-	view_read(s, q, 0, extra);
-	if (!view_in_doubt(l, q, extra))
+	view_read(s, x, 0, extra);
+	if (!view_in_doubt(l, x, extra))
 		return;
-	claims_resolve_xdp(xdp, s, now);
-	view_read(s, q, 0, extra);
+	claims_resolve_xdp(xdp, s, x->now);
+	view_read(s, x, 0, extra);
 }
 
 static __always_inline int let_by_front(struct listen_state *s)
@@ -102,144 +51,157 @@ static __always_inline int let_by_front(struct listen_state *s)
 	return XDP_PASS;
 }
 
-static __always_inline void front_judge(struct xdp_md *xdp, struct syn *x, const struct tcp_sock *tp)
+/* As judge_syn(), without a claim. */
+__noinline int front_judge(struct xdp_md *xdp, const struct listener_policy *l, struct listen_state *s,
+			   struct arrival *x)
 {
 	bool waiting;
 
-	front_view(xdp, x->s, x->l, &x->q, x->now);
-	waiting = waits_too_long(x->s, x->l, &x->q, x->now);
-	x->v = syn_verdict(x->l, &x->q, waiting, cookie_possible(x, tp), flooded(x->s, x->now));
+	if (!l || !s || !x)
+		return VERDICT_syn_admitted;
+	front_view(xdp, s, l, x);
+	waiting = waits_too_long(s, l, &x->q, x->now);
+	x->verdict = syn_verdict(l, &x->q, waiting, cookie_possible(x), flooded(s, x->now));
+	return x->verdict;
 }
 
-static __always_inline bool front_lets_by(const struct syn *x)
+static __always_inline bool front_lets_by(enum verdict v)
 {
-	return x->v == VERDICT_syn_admitted || left_to_kernel(x->v);
+	return v == VERDICT_syn_admitted || left_to_kernel(v);
 }
 
-/* As decide_by_lookup(). */
-static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, struct syn *x, struct destination *d,
-						  struct bpf_sock_tuple *t)
+/* As decide_by_lookup(). Returns REFUSE or an action. */
+static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, const struct listener_policy *l,
+						  struct arrival *x, struct destination *d, struct listen_state **s)
 {
-	struct bpf_sock *sk = syn_lookup(xdp, x, t);
+	struct bpf_sock *sk = syn_lookup(xdp, x);
 	const struct tcp_sock *tp;
+	bool other;
 
 	if (!sk)
 		return XDP_PASS;
 	tp = listener_read(sk);
-	if (sk->state != TCP_LISTEN || !syn_found(x, d, tp)) {
+	if (sk->state != TCP_LISTEN) {
 		bpf_sk_release(sk);
 		/* tc will count it too, if it knows the listener. */
-		return x->s ? let_by_front(x->s) : XDP_PASS;
+		return *s ? let_by_front(*s) : XDP_PASS;
 	}
-	if (judged_otherwise(x, tp))
-		front_judge(xdp, x, tp);
+	x->mptcp = tp->is_mptcp;
+	other = !*s || (u64)tp != x->socket;
+	if (other)
+		*s = syn_found(x, d, tp);
+	if (!*s) {
+		bpf_sk_release(sk);
+		return XDP_PASS;
+	}
+	if (other || x->time_wait)
+		front_judge(xdp, l, *s, x);
 	bpf_sk_release(sk);
-	if (front_lets_by(x) || x->l->observe || !xdp_answerable(xdp, x->p, t))
-		return let_by_front(x->s);
-	note_verdict(x, t);
-	count_syn(x, VERDICT_refused_at_xdp);
-	return REFUSE;
+	return front_lets_by(x->verdict) || l->observe ? let_by_front(*s) : REFUSE;
 }
 
 /*
  * Polices a SYN of a limited class and marks it for tc. Where it cannot be
  * marked, tc polices it, so that no token is taken twice.
  */
-static __always_inline bool front_over_rate(struct xdp_md *xdp, struct syn *x, const struct bpf_sock_tuple *t)
+static __always_inline bool front_over_rate(struct xdp_md *xdp, const struct listener_policy *l, struct arrival *x)
 {
-	u32 copy = class_copy(x->l);
+	u32 copy = class_copy(l);
 	int over;
 
-	if (!class_limited(x->class, copy) || !mark_policed(xdp))
+	if (!polices(l) || l->observe || !class_limited(x->class, copy) || !mark_policed(xdp))
 		return false;
 	over = police(x->class, copy);
-	x->v = rate_verdict(x->l, over);
-	return over && xdp_answerable(xdp, x->p, t);
+	x->verdict = rate_verdict(l, over);
+	return over;
 }
 
-static __always_inline int front_decide(struct xdp_md *xdp, struct syn *x, struct destination *d,
-					struct bpf_sock_tuple *t)
+/* Refuses a SYN that is over its class's rate (s: NULL), or for its queue. */
+static __always_inline int front_turn_away(struct xdp_md *xdp, const struct listener_policy *l, struct arrival *x,
+					   struct listen_state *s)
 {
-	if (polices(x->l) && !x->l->observe && front_over_rate(xdp, x, t)) {
-		count_syn(x, x->v);
-		count_syn(x, VERDICT_refused_at_xdp);
-		sample_rate(x->l, x->class, x->v, t, x->p->v6, x->now);
-		return REFUSE;
-	}
-	if (syn_recall(x, d)) {
-		front_judge(xdp, x, x->known);
-		if (front_lets_by(x))
-			return let_by_front(x->s);
-	}
-	return front_decide_by_lookup(xdp, x, d, t);
+	note_refusal(s, l, x);
+	count_for(l, x->class, VERDICT_refused_at_xdp);
+	return front_refuse_syn(xdp, l, x);
 }
 
-static __always_inline int front_syn(struct xdp_md *xdp, const struct listener_policy *l, const struct packet *p)
+/* Global. */
+__noinline int front_syn(struct xdp_md *xdp, const struct listener_policy *l, struct arrival *x)
 {
-	struct syn x = { .l = l, .p = p, .now = clock_ns() };
-	struct bpf_sock_tuple t;
+	struct listen_state *s = NULL;
 	struct destination *d;
 	int action;
 
-	if (!xdp_tuple(xdp, p, &t))
+	if (!l || !x || !tuple_of_xdp(xdp, x))
 		return XDP_PASS;
-	d = destination_of(xdp, CTX_LOAD(xdp, ingress_ifindex), p, &t, x.now);
+	x->now = clock_ns();
+	x->mptcp = x->time_wait = 0;
+	d = destination_of(xdp, true, CTX_LOAD(xdp, ingress_ifindex), x);
 	if (!d)
 		return XDP_PASS;
-	x.class = class_for(l, &t, p->v6);
-	judge_as(x.class);
-	action = front_decide(xdp, &x, d, &t);
-	return action == REFUSE ? front_refuse_syn(xdp, &x, &t) : action;
+	x->class = class_for(l, x);
+	if (front_over_rate(xdp, l, x) && answerable_xdp(xdp, x))
+		return front_turn_away(xdp, l, x, NULL);
+	s = syn_recall(x, d);
+	if (s && front_lets_by(front_judge(xdp, l, s, x)))
+		return let_by_front(s);
+	action = front_decide_by_lookup(xdp, l, x, d, &s);
+	if (action != REFUSE)
+		return action;
+	return answerable_xdp(xdp, x) ? front_turn_away(xdp, l, x, s) : let_by_front(s);
+}
+
+/* The verdict on the final ACK of a cookie, without a claim. Global. */
+__noinline int front_judge_ack(struct xdp_md *xdp, const struct listener_policy *l, struct listen_state *s,
+			       struct arrival *x)
+{
+	if (!l || !s || !x)
+		return VERDICT_cookie_accepted;
+	front_view(xdp, s, l, x);
+	x->verdict = cookie_ack_verdict(l, &x->q, waits_too_long(s, l, &x->q, x->now));
+	return x->verdict;
 }
 
 /* Cookies that the front let by once are tc's: their data must not count as under way again. */
-static __always_inline int front_cookie_ack(struct xdp_md *xdp, const struct listener_policy *l,
-					    const struct packet *p, const struct bpf_sock_tuple *t,
-					    const struct tcp_sock *tp, struct listen_state *s, u64 now)
+static __always_inline int front_cookie_ack(struct xdp_md *xdp, const struct listener_policy *l, struct arrival *x,
+					    struct listen_state *s)
 {
-	struct answer a = { .flags = FLAG_RST, .header_len = sizeof(struct tcp),
-			    .reason_len = l->reason ? REASON_LEN : 0 };
-	u32 seq = xdp_seq(xdp, p, &a.seq);
-	struct cookie_ack c = cookie_answered(seq, a.seq);
-	enum verdict v = VERDICT_ack_reset_full;
-	struct queue_view q = {};
+	struct answer a;
+	u32 ack = 0, seq = seq_of_xdp(xdp, &x->p, &ack);
+	struct cookie_ack c = cookie_answered(seq, ack);
 
-	if (settled(let_by, &c) || !cookie_valid(t, p->v6, &c, now))
+	if (settled(let_by, &c) || !cookie_valid(x, &c))
 		return XDP_PASS;
+	x->verdict = VERDICT_ack_reset_full;
 	if (!settled(refused, &c)) {
-		judge_as(class_for(l, t, p->v6));
-		front_view(xdp, s, l, &q, now);
-		v = cookie_ack_verdict(l, &q, waits_too_long(s, l, &q, now));
-		if (v == VERDICT_cookie_accepted || !xdp_answerable(xdp, p, t)) {
+		x->class = class_for(l, x);
+		if (front_judge_ack(xdp, l, s, x) == VERDICT_cookie_accepted || !answerable_xdp(xdp, x)) {
 			settle(let_by, &c);
 			return let_by_front(s);
 		}
 		settle(refused, &c);
-		note_refused_ack(s, l, v, t, p->v6, &q, now);
-		count_flow(l, t, p->v6, VERDICT_refused_at_xdp);
+		note_refused_ack(s, l, x);
+		count_for(l, x->class, VERDICT_refused_at_xdp);
 	}
-	return xdp_answer(xdp, p, &a, reason_for(v), NULL);
+	rst(&a, l, ack);
+	return answer_xdp(xdp, &x->p, &a, x->verdict);
 }
 
-static __always_inline int front_ack(struct xdp_md *xdp, const struct listener_policy *l, const struct packet *p)
+/* Global. */
+__noinline int front_ack(struct xdp_md *xdp, const struct listener_policy *l, struct arrival *x)
 {
-	u64 now = clock_ns();
-	const struct tcp_sock *tp;
-	struct bpf_sock_tuple t;
 	struct listen_state *s;
 	struct bpf_sock *sk;
-	int action;
 
-	if (!reserves(l) || l->observe || !xdp_tuple(xdp, p, &t))
+	if (!l || !x || !reserves(l) || l->observe || !tuple_of_xdp(xdp, x))
 		return XDP_PASS;
-	sk = flow_lookup(xdp, &t, p->v6);
+	x->now = clock_ns();
+	sk = flow_lookup(xdp, &x->t, x->p.v6);
 	if (!sk)
 		return XDP_PASS;
-	tp = listener_read(sk);
-	s = sk->state == TCP_LISTEN ? queue_state_of(tp, now) : NULL;
-	action = s ? front_cookie_ack(xdp, l, p, &t, tp, s, now) : XDP_PASS;
+	s = sk->state == TCP_LISTEN ? queue_state_of(listener_read(sk), x->now) : NULL;
 	bpf_sk_release(sk);
-	return action;
+	return s ? front_cookie_ack(xdp, l, x, s) : XDP_PASS;
 }
 
 #endif

@@ -68,9 +68,7 @@ const volatile u32 batch_max = 8;
 /* Packets to guarded ports that a CPU has taken up at tc; a cache line each. Wraps. */
 struct taken {
 	u32 packets;
-	u32 class;	/* slot of the class of the one being judged, for queue_before(): the stack is full */
-	u64 socket;	/* an argument of whole_queue(), for the same reason */
-	u32 pad[12];
+	u32 pad[15];
 } taken[WEIR_MAX_CPUS];
 
 static __always_inline u32 claim_slot(u32 cpu)

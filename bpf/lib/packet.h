@@ -66,7 +66,6 @@ _Static_assert(sizeof(struct ipv6) == 40 && sizeof(struct tcp) == 20, "no holes"
 
 /* A plain TCP packet. Ports, seq and ack as they stand in the packet (big endian). */
 struct packet {
-	u32 l3;		/* offset of the IP header */
 	u32 l4;		/* offset of the TCP header */
 	u32 tcp_len;	/* TCP header and payload, from the IP header's length field */
 	__be16 sport;
@@ -87,7 +86,6 @@ static __always_inline int packet_parse(const void *data, const void *data_end, 
 	const struct tcp *tcp;
 	u32 ip_len;
 
-	p->l3 = l3;
 	if (proto == bpf_htons(ETH_P_IP)) {
 		const struct ipv4 *ip = data + l3;
 

@@ -34,9 +34,9 @@ static __always_inline u32 class_copy(const struct listener_policy *l)
 }
 
 /* The class of a connection to this listener; WEIR_NO_CLASS, without a lookup, if there are none. */
-static __always_inline u32 class_for(const struct listener_policy *l, const struct bpf_sock_tuple *t, bool v6)
+static __always_inline u32 class_for(const struct listener_policy *l, const struct arrival *x)
 {
-	return l->classes ? class_of(t, v6, l->counters + 1, class_copy(l)) : WEIR_NO_CLASS;
+	return l->classes ? class_of(&x->t, x->p.v6, l->counters + 1, class_copy(l)) : WEIR_NO_CLASS;
 }
 
 /* Counts for the listener and for the class. */
@@ -44,19 +44,14 @@ static __always_inline void count_for(const struct listener_policy *l, u32 class
 {
 	struct class_state *c;
 
+	/* Else clang loads it twice, and the verifier does not see that it was in range the second time. */
+	barrier_var(v);
 	count(l, v);
 	if (class == WEIR_NO_CLASS || v >= VERDICT_COUNT)
 		return;
 	c = bpf_map_lookup_elem(&class_states, &class);
 	if (c)
 		__sync_fetch_and_add((u64 *)&c->counters + v, 1);
-}
-
-/* As count_for(), for verdicts on what is no SYN: its class is looked up only here. */
-static __always_inline void count_flow(const struct listener_policy *l, const struct bpf_sock_tuple *t, bool v6,
-				       enum verdict v)
-{
-	count_for(l, class_for(l, t, v6), v);
 }
 
 static __always_inline bool polices(const struct listener_policy *l)
@@ -115,16 +110,17 @@ static __always_inline enum verdict rate_verdict(const struct listener_policy *l
 	return rst ? VERDICT_syn_reset_rate : VERDICT_syn_dropped_rate;
 }
 
-static __always_inline void sample_rate(const struct listener_policy *l, u32 class, enum verdict v,
-					const struct bpf_sock_tuple *t, bool v6, u64 now)
+/* As sample(), of what its class's rate refuses, before any queue is looked at. */
+static __always_inline void sample_rate(const struct listener_policy *l, const struct arrival *x)
 {
+	u32 class = x->class;
 	struct class_state *c = bpf_map_lookup_elem(&class_states, &class);
 	struct guard_event *e;
 
-	if (!c || now - c->event_ns < EVENT_EVERY_NS)
+	if (!c || x->now - c->event_ns < EVENT_EVERY_NS)
 		return;
-	c->event_ns = now;
-	e = event_begin(l, class, v, t, v6);
+	c->event_ns = x->now;
+	e = event_begin(l, x);
 	if (e)
 		bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
 }

@@ -24,6 +24,7 @@ struct answer {
 	u8 partial;	/* 1: CHECKSUM_PARTIAL */
 	u8 header_len;	/* 20 or SYNACK_HEADER; a RST without reason: any, the options are zeroed */
 	u8 reason_len;	/* 0 or REASON_LEN */
+	__be32 options[5];	/* of a SYN/ACK, as they follow its header */
 };
 
 static __always_inline u16 csum_fold(u64 sum)
@@ -123,11 +124,11 @@ static __always_inline void set_checksum(struct tcp *tcp, u64 pseudo, u64 body, 
 /*
  * Writes the answer over the packet at data, whose frame has been cut or
  * stretched to l3 + IP header + a->header_len + a->reason_len. l3 is a
- * constant. reason: REASON_LEN bytes. options: five words that follow a
- * SYN/ACK's header. Returns -1 when the frame is shorter than that.
+ * constant. reason: REASON_LEN bytes. Returns -1 when the frame is shorter
+ * than that.
  */
 static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool v6, const struct answer *a,
-					const void *reason, const __be32 *options)
+					const void *reason)
 {
 	struct tcp *tcp = data + l3 + (v6 ? sizeof(struct ipv6) : sizeof(struct ipv4));
 	u32 tcp_len = a->header_len + a->reason_len;
@@ -146,8 +147,8 @@ static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool
 			return -1;
 #pragma unroll
 		for (int i = 0; i < 5; i++)
-			to[i] = options[i];
-		body += csum_words(options, 5);
+			to[i] = a->options[i];
+		body += csum_words(a->options, 5);
 	} else if (a->reason_len) {
 		void *to = tcp + 1;
 

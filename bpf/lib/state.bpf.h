@@ -157,7 +157,7 @@ static __always_inline u32 exact_listener(const struct policy *policy, const __b
 
 /* The listener whose address and port the packet is for; an exact address wins. */
 static __always_inline const struct listener_policy *
-listener_of(const struct policy *policy, const struct packet *p, void *data, void *data_end, u32 l3)
+listener_of(const struct policy *policy, const struct packet *p, const void *network, const void *data_end)
 {
 	const struct port_entry *e = &policy->ports[p->dport];
 	u32 number = p->v6 ? e->any6 : e->any4;
@@ -167,15 +167,15 @@ listener_of(const struct policy *policy, const struct packet *p, void *data, voi
 		u32 found;
 
 		if (p->v6) {
-			const struct ipv6 *ip = data + l3;
+			const struct ipv6 *ip = network;
 
-			if ((void *)(ip + 1) > data_end)
+			if ((const void *)(ip + 1) > data_end)
 				return NULL;
 			__builtin_memcpy(addr, ip->daddr, 16);
 		} else {
-			const struct ipv4 *ip = data + l3;
+			const struct ipv4 *ip = network;
 
-			if ((void *)(ip + 1) > data_end)
+			if ((const void *)(ip + 1) > data_end)
 				return NULL;
 			addr[3] = ip->daddr;
 		}

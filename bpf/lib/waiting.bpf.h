@@ -105,35 +105,21 @@ __noinline int read_parked(u32 group, u32 priority, struct queue_view *q)
 	return 0;
 }
 
-static __always_inline u32 judged_class(void)
-{
-	return taken[claim_slot(bpf_get_smp_processor_id())].class;
-}
-
-/* Before a packet of this class is judged. */
-static __always_inline void judge_as(u32 class)
-{
-	taken[claim_slot(bpf_get_smp_processor_id())].class = class;
-}
-
-/*
- * What a connection of the class being judged finds before it in the queue that `s` is
- * about. Global: both ways then leave the verifier with the same state.
- */
-__noinline int queue_before(const struct listen_state *s, struct queue_view *q)
+static __always_inline u32 priority_of(u32 class)
 {
 	u32 zero = 0, *copy = bpf_map_lookup_elem(&class_active, &zero);
-	const struct class_policy *policy;
+	const struct class_policy *policy = copy ? class_policy_of(class, *copy) : NULL;
 
-	if (!s || !q)
-		return 0;
-	if (!s->group) {
+	return policy ? policy->priority : WEIR_PRIORITIES;
+}
+
+/* What a connection of this class finds before it in the queue that `s` is about. */
+static __always_inline void queue_before(const struct listen_state *s, u32 class, struct queue_view *q)
+{
+	if (s->group)
+		read_parked(s->group - 1, priority_of(class), q);
+	else
 		queue_read(bpf_rdonly_cast((void *)s->socket, bpf_core_type_id_kernel(struct tcp_sock)), q);
-		return 0;
-	}
-	policy = copy ? class_policy_of(judged_class(), *copy) : NULL;
-	read_parked(s->group - 1, policy ? policy->priority : WEIR_PRIORITIES, q);
-	return 0;
 }
 
 /*
@@ -158,13 +144,10 @@ __noinline int whole_queue(u64 *socket)
 /* As queue_state(), of the whole queue that a listening socket is a part of. */
 static __always_inline struct listen_state *queue_state_of(const struct tcp_sock *tp, u64 now)
 {
-	struct taken *mine = &taken[claim_slot(bpf_get_smp_processor_id())];
-	struct listen_state *s;
-	u32 group;
+	u64 socket = (u64)tp;
+	u32 group = whole_queue(&socket);
+	struct listen_state *s = queue_state(socket, now);
 
-	mine->socket = (u64)tp;
-	group = whole_queue(&mine->socket);
-	s = queue_state(mine->socket, now);
 	if (s)
 		s->group = group;
 	return s;

@@ -50,22 +50,19 @@ int bench_guard(struct __sk_buff *skb)
 {
 	if (rewrite(skb))
 		return TC_DROP;
-	return guard(skb, sizeof(struct ethernet));
+	return judge_skb(skb);
 }
 
 /* What the kernel's own socket lookup takes, which every SYN's verdict needs: the floor of the figures. */
 SEC("tc")
 int bench_lookup(struct __sk_buff *skb)
 {
-	struct bpf_sock_tuple t;
 	struct bpf_sock *sk;
-	struct packet p;
+	struct arrival x;
 
-	if (rewrite(skb) || packet_parse(skb_start(skb), skb_end(skb), CTX_LOAD(skb, len), sizeof(struct ethernet),
-					 CTX_LOAD(skb, protocol), &p) ||
-	    !skb_tuple(skb, &p, sizeof(struct ethernet), &t))
+	if (rewrite(skb) || !parse_skb(skb, &x.p) || !tuple_of_skb(skb, &x))
 		return TC_DROP;
-	sk = flow_lookup(skb, &t, p.v6);
+	sk = flow_lookup(skb, &x.t, x.p.v6);
 	if (!sk)
 		return TC_DROP;
 	bpf_sk_release(sk);

@@ -87,8 +87,7 @@ void pure_options(const u8 *buf, u32 len, struct syn_options *o)
 }
 
 /* Turns the frame into the answer; the frame has the answer's length already. */
-int pure_answer(u8 *frame, u32 len, u32 l3, u8 v6, const struct answer *a, const u8 *reason,
-		const __be32 *options)
+int pure_answer(u8 *frame, u32 len, u32 l3, u8 v6, const struct answer *a, const u8 *reason)
 {
-	return answer_write(frame, frame + len, l3, v6, a, reason, options);
+	return answer_write(frame, frame + len, l3, v6, a, reason);
 }

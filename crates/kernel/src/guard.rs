@@ -1,13 +1,11 @@
 //! The guard: loading, putting a policy in force, attaching, counting.
 
 use std::collections::BTreeMap;
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{read_volatile, write_volatile};
 use std::time::Duration;
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
 use weir_core::class::{Class, Limit, Place};
 use weir_core::listener::{Front, HalfClose, Listener, MAX_LISTENERS, Mode};
@@ -19,9 +17,10 @@ use crate::classes::{ClassMaps, Classes, tables};
 use crate::error::{Error, Result, of_errno, of_libbpf};
 use crate::listeners::{self, ListenSocket};
 use crate::probe;
+use crate::programs::{self, Further};
 use crate::queue::QueueMaps;
-use crate::skel::{GuardSkel, GuardSkelBuilder, types};
-use crate::sysctl::{self, TcpOptions};
+use crate::skel::{GuardSkel, types};
+use crate::sysctl::TcpOptions;
 
 /// A guard that is loaded, and attached where [`Guard::attach`] said. Dropping it (or the death of
 /// the process) detaches everything: no pins, no residue.
@@ -30,6 +29,7 @@ pub struct Guard {
     links: BTreeMap<u32, Attached>,
     iterator: libbpf_rs::Link,
     skel: GuardSkel<'static>,
+    further: Further,
     slots: BTreeMap<String, u16>,
     classes: Classes,
     generation: u32,
@@ -65,37 +65,13 @@ pub struct Event {
     pub observe: bool,
 }
 
-/// CPUs whose claims are kept apart (WEIR_MAX_CPUS).
-const MAX_CPUS: usize = 128;
-/// gro_normal_batch where the sysctl cannot be read: the kernel's default.
-const DEFAULT_BATCH: i64 = 8;
 /// include/uapi/linux/membarrier.h
 const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
 
 impl Guard {
     /// Loads the BPF programs. Nothing is attached yet and no listener is guarded.
     pub fn load() -> Result<Guard> {
-        libbpf_rs::set_print(None);
-        // One object a process, and as long as the process: its memory is not given back.
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = GuardSkelBuilder::default()
-            .open(storage)
-            .map_err(|e| cannot_load(&e))?;
-        let rodata = open
-            .maps
-            .rodata_data
-            .as_deref_mut()
-            .expect("the guard has constants");
-        rodata.nr_cpus = libbpf_rs::num_possible_cpus().unwrap_or(1).min(MAX_CPUS) as u32;
-        rodata.batch_max = sysctl::read("core/gro_normal_batch")
-            .unwrap_or(DEFAULT_BATCH)
-            .max(1) as u32;
-        rodata.tick_ns = tick_ns();
-        rodata.cookie_key = types::siphash_key {
-            k0: random()?,
-            k1: random()?,
-        };
-        let skel = open.load().map_err(|e| cannot_load(&e))?;
+        let skel = programs::load()?;
         let iterator = skel
             .progs
             .list_listeners
@@ -105,6 +81,7 @@ impl Guard {
             links: BTreeMap::new(),
             iterator,
             skel,
+            further: Further::default(),
             slots: BTreeMap::new(),
             classes: Classes::default(),
             generation: 0,
@@ -283,8 +260,8 @@ impl Guard {
         })?;
         if !self.links.contains_key(&ifindex) {
             let program = match header {
-                0 => self.skel.progs.guard_l3.as_fd(),
-                _ => self.skel.progs.guard_l2.as_fd(),
+                0 => self.further.tc_bare(&self.skel)?,
+                _ => self.tc(),
             };
             let tcx = link(program.as_raw_fd(), ifindex, Hook::Tcx)?;
             self.links.insert(
@@ -295,20 +272,31 @@ impl Guard {
                 },
             );
         }
-        let attached = self.links.get_mut(&ifindex).expect("inserted above");
-        if !xdp {
-            attached.xdp = None;
-        } else if header == 0 {
-            return Err(Error::Unsupported {
-                what: "the XDP front".into(),
-                cause: "the device has no link header".into(),
-                hint: "use front = \"tc\"".into(),
-            });
-        } else if attached.xdp.is_none() {
-            let program = self.skel.progs.guard_xdp.as_fd().as_raw_fd();
-            attached.xdp = Some(link(program, ifindex, Hook::Xdp)?);
-        }
+        let has_front = self.links[&ifindex].xdp.is_some();
+        let front = match xdp {
+            false => None,
+            true if header == 0 => {
+                return Err(Error::Unsupported {
+                    what: "the XDP front".into(),
+                    cause: "the device has no link header".into(),
+                    hint: "use front = \"tc\"".into(),
+                });
+            }
+            true if has_front => return Ok(()),
+            true => Some(link(self.xdp()?.as_raw_fd(), ifindex, Hook::Xdp)?),
+        };
+        self.links.get_mut(&ifindex).expect("inserted above").xdp = front;
         Ok(())
+    }
+
+    /// The program for tc on Ethernet devices.
+    pub(crate) fn tc(&self) -> BorrowedFd<'_> {
+        self.skel.progs.guard_tc.as_fd()
+    }
+
+    /// The program for native XDP.
+    pub(crate) fn xdp(&self) -> Result<BorrowedFd<'_>> {
+        self.further.xdp(&self.skel)
     }
 
     /// Detaches from one interface; no error if not attached.
@@ -396,47 +384,11 @@ impl Guard {
         })?;
         builder.build()?.consume()
     }
-
-    /// The loaded programs `guard_l2` and `guard_xdp`, for test runs on made-up packets.
-    pub(crate) fn programs(
-        &self,
-    ) -> (
-        &libbpf_rs::ProgramMut<'static>,
-        &libbpf_rs::ProgramMut<'static>,
-    ) {
-        (&self.skel.progs.guard_l2, &self.skel.progs.guard_xdp)
-    }
 }
 
 /// The number by which rules know a listener: 1 + its counters slot.
 fn place(slots: &BTreeMap<String, u16>) -> impl Fn(&str) -> Option<Place> {
     |name| slots.get(name).map(|slot| slot + 1)
-}
-
-fn cannot_load(e: &libbpf_rs::Error) -> Error {
-    if e.kind() == libbpf_rs::ErrorKind::PermissionDenied && !nix::unistd::geteuid().is_root() {
-        return Error::Denied {
-            what: "load BPF programs".into(),
-            cause: "not root".into(),
-        };
-    }
-    let missing = probe::probe()
-        .into_iter()
-        .find(|m| m.needed && m.state.is_err());
-    match missing {
-        Some(m) => Error::Unsupported {
-            what: "the guard".into(),
-            cause: format!("{} ({})", m.state.expect_err("filtered"), m.name),
-            hint: format!(
-                "it needs Linux {}; `weir doctor` tells what this kernel has",
-                m.min_kernel
-            ),
-        },
-        None => Error::Failed {
-            what: "load the guard's BPF programs".into(),
-            cause: format!("{e:#}"),
-        },
-    }
 }
 
 /// Length of the kernel's tick: what the coarse clock resolves (1 / CONFIG_HZ).
@@ -446,16 +398,6 @@ pub(crate) fn tick_ns() -> u32 {
     // SAFETY: resolution is writable.
     unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut resolution) };
     resolution.tv_nsec.max(1) as u32
-}
-
-fn random() -> Result<u64> {
-    let mut bytes = [0u8; 8];
-    // SAFETY: getrandom(2) writes at most the given length into the buffer.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got != bytes.len() as isize {
-        return Err(of_errno("get random bytes for the cookie key"));
-    }
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Waits until no packet is judged by the copy of the policy that was in force before: a BPF

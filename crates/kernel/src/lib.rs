@@ -10,6 +10,7 @@ pub mod exec;
 mod guard;
 mod listeners;
 mod probe;
+mod programs;
 pub mod pure;
 pub mod queue;
 mod splice;

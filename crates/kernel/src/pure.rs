@@ -12,7 +12,6 @@ use crate::skel::types::{bucket_limit, listener_policy, siphash_key, syn_options
 #[repr(C)]
 #[derive(Default)]
 struct RawPacket {
-    l3: u32,
     l4: u32,
     tcp_len: u32,
     sport: u16,
@@ -49,6 +48,7 @@ struct RawAnswer {
     partial: u8,
     header_len: u8,
     reason_len: u8,
+    options: [u32; 5],
 }
 
 unsafe extern "C" {
@@ -94,7 +94,6 @@ unsafe extern "C" {
         v6: u8,
         a: *const RawAnswer,
         reason: *const u8,
-        options: *const u32,
     ) -> i32;
 }
 
@@ -338,20 +337,13 @@ pub fn answer_rst(frame: &mut [u8], v6: bool, seq: u32, ack: u32, header_len: u8
         partial: 0,
         header_len,
         reason_len: 0,
+        options: [0; 5],
     };
     let none = std::ptr::null();
-    // SAFETY: frame is writable and as long as said; reason and options are not read for such an answer.
+    // SAFETY: frame is writable and as long as said; reason is not read for such an answer.
     let failed = unsafe {
         let len = frame.len() as u32;
-        pure_answer(
-            frame.as_mut_ptr(),
-            len,
-            14,
-            v6.into(),
-            &a,
-            none,
-            std::ptr::null(),
-        )
+        pure_answer(frame.as_mut_ptr(), len, 14, v6.into(), &a, none)
     };
     failed == 0
 }

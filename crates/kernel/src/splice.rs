@@ -23,7 +23,7 @@ use crate::error::{Error, Result, of_errno, of_libbpf};
 
 /// Skeleton of bpf/splice.bpf.c.
 #[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
-mod skel {
+pub(crate) mod skel {
     include!(concat!(env!("OUT_DIR"), "/splice.skel.rs"));
 }
 

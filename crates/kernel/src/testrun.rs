@@ -3,16 +3,18 @@
 //! A run judges a packet as if it had come in on the loopback device of the calling thread's
 //! network namespace (its address is 00:00:00:00:00:00); nothing reaches the stack.
 
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use libbpf_rs::ProgramInput;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use weir_core::class::Class;
 use weir_core::listener::Listener;
 
 use crate::classes::{Classes, tables};
-use crate::error::{Error, Result, of_libbpf};
+use crate::error::{Error, Result, of_errno, of_libbpf};
 use crate::guard::{Guard, fill_policy, tick_ns};
 use crate::skel::types;
 
@@ -39,42 +41,89 @@ pub struct Judged {
 impl Guard {
     /// Runs the tc program once on a frame of at least 14 bytes.
     pub fn judge_tc(&self, frame: &[u8]) -> Result<Judged> {
-        judge(self.programs().0, frame)
+        judge(self.tc(), frame)
     }
 
     /// Runs the tc program so many times on a frame that it leaves as it is (it passes or is dropped).
     pub fn judge_tc_repeatedly(&self, frame: &[u8], times: u32) -> Result<()> {
-        let input = ProgramInput {
-            data_in: Some(frame),
-            repeat: times,
-            ..Default::default()
-        };
-        let run = self.programs().0.test_run(input);
-        run.map(|_| ())
-            .map_err(of_libbpf("run a program on a test packet"))
+        test_run(self.tc(), frame, &mut [], times).map(|_| ())
     }
 
     /// Runs the XDP program once on a frame of at least 14 bytes.
     pub fn judge_xdp(&self, frame: &[u8]) -> Result<Judged> {
-        judge(self.programs().1, frame)
+        judge(self.xdp()?, frame)
     }
 }
 
-fn judge(program: &libbpf_rs::ProgramMut<'_>, frame: &[u8]) -> Result<Judged> {
+fn judge(program: BorrowedFd<'_>, frame: &[u8]) -> Result<Judged> {
     let mut out = vec![0u8; OUT_LEN];
-    let input = ProgramInput {
-        data_in: Some(frame),
-        data_out: Some(&mut out),
+    let (action, len) = test_run(program, frame, &mut out, 1)?;
+    out.truncate(len);
+    Ok(Judged { action, frame: out })
+}
+
+/// The last run's action, and how long the frame is then.
+fn test_run(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    out: &mut [u8],
+    repeat: u32,
+) -> Result<(i32, usize)> {
+    let mut run = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        data_out: match out {
+            [] => std::ptr::null_mut(),
+            _ => out.as_mut_ptr().cast(),
+        },
+        data_size_out: out.len() as u32,
+        repeat: repeat as i32,
         ..Default::default()
     };
-    let output = program
-        .test_run(input)
-        .map_err(of_libbpf("run a program on a test packet"))?;
-    let frame = output.data.map(|d| d.to_vec()).unwrap_or_default();
-    Ok(Judged {
-        action: output.return_value as i32,
-        frame,
-    })
+    // SAFETY: the lengths are those of the buffers, which outlive the call.
+    match unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut run) } {
+        0 => Ok((run.retval as i32, run.data_size_out as usize)),
+        _ => Err(of_errno("run a program on a test packet")),
+    }
+}
+
+/// What the kernel's verifier had to do for each of weir's programs: instructions that it followed.
+/// It gives up at a million. Loads all of them for it.
+pub fn verified_instructions() -> Result<BTreeMap<String, u32>> {
+    let mut of = BTreeMap::new();
+    let mut add = |object: &libbpf_rs::Object| -> Result<()> {
+        for program in object.progs() {
+            let name = program.name().to_string_lossy().into_owned();
+            of.insert(name, verified(program.as_fd())?);
+        }
+        Ok(())
+    };
+    let failed = |e| of_libbpf("load all programs")(e);
+    libbpf_rs::set_print(None);
+    macro_rules! load {
+        ($builder:ty) => {
+            let mut storage = MaybeUninit::uninit();
+            let open = <$builder>::default().open(&mut storage).map_err(failed)?;
+            add(open.load().map_err(failed)?.object())?;
+        };
+    }
+    load!(crate::skel::GuardSkelBuilder);
+    load!(crate::queue::skel::QueueSkelBuilder);
+    load!(crate::splice::skel::SpliceSkelBuilder);
+    Ok(of)
+}
+
+fn verified(program: BorrowedFd<'_>) -> Result<u32> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: info is writable and as long as said.
+    let failed =
+        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut len) };
+    match failed {
+        0 => Ok(info.verified_insns),
+        _ => Err(of_errno("ask for a program")),
+    }
 }
 
 /// What is measured.

@@ -23,7 +23,7 @@ use crate::listeners::{self, ListenSocket};
 
 /// Skeleton of bpf/queue.bpf.c.
 #[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
-mod skel {
+pub(crate) mod skel {
     include!(concat!(env!("OUT_DIR"), "/queue.skel.rs"));
 }
 

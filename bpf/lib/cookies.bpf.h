@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * cookies.bpf.h - SYN cookies (cookie.h) between packets and the kernel: the
+ * SYN/ACK that carries one, and the final ACK that brings it back.
+ */
+#ifndef WEIR_COOKIES_BPF_H
+#define WEIR_COOKIES_BPF_H
+
+/* Cookies remembered, so that data right behind a final ACK meets the same verdict. */
+#define SETTLED_SLOTS 4096
+
+/* By cookie: ISN and cookie of a handshake that was accepted just now, or refused, or let by at the front. */
+u64 accepted[SETTLED_SLOTS];
+u64 refused[SETTLED_SLOTS];
+u64 let_by[SETTLED_SLOTS];
+
+struct option_walk {
+	u8 buf[OPTION_BUFFER];
+	u32 len;
+	u32 at;		/* of walk_options(): in a register, the verifier would walk every offset */
+	struct syn_options o;
+};
+
+/* Not on the stack: that has no room for it beside all else that a packet's way needs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct option_walk);
+} option_walks SEC(".maps");
+
+/*
+ * Length of a packet's options; 0 also if it is none that can be. Behind each
+ * test stands a barrier, else clang makes one of both, with a register that the
+ * verifier knows nothing of: "R4 invalid zero-sized read: u64=[0,4294967292]".
+ */
+static __always_inline u32 options_len(const struct packet *p)
+{
+	u32 len = p->header_len - sizeof(struct tcp);
+
+	barrier_var(len);
+	if (len > TCP_OPTIONS_MAX)
+		return 0;
+	barrier_var(len);
+	return len;
+}
+
+/* Global. */
+__noinline int walk_options(struct option_walk *w)
+{
+	u32 i;
+
+	if (!w)
+		return 0;
+	w->at = 0;
+	__builtin_memset(&w->o, 0, sizeof(w->o));
+	w->o.wscale = COOKIE_NO_WSCALE;
+	bpf_for(i, 0, TCP_OPTIONS_MAX) {
+		u32 at = *(volatile u32 *)&w->at;
+
+		if (at >= w->len || at >= TCP_OPTIONS_MAX)
+			break;
+		*(volatile u32 *)&w->at = option_step(w->buf, at, w->len, &w->o);
+	}
+	return 0;
+}
+
+/* The options of a packet; those of none if they cannot be read. NULL: no memory. */
+static __always_inline struct option_walk *options_of_skb(struct __sk_buff *skb, const struct packet *p)
+{
+	u32 key = 0, len = options_len(p);
+	struct option_walk *w = bpf_map_lookup_elem(&option_walks, &key);
+
+	if (!w)
+		return NULL;
+	w->len = 0;
+	if (len && !bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcp), w->buf, len))
+		w->len = len;
+	walk_options(w);
+	return w;
+}
+
+static __always_inline struct option_walk *options_of_xdp(struct xdp_md *xdp, const struct packet *p)
+{
+	u32 key = 0, len = options_len(p);
+	struct option_walk *w = bpf_map_lookup_elem(&option_walks, &key);
+
+	if (!w)
+		return NULL;
+	w->len = 0;
+	if (len && !bpf_xdp_load_bytes(xdp, p->l4 + sizeof(struct tcp), w->buf, len))
+		w->len = len;
+	walk_options(w);
+	return w;
+}
+
+/* What this namespace's sysctls let the connection use of what the client offered. */
+static __always_inline void agree_options(struct syn_options *o, const struct policy *policy)
+{
+	o->sack &= policy->tcp_sack;
+	o->tstamp &= policy->tcp_tstamp;
+	if (!policy->tcp_wscale)
+		o->wscale = COOKIE_NO_WSCALE;
+}
+
+#define OPTION_PAD 0x01010101 /* four NOPs */
+
+static __always_inline void synack_options(__be32 *to, const struct syn_options *o, u32 mtu, bool v6, u64 now)
+{
+	u32 mss = mtu - (v6 ? 60 : 40);
+
+	if (mss > 0xffff)
+		mss = 0xffff;
+	to[0] = bpf_htonl(0x02040000 | mss);
+	to[1] = o->sack ? bpf_htonl(0x01010402) : OPTION_PAD;
+	to[2] = to[3] = to[4] = OPTION_PAD;
+	if (o->tstamp) {
+		to[1] = o->sack ? bpf_htonl(0x0402080a) : bpf_htonl(0x0101080a);
+		to[2] = bpf_htonl(now / 1000000);
+		to[3] = bpf_htonl(o->tsval);
+	}
+	if (o->wscale != COOKIE_NO_WSCALE)
+		to[4] = bpf_htonl(0x01030300 | COOKIE_RCV_WSCALE);
+}
+
+static __always_inline const struct siphash_key *secret(void)
+{
+	const struct siphash_key *key = (const void *)&cookie_key;
+
+	/* Else clang could take the constant for what it is before the load. */
+	barrier_var(key);
+	return key;
+}
+
+/* The SYN/ACK with the cookie for a SYN with these options. isn: the client's, host order. Global. */
+__noinline int cookie_answer(struct answer *a, struct syn_options *o, const struct arrival *x, u32 isn, u32 mtu)
+{
+	struct flow f;
+
+	if (!a || !o || !x)
+		return 0;
+	agree_options(o, policy_in_force());
+	flow_of(&f, x);
+	a->seq = cookie_make(&f, isn, x->now, o, secret());
+	a->ack = isn + 1;
+	a->flags = FLAG_SYN | FLAG_ACK;
+	a->header_len = SYNACK_HEADER;
+	a->reason_len = 0;
+	synack_options(a->options, o, mtu, x->p.v6, x->now);
+	watch_acks(x->now);
+	return 0;
+}
+
+/* What a final ACK says of the cookie that it answers. */
+struct cookie_ack {
+	u32 isn;
+	u32 cookie;
+	struct syn_options o;
+};
+
+/* seq, ack: of the ACK, host order. */
+static __always_inline struct cookie_ack cookie_answered(u32 seq, u32 ack)
+{
+	struct cookie_ack c = { .isn = seq - 1, .cookie = ack - 1 };
+
+	return c;
+}
+
+/* Global. */
+__noinline int cookie_valid(const struct arrival *x, struct cookie_ack *c)
+{
+	struct flow f;
+
+	if (!x || !c)
+		return 0;
+	flow_of(&f, x);
+	return cookie_check(&f, c->isn, c->cookie, x->now, &c->o, secret());
+}
+
+static __always_inline u64 *settled_slot(u64 *table, const struct cookie_ack *c)
+{
+	return &table[c->cookie >> 8 & (SETTLED_SLOTS - 1)];
+}
+
+static __always_inline bool settled(u64 *table, const struct cookie_ack *c)
+{
+	return *settled_slot(table, c) == ((u64)c->isn << 32 | c->cookie);
+}
+
+static __always_inline void settle(u64 *table, const struct cookie_ack *c)
+{
+	*settled_slot(table, c) = (u64)c->isn << 32 | c->cookie;
+}
+
+#endif

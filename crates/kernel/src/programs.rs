@@ -1,0 +1,155 @@
+//! Loading the guard's programs: what every machine needs at the start, the rest when the first device
+//! needs it. The kernel's verifier takes about 0.1 s of CPU time for each.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use libbpf_rs::MapCore;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+
+use crate::error::{Error, Result, of_errno, of_libbpf};
+use crate::guard::tick_ns;
+use crate::probe;
+use crate::skel::{GuardSkel, GuardSkelBuilder, OpenGuardSkel, types};
+use crate::sysctl;
+
+/// CPUs whose claims are kept apart (WEIR_MAX_CPUS).
+const MAX_CPUS: usize = 128;
+/// gro_normal_batch where the sysctl cannot be read: the kernel's default.
+const DEFAULT_BATCH: i64 = 8;
+
+/// Loads the maps, the program for tc on Ethernet devices and the iterator over listening sockets.
+pub(crate) fn load() -> Result<GuardSkel<'static>> {
+    libbpf_rs::set_print(None);
+    // One object a process, and as long as the process: its memory is not given back.
+    let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = GuardSkelBuilder::default()
+        .open(storage)
+        .map_err(|e| cannot_load(&e))?;
+    let constants = constants(&mut open);
+    constants.nr_cpus = libbpf_rs::num_possible_cpus().unwrap_or(1).min(MAX_CPUS) as u32;
+    constants.batch_max = sysctl::read("core/gro_normal_batch")
+        .unwrap_or(DEFAULT_BATCH)
+        .max(1) as u32;
+    constants.tick_ns = tick_ns();
+    constants.cookie_key = types::siphash_key {
+        k0: random()?,
+        k1: random()?,
+    };
+    open.progs.guard_xdp.set_autoload(false);
+    open.load().map_err(|e| cannot_load(&e))
+}
+
+/// The programs that not every machine needs. They share the maps of the first ones.
+#[derive(Default)]
+pub(crate) struct Further {
+    tc_bare: OnceLock<OwnedFd>,
+    xdp: OnceLock<OwnedFd>,
+}
+
+impl Further {
+    /// The program for tc on devices without a link header.
+    pub(crate) fn tc_bare(&self, first: &GuardSkel<'_>) -> Result<BorrowedFd<'_>> {
+        once(&self.tc_bare, || {
+            let skel = |open: &mut OpenGuardSkel<'_>| {
+                open.progs.guard_xdp.set_autoload(false);
+                constants(open).link_header = 0;
+            };
+            load_beside(first, skel, |loaded| loaded.progs.guard_tc.as_fd())
+        })
+    }
+
+    /// The program for native XDP.
+    pub(crate) fn xdp(&self, first: &GuardSkel<'_>) -> Result<BorrowedFd<'_>> {
+        once(&self.xdp, || {
+            let skel = |open: &mut OpenGuardSkel<'_>| open.progs.guard_tc.set_autoload(false);
+            load_beside(first, skel, |loaded| loaded.progs.guard_xdp.as_fd())
+        })
+    }
+}
+
+fn once(
+    cell: &OnceLock<OwnedFd>,
+    load: impl FnOnce() -> Result<OwnedFd>,
+) -> Result<BorrowedFd<'_>> {
+    if let Some(program) = cell.get() {
+        return Ok(program.as_fd());
+    }
+    let program = load()?;
+    Ok(cell.get_or_init(|| program).as_fd())
+}
+
+/// Loads the object once more, with the maps and constants of the first, and keeps one program of it.
+fn load_beside(
+    first: &GuardSkel<'_>,
+    choose: impl FnOnce(&mut OpenGuardSkel<'_>),
+    program: impl for<'s> FnOnce(&'s GuardSkel<'_>) -> BorrowedFd<'s>,
+) -> Result<OwnedFd> {
+    let failed = || of_libbpf("load a further program of the guard");
+    let mut storage = MaybeUninit::uninit();
+    let mut open = GuardSkelBuilder::default()
+        .open(&mut storage)
+        .map_err(failed())?;
+    let theirs = first.maps.rodata_data.expect("the guard has constants");
+    *constants(&mut open) = *theirs;
+    open.progs.list_listeners.set_autoload(false);
+    choose(&mut open);
+    for mut map in open.open_object_mut().maps_mut() {
+        let shared = first.object().maps().find(|m| m.name() == map.name());
+        // Constants differ from program to program.
+        if let Some(shared) = shared.filter(|m| !m.name().to_string_lossy().contains(".rodata")) {
+            map.reuse_fd(shared.as_fd()).map_err(failed())?;
+        }
+    }
+    let loaded = open.load().map_err(failed())?;
+    program(&loaded)
+        .try_clone_to_owned()
+        .map_err(|e| Error::Failed {
+            what: "keep a further program of the guard".into(),
+            cause: e.to_string(),
+        })
+}
+
+fn constants<'a>(open: &'a mut OpenGuardSkel<'_>) -> &'a mut types::rodata {
+    open.maps
+        .rodata_data
+        .as_deref_mut()
+        .expect("the guard has constants")
+}
+
+fn cannot_load(e: &libbpf_rs::Error) -> Error {
+    if e.kind() == libbpf_rs::ErrorKind::PermissionDenied && !nix::unistd::geteuid().is_root() {
+        return Error::Denied {
+            what: "load BPF programs".into(),
+            cause: "not root".into(),
+        };
+    }
+    let missing = probe::probe()
+        .into_iter()
+        .find(|m| m.needed && m.state.is_err());
+    match missing {
+        Some(m) => Error::Unsupported {
+            what: "the guard".into(),
+            cause: format!("{} ({})", m.state.expect_err("filtered"), m.name),
+            hint: format!(
+                "it needs Linux {}; `weir doctor` tells what this kernel has",
+                m.min_kernel
+            ),
+        },
+        None => Error::Failed {
+            what: "load the guard's BPF programs".into(),
+            cause: format!("{e:#}"),
+        },
+    }
+}
+
+fn random() -> Result<u64> {
+    let mut bytes = [0u8; 8];
+    // SAFETY: getrandom(2) writes at most the given length into the buffer.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got != bytes.len() as isize {
+        return Err(of_errno("get random bytes for the cookie key"));
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}
