@@ -8,6 +8,11 @@
  * any length exactly `burst` pass at once, and then one each `interval`. What
  * is refused changes nothing, so refusals cost those that come later nothing.
  *
+ * The limit may change between two connections, and `next` is what the old one
+ * left: one connection a second leaves it a second ahead. What is further ahead
+ * than this limit can have made it is cut to a bucket with one token left, or a
+ * class whose rate was raised to thousands would be shut for that second.
+ *
  * Unit: 1/16 ns, so that ten million a second are exact to 1/1600. Clock:
  * bpf_ktime_get_ns(); the guard's own ticks in 4 ms, a burst of its own.
  */
@@ -20,6 +25,11 @@
  * so many CPUs at one instant, passes: what cannot be decided does.
  */
 #define BUCKET_TRIES 32
+/*
+ * A CPU that was kept from running between reading the clock and the swap sees
+ * the tokens of others too far ahead, by so much at most: 10 ms.
+ */
+#define BUCKET_STALE (10000000ULL << BUCKET_SHIFT)
 
 /* Whether a connection may come in at now_ns. Then it has taken its token. */
 static __always_inline bool bucket_take(u64 *next, u64 now_ns, const struct bucket_limit *b)
@@ -29,8 +39,11 @@ static __always_inline bool bucket_take(u64 *next, u64 now_ns, const struct buck
 	for (u32 i = 0; i < BUCKET_TRIES; i++) {
 		u64 at = due > now ? due : now, seen;
 
-		if (at - now > b->tolerance)
-			return false;
+		if (at - now > b->tolerance) {
+			if (at - now - b->tolerance <= b->interval + BUCKET_STALE)
+				return false;
+			at = now + b->tolerance;
+		}
 		seen = __sync_val_compare_and_swap(next, due, at + b->interval);
 		if (seen == due)
 			return true;

@@ -229,6 +229,11 @@ fn a_controlled_rate_holds_beside_the_own_one_the_lower_and_ends_when_it_is_lift
         .set_controlled_rate(OTHER, Some(&Limit::new(0.1, 1)))
         .unwrap();
     assert_eq!(admitted(&guard, "192.0.2.1"), 1);
+    // The controller opens again: what 0.1/s has left of the bucket, ten seconds of debt, holds no longer.
+    guard
+        .set_controlled_rate(OTHER, Some(&Limit::new(1e6, 100)))
+        .unwrap();
+    assert_eq!(admitted(&guard, "192.0.2.1"), 10);
     guard.set_controlled_rate(OTHER, None).unwrap();
     assert_eq!(admitted(&guard, "192.0.2.1"), 10);
     assert_eq!(admitted(&guard, "11.0.0.1"), 3);
@@ -249,8 +254,8 @@ fn over_ten_seconds_the_admitted_rate_is_within_two_percent_at_every_rate() {
     let class = |(number, rate): (usize, &f64)| Class {
         from: vec![parse_prefix(&format!("10.0.0.{}", number + 1)).unwrap()],
         rate: Some(*rate),
-        // With a burst of 1 a connection that is due would wait for this test's next turn.
-        burst: Some((rate / 10.0).max(10.0) as u32),
+        // What is due while this test is kept from running is still let in afterwards.
+        burst: Some((rate / 2.0).max(10.0) as u32),
         over_rate: OverRate::Drop,
         ..Class::new(format!("c{rate}"))
     };
@@ -269,8 +274,8 @@ fn over_ten_seconds_the_admitted_rate_is_within_two_percent_at_every_rate() {
             }
         }
     };
-    // Until the bursts, a tenth of a second's, are used up.
-    offer(Instant::now() + Duration::from_millis(300));
+    // Until the bursts, half a second's, are used up.
+    offer(Instant::now() + Duration::from_millis(1500));
     let counted = |verdict: &dyn Fn(&weir_core::verdict::Counters) -> u64| -> Vec<u64> {
         classes
             .iter()

@@ -344,16 +344,19 @@ fn an_answer_is_a_sound_packet_the_other_way() {
 #[test]
 fn the_buckets_of_c_and_rust_let_the_same_connections_in() {
     let rate = prop_oneof![Just(0.1), 0.1f64..10.0, 10.0..100_000.0, Just(1e7)];
-    let pauses = prop::collection::vec(prop_oneof![0u64..1000, 0u64..20_000_000_000], 1..200);
+    let limit = (rate, 1u32..1000).prop_map(|(rate, burst)| Limit::new(rate, burst));
+    let pause = prop_oneof![0u64..1000, 0u64..20_000_000_000];
+    // Now and then the other limit is in force.
+    let steps = prop::collection::vec((pause, prop::bool::weighted(0.1)), 1..200);
     let start = prop_oneof![Just(0u64), 0u64..1 << 58];
-    let input = (rate, 1u32..1000, start, pauses);
+    let input = (limit.clone(), limit, start, steps);
     runner(10_000)
-        .run(&input, |(rate, burst, start, pauses)| {
-            let limit = Limit::new(rate, burst);
+        .run(&input, |(limit, other, start, steps)| {
             let (mut model, mut c) = (Bucket::default(), Bucket::default());
             let mut now = start;
-            for pause in pauses {
+            for (pause, is_other) in steps {
                 now += pause;
+                let limit = if is_other { other } else { limit };
                 prop_assert_eq!(
                     pure::bucket_take(&mut c, now, &limit),
                     model.take(now, &limit)

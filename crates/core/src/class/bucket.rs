@@ -3,6 +3,8 @@
 /// Units of the bucket's clock in a nanosecond (BUCKET_SHIFT).
 const UNITS_PER_NS: u64 = 16;
 const NS_PER_SECOND: f64 = 1e9;
+/// By how much a CPU that has been kept from running may misjudge a bucket (BUCKET_STALE).
+const STALE: u64 = 10_000_000 * UNITS_PER_NS;
 
 /// A rate and a burst, in units of 1/16 ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,12 +42,16 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Whether a connection may come in now. Then it has taken its token.
+    /// Whether a connection may come in now. Then it has taken its token. What is further ahead than this
+    /// limit can have made it is cut to a bucket with one token left.
     pub fn take(&mut self, now_ns: u64, limit: &Limit) -> bool {
         let now = now_ns.wrapping_mul(UNITS_PER_NS);
-        let at = self.next.max(now);
+        let mut at = self.next.max(now);
         if at - now > limit.tolerance {
-            return false;
+            if at - now - limit.tolerance <= limit.interval + STALE {
+                return false;
+            }
+            at = now + limit.tolerance;
         }
         self.next = at.wrapping_add(limit.interval);
         true
@@ -116,6 +122,28 @@ mod tests {
                 };
                 assert_eq!(at_once(&mut bucket), burst as usize, "{rate} {burst}");
             }
+        }
+    }
+
+    #[test]
+    fn a_raised_rate_holds_at_once_and_a_bucket_that_was_used_up_stays_so() {
+        for (low, high, burst) in [(1.0, 1000.0, 10), (0.1, 50.0, 1), (5.0, 100_000.0, 100)] {
+            let mut bucket = Bucket::default();
+            let slow = Limit::new(low, 1);
+            assert!(bucket.take(SECOND, &slow));
+            let fast = Limit::new(high, burst);
+            let got = admitted(fast, high * 10.0, 1, &mut bucket, SECOND + 1) as f64;
+            assert!((got - high).abs() <= 2.0, "{low} to {high}: {got}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_read_early_is_no_other_limit() {
+        let limit = Limit::new(1e6, 10);
+        let mut bucket = Bucket::default();
+        while bucket.take(SECOND, &limit) {}
+        for early in [1, 1000, 5_000_000, 9_999_999] {
+            assert!(!bucket.take(SECOND - early, &limit), "{early} ns");
         }
     }
 

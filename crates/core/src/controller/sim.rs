@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use super::*;
+use crate::class::Bucket;
 use crate::listener::Mode;
 
 /// SplitMix64: enough randomness for arrivals.
@@ -51,8 +52,7 @@ pub struct Class {
     pub refused: u64,
     pub served: u64,
     limit: Option<Limit>,
-    /// Theoretical arrival time of the limiter (GCRA).
-    due: f64,
+    bucket: Bucket,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -151,7 +151,7 @@ impl World {
             refused: 0,
             served: 0,
             limit: None,
-            due: 0.0,
+            bucket: Bucket::default(),
         });
         self.at(0.0, Event::Next { class });
         self
@@ -325,18 +325,9 @@ impl Class {
         }
     }
 
-    /// GCRA: conforms if it is no earlier than a burst before its due time.
+    /// Whether the bucket lets it by, as in the kernel.
     fn conforms(&mut self, now: f64) -> bool {
-        let Some(limit) = self.limit else {
-            self.due = now;
-            return true;
-        };
-        let gap = 1.0 / limit.rate;
-        let due = self.due.max(now);
-        if due - now > gap * (limit.burst - 1.0).max(0.0) + 1e-12 {
-            return false;
-        }
-        self.due = due + gap;
-        true
+        let limit = self.limit.map(|limit| limit.of_bucket());
+        limit.is_none_or(|limit| self.bucket.take((now * 1e9) as u64, &limit))
     }
 }

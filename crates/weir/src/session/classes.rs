@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use weir_core::class::{Class, Limit, OTHER, OTHER_PRIORITY};
+use weir_core::class::{Class, OTHER, OTHER_PRIORITY};
 use weir_core::config::{Fault, Given, change, check_classes};
 use weir_core::controller;
 use weir_core::listener::Listener;
@@ -139,7 +139,7 @@ impl<B: Backend> Session<B> {
         name: &str,
         limit: Option<controller::Limit>,
     ) -> Result<()> {
-        let of_bucket = limit.map(|limit| Limit::new(limit.rate, limit.burst as u32));
+        let of_bucket = limit.map(|limit| limit.of_bucket());
         self.backend.set_controlled_rate(name, of_bucket.as_ref())?;
         let until = Instant::now() + CONTROLLED_FOR;
         match limit {
