@@ -10,6 +10,12 @@ use super::statistics::ListenerStatistics;
 const STANDS_INTERVALS: u32 = 3;
 /// And for the time of so many accepts: with fewer, a short queue of a slow server is chance.
 const STANDS_ACCEPTS: f64 = 32.0;
+/// One that is so many times its set point and still rises has no need to stand as long,
+const FAR: f64 = 4.0;
+/// nor one of which so much is taken, which refuses high and low,
+const FULL: f64 = 0.95;
+/// but only for so many intervals: what comes in until then, the server works off before anybody else is served.
+const RISES_INTERVALS: u32 = 2;
 /// A queue that is over its set point for so many intervals stands, however it looks between.
 const OVER_INTERVALS: u32 = 8;
 /// And for the time of so many accepts.
@@ -24,6 +30,11 @@ const NEARLY_EMPTY: f64 = 0.25;
 const PROBE: (f64, f64) = (0.05, 0.3);
 /// The least budget, as a share of what the server accepts.
 const LEAST_SHARE: f64 = 0.05;
+/// While a long queue is worked off the lowest class waits. So much of what the server accepts stays for those
+/// above it: with more, the queue of four times saturation would not be gone within two seconds.
+const ABOVE_SHARE: f64 = 0.25;
+/// And so much for what was promised, which goes before the time that the queue takes.
+const PROMISED_SHARE: f64 = 0.75;
 /// The least budget in connections a second.
 pub const LEAST_RATE: f64 = 1.0;
 /// Clients that ask for less than this share of what the server can need no limit any more,
@@ -46,6 +57,17 @@ pub struct Budget {
     pub rate: f64,
     /// In words, for the decision log.
     pub reason: String,
+}
+
+/// What clients ask of a listener, connections/s.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Asked {
+    /// What clients try and the operator's own rates let through.
+    pub all: f64,
+    /// Of that, what comes of the classes above the lowest,
+    pub above: f64,
+    /// and what classes were promised.
+    pub promised: f64,
 }
 
 /// The time of a step.
@@ -85,16 +107,15 @@ struct On {
 }
 
 impl QueueLoop {
-    /// Takes the last reading in; the budget while the loop is on. `demand`: connections a second that
-    /// clients try and the operator's own rates let through. Without `enforce` the budget has no effect
-    /// on the queue, so the queue does not correct it.
+    /// Takes the last reading in; the budget while the loop is on. Without `enforce` the budget has no
+    /// effect on the queue, so the queue does not correct it.
     pub fn step(
         &mut self,
         clock: Clock,
         enforce: bool,
         listener: &ListenerStatistics,
         target: Duration,
-        demand: f64,
+        asked: Asked,
     ) -> Option<Budget> {
         // A server that stands still keeps the speed that it had: it says nothing about another.
         let seen = listener.capacity.value().unwrap_or(0.0);
@@ -109,7 +130,10 @@ impl QueueLoop {
             .standing
             .look(clock.now, listener.queue_length, set_point);
         let needed = |intervals: u32, n| (intervals * clock.nominal).max(accepts(n, capacity));
+        let is_full = listener.queue_length >= FULL * listener.queue_limit;
+        let runs_away = is_full || been.rises && listener.queue_length > FAR * set_point;
         let stands = been.stood >= needed(STANDS_INTERVALS, STANDS_ACCEPTS)
+            || runs_away && been.stood >= needed(RISES_INTERVALS, STANDS_ACCEPTS)
             || been.over >= needed(OVER_INTERVALS, OVER_ACCEPTS);
         if self.on.is_none() && !stands {
             return None;
@@ -120,19 +144,24 @@ impl QueueLoop {
             capacity,
             set_point,
             clock.interval,
-            demand,
+            asked,
             enforce,
         );
         // Not of the budget, which is more than the server can while the queue is short.
-        let asks_for_less = demand < UNUSED * capacity && listener.queue_length <= set_point;
+        let asks_for_less = asked.all < UNUSED * capacity && listener.queue_length <= set_point;
         if clock.calm(&mut on.calm_since, asks_for_less) {
             self.on = None;
             return None;
         }
         Some(Budget {
             rate: on.budget,
-            reason: reason(listener, target, demand),
+            reason: reason(listener, target, asked.all),
         })
+    }
+
+    /// Whether the queue was over its set point at the last look.
+    pub fn is_over(&self) -> bool {
+        self.standing.is_over()
     }
 }
 
@@ -143,16 +172,19 @@ impl On {
         capacity: f64,
         set_point: f64,
         interval: Duration,
-        demand: f64,
+        asked: Asked,
         enforce: bool,
     ) {
-        let binds = self.budget == 0.0 || demand > self.budget;
+        let binds = self.budget == 0.0 || asked.all > self.budget;
         let error = (set_point - listener.queue_length) / (capacity * interval.as_secs_f64());
         let correction = match enforce {
             true => self.pid.next(&GAINS, error, binds) + self.probe(listener, set_point, binds),
             false => 0.0,
         };
-        let least = (capacity * LEAST_SHARE).max(LEAST_RATE);
+        let least = (capacity * LEAST_SHARE)
+            .max(asked.above.min(capacity * ABOVE_SHARE))
+            .max(asked.promised.min(capacity * PROMISED_SHARE))
+            .max(LEAST_RATE);
         self.budget = (capacity * (1.0 + correction)).max(least);
     }
 

@@ -27,6 +27,8 @@ pub struct For {
     pub stood: Duration,
     /// In all: a noisy level seems to drain now and then, and never does.
     pub over: Duration,
+    /// Whether it is higher now than ever since it stands.
+    pub rises: bool,
 }
 
 impl Standing {
@@ -45,11 +47,18 @@ impl Standing {
         if level < over.high * (1.0 - DRAINED) {
             (over.stands_since, over.high) = (now, level);
         }
+        let rises = level > over.high;
         over.high = over.high.max(level);
         For {
             stood: now.saturating_sub(over.stands_since),
             over: now.saturating_sub(over.since),
+            rises,
         }
+    }
+
+    /// Whether it was over its bound at the last look.
+    pub fn is_over(&self) -> bool {
+        self.over.is_some()
     }
 }
 
@@ -79,6 +88,14 @@ mod tests {
     fn a_burst_that_drains_does_not() {
         assert_eq!(stood(&[100.0, 80.0, 60.0, 40.0, 20.0]), Duration::ZERO);
         assert_eq!(stood(&[100.0, 100.0, 9.0]), Duration::ZERO);
+    }
+
+    #[test]
+    fn only_one_that_is_higher_than_ever_rises() {
+        assert!(last(&[20.0, 30.0, 29.0, 31.0]).rises);
+        assert!(!last(&[20.0, 30.0, 29.0]).rises);
+        assert!(!last(&[30.0]).rises, "one look is no rise");
+        assert!(!last(&[100.0, 60.0]).rises);
     }
 
     #[test]

@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::Settings;
 use super::average::Average;
 use super::cpu::{CpuLoop, Measure};
-use super::queue::{Budget, Clock, LEAST_RATE, QueueLoop};
+use super::queue::{Asked, Budget, Clock, LEAST_RATE, QueueLoop};
 use super::share::{Demand, share};
 use super::statistics::{ListenerStatistics, Statistics};
+use crate::class;
 use crate::listener::Mode;
 
 /// A mean that moved by less than this share since it was last told is not told again,
@@ -17,8 +18,8 @@ const TELLS: f64 = 0.2;
 const TELLS_AFTER: Duration = Duration::from_secs(1);
 /// A burst is so much of the target's wait: less than the queue has room for.
 const BURST_OF_TARGET: f64 = 0.5;
-/// Readings an interval while somebody is held.
-const LOOKS_WHILE_HELD: u32 = 4;
+/// Readings an interval while a queue is over its set point or somebody is held.
+const LOOKS_WHILE_BUSY: u32 = 4;
 /// Time between two readings at least.
 const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 /// Target for bursts where there is none for the wait.
@@ -54,6 +55,13 @@ pub struct Limit {
     pub rate: f64,
     /// Connections that may come at once.
     pub burst: f64,
+}
+
+impl Limit {
+    /// As the bucket of a class takes it.
+    pub fn of_bucket(&self) -> class::Limit {
+        class::Limit::new(self.rate, self.burst as u32)
+    }
 }
 
 /// A class that is held.
@@ -153,15 +161,17 @@ impl Controller {
         }
     }
 
-    /// How long until the next reading: the interval, and a part of it while somebody is held. What the
-    /// server's chance adds to the queue between two looks grows with the time between them.
+    /// How long until the next reading: the interval, and a part of it while a queue is over its set point
+    /// or somebody is held. What clients, or the server's chance, add to the queue between two looks grows
+    /// with the time between them.
     pub fn next_look(&self) -> Duration {
         let interval = self.settings.interval;
-        match self.held.is_empty() {
-            true => interval,
-            false => (interval / LOOKS_WHILE_HELD)
+        let is_busy = !self.held.is_empty() || self.queues.values().any(QueueLoop::is_over);
+        match is_busy {
+            true => (interval / LOOKS_WHILE_BUSY)
                 .max(SHORTEST_LOOK)
                 .min(interval),
+            false => interval,
         }
     }
 
@@ -184,13 +194,10 @@ impl Controller {
                 self.queues.remove(name);
                 continue;
             };
-            let demand: f64 = demands_of(name, rules, statistics)
-                .iter()
-                .map(|d| d.rate)
-                .sum();
+            let asked = asked(&demands_of(name, rules, statistics));
             let queue = self.queues.entry(name.clone()).or_default();
             if let Some(mut budget) =
-                queue.step(clock(statistics), enforce, listener, target, demand)
+                queue.step(clock(statistics), enforce, listener, target, asked)
             {
                 budget.reason = format!("listener {name:?}: {}", budget.reason);
                 budgets.push((name.clone(), budget));
@@ -316,6 +323,13 @@ struct ClassDemand<'a> {
     rate: f64,
 }
 
+impl ClassDemand<'_> {
+    /// What it was promised at this listener, /s.
+    fn promised(&self) -> f64 {
+        self.rule.min_rate.unwrap_or(0.0) * self.part
+    }
+}
+
 /// What the clients of a class try and its own rate lets through, /s.
 fn wanted(rule: &ClassRule, statistics: &Statistics) -> f64 {
     let tried = statistics
@@ -342,6 +356,21 @@ fn demands_of<'a>(
         .filter(|rule| rule.covers(listener))
         .map(of_rule)
         .collect()
+}
+
+/// What all classes ask of a listener together.
+fn asked(classes: &[ClassDemand<'_>]) -> Asked {
+    let asking = classes.iter().filter(|class| class.rate > 0.0);
+    let lowest = asking.map(|class| class.rule.priority).max();
+    let above = classes
+        .iter()
+        .filter(|class| Some(class.rule.priority) < lowest);
+    let promised = |class: &ClassDemand<'_>| class.promised().min(class.rate);
+    Asked {
+        all: classes.iter().map(|class| class.rate).sum(),
+        above: above.map(|class| class.rate).sum(),
+        promised: classes.iter().map(promised).sum(),
+    }
 }
 
 /// Of the clients of classes for all listeners, the share that comes to this one. A class is counted as
@@ -372,7 +401,7 @@ fn hold(
     let demand = |class: &ClassDemand<'_>| Demand {
         priority: class.rule.priority,
         rate: class.rate,
-        min_rate: class.rule.min_rate.unwrap_or(0.0) * class.part,
+        min_rate: class.promised(),
     };
     let demands: Vec<Demand> = classes.iter().map(demand).collect();
     for (class, limit) in classes.iter().zip(share(budget.rate, &demands)) {

@@ -38,6 +38,34 @@ proptest! {
     }
 
     #[test]
+    fn a_step_with_a_high_class_is_at_the_target_and_at_full_throughput_after_2_s(
+        seed: u64, times in 2.0..4.0f64, rate in 1500.0..5000.0f64, gold in 0.03..0.2f64,
+    ) {
+        // While the queue drains the lowest class is all but shut; it must be back when the queue is short.
+        let load = move |share: f64| move |t: f64| rate * share * step_to(times)(t);
+        let mut world = World::new(seed, Settings::default(), 4, Box::new(move |_| 4.0 / rate))
+            .class(rule("gold", 1), load(gold))
+            .class(rule("other", 64), load(1.0 - gold));
+        world.run(8.0);
+        let (got, peak) = (world.throughput(2.0, 8.0), world.saturation());
+        prop_assert!(got >= 0.97 * peak, "{got} of {peak}");
+        let p99 = world.wait(0.99, 4.0, 8.0);
+        prop_assert!(p99 <= 2.0 * TARGET, "p99 {p99}");
+    }
+
+    #[test]
+    fn a_high_class_that_asks_for_a_seventh_is_let_in_while_the_queue_drains(seed: u64, rate in 1500.0..5000.0f64) {
+        // Before the controller goes on a backlog of 4096 may be full.
+        let mut world = World::new(seed, Settings::default(), 4, Box::new(move |_| 4.0 / rate))
+            .with_backlog(65_536)
+            .class(rule("gold", 1), move |_| rate / 7.0)
+            .class(rule("other", 64), move |t| if t < 2.0 { 0.3 * rate } else { 3.8 * rate });
+        world.run(8.0);
+        prop_assert_eq!(world.classes[0].refused, 0);
+        prop_assert!(world.classes[1].refused > 0);
+    }
+
+    #[test]
     fn nobody_is_refused_at_eight_tenths_of_saturation_with_bursts(
         seed: u64, rate in 500.0..3000.0f64, burst in 0.02..0.08f64,
     ) {
