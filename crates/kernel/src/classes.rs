@@ -25,6 +25,8 @@ pub const CONTROLLED_FOR: Duration = Duration::from_secs(5);
 const OTHER_SLOT: u32 = 0;
 /// Slots of classes, with that of [`OTHER`] (CLASS_SLOTS).
 const SLOTS: u32 = MAX_CLASSES as u32 + 1;
+/// Classes whose counters are read by one system call.
+const BATCH: u32 = 1024;
 /// Bit of a key's mask number that says which copy (WEIR_CLASS_COPY).
 const COPY_BIT: u16 = 0x8000;
 /// Size of struct class_tuple, checked in bpf/abi.h.
@@ -197,43 +199,55 @@ impl Classes {
         }
     }
 
-    /// Sets or lifts a controlled rate. Returns whether [`OTHER`] is controlled now and was not.
+    /// Sets or lifts controlled rates. Returns whether [`OTHER`] is controlled now and was not.
     pub fn control(
         &mut self,
         maps: &Tables<'_>,
-        name: &str,
-        limit: Option<&Limit>,
+        limits: &BTreeMap<String, Option<Limit>>,
     ) -> Result<bool> {
-        let slot = self.slot(name)?;
-        let mut bytes = [0u8; POLICY];
-        if let Some(limit) = limit {
-            write_limit(&mut bytes, limit);
-            let until = monotonic_ns() + CONTROLLED_FOR.as_nanos() as u64;
-            bytes[16..24].copy_from_slice(&until.to_ne_bytes());
+        if limits.is_empty() {
+            return Ok(false);
         }
+        let until = monotonic_ns() + CONTROLLED_FOR.as_nanos() as u64;
+        let (mut slots, mut values) = (Vec::new(), Vec::new());
+        for (name, limit) in limits {
+            let mut bytes = [0u8; POLICY];
+            if let Some(limit) = limit {
+                write_limit(&mut bytes, limit);
+                bytes[16..24].copy_from_slice(&until.to_ne_bytes());
+            }
+            slots.extend(self.slot(name)?.to_ne_bytes());
+            values.extend(bytes);
+        }
+        let count = limits.len() as u32;
         maps.class_limits
-            .update(&slot.to_ne_bytes(), &bytes, MapFlags::ANY)
-            .map_err(of_libbpf(format!("control the rate of class \"{name}\"")))?;
-        if slot != OTHER_SLOT || limit.is_none() {
+            .update_batch(&slots, &values, count, MapFlags::ANY, MapFlags::ANY)
+            .map_err(of_libbpf("control the rates of classes"))?;
+        if limits.get(OTHER).is_none_or(Option::is_none) {
             return Ok(false);
         }
         Ok(!std::mem::replace(&mut self.other_is_controlled, true))
     }
 
-    /// Counters of a class since it was first in force.
-    pub fn counters(&self, maps: &Tables<'_>, name: &str) -> Result<Counters> {
-        let slot = self.slot(name)?;
-        let bytes = maps
+    /// Counters of each class, and of [`OTHER`], since it was first in force.
+    pub fn counters(&self, maps: &Tables<'_>) -> Result<BTreeMap<String, Counters>> {
+        let names = self.names();
+        let end = names.last_key_value().map_or(0, |(slot, _)| slot + 1);
+        let states = maps
             .class_states
-            .lookup(&slot.to_ne_bytes(), MapFlags::ANY)
-            .map_err(of_libbpf(format!("count for class \"{name}\"")))?
-            .unwrap_or_default();
-        let mut counters = Counters::default();
-        let words = bytes.get(COUNTERS_AT..).unwrap_or_default().chunks_exact(8);
-        for (count, word) in counters.0.iter_mut().zip(words) {
-            *count = u64::from_ne_bytes(word.try_into().expect("8 bytes"));
-        }
-        Ok(counters)
+            .lookup_batch(BATCH.min(end), MapFlags::ANY, MapFlags::ANY)
+            .map_err(of_libbpf("count for classes"))?;
+        // The slots of an array come in order.
+        let counters: Vec<Counters> = states
+            .take(end as usize)
+            .map(|(_, state)| counters_of(&state))
+            .collect();
+        let of = |(slot, name): (u32, String)| Some((name, *counters.get(slot as usize)?));
+        let named: Option<BTreeMap<String, Counters>> = names.into_iter().map(of).collect();
+        named.ok_or_else(|| Error::Failed {
+            what: "count for classes".into(),
+            cause: format!("only {} of {end} slots can be read", counters.len()),
+        })
     }
 
     /// The classes in force, in the order in which they were given.
@@ -277,6 +291,16 @@ impl<'a> ClassMaps<'a> {
             policies: maps.class_policies.as_fd(),
         }
     }
+}
+
+/// The counters of a struct class_state.
+fn counters_of(state: &[u8]) -> Counters {
+    let mut counters = Counters::default();
+    let words = state.get(COUNTERS_AT..).unwrap_or_default();
+    for (count, word) in counters.0.iter_mut().zip(words.chunks_exact(8)) {
+        *count = u64::from_ne_bytes(word.try_into().expect("8 bytes"));
+    }
+    counters
 }
 
 fn mask_copy(copy: u32) -> u16 {

@@ -133,17 +133,14 @@ impl Guard {
         self.classes.list()
     }
 
-    /// Sets or lifts the controller's limit of a class (or of `other`). Of it and the class's own the one
-    /// with the lower rate holds. What is over it gets the listener's `reject_syn`. It ends by itself after
-    /// [`crate::CONTROLLED_FOR`] without being set again.
+    /// Sets (`Some`) or lifts the controller's limits of these classes (or of `other`). Of such a limit and
+    /// the class's own the one with the lower rate holds. What is over it gets the listener's `reject_syn`. It
+    /// ends by itself after [`crate::CONTROLLED_FOR`] without being set again.
     ///
     /// # Errors
-    /// No such class.
-    pub fn set_controlled_rate(&mut self, name: &str, limit: Option<&Limit>) -> Result<()> {
-        if self
-            .classes
-            .control(&tables!(self.skel.maps), name, limit)?
-        {
+    /// There is no class of one of these names: then nothing has changed.
+    pub fn set_controlled_rates(&mut self, limits: &BTreeMap<String, Option<Limit>>) -> Result<()> {
+        if self.classes.control(&tables!(self.skel.maps), limits)? {
             // From now on each SYN is looked up.
             let classes = self.classes.list().to_vec();
             self.set_classes(&classes)?;
@@ -151,9 +148,12 @@ impl Guard {
         Ok(())
     }
 
-    /// Counters of a class (or of `other`) on all of its listeners, since it was first in force.
-    pub fn class_counters(&self, name: &str) -> Result<Counters> {
-        self.classes.counters(&tables!(self.skel.maps), name)
+    /// Counters of every class, and of `other`, on all of its listeners, since it was first in force.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
+        self.classes.counters(&tables!(self.skel.maps))
     }
 
     /// The class tables, for another BPF object that is to find the same classes.

@@ -1,6 +1,7 @@
 //! Classes in the loaded guard (BPF_PROG_TEST_RUN): the lookup in C against the rules in Rust, and the
 //! rate that is let in. Needs root. Seeds are printed; set WEIR_SEED to run one again.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
@@ -137,12 +138,8 @@ fn c_and_rust_find_the_same_class_for_every_connection() {
                     let class = rules.classify(&Tuple { from, to, place });
                     let name = class.map_or(OTHER, |index| classes[index].name.as_str());
                     let met = |guard: &Guard| -> u64 {
-                        guard
-                            .class_counters(name)
-                            .unwrap()
-                            .rows()
-                            .map(|(_, n)| n)
-                            .sum()
+                        let counters = guard.class_counters().unwrap()[name];
+                        counters.rows().map(|(_, n)| n).sum()
                     };
                     // Without a class of this listener nothing is looked up.
                     let looked_up = classes.iter().any(|c| c.is_of_listener(&listener.name));
@@ -186,7 +183,7 @@ fn ten_thousand_rules_are_in_force_in_a_moment_and_each_finds_its_class() {
         guard
             .judge_tc(&syn((address(n), 1000).into(), to))
             .expect("a test run");
-        let counters = guard.class_counters(&format!("c{n}")).unwrap();
+        let counters = guard.class_counters().unwrap()[&format!("c{n}")];
         assert_eq!(counters.get(Verdict::SynAdmitted), 1, "c{n}");
     }
 }
@@ -220,26 +217,27 @@ fn a_controlled_rate_holds_beside_the_own_one_the_lower_and_ends_when_it_is_lift
         };
         (0..10).filter(judge).count()
     };
+    let limit = |name: &str, limit| BTreeMap::from([(name.to_owned(), limit)]);
     // A higher rate of the controller's changes nothing.
     guard
-        .set_controlled_rate("gold", Some(&Limit::new(1e6, 100_000)))
+        .set_controlled_rates(&limit("gold", Some(Limit::new(1e6, 100_000))))
         .unwrap();
     assert_eq!(admitted(&guard, "10.0.0.1"), 3);
     guard
-        .set_controlled_rate(OTHER, Some(&Limit::new(0.1, 1)))
+        .set_controlled_rates(&limit(OTHER, Some(Limit::new(0.1, 1))))
         .unwrap();
     assert_eq!(admitted(&guard, "192.0.2.1"), 1);
     // The controller opens again: what 0.1/s has left of the bucket, ten seconds of debt, holds no longer.
     guard
-        .set_controlled_rate(OTHER, Some(&Limit::new(1e6, 100)))
+        .set_controlled_rates(&limit(OTHER, Some(Limit::new(1e6, 100))))
         .unwrap();
     assert_eq!(admitted(&guard, "192.0.2.1"), 10);
-    guard.set_controlled_rate(OTHER, None).unwrap();
+    guard.set_controlled_rates(&limit(OTHER, None)).unwrap();
     assert_eq!(admitted(&guard, "192.0.2.1"), 10);
     assert_eq!(admitted(&guard, "11.0.0.1"), 3);
     assert!(
         guard
-            .set_controlled_rate("silver", Some(&Limit::new(1.0, 1)))
+            .set_controlled_rates(&limit("silver", Some(Limit::new(1.0, 1))))
             .is_err()
     );
 }
@@ -277,9 +275,10 @@ fn over_ten_seconds_the_admitted_rate_is_within_two_percent_at_every_rate() {
     // Until the bursts, half a second's, are used up.
     offer(Instant::now() + Duration::from_millis(1500));
     let counted = |verdict: &dyn Fn(&weir_core::verdict::Counters) -> u64| -> Vec<u64> {
+        let counters = guard.class_counters().unwrap();
         classes
             .iter()
-            .map(|c| verdict(&guard.class_counters(&c.name).unwrap()))
+            .map(|c| verdict(&counters[&c.name]))
             .collect()
     };
     let over = |c: &weir_core::verdict::Counters| c.get(Verdict::SynDroppedRate);

@@ -1,5 +1,6 @@
 //! What the daemon needs of the kernel, so that its logic is tested without root.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use weir_core::class::{Class, Limit};
@@ -17,10 +18,10 @@ pub trait Backend {
     fn apply(&mut self, listeners: &[Listener], classes: &[Class]) -> Result<()>;
     /// Puts other classes in force, atomically; on failure nothing has changed.
     fn set_classes(&mut self, classes: &[Class]) -> Result<()>;
-    /// Sets or lifts the controller's limit of a class, which ends by itself without renewal.
-    fn set_controlled_rate(&mut self, name: &str, limit: Option<&Limit>) -> Result<()>;
-    /// Counters of a class in force, or of `other`.
-    fn class_counters(&self, name: &str) -> Result<Counters>;
+    /// Sets or lifts the controller's limits of these classes, which end by themselves without renewal.
+    fn set_controlled_rates(&mut self, limits: &BTreeMap<String, Option<Limit>>) -> Result<()>;
+    /// Counters of every class in force, and of `other`.
+    fn class_counters(&self) -> Result<BTreeMap<String, Counters>>;
     /// Attaches to one interface; `xdp` adds or takes away the XDP front.
     fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()>;
     /// Detaches from one interface.
@@ -54,12 +55,12 @@ impl Backend for Guard {
         Guard::set_classes(self, classes)
     }
 
-    fn set_controlled_rate(&mut self, name: &str, limit: Option<&Limit>) -> Result<()> {
-        Guard::set_controlled_rate(self, name, limit)
+    fn set_controlled_rates(&mut self, limits: &BTreeMap<String, Option<Limit>>) -> Result<()> {
+        Guard::set_controlled_rates(self, limits)
     }
 
-    fn class_counters(&self, name: &str) -> Result<Counters> {
-        Guard::class_counters(self, name)
+    fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
+        Guard::class_counters(self)
     }
 
     fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()> {
@@ -112,7 +113,6 @@ impl Backend for Guard {
 #[cfg(test)]
 pub mod fake {
     use std::cell::RefCell;
-    use std::collections::BTreeMap;
     use std::rc::Rc;
 
     use weir_kernel::Error;
@@ -187,18 +187,19 @@ pub mod fake {
             Ok(())
         }
 
-        fn set_controlled_rate(&mut self, name: &str, limit: Option<&Limit>) -> Result<()> {
+        fn set_controlled_rates(&mut self, limits: &BTreeMap<String, Option<Limit>>) -> Result<()> {
             let mut state = self.0.borrow_mut();
-            match limit {
-                Some(limit) => state.controlled.insert(name.to_owned(), *limit),
-                None => state.controlled.remove(name),
-            };
+            for (name, limit) in limits {
+                match limit {
+                    Some(limit) => state.controlled.insert(name.clone(), *limit),
+                    None => state.controlled.remove(name),
+                };
+            }
             Ok(())
         }
 
-        fn class_counters(&self, name: &str) -> Result<Counters> {
-            let state = self.0.borrow();
-            Ok(state.class_counters.get(name).copied().unwrap_or_default())
+        fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
+            Ok(self.0.borrow().class_counters.clone())
         }
 
         fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()> {

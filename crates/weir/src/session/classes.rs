@@ -1,10 +1,10 @@
 //! The classes of a session: changed by the file, by `weir class`, by the API and by the controller,
 //! one after the other.
 
-use std::collections::BTreeMap;
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
-use weir_core::class::{Class, OTHER, OTHER_PRIORITY};
+use weir_core::class::{Class, Limit, OTHER, OTHER_PRIORITY};
 use weir_core::config::{Fault, Given, change, check_classes};
 use weir_core::controller;
 use weir_core::listener::Listener;
@@ -15,6 +15,8 @@ use crate::backend::Backend;
 use crate::failure::{Code, Failure, Result};
 use crate::report::{ClassReport, counters_that_fell};
 
+/// A limit that stays the same is renewed so often: thousands of classes may be held at the least.
+const RENEWED: Duration = Duration::from_secs(1);
 /// Classes of one listener that `weir status` lists; `weir class list` has all.
 const STATUS_CLASSES: usize = 1000;
 
@@ -27,8 +29,15 @@ pub(super) struct Classes {
 
 #[derive(Debug, Clone, Copy)]
 struct Controlled {
-    rate: f64,
+    limit: controller::Limit,
     until: Instant,
+}
+
+impl Controlled {
+    /// Whether the kernel half must be told: of another limit, or of the same one once more.
+    fn needs_writing(&self, limit: controller::Limit, now: Instant) -> bool {
+        limit != self.limit || self.until.saturating_duration_since(now) < CONTROLLED_FOR - RENEWED
+    }
 }
 
 impl Classes {
@@ -52,14 +61,9 @@ impl Classes {
         &self.list
     }
 
-    /// The names of the classes that have a controlled rate.
-    fn controlled(&self) -> Vec<String> {
-        self.controlled.keys().cloned().collect()
-    }
-
     fn controlled_rate(&self, name: &str) -> Option<f64> {
         let controlled = self.controlled.get(name)?;
-        (Instant::now() < controlled.until).then_some(controlled.rate)
+        (Instant::now() < controlled.until).then_some(controlled.limit.rate)
     }
 }
 
@@ -124,34 +128,39 @@ impl<B: Backend> Session<B> {
         self.prioritize()
     }
 
-    /// The names of the classes whose rate the controller has set.
-    pub fn controlled(&self) -> Vec<String> {
-        self.classes.controlled()
-    }
-
-    /// Sets or lifts the controller's limit of a class (or of `other`). It holds beside the class's own,
-    /// the lower rate, and ends by itself after [`CONTROLLED_FOR`].
+    /// Sets the controller's limits of these classes (or of `other`), and lifts all others. A limit holds
+    /// beside the class's own, the lower rate, and ends by itself after [`CONTROLLED_FOR`]. A class that has gone
+    /// meanwhile is left out.
     ///
     /// # Errors
-    /// No class has this name.
-    pub fn set_controlled_rate(
-        &mut self,
-        name: &str,
-        limit: Option<controller::Limit>,
-    ) -> Result<()> {
-        let of_bucket = limit.map(|limit| limit.of_bucket());
-        self.backend.set_controlled_rate(name, of_bucket.as_ref())?;
-        let until = Instant::now() + CONTROLLED_FOR;
-        match limit {
-            Some(limit) => {
-                let rate = limit.rate;
-                let controlled = Controlled { rate, until };
-                self.classes.controlled.insert(name.to_owned(), controlled);
-            }
-            None => {
-                self.classes.controlled.remove(name);
+    /// The kernel half refuses.
+    pub fn control(&mut self, limits: &BTreeMap<String, controller::Limit>) -> Result<()> {
+        let (now, until) = (Instant::now(), Instant::now() + CONTROLLED_FOR);
+        let names: BTreeSet<&str> = self.classes().iter().map(|c| c.name.as_str()).collect();
+        let is_there = |name: &str| name == OTHER || names.contains(name);
+        let controlled = |limit| Controlled { limit, until };
+        let next: BTreeMap<String, Controlled> = limits
+            .iter()
+            .filter(|(name, _)| is_there(name))
+            .map(|(name, limit)| (name.clone(), controlled(*limit)))
+            .collect();
+        let lifted = self.classes.controlled.keys();
+        let lifted = lifted.filter(|name| !next.contains_key(*name));
+        let mut changes: BTreeMap<String, Option<Limit>> =
+            lifted.map(|name| (name.clone(), None)).collect();
+        for (name, one) in &next {
+            let before = self.classes.controlled.get(name);
+            if before.is_none_or(|before| before.needs_writing(one.limit, now)) {
+                changes.insert(name.clone(), Some(one.limit.of_bucket()));
             }
         }
+        self.backend.set_controlled_rates(&changes)?;
+        let controlled = &mut self.classes.controlled;
+        controlled.retain(|name, _| next.contains_key(name));
+        let written = next
+            .into_iter()
+            .filter(|(name, _)| changes.contains_key(name));
+        controlled.extend(written);
         Ok(())
     }
 
@@ -177,14 +186,16 @@ impl<B: Backend> Session<B> {
     }
 
     fn reports<'a>(&self, classes: impl Iterator<Item = &'a Class>) -> Result<Vec<ClassReport>> {
-        let of = |name: &str, priority| -> Result<ClassReport> {
-            Ok(ClassReport {
-                name: name.to_owned(),
-                priority,
-                controlled_rate: self.classes.controlled_rate(name),
-                counters: counters_that_fell(&self.backend.class_counters(name)?),
-                ..ClassReport::default()
-            })
+        let counters = self.backend.class_counters()?;
+        let of = |name: &str, priority| ClassReport {
+            name: name.to_owned(),
+            priority,
+            controlled_rate: self.classes.controlled_rate(name),
+            counters: counters
+                .get(name)
+                .map(counters_that_fell)
+                .unwrap_or_default(),
+            ..ClassReport::default()
         };
         let mut reports = Vec::new();
         for class in classes {
@@ -192,10 +203,10 @@ impl<B: Backend> Session<B> {
                 rate: class.rate,
                 burst: class.burst_in_force(),
                 settings: crate::commands::check::settings(class),
-                ..of(&class.name, class.priority)?
+                ..of(&class.name, class.priority)
             });
         }
-        reports.push(of(OTHER, OTHER_PRIORITY)?);
+        reports.push(of(OTHER, OTHER_PRIORITY));
         for report in &mut reports {
             for key in ["name", "priority", "rate", "burst"] {
                 report.settings.remove(key);

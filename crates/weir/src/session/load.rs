@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_core::class::OTHER;
-use weir_core::controller::{Limit, ListenerReading};
+use weir_core::controller::ListenerReading;
 use weir_core::listener::{Admit, Listener};
 use weir_core::verdict::Counters;
 use weir_kernel::ListenSocket;
@@ -36,13 +35,12 @@ impl<B: Backend> Session<B> {
         self.policies.iter().map(load).collect()
     }
 
-    /// The counters of every class in force but `other`, whose run only while a SYN's class is asked for.
+    /// The counters of every class in force. Those of `other` run only while a SYN's class is asked for.
     ///
     /// # Errors
     /// The kernel half cannot be read.
     pub fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
-        let of = |name: &str| Ok((name.to_owned(), self.backend.class_counters(name)?));
-        self.classes().iter().map(|class| of(&class.name)).collect()
+        Ok(self.backend.class_counters()?)
     }
 
     /// The ports under guard.
@@ -68,24 +66,6 @@ impl<B: Backend> Session<B> {
             .into_iter()
             .cloned()
             .collect())
-    }
-
-    /// Sets these controlled rates, and lifts all others. A class that has gone meanwhile is left out.
-    ///
-    /// # Errors
-    /// The kernel half refuses.
-    pub fn control(&mut self, limits: &BTreeMap<String, Limit>) -> Result<()> {
-        for name in self.controlled() {
-            if !limits.contains_key(&name) {
-                self.set_controlled_rate(&name, None)?;
-            }
-        }
-        for (name, limit) in limits {
-            if name == OTHER || self.classes().iter().any(|class| class.name == *name) {
-                self.set_controlled_rate(name, Some(*limit))?;
-            }
-        }
-        Ok(())
     }
 
     /// Has `admit = wait` of every listener refuse from this wait on at least: below it the controller

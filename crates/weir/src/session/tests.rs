@@ -437,15 +437,27 @@ fn reports_have_the_classes_limits_and_the_controller_s_rate_until_it_is_lifted(
         rate: 50.0,
         burst: 5.0,
     };
-    session.set_controlled_rate("gold", Some(limit)).unwrap();
+    let gone = ("silver".to_owned(), limit);
+    session
+        .control(&BTreeMap::from([("gold".to_owned(), limit), gone]))
+        .unwrap();
     let in_kernel = weir_core::class::Limit::new(50.0, 5);
-    assert_eq!(fake.0.borrow().controlled["gold"], in_kernel);
+    assert_eq!(
+        fake.0.borrow().controlled,
+        BTreeMap::from([("gold".to_owned(), in_kernel)])
+    );
     let reports = session.listeners().unwrap().remove(0).classes;
     let names: Vec<&str> = reports.iter().map(|report| report.name.as_str()).collect();
     assert_eq!(names, ["gold", "other"]);
     assert_eq!((reports[0].rate, reports[0].burst), (Some(300.0), Some(30)));
     assert_eq!(reports[0].controlled_rate, Some(50.0));
-    session.set_controlled_rate("gold", None).unwrap();
+    // What stays the same is not written again at each look.
+    fake.0.borrow_mut().controlled.clear();
+    session
+        .control(&BTreeMap::from([("gold".to_owned(), limit)]))
+        .unwrap();
+    assert!(fake.0.borrow().controlled.is_empty());
+    session.control(&BTreeMap::new()).unwrap();
     assert_eq!(session.class_reports().unwrap()[0].controlled_rate, None);
 }
 
