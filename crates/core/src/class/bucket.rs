@@ -29,9 +29,10 @@ impl Limit {
     }
 }
 
-/// The burst of a rate without one: a tenth of a second's, at least 1.
+/// The burst of a rate without one: a tenth of a second's, and at least so much that one client that opens its
+/// connections together, as browsers do, is not refused at a low rate.
 pub fn default_burst(rate: f64) -> u32 {
-    (rate / 10.0).max(1.0) as u32
+    (rate / 10.0).max(10.0) as u32
 }
 
 /// When the next connection is due, in units of 1/16 ns.
@@ -159,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_that_is_left_out_is_a_tenth_of_the_rate_and_at_least_one() {
-        for (rate, burst) in [(0.1, 1), (9.0, 1), (25.0, 2), (300.0, 30), (1e7, 1_000_000)] {
+    fn a_burst_that_is_left_out_is_a_tenth_of_the_rate_and_at_least_ten() {
+        for (rate, burst) in [(0.1, 10), (99.0, 10), (300.0, 30), (1e7, 1_000_000)] {
             assert_eq!(default_burst(rate), burst);
         }
     }

@@ -95,9 +95,13 @@ pub static CLASS_KEYS: &[Key<Class>] = &[
         name: "burst",
         kind: Kind::Limit,
         values: "1 to 10000000, or none",
-        text: "Connections that may come at once. Left out: a tenth of rate, at least 1",
+        text: "Connections that may come at once. Left out: a tenth of rate, at least 10",
         set: |c, v| maybe(v, connections).map(|burst| c.burst = burst),
-        show: |c| shown(c.burst, |burst| Setting::Whole(burst.into())),
+        show: |c| {
+            shown(c.burst_in_force().or(c.burst), |burst| {
+                Setting::Whole(burst.into())
+            })
+        },
     },
     Key {
         name: "over_rate",
@@ -306,7 +310,12 @@ mod tests {
         let none = Given::Text("none".into());
         for key in CLASS_KEYS.iter().filter(|key| key.kind.may_be_none()) {
             let without = change(class, [(key.name, &none)]).unwrap();
-            assert_eq!((key.show)(&without), Setting::None, "{}", key.name);
+            let shown = match key.name {
+                // What is in effect without one, at this rate.
+                "burst" => Setting::Whole(10),
+                _ => Setting::None,
+            };
+            assert_eq!((key.show)(&without), shown, "{}", key.name);
         }
     }
 

@@ -36,7 +36,7 @@ pub static CONTROLLER_KEYS: &[Key<Settings>] = &[
         name: "interval",
         kind: Kind::Time,
         values: "20ms to 10s",
-        text: "Time between two looks of the controller; while it holds a class it looks four times as often",
+        text: "Time between two looks of the controller; a quarter of it while a queue is too long or a class is held",
         set: |c, v| interval(v).map(|interval| c.interval = interval),
         show: |c| Setting::Text(format_duration(c.interval)),
     },

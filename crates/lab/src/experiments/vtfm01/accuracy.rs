@@ -19,13 +19,14 @@ use crate::plot::lines::{Line, Panel, Picture};
 use crate::report::{self, count, table};
 use crate::weir::Weir;
 
-/// SYNs are offered at this multiple of the rate, and at [`LEAST_OFFERED_PER_S`] at least: a bucket of one
-/// connection loses the time from when it has room to the next SYN, which at 10/s must be far below 100 ms.
+/// SYNs are offered at this multiple of the rate, and at [`LEAST_OFFERED_PER_S`] at least, so that bursts are used
+/// up soon.
 const OFFERED: f64 = 1.5;
 const LEAST_OFFERED_PER_S: f64 = 2000.0;
-/// Burst of the classes whose rate is measured, in s of the rate: weir's default. A machine that is kept from
-/// sending or receiving for so long loses what the bucket would have let through.
+/// Burst of the classes whose rate is measured, in s of the rate, and at least: weir's default. A machine that is
+/// kept from sending or receiving for longer loses what the bucket would have let through.
 const BURST_S: f64 = 0.1;
+const LEAST_BURST: f64 = 10.0;
 /// Of the classes whose burst is measured: so low that nothing is added meanwhile.
 const RATE_OF_BURSTS: f64 = 1.0;
 /// SYNs sent at once over the burst.
@@ -124,7 +125,7 @@ pub fn measure(args: &Args) -> Result<Results> {
 fn rate(stage: &Stage, sender: &mut Sender, rate_per_s: f64) -> Result<RateRow> {
     let offered_per_s = (rate_per_s * OFFERED).max(LEAST_OFFERED_PER_S);
     let syns = (offered_per_s * stage.window.as_secs_f64()) as u64;
-    let burst = (rate_per_s * BURST_S).max(1.0) as u32;
+    let burst = (rate_per_s * BURST_S).max(LEAST_BURST) as u32;
     let (admitted, took) = offer(
         stage,
         sender,
