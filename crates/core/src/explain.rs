@@ -65,7 +65,7 @@ pub struct Subject {
 const SUBJECTS: [Subject; 1] = [Subject {
     name: "controller",
     text: "Keeps the wait for accept(), or the CPU, at an objective: holds classes to rates, the lowest priority first",
-    note: "A queue that stands over target_wait for three intervals makes a budget: what the server accepts, corrected \
+    note: "A queue that stands over target_wait for three intervals, or two if it runs away, makes a budget: what the server accepts, corrected \
         by a bounded PID on the queue. Each class gets its min_rate, the rest goes by priority; what is held is held \
         at its controlled_rate. When clients ask for less than the budget, the limits go. docs/controller.md has it \
         all.",

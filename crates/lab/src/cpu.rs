@@ -73,11 +73,40 @@ impl Spare {
     }
 }
 
-/// user, nice, system, idle, iowait, irq, softirq and steal of a CPU in /proc/stat.
+/// What all CPUs together have been used, by /proc/stat.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Used {
+    used: u64,
+    all: u64,
+}
+
+impl Used {
+    /// Reads it.
+    pub fn read() -> Result<Used> {
+        let columns = row("cpu ")?;
+        let column = |index| columns.get(index).copied().unwrap_or(0);
+        let all = columns.iter().sum();
+        Ok(Used {
+            used: all - column(3) - column(4),
+            all,
+        })
+    }
+
+    /// The share since `earlier`, 0 to 1.
+    pub fn share_since(&self, earlier: &Used) -> f64 {
+        (self.used - earlier.used) as f64 / (self.all - earlier.all).max(1) as f64
+    }
+}
+
+/// As [`row`], of one CPU.
 fn columns(cpu: usize) -> Result<Vec<u64>> {
+    row(&format!("cpu{cpu} "))
+}
+
+/// user, nice, system, idle, iowait, irq, softirq and steal of a row of /proc/stat.
+fn row(name: &str) -> Result<Vec<u64>> {
     let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
-    let name = format!("cpu{cpu} ");
-    let row = stat.lines().find_map(|line| line.strip_prefix(&name));
+    let row = stat.lines().find_map(|line| line.strip_prefix(name));
     let values = row.unwrap_or_default().split_whitespace();
     Ok(values.flat_map(str::parse).take(8).collect())
 }

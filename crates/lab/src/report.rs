@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::client::{Fate, Wire};
@@ -11,7 +11,7 @@ use crate::error::{Context, Result};
 use crate::experiments::point::{Measured, TableTwo};
 
 /// A distribution of times in ms, of the connections counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
     /// Connections.
     pub count: u64,

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
 use crate::common::{Bed, PATIENCE, PORT, Path, listen, until, within};
@@ -33,12 +34,31 @@ struct Server {
     idle_us: AtomicU64,
 }
 
-/// Accepts until it is told to stop, and takes its time.
-fn work(listener: &TcpListener, server: &Server) {
+/// What a worker does with each connection.
+type Serve = fn();
+
+fn wait() {
+    std::thread::sleep(SERVICE);
+}
+
+/// Uses a CPU for [`SERVICE`]: time of this thread, since a busy machine's own goes by without work.
+fn compute() {
+    let thread_time = || {
+        let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+        Duration::from(time)
+    };
+    let begun = thread_time();
+    while thread_time() - begun < SERVICE {
+        std::hint::spin_loop();
+    }
+}
+
+/// Accepts until it is told to stop, and serves.
+fn work(listener: &TcpListener, server: &Server, serve: Serve) {
     while !server.stop.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok((mut stream, _)) => {
-                std::thread::sleep(SERVICE);
+                serve();
                 // A client that has given up is none of its business.
                 let _ = stream.write_all(b"x");
             }
@@ -144,13 +164,13 @@ fn held_at(status: &Value) -> Option<f64> {
 }
 
 /// A server with its workers, for as long as the work lasts.
-fn with_server<T>(bed: &Bed, work_beside: impl FnOnce(&Server) -> T) -> T {
+fn with_server<T>(bed: &Bed, serve: Serve, work_beside: impl FnOnce(&Server) -> T) -> T {
     let listener = listen(bed.server(), (bed.veth4().address, PORT).into(), BACKLOG);
     listener.set_nonblocking(true).unwrap();
     let server = Server::default();
     std::thread::scope(|scope| {
         for _ in 0..WORKERS {
-            scope.spawn(|| work(&listener, &server));
+            scope.spawn(|| work(&listener, &server, serve));
         }
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work_beside(&server)));
         server.stop.store(true, Ordering::Relaxed);
@@ -162,7 +182,7 @@ fn with_server<T>(bed: &Bed, work_beside: impl FnOnce(&Server) -> T) -> T {
 fn overload_is_held_at_the_target_and_the_limit_goes_with_it() {
     let Some(bed) = Bed::new() else { return };
     let _weir = bed.run(CONFIG);
-    with_server(&bed, |server| {
+    with_server(&bed, wait, |server| {
         let calm = load(bed.veth4(), 0.5, Duration::from_secs(3));
         assert_eq!(
             (calm.refused, calm.lost),
@@ -218,7 +238,7 @@ fn observe_tells_what_it_would_hold_and_lets_everybody_in() {
     let Some(bed) = Bed::new() else { return };
     let config = CONFIG.replace("name = \"web\"", "name = \"web\"\nadmit = \"queue\"");
     let _weir = bed.run(&format!("{config}mode = \"observe\"\n"));
-    with_server(&bed, |_| {
+    with_server(&bed, wait, |_| {
         load(bed.veth4(), 3.0, Duration::from_secs(4));
         let status = bed.status();
         let decisions = status["controller"]["decisions"].as_array().unwrap();
@@ -233,11 +253,59 @@ fn observe_tells_what_it_would_hold_and_lets_everybody_in() {
     });
 }
 
+/// CPU time of all programs of the machine, and of this one with its children that have ended, since boot.
+fn cpu_used() -> (f64, f64, f64) {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap();
+    let row = stat.lines().next().unwrap().split_whitespace().skip(1);
+    let ticks: Vec<f64> = row.take(8).map(|n| n.parse().unwrap()).collect();
+    let all: f64 = ticks.iter().sum();
+    let own = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap();
+    let own = Duration::from(own).as_secs_f64();
+    ((all - ticks[3] - ticks[4]) / 100.0, all / 100.0, own)
+}
+
+#[test]
+fn the_cpu_is_held_at_its_objective_and_the_server_is_not_starved_by_its_neighbours() {
+    const OBJECTIVE: f64 = 0.6;
+    let Some(bed) = Bed::new() else { return };
+    let config = CONFIG.replace("target_wait = \"50ms\"", "max_cpu = 0.6");
+    let _weir = bed.run(&config);
+    with_server(&bed, compute, |_| {
+        // Four workers use all of two CPUs; then the controller has time to bring it down.
+        load(bed.veth4(), 3.0, Duration::from_secs(4));
+        let before = cpu_used();
+        let over = load(bed.veth4(), 3.0, MEASURED);
+        let after = cpu_used();
+        let (used, all) = (after.0 - before.0, after.1 - before.1);
+        let (cpu, own) = (used / all, (after.2 - before.2) / all);
+        let served = over.served.len() as f64 * SERVICE.as_secs_f64() / all;
+        println!(
+            "CPU {cpu:.2}, of this test {own:.2}, of that {served:.2} serves; {} refused",
+            over.refused
+        );
+        assert!(over.refused > 0, "{over:?}");
+        // Others' work is beyond the controller: it takes from the server's, and not below a quarter.
+        let others = cpu - own;
+        if others < 0.15 {
+            assert!((OBJECTIVE - 0.2..OBJECTIVE + 0.1).contains(&cpu), "{cpu}");
+            assert!(served > 0.5 * OBJECTIVE, "{served}");
+        }
+        assert!(served > 0.05, "{served}");
+        let status = bed.status();
+        let decisions = status["controller"]["decisions"].as_array().unwrap();
+        let first = decisions[0]["reason"].as_str().unwrap();
+        assert!(
+            first.starts_with("CPU ") && first.contains("at most 60 %"),
+            "{first}"
+        );
+    });
+}
+
 #[test]
 fn a_controlled_rate_ends_with_the_controller() {
     let Some(bed) = Bed::new() else { return };
     let weir = bed.run(CONFIG);
-    with_server(&bed, |_| {
+    with_server(&bed, wait, |_| {
         load(bed.veth4(), 4.0, Duration::from_secs(2));
         assert!(held_at(&bed.status()).is_some());
         bed.write_config(CONFIG.split("[controller]").next().unwrap());

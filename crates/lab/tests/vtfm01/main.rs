@@ -119,6 +119,46 @@ fn twice_its_saturation_fills_the_kernel_s_accept_queue() {
     assert!(seen.wait.count > 500, "{results:#?}");
 }
 
+/// Of the values the one in the middle: a busy machine spoils single tenths of a second.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[test]
+fn the_controller_holds_the_wait_at_full_throughput_from_two_seconds_after_a_step_and_leaves_bursts_alone()
+ {
+    if !can_run() {
+        return;
+    }
+    let args = controller::Args {
+        controlled: vec![true],
+        ..controller::short(weir())
+    };
+    let results = controller::measure(&args).unwrap();
+    let (peak, target_ms) = (results.saturation_per_s, f64::from(results.target_wait_ms));
+    let settled = &results.rows[0];
+    assert!(settled.of_peak > 0.85, "{settled:#?}");
+    assert!(settled.seen.wait.p50_ms < 2.0 * target_ms, "{settled:#?}");
+    assert!(settled.seen.gold_served > 0.9, "{settled:#?}");
+
+    let bins = &results.steps[0].bins;
+    let late = || bins.iter().filter(|bin| bin.at_s >= 2.0);
+    let wait_ms = median(late().map(|bin| bin.wait_p99_ms));
+    assert!(wait_ms < 2.0 * target_ms, "{bins:#?}");
+    // Also while the queue of the first moments drains: that takes the low class out, not the server's work.
+    let overload: Vec<_> = bins.iter().filter(|bin| bin.at_s >= 0.0).collect();
+    for some in overload.windows(5) {
+        let accepts_per_s = median(some.iter().map(|bin| bin.accepts_per_s));
+        assert!(accepts_per_s > 0.7 * peak, "{bins:#?}");
+    }
+
+    let bursts = &results.bursts[0];
+    let came = bursts.offered_per_s * args.burst_seconds;
+    assert!((bursts.policed as f64) < 0.01 * came, "{bursts:#?}");
+}
+
 #[test]
 fn policing_the_greedy_class_gives_the_preferred_client_its_throughput_back() {
     if !can_run() {

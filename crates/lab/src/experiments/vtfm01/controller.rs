@@ -1,4 +1,4 @@
-//! The controller, which is given a target for the wait in the accept queue and no rate.
+//! The controller, which is given a target for the wait in the accept queue, or a share of the CPU, and no rate.
 //!
 //! Three questions: what it does at multiples of saturation (throughput over the peak beside it, wait in the
 //! accept queue, with and without it); how fast it follows a step of the load from 0.5 to 4 times saturation;
@@ -7,23 +7,26 @@
 //! Load is open loop, over the bed's wire. The wait is what the server itself sees ([`crate::server::pool`]), of
 //! every connection. A few of the clients, by address, are a class with priority: lower ones give way first.
 
+mod show;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{BACKLOG, Common, PORT, Spread};
 use crate::bed::{Bed, Layout};
 use crate::client::tcp::Kind;
 use crate::client::{Generator, Load, Pattern, new_histogram};
-use crate::error::Result;
+use crate::cpu::Used;
+use crate::error::{Context, Error, Result};
 use crate::experiments::point::{Measured, Stage};
 use crate::experiments::policy::{Policy, Protection};
 use crate::experiments::saturation::{self, Peak};
-use crate::plot::lines::{Line, Panel, Picture};
-use crate::report::{self, Times, count, ms, table};
-use crate::server::pool::{Occupation, Record};
+use crate::report::{self, Times, count, ms};
+use crate::server::pool::{Occupation, Record, realtime};
 use crate::server::{BODY_BYTES, Program, Spec};
 
 /// Clients of the preferred class: 255 of the generator's 4096 addresses, a sixteenth of the load.
@@ -46,6 +49,8 @@ const STEP_AFTER: f64 = 4.0;
 const LEAST_WARM_UP: Duration = Duration::from_secs(3);
 /// Share of the peak below which throughput has not settled after a step.
 const SETTLED_SHARE: f64 = 0.9;
+/// Above `max_cpu` by so much, 100 ms count as settled: on two CPUs a tick of /proc/stat is a twentieth of them.
+const CPU_NOISE: f64 = 0.1;
 /// Load before the step.
 const BEFORE_STEP: Duration = Duration::from_secs(3);
 
@@ -64,6 +69,9 @@ pub struct Args {
     /// The controller's target for the wait in the accept queue, in ms
     #[arg(long, default_value_t = 20)]
     pub target_wait_ms: u32,
+    /// Keep the CPU under this share instead, 0.05 to 1
+    #[arg(long)]
+    pub max_cpu: Option<f64>,
     /// Workers of the server
     #[arg(long, default_value_t = 8)]
     pub workers: usize,
@@ -76,13 +84,16 @@ pub struct Args {
     /// Without and with the controller, or only one of them
     #[arg(long, value_delimiter = ',', default_value = "false,true")]
     pub controlled: Vec<bool>,
+    /// Add to the rounds that results.json of the folder has: a measurement in several short calls
+    #[arg(long)]
+    pub add: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub common: Common,
 }
 
 /// One point of one round.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
     /// Number of the round, from 1.
     pub round: usize,
@@ -97,7 +108,7 @@ pub struct Row {
 }
 
 /// What is measured in any run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Seen {
     /// Connections/s begun.
     pub offered_per_s: f64,
@@ -113,12 +124,14 @@ pub struct Seen {
     pub waited_for_syn: u64,
     /// SYNs policed, by weir's count.
     pub policed: u64,
+    /// Share of all CPUs that was used, over the window.
+    pub cpu: f64,
     /// Why the point does not count.
     pub flaw: Option<String>,
 }
 
 /// The rounds of one point.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Summary {
     /// Load in multiples of the saturation.
     pub multiple: f64,
@@ -134,10 +147,12 @@ pub struct Summary {
     pub gold_served: Spread,
     /// Connections that got a RST or gave up.
     pub turned_away: Spread,
+    /// Share of all CPUs that was used.
+    pub cpu: Spread,
 }
 
 /// 100 ms of a course over time.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Bin {
     /// Its beginning, in s from the step.
     pub at_s: f64,
@@ -145,15 +160,17 @@ pub struct Bin {
     pub accepts_per_s: f64,
     /// 99th percentile of the waits, ms.
     pub wait_p99_ms: f64,
+    /// Share of all CPUs that was used.
+    pub cpu: f64,
 }
 
 /// A step of the load.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Step {
     /// With the controller, or the kernel alone.
     pub controlled: bool,
     /// From the step to the end of the last 100 ms in which the 99th percentile of the wait was above twice the
-    /// target, or accepts/s below nine tenths of the peak, in s.
+    /// target, or accepts/s below nine tenths of the peak, in s; of `max_cpu` in which the CPU was above it.
     pub settled_after_s: f64,
     /// The course.
     pub bins: Vec<Bin>,
@@ -162,14 +179,16 @@ pub struct Step {
 }
 
 /// All that was found.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results {
     /// Kernel and processors.
     pub machine: String,
     /// The server.
     pub server: String,
-    /// The target.
+    /// The target, without `max_cpu`.
     pub target_wait_ms: u32,
+    /// The share of the CPU to stay under.
+    pub max_cpu: Option<f64>,
     /// Peak of the unprotected server.
     pub saturation_per_s: f64,
     /// By multiple.
@@ -177,9 +196,18 @@ pub struct Results {
     /// A step without and with the controller.
     pub steps: Vec<Step>,
     /// Bursts at 0.8 of saturation, with the controller.
-    pub bursts: Option<Seen>,
+    pub bursts: Vec<Seen>,
     /// Every round of every point.
     pub rows: Vec<Row>,
+}
+
+impl Results {
+    fn objective(&self) -> String {
+        match self.max_cpu {
+            Some(most) => format!("CPU under {:.0} %", 100.0 * most),
+            None => format!("target {} ms", self.target_wait_ms),
+        }
+    }
 }
 
 struct Lab<'a> {
@@ -205,22 +233,28 @@ pub fn measure(args: &Args) -> Result<Results> {
         count(peak.replies_per_s)
     );
     let mut lab = Lab { args, stage, peak };
-    let rows = lab.points()?;
-    let mut steps = Vec::new();
+    let Earlier {
+        mut rows,
+        mut steps,
+        mut bursts,
+    } = lab.earlier()?;
+    let rounds_before = rows.last().map_or(0, |row| row.round);
+    rows.extend(lab.points(rounds_before)?);
     if args.step_seconds > 0.0 {
         for &controlled in &args.controlled {
             steps.push(lab.step(controlled)?);
         }
     }
-    let bursts = (args.burst_seconds > 0.0)
-        .then(|| lab.bursts())
-        .transpose()?;
+    if args.burst_seconds > 0.0 {
+        bursts.push(lab.bursts()?);
+    }
     Ok(Results {
         machine: report::machine(),
         server: lab.stage.server.describe(),
         target_wait_ms: args.target_wait_ms,
+        max_cpu: args.max_cpu,
         saturation_per_s: lab.peak.replies_per_s,
-        summaries: summaries(args, &rows),
+        summaries: summaries(&rows),
         steps,
         bursts,
         rows,
@@ -256,13 +290,16 @@ fn base_load(args: &Args, stage: &Stage) -> Load {
     }
 }
 
-/// The controller with a target and two classes, none of which has a rate.
+/// The controller with an objective and two classes, none of which has a rate.
 fn policy(args: &Args, controlled: bool) -> Policy {
+    let objective = match args.max_cpu {
+        Some(share) => format!("max_cpu = {share:?}"),
+        None => format!("target_wait = \"{}ms\"", args.target_wait_ms),
+    };
     let config = format!(
         "[[listener]]\nname = \"web\"\naddress = \"0.0.0.0:{PORT}\"\nestablish = \"default\"\n\n\
          [[class]]\nname = \"gold\"\nlistener = \"web\"\nfrom = \"{GOLD}\"\npriority = 1\n\n\
-         [controller]\ntarget_wait = \"{}ms\"\n",
-        args.target_wait_ms
+         [controller]\n{objective}\n"
     );
     Policy {
         label: if controlled { "controller" } else { "default" }.into(),
@@ -273,11 +310,41 @@ fn policy(args: &Args, controlled: bool) -> Policy {
     }
 }
 
+/// What earlier calls have measured.
+#[derive(Default)]
+struct Earlier {
+    rows: Vec<Row>,
+    steps: Vec<Step>,
+    bursts: Vec<Seen>,
+}
+
 impl Lab<'_> {
-    fn points(&mut self) -> Result<Vec<Row>> {
+    fn earlier(&self) -> Result<Earlier> {
+        if !self.args.add {
+            return Ok(Earlier::default());
+        }
+        let path = self.args.common.folder("controller").join("results.json");
+        let what = || format!("cannot add to {}", path.display());
+        let text = std::fs::read_to_string(&path).context(what())?;
+        let before: Results = serde_json::from_str(&text).context(what())?;
+        let objective = (before.target_wait_ms, before.max_cpu);
+        let same = (self.args.target_wait_ms, self.args.max_cpu) == objective
+            && before.server == self.stage.server.describe();
+        if !same {
+            let cause = "it is of another server or objective";
+            return Err(Error::usage(what(), cause));
+        }
+        Ok(Earlier {
+            rows: before.rows,
+            steps: before.steps,
+            bursts: before.bursts,
+        })
+    }
+
+    fn points(&mut self, rounds_before: usize) -> Result<Vec<Row>> {
         let base = base_load(self.args, &self.stage);
         let mut rows = Vec::new();
-        for round in 1..=self.args.common.rounds {
+        for round in (1..=self.args.common.rounds).map(|round| rounds_before + round) {
             let beside = saturation::again(&mut self.stage, &base, self.peak, |_, _| {})?;
             for &multiple in &self.args.multiples {
                 for &controlled in &self.args.controlled {
@@ -285,7 +352,7 @@ impl Lab<'_> {
                         rate_per_s: self.peak.replies_per_s * multiple,
                         ..base.clone()
                     };
-                    let seen = seen(&self.run(controlled, &load)?, load.window);
+                    let seen = self.run(controlled, &load)?.seen(load.window);
                     let row = Row {
                         round,
                         multiple,
@@ -293,7 +360,7 @@ impl Lab<'_> {
                         of_peak: seen.replies_per_s / beside.max(1.0),
                         seen,
                     };
-                    eprintln!("{}", progress(&row));
+                    eprintln!("{}", show::progress(&row));
                     rows.push(row);
                 }
             }
@@ -301,8 +368,18 @@ impl Lab<'_> {
         Ok(rows)
     }
 
-    fn run(&mut self, controlled: bool, load: &Load) -> Result<Measured> {
-        self.stage.measure(&policy(self.args, controlled), load)
+    fn run(&mut self, controlled: bool, load: &Load) -> Result<Watched> {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let cpu = scope.spawn(|| cpu_course(&over));
+            let measured = self.stage.measure(&policy(self.args, controlled), load);
+            over.store(true, Ordering::Relaxed);
+            let cpu = cpu.join().expect("the course does not panic")?;
+            Ok(Watched {
+                measured: measured?,
+                cpu,
+            })
+        })
     }
 
     fn step(&mut self, controlled: bool) -> Result<Step> {
@@ -317,26 +394,33 @@ impl Lab<'_> {
             window: BEFORE_STEP + after,
             ..base_load(self.args, &self.stage)
         };
-        let measured = self.run(controlled, &load)?;
-        let bins = bins(&measured, load.window);
-        let limit_ms = f64::from(2 * self.args.target_wait_ms);
-        let least_per_s = SETTLED_SHARE * self.peak.replies_per_s;
-        let unsettled = |bin: &&Bin| {
-            bin.at_s >= 0.0 && (bin.wait_p99_ms > limit_ms || bin.accepts_per_s < least_per_s)
-        };
-        let late = bins.iter().rfind(unsettled);
+        let watched = self.run(controlled, &load)?;
+        let bins = watched.bins(load.window);
+        let after_step = bins.iter().filter(|bin| bin.at_s >= 0.0);
+        let late = after_step.rev().find(|bin| !self.is_settled(bin));
         let step = Step {
             controlled,
             settled_after_s: late.map_or(0.0, |bin| bin.at_s + BIN.as_secs_f64()),
             bins,
-            seen: seen(&measured, load.window),
+            seen: watched.seen(load.window),
         };
         eprintln!(
             "  step from {STEP_BEFORE} to {STEP_AFTER}×, {}: settled after {:.1} s",
-            name(controlled),
+            show::name(controlled),
             step.settled_after_s
         );
         Ok(step)
+    }
+
+    fn is_settled(&self, bin: &Bin) -> bool {
+        match self.args.max_cpu {
+            Some(most) => bin.cpu <= most + CPU_NOISE,
+            None => {
+                let limit_ms = f64::from(2 * self.args.target_wait_ms);
+                let least_per_s = SETTLED_SHARE * self.peak.replies_per_s;
+                bin.wait_p99_ms <= limit_ms && bin.accepts_per_s >= least_per_s
+            }
+        }
     }
 
     fn bursts(&mut self) -> Result<Seen> {
@@ -347,7 +431,7 @@ impl Lab<'_> {
             drain: true,
             ..base_load(self.args, &self.stage)
         };
-        let seen = seen(&self.run(true, &load)?, load.window);
+        let seen = self.run(true, &load)?.seen(load.window);
         eprintln!(
             "  bursts at {BURSTS_MULTIPLE}×: {} turned away, {} waited for a SYN, {} policed; wait p99 {} ms",
             seen.turned_away,
@@ -359,14 +443,56 @@ impl Lab<'_> {
     }
 }
 
-fn name(controlled: bool) -> &'static str {
-    if controlled {
-        "controller"
-    } else {
-        "kernel alone"
+/// A run, and what of the CPUs was used meanwhile.
+struct Watched {
+    measured: Measured,
+    /// When, since 1970.
+    cpu: Vec<(Duration, Used)>,
+}
+
+/// Looks each [`BIN`] until it is over.
+fn cpu_course(over: &AtomicBool) -> Result<Vec<(Duration, Used)>> {
+    let mut course = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        course.push((realtime(), Used::read()?));
+        std::thread::sleep(BIN);
+    }
+    Ok(course)
+}
+
+impl Watched {
+    /// Share of all CPUs used between these times, as far as looks were taken.
+    fn cpu(&self, begin: Duration, end: Duration) -> f64 {
+        let last_before = |time: Duration| {
+            let before = self.cpu.partition_point(|(at, _)| *at <= time);
+            self.cpu[before.saturating_sub(1)].1
+        };
+        last_before(end).share_since(&last_before(begin))
+    }
+
+    fn seen(&self, window: Duration) -> Seen {
+        let (begin, end) = self.measured.window;
+        Seen {
+            cpu: self.cpu(begin, end),
+            ..seen(&self.measured, window)
+        }
+    }
+
+    /// The course over the window, in seconds from the step.
+    fn bins(&self, window: Duration) -> Vec<Bin> {
+        let (begin, _) = self.measured.window;
+        let with_cpu = |(index, bin): (u32, Bin)| Bin {
+            cpu: self.cpu(begin + index * BIN, begin + (index + 1) * BIN),
+            ..bin
+        };
+        (0..)
+            .zip(bins(&self.measured, window))
+            .map(with_cpu)
+            .collect()
     }
 }
 
+/// Without the CPU.
 fn seen(measured: &Measured, window: Duration) -> Seen {
     let run = &measured.run;
     let fate = &run.tally.fate;
@@ -385,6 +511,7 @@ fn seen(measured: &Measured, window: Duration) -> Seen {
         turned_away: fate.refused + fate.reset + fate.timed_out,
         waited_for_syn: fate.waited_for_syn,
         policed: status.map_or(0, policed),
+        cpu: 0.0,
         flaw: run.flaw.clone(),
     }
 }
@@ -419,7 +546,7 @@ fn policed(status: &Value) -> u64 {
     counters.sum()
 }
 
-/// The course over the window, in seconds from the step.
+/// The course over the window, in seconds from the step, without the CPU.
 fn bins(measured: &Measured, window: Duration) -> Vec<Bin> {
     let (begin, _) = measured.window;
     let count = (window.as_nanos() / BIN.as_nanos()) as usize;
@@ -434,171 +561,49 @@ fn bins(measured: &Measured, window: Duration) -> Vec<Bin> {
         at_s: (index as f64 * BIN.as_secs_f64()) - BEFORE_STEP.as_secs_f64(),
         accepts_per_s: accepts.len() as f64 / BIN.as_secs_f64(),
         wait_p99_ms: waits(accepts).p99_ms,
+        cpu: 0.0,
     };
     accepts.iter().enumerate().map(bin).collect()
 }
 
-fn progress(row: &Row) -> String {
-    let flaw = row.seen.flaw.as_ref();
-    format!(
-        "  {:>4}× {:<12} {:>6.0} replies/s ({:>3.0} % of the peak), wait p99 {:>7} ms, gold served {:>3.0} %{}",
-        row.multiple,
-        name(row.controlled),
-        row.seen.replies_per_s,
-        row.of_peak * 100.0,
-        ms(row.seen.wait.p99_ms),
-        row.seen.gold_served * 100.0,
-        flaw.map_or(String::new(), |flaw| format!(
-            "\n      ! THIS POINT DOES NOT COUNT: {flaw}"
-        ))
-    )
-}
-
-fn summaries(args: &Args, rows: &[Row]) -> Vec<Summary> {
-    let mut summaries = Vec::new();
-    for &multiple in &args.multiples {
-        for &controlled in &args.controlled {
-            let rounds: Vec<&Row> = rows
-                .iter()
-                .filter(|row| (row.multiple, row.controlled) == (multiple, controlled))
-                .collect();
-            let spread = |value: fn(&Row) -> f64| Spread::of(rounds.iter().map(|row| value(row)));
-            summaries.push(Summary {
-                multiple,
-                controlled,
-                replies_per_s: spread(|row| row.seen.replies_per_s),
-                of_peak: spread(|row| row.of_peak),
-                wait_p99_ms: spread(|row| row.seen.wait.p99_ms),
-                gold_served: spread(|row| row.seen.gold_served),
-                turned_away: spread(|row| row.seen.turned_away as f64),
-            });
+fn summaries(rows: &[Row]) -> Vec<Summary> {
+    let mut points: Vec<(f64, bool)> = Vec::new();
+    for row in rows {
+        if !points.contains(&(row.multiple, row.controlled)) {
+            points.push((row.multiple, row.controlled));
         }
     }
-    summaries
+    points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    points
+        .into_iter()
+        .map(|point| summary(rows, point))
+        .collect()
+}
+
+fn summary(rows: &[Row], point: (f64, bool)) -> Summary {
+    let of_point = rows
+        .iter()
+        .filter(|row| (row.multiple, row.controlled) == point);
+    let rounds: Vec<&Row> = of_point.collect();
+    let spread = |value: fn(&Row) -> f64| Spread::of(rounds.iter().map(|row| value(row)));
+    Summary {
+        multiple: point.0,
+        controlled: point.1,
+        replies_per_s: spread(|row| row.seen.replies_per_s),
+        of_peak: spread(|row| row.of_peak),
+        wait_p99_ms: spread(|row| row.seen.wait.p99_ms),
+        gold_served: spread(|row| row.seen.gold_served),
+        turned_away: spread(|row| row.seen.turned_away as f64),
+        cpu: spread(|row| row.seen.cpu),
+    }
 }
 
 /// Runs the experiment of the command line.
 pub fn run(args: &Args) -> Result<()> {
     let results = measure(args)?;
-    let picture = picture(&results);
+    let picture = show::picture(&results);
     args.common
-        .tell("controller", &results, &picture, || tables(&results))
-}
-
-fn tables(results: &Results) -> String {
-    let head = [
-        "load",
-        "",
-        "replies/s",
-        "of peak",
-        "wait p99 ms",
-        "gold served",
-        "turned away",
-    ];
-    let row = |summary: &Summary| {
-        vec![
-            format!("{}×", summary.multiple),
-            name(summary.controlled).to_string(),
-            summary.replies_per_s.cell(0),
-            summary.of_peak.percent_cell(),
-            summary.wait_p99_ms.cell(1),
-            summary.gold_served.percent_cell(),
-            summary.turned_away.cell(0),
-        ]
-    };
-    let rows: Vec<Vec<String>> = results.summaries.iter().map(row).collect();
-    let mut text = format!(
-        "{}\n{}: peak {:.0} replies/s; target {} ms\n\n{}",
-        results.machine,
-        results.server,
-        results.saturation_per_s,
-        results.target_wait_ms,
-        table(&head, &rows)
-    );
-    for step in &results.steps {
-        text += &format!(
-            "\nstep {STEP_BEFORE} to {STEP_AFTER}×, {}: settled after {:.1} s",
-            name(step.controlled),
-            step.settled_after_s
-        );
-    }
-    if let Some(seen) = &results.bursts {
-        text += &format!(
-            "\nbursts at {BURSTS_MULTIPLE}×: {} turned away, {} SYNs policed, {:.0} connections/s",
-            seen.turned_away, seen.policed, seen.offered_per_s
-        );
-    }
-    text + "\n"
-}
-
-fn picture(results: &Results) -> Picture {
-    let steps = || results.steps.iter();
-    let course = |value: fn(&Bin) -> f64| {
-        let line = |step: &Step| Line {
-            name: usize::from(step.controlled),
-            points: step
-                .bins
-                .iter()
-                .map(|bin| (bin.at_s + BEFORE_STEP.as_secs_f64(), value(bin)))
-                .collect(),
-            ..Line::default()
-        };
-        steps().map(line).collect::<Vec<_>>()
-    };
-    let by_load = |value: fn(&Summary) -> Spread| {
-        let line = |controlled: bool| {
-            let of = results
-                .summaries
-                .iter()
-                .filter(|s| s.controlled == controlled);
-            super::line(usize::from(controlled), of.map(|s| (s.multiple, value(s))))
-        };
-        vec![line(false), line(true)]
-    };
-    let limit = f64::from(2 * results.target_wait_ms);
-    let twice = || vec![(limit, "twice the target".to_string())];
-    let step_at = format!(
-        "Seconds; the load rises from {STEP_BEFORE} to {STEP_AFTER} × saturation at {}",
-        BEFORE_STEP.as_secs()
-    );
-    let loads = "Load, multiples of saturation";
-    Picture {
-        title: "The controller: a target for the wait, no rate set by hand".into(),
-        note: format!(
-            "{}; {}; target {} ms",
-            results.machine, results.server, results.target_wait_ms
-        ),
-        panels: vec![
-            Panel {
-                title: "Throughput over the peak".into(),
-                x_title: loads.into(),
-                lines: by_load(|s| s.of_peak),
-                marks: vec![(0.97, "97 %".into())],
-                ..Panel::default()
-            },
-            Panel {
-                title: "Wait in the accept queue, 99th percentile, ms".into(),
-                x_title: loads.into(),
-                lines: by_load(|s| s.wait_p99_ms),
-                marks: twice(),
-                logarithmic: true,
-            },
-            Panel {
-                title: "Accepts/s".into(),
-                x_title: step_at.clone(),
-                lines: course(|bin| bin.accepts_per_s),
-                ..Panel::default()
-            },
-            Panel {
-                title: "Wait in the accept queue, 99th percentile of 100 ms, ms".into(),
-                x_title: step_at,
-                lines: course(|bin| bin.wait_p99_ms),
-                marks: twice(),
-                logarithmic: true,
-            },
-        ],
-        names: vec!["kernel alone".into(), "controller".into()],
-    }
+        .tell("controller", &results, &picture, || show::tables(&results))
 }
 
 /// One multiple, a step and a few seconds of bursts, for tests.
@@ -608,6 +613,8 @@ pub fn short(weir: Option<std::path::PathBuf>) -> Args {
         step_seconds: 4.0,
         burst_seconds: 5.0,
         target_wait_ms: 20,
+        max_cpu: None,
+        add: false,
         workers: 8,
         service_us: 4000,
         occupation: Occupation::Wait,

@@ -123,7 +123,13 @@ impl Common {
         }
     }
 
-    /// Writes results and picture into `--out`, and prints the results.
+    /// Where results go: `--out`, or a folder of this name.
+    fn folder(&self, name: &str) -> PathBuf {
+        let default = || PathBuf::from("out/vtfm01").join(name);
+        self.out.clone().unwrap_or_else(default)
+    }
+
+    /// Writes results and picture there, and prints the results.
     fn tell(
         &self,
         name: &str,
@@ -131,8 +137,7 @@ impl Common {
         picture: &Picture,
         tables: impl FnOnce() -> String,
     ) -> Result<()> {
-        let default = || PathBuf::from("out/vtfm01").join(name);
-        let out = self.out.clone().unwrap_or_else(default);
+        let out = self.folder(name);
         let json = report::write_json(results, &out)?;
         picture.write(&out, name)?;
         report::show(&json, self.json, tables);
