@@ -47,10 +47,21 @@ pub enum Request {
     Detach,
     /// Change the classes in force, or only list them.
     Class(ClassChange),
+    /// From `weir exec --order exact`, now and then: for which sockets it answers accept().
+    Exec(ExecReport),
     /// To a process of proxies: hand the listening sockets over, which follow the answer.
     HandOver,
     /// After [`Request::HandOver`]: the successor accepts; accept no more, serve to the end, exit.
     Retire,
+}
+
+/// A server whose accept() calls are answered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecReport {
+    /// Its process.
+    pub server: u32,
+    /// Inodes of its listening sockets, with how many connections are held for each.
+    pub held: Vec<(u64, u32)>,
 }
 
 /// What is to become of a class. Keys are those of `[[class]]`, with values as in the file.
@@ -120,6 +131,11 @@ pub enum Answer {
         config: Option<String>,
         /// The classes.
         classes: Vec<ClassReport>,
+    },
+    /// To [`Request::Exec`]: the keys of every class in force, without `other`; null where one has no value.
+    Exec {
+        /// By key.
+        classes: Vec<serde_json::Map<String, serde_json::Value>>,
     },
     /// To [`Request::Detach`], once nothing is attached any more.
     Detached {

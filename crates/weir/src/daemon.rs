@@ -21,7 +21,7 @@ use weir_kernel::Guard;
 use crate::api::{self, Api, Job};
 use crate::backend::Backend;
 use crate::commands::check;
-use crate::control::{Answer, Claim, ClassChange, Client, Request, namespace};
+use crate::control::{Answer, Claim, ClassChange, Client, ExecReport, Request, namespace};
 use crate::controller::Control;
 use crate::environment;
 use crate::failure::{Failure, Result};
@@ -382,6 +382,7 @@ impl<B: Backend> Daemon<B> {
                 client.answer(&self.reload());
             }
             Request::Class(change) => client.answer(&self.class(change, client.uid())),
+            Request::Exec(report) => client.answer(&self.exec(report)),
             Request::HandOver | Request::Retire => {
                 let message = "this process guards listeners and has no proxy";
                 client.answer(&Answer::Error(Failure::usage(message, "")));
@@ -411,6 +412,14 @@ impl<B: Backend> Daemon<B> {
         };
         let classes = changed.and_then(|()| self.session.class_reports());
         classes.map_or_else(Answer::Error, |classes| Answer::Classes { config, classes })
+    }
+
+    fn exec(&mut self, report: ExecReport) -> Answer {
+        let classes = self.session.classes().iter().map(check::settings).collect();
+        match self.session.exec_told(report) {
+            Ok(()) => Answer::Exec { classes },
+            Err(failure) => Answer::Error(failure),
+        }
     }
 
     fn reload(&mut self) -> Answer {

@@ -47,7 +47,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Proxy(args) => commands::proxy::run(dir, args),
         Command::Run(args) => commands::run::run(dir, args),
         Command::Reload => commands::reload::run(dir),
-        Command::Exec(args) => commands::exec::run(args),
+        Command::Exec(args) => commands::exec::run(dir, args),
         Command::Check(args) => commands::check::run(args),
         Command::Status(args) => commands::status::run(dir, args),
         Command::Class(args) => commands::class::run(dir, args),

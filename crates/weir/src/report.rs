@@ -85,7 +85,7 @@ pub struct ListenerReport {
     pub queue_limit: u32,
     /// Handshakes under way, over all sockets.
     pub half_open: u32,
-    /// How waiting connections are put in order: `parking` or `fifo`.
+    /// How waiting connections are put in order: `parking`, `exec` or `fifo`.
     #[serde(default)]
     pub queue_way: String,
     /// Why not as asked.

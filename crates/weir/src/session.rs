@@ -23,9 +23,11 @@ use crate::report::{InterfaceReport, ListenerReport, SocketReport, counters_by_n
 use crate::sockets::serving;
 
 mod classes;
+mod exec;
 mod load;
 
 use classes::Classes;
+use exec::ExecServers;
 
 /// What guards this network namespace.
 pub struct Session<B> {
@@ -35,6 +37,8 @@ pub struct Session<B> {
     policies: Vec<Policy>,
     /// The classes in force, without those of proxies.
     classes: Classes,
+    /// Servers whose accept() calls `weir exec` answers.
+    exec: ExecServers,
     /// Below this wait no listener refuses by itself: the controller does.
     least_wait: Option<Duration>,
     links: Vec<Link>,
@@ -87,6 +91,7 @@ impl<B: Backend> Session<B> {
             backend,
             policies,
             classes,
+            exec: ExecServers::default(),
             least_wait: None,
             links,
             applied,
@@ -146,6 +151,7 @@ impl<B: Backend> Session<B> {
             listener: listener.clone(),
             all: all.clone(),
             counters: self.backend.counters_index(&listener.name),
+            exec: self.exec.sockets(),
             classes: slots
                 .iter()
                 .filter(|(_, class)| class.is_of_listener(&listener.name))
@@ -318,6 +324,13 @@ impl<B: Backend> Session<B> {
         // Parking listeners hold connections of the one queue, and are none of the server's sockets.
         let serving: Vec<&ListenSocket> = all.iter().filter(|s| !s.parked).copied().collect();
         let queue = self.queues.state(&asked.name).unwrap_or_default();
+        let exec = self.exec.of(&serving);
+        let (way, because) = match &exec {
+            Some(exec) => ("exec", Some(exec.because())),
+            None if queue.parking => ("parking", queue.because),
+            None => ("fifo", queue.because),
+        };
+        let held = exec.map_or(0, |exec| exec.held);
         let counters = self.backend.counters(&asked.name)?;
         let fallback = policy.fallback(&serving);
         let mut settings = settings(asked);
@@ -330,11 +343,11 @@ impl<B: Backend> Session<B> {
             policy: describe::policy(&policy.fitted.listener),
             in_force: exists_somewhere(asked, &self.links),
             listening: !serving.is_empty(),
-            queue_length: all.iter().map(|s| s.queue_length).sum(),
+            queue_length: held + all.iter().map(|s| s.queue_length).sum::<u32>(),
             queue_limit: serving.iter().map(|s| s.queue_limit).sum(),
             half_open: all.iter().map(|s| s.half_open).sum(),
-            queue_way: if queue.parking { "parking" } else { "fifo" }.to_owned(),
-            queue_way_because: queue.because,
+            queue_way: way.to_owned(),
+            queue_way_because: because,
             wait_us: serving.iter().filter_map(|s| wait_us(s)).max(),
             fallback,
             fallback_because,

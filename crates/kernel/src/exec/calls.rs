@@ -3,8 +3,12 @@
 //! A signal to the server interrupts a waiting call as it interrupts accept() itself: the call is then no
 //! longer valid, every answer to it fails with ENOENT, and the server, if it repeats the call, asks anew.
 //! For that reason SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV is not used: with it a signal handler would not
-//! run until the next connection comes. Nothing is lost without it: [`Calls::give`] puts the connection
-//! into the server's table and answers in one step, and says whether it did.
+//! run until the next connection comes.
+//!
+//! A connection is put into the server's table and the call is answered in two steps. SECCOMP_ADDFD_FLAG_SEND
+//! would do both in one, but marks the call as answered before the server's thread has run: if the process
+//! that answers is killed meanwhile, the connection is not put there, and accept() returns 0 (6.18; seen in
+//! every second kill under load). In two steps, what was put there can be found and answered with later.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -124,18 +128,18 @@ impl Calls {
 
     /// The kernel carries the call out as if nobody had been asked. One that is no longer valid is let be.
     pub fn go_on(&self, call: &Call) {
-        let _ = self.answer(call, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32);
+        let _ = self.answer(call, 0, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32);
     }
 
     /// The call fails.
     pub fn fail(&self, call: &Call, errno: Errno) {
-        let _ = self.answer(call, -(errno as i32), 0);
+        let _ = self.answer(call, 0, -(errno as i32), 0);
     }
 
-    fn answer(&self, call: &Call, error: i32, flags: u32) -> Result<(), Errno> {
+    fn answer(&self, call: &Call, val: i64, error: i32, flags: u32) -> Result<(), Errno> {
         let mut answer = libc::seccomp_notif_resp {
             id: call.id,
-            val: 0,
+            val,
             error,
             flags,
         };
@@ -145,15 +149,20 @@ impl Calls {
             .map(drop)
     }
 
-    /// The call returns this descriptor, put into the caller's table.
+    /// Puts this descriptor into the caller's table; returns its number there. The call waits still, for
+    /// [`Calls::accept`].
     ///
     /// # Errors
-    /// Nothing was put there. EMFILE: the table is full, and the call waits still; ENOENT or ESRCH: it is no
-    /// longer valid.
-    pub fn give(&self, call: &Call, fd: BorrowedFd<'_>, close_on_exec: bool) -> Result<(), Errno> {
+    /// Nothing was put there. EMFILE: the table is full; ENOENT or ESRCH: the call is no longer valid.
+    pub fn put(
+        &self,
+        call: &Call,
+        fd: BorrowedFd<'_>,
+        close_on_exec: bool,
+    ) -> Result<RawFd, Errno> {
         let mut gift = libc::seccomp_notif_addfd {
             id: call.id,
-            flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+            flags: 0,
             srcfd: fd.as_raw_fd() as u32,
             newfd: 0,
             newfd_flags: match close_on_exec {
@@ -164,7 +173,14 @@ impl Calls {
         let gift = &raw mut gift;
         // SAFETY: the gift is read.
         Errno::result(unsafe { libc::ioctl(self.raw(), libc::SECCOMP_IOCTL_NOTIF_ADDFD, gift) })
-            .map(drop)
+    }
+
+    /// The call returns this descriptor of the caller's table.
+    ///
+    /// # Errors
+    /// ENOENT: it is no longer valid.
+    pub fn accept(&self, call: &Call, number: RawFd) -> Result<(), Errno> {
+        self.answer(call, number.into(), 0, 0)
     }
 }
 

@@ -24,7 +24,7 @@ pub use memory::{read_length, write_address};
 pub use sockets::{
     Backlog, Kind, SocketAddress, backlog, has_sent, kind, receive_timeout, reset_on_close,
 };
-pub use threads::{Threads, has_descriptor, holder, pidfd_open};
+pub use threads::{Threads, holder, number_of, pidfd_open};
 
 /// Nanoseconds on the monotonic clock.
 pub fn now_ns() -> u64 {

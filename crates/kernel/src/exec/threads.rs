@@ -74,9 +74,9 @@ fn take(pidfd: &OwnedFd, number: RawFd) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Whether the process of this thread has the socket with this inode open.
-pub fn has_descriptor(thread: i32, inode: u64) -> bool {
-    owner::descriptor_of(thread, inode).is_some()
+/// The number that the socket with this inode has in the process of this thread.
+pub fn number_of(thread: i32, inode: u64) -> Option<RawFd> {
+    owner::descriptor_of(thread, inode)
 }
 
 /// A process that has the socket with this inode open, and its number there. Not this process.

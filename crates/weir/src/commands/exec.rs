@@ -18,15 +18,15 @@ use crate::output::{warn, warn_text};
 const CONFIG: &str = "/etc/weir/weir.toml";
 
 /// Runs the command; returns only if the server cannot be started.
-pub fn run(args: &Exec) -> Result<()> {
+pub fn run(runtime_dir: &Path, args: &Exec) -> Result<()> {
     let server = words(args)?;
     match args.order {
         Order::Parking => park()?,
-        Order::Exact => exact(args)?,
+        Order::Exact => exact(runtime_dir, args)?,
         Order::Auto => match can_park() {
             Ok(()) => park()?,
             Err(no_parking) => {
-                if let Err(failure) = exact(args) {
+                if let Err(failure) = exact(runtime_dir, args) {
                     warn_text(format!(
                         "{no_parking}\n{failure}\nthe server accepts first come first served"
                     ));
@@ -60,9 +60,14 @@ fn park() -> Result<()> {
     refuse_mptcp().map_err(Failure::from)
 }
 
-fn exact(args: &Exec) -> Result<()> {
+fn exact(runtime_dir: &Path, args: &Exec) -> Result<()> {
     let (file, config) = config(args.config.as_deref());
-    exec::start(Source { file }, Policy::of(config))
+    let source = Source {
+        server: std::process::id(),
+        runtime_dir: runtime_dir.to_owned(),
+        file,
+    };
+    exec::start(source, Policy::of(config))
 }
 
 /// The server is more important than its classes: without a good file it has none, until there is one.

@@ -4,7 +4,7 @@
 //! usher's death, and for news of the classes, with which it starts another usher.
 
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,15 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
+use weir_core::class::Class;
+use weir_core::config::{Given, change};
 use weir_kernel::exec::{self as kernel, Calls, Fork, Ledger, now_ns};
 
 use super::policy::Policy;
 use super::usher::{End, Tools, Usher};
 use super::{Source, ready};
 use crate::commands::check;
+use crate::control::{self, Answer, ExecReport, Request};
 
 /// How often the classes are looked at, and whether the usher answers.
 const LOOK: Duration = Duration::from_secs(1);
@@ -43,12 +46,14 @@ pub fn run(mut server: UnixStream, ledger: Ledger, source: Source, policy: Polic
         return FAILED;
     }
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-    let (Ok(calls), Ok(bell)) = (Calls::receive(&server), EventFd::from_flags(flags)) else {
+    let (bell, news) = (EventFd::from_flags(flags), EventFd::from_flags(flags));
+    let (Ok(calls), Ok(bell), Ok(news)) = (Calls::receive(&server), bell, news) else {
         return FAILED;
     };
     let keeper = Keeper {
         calls,
         bell,
+        news,
         ledger,
         source,
         policy,
@@ -67,6 +72,7 @@ pub fn run(mut server: UnixStream, ledger: Ledger, source: Source, policy: Polic
 struct Keeper {
     calls: Calls,
     bell: EventFd,
+    news: EventFd,
     ledger: Ledger,
     source: Source,
     policy: Policy,
@@ -93,13 +99,14 @@ impl Keeper {
         }
     }
 
-    fn own(&self) -> [RawFd; 5] {
+    fn own(&self) -> [RawFd; 6] {
         [
             0,
             1,
             2,
             self.calls.as_fd().as_raw_fd(),
             self.bell.as_fd().as_raw_fd(),
+            self.news.as_fd().as_raw_fd(),
         ]
     }
 
@@ -122,6 +129,7 @@ impl Keeper {
         let tools = Tools {
             calls: &self.calls,
             bell: &self.bell,
+            news: &self.news,
             ledger: self.ledger,
         };
         let usher = Usher::resume(tools, self.policy.clone(), plain);
@@ -137,7 +145,8 @@ impl Keeper {
         let pidfd = kernel::pidfd_open(usher.as_raw(), 0);
         loop {
             if let Ok(pidfd) = &pidfd {
-                readable_within(pidfd, LOOK);
+                wait_for_either(pidfd.as_fd(), self.news.as_fd(), LOOK);
+                let _ = self.news.read();
             }
             let flag = nix::sys::wait::WaitPidFlag::WNOHANG;
             match waitpid(usher, pidfd.is_ok().then_some(flag)) {
@@ -156,13 +165,33 @@ impl Keeper {
             let _ = kill(usher, Signal::SIGKILL);
             return;
         }
+        let mut policy = self.policy.clone();
         let stamp = self.stamp_now();
-        if stamp == self.stamp {
-            return;
+        if stamp != self.stamp {
+            self.stamp = stamp;
+            // A bad file changes nothing.
+            if let Ok(config) = check::read(&self.source.file) {
+                policy = Policy::of(Some(config));
+            }
         }
-        self.stamp = stamp;
-        if let Ok(config) = check::read(&self.source.file) {
-            self.replace_policy(Policy::of(Some(config)));
+        if let Some(classes) = self.classes_in_force() {
+            policy = policy.with_classes(classes);
+        }
+        self.replace_policy(policy);
+    }
+
+    /// Tells the running weir for which sockets calls are answered, and asks for its classes. `None`: there is
+    /// none, or no right to ask it; then those of the file hold.
+    fn classes_in_force(&self) -> Option<Vec<Class>> {
+        let report = ExecReport {
+            server: self.source.server,
+            held: self.ledger.told(),
+        };
+        let namespace = control::namespace().ok()?;
+        let request = Request::Exec(report);
+        match control::ask(&self.source.runtime_dir, namespace, request) {
+            Ok(Some(Answer::Exec { classes })) => classes.into_iter().map(class).collect(),
+            _ => None,
         }
     }
 
@@ -181,7 +210,17 @@ impl Keeper {
     }
 }
 
-fn readable_within(fd: &OwnedFd, time: Duration) {
+fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>, time: Duration) {
     let timeout = PollTimeout::try_from(time.as_millis()).unwrap_or(PollTimeout::MAX);
-    let _ = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], timeout);
+    let mut fds = [one, other].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    let _ = poll(&mut fds, timeout);
+}
+
+/// A class from its keys; `None`: this version does not know it.
+fn class(keys: serde_json::Map<String, serde_json::Value>) -> Option<Class> {
+    let given = keys.into_iter().filter(|(_, value)| !value.is_null());
+    let given = given.map(|(key, value)| Some((key, serde_json::from_value(value).ok()?)));
+    let given: Vec<(String, Given)> = given.collect::<Option<_>>()?;
+    let keys = given.iter().map(|(key, given)| (key.as_str(), given));
+    change(&Class::new(""), keys).ok()
 }

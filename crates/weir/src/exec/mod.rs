@@ -28,6 +28,10 @@ pub use policy::Policy;
 /// Where classes come from while the server runs.
 #[derive(Debug, Clone)]
 pub struct Source {
+    /// The server's process.
+    pub server: u32,
+    /// Where a running weir is asked.
+    pub runtime_dir: PathBuf,
     /// The config file.
     pub file: PathBuf,
 }

@@ -57,6 +57,11 @@ impl Policy {
         }
     }
 
+    /// The same listeners with other classes.
+    pub fn with_classes(&self, classes: Vec<Class>) -> Policy {
+        Policy::new(self.listeners.clone(), classes)
+    }
+
     /// What the connection of this client to this address is worth.
     pub fn standing(&self, from: SocketAddr, to: SocketAddr) -> Standing {
         let place = self.index(to).map_or(0, |index| index as u16 + 1);

@@ -96,6 +96,18 @@ impl Queue {
         self.ledger.tell(self.inode, self.order.len());
     }
 
+    /// Makes room in the kernel's queue, whose fullness would keep higher classes out too.
+    pub fn relieve(&mut self, listener: OwnedFd, policy: &Policy) {
+        let Ok(waiting) = backlog(listener.as_fd()) else {
+            return;
+        };
+        let all = waiting.length as usize + self.order.len();
+        let full = waiting.length > waiting.limit / 2 || all > waiting.limit as usize;
+        if waiting.length >= 2 && full {
+            self.take(listener, policy);
+        }
+    }
+
     /// How many of the kernel's queue are to be taken. May ring.
     fn share(&mut self, waiting: Backlog) -> u32 {
         let in_kernel = waiting.length;
@@ -199,6 +211,11 @@ impl Queue {
         self.ledger.strike(waiting.item);
         self.held.remove(&waiting.item);
         self.ledger.tell(self.inode, self.order.len());
+    }
+
+    /// The server has it in its table and does not know; it waits for the server alone.
+    pub fn strand(&mut self, waiting: Waiting<RawFd>) -> Option<Held> {
+        self.held.remove(&waiting.item)
     }
 
     /// The server has not taken it.

@@ -21,9 +21,9 @@ use super::queue::{Held, Queue};
 /// Tokens of the events that are not a listening socket's, whose inode is none of these.
 const CALLS: u64 = 0;
 const BELL: u64 = 1;
-/// How often listening sockets are looked for that the server has closed: those before which somebody waits,
-/// and all.
-const LOOK_AFTER_HELD: Duration = Duration::from_millis(100);
+/// How often listening sockets are looked at, which may be full, or which the server may have closed: while
+/// somebody waits, and else.
+const LOOK_AFTER_HELD: Duration = Duration::from_millis(20);
 const LOOK_AFTER_ALL: Duration = Duration::from_secs(1);
 
 /// Why it ends.
@@ -42,6 +42,8 @@ pub struct Tools<'a> {
     pub calls: &'a Calls,
     /// Wakes the usher when the ledger asks it to step down.
     pub bell: &'a EventFd,
+    /// Wakes the keeper when the ledger has another listening socket.
+    pub news: &'a EventFd,
     /// What is shared with the keeper.
     pub ledger: Ledger,
 }
@@ -69,6 +71,17 @@ struct Line {
     /// Readable while the kernel's queue is not empty; watched while there are callers.
     arrivals: Epoll,
     watched: bool,
+    /// Connections that were put into the table of a caller that a signal then interrupted. The next call from
+    /// there is answered with it.
+    stranded: Vec<Stranded>,
+}
+
+struct Stranded {
+    /// Whose table it is.
+    thread: i32,
+    /// Its number there.
+    number: RawFd,
+    held: Held,
 }
 
 struct Caller {
@@ -169,13 +182,17 @@ impl<'a> Usher<'a> {
         Ok(())
     }
 
-    /// Whether the call got the connection before the predecessor died.
+    /// Whether the call got the connection before the predecessor died, or gets it now.
     fn was_given(&self, call: &Call, connection: &OwnedFd) -> bool {
-        if self.tools.calls.is_valid(call) {
-            return false;
+        let number = kernel::number_of(call.thread, inode_of(connection));
+        match number {
+            Some(number) if self.tools.calls.is_valid(call) => {
+                self.tools.calls.accept(call, number).is_ok()
+            }
+            Some(_) => true,
+            // The server has closed it already, or never had it.
+            None => kernel::has_sent(connection.as_fd()),
         }
-        let inode = fstat(connection).map_or(0, |stat| stat.st_ino);
-        kernel::has_descriptor(call.thread, inode) || kernel::has_sent(connection.as_fd())
     }
 
     fn resume_connection(&mut self, entered: Entered, connection: OwnedFd) {
@@ -290,6 +307,7 @@ impl<'a> Usher<'a> {
             None => {
                 let line = self.new_line(inode, &listener, (thread, number))?;
                 self.lines.insert(inode, line);
+                let _ = self.tools.news.write(1);
             }
         }
         Some((inode, listener))
@@ -311,6 +329,7 @@ impl<'a> Usher<'a> {
             callers: VecDeque::new(),
             arrivals,
             watched: false,
+            stranded: Vec::new(),
         })
     }
 
@@ -338,12 +357,24 @@ impl<'a> Usher<'a> {
         let timeout = blocking
             .then(|| kernel::receive_timeout(listener.as_fd()))
             .flatten();
+        if !line.stranded.is_empty() && self.accept_stranded(inode, call, accept) {
+            return Outcome::Answered;
+        }
+        let line = self.lines.get_mut(&inode).expect("it was just looked up");
         if !plain {
             line.queue.take(listener, &self.policy);
         }
         if let Some((waiting, held)) = line.queue.next() {
-            match give(calls, place, call, accept, held) {
-                Ok(()) => line.queue.gave(waiting),
+            match put(calls, place, call, accept, held) {
+                Ok(number) if calls.accept(call, number).is_ok() => line.queue.gave(waiting),
+                Ok(number) => {
+                    line.stranded
+                        .extend(line.queue.strand(waiting).map(|held| Stranded {
+                            thread: call.thread,
+                            number,
+                            held,
+                        }))
+                }
                 Err(errno) => {
                     line.queue.put_back(waiting);
                     calls.fail(call, errno);
@@ -360,6 +391,32 @@ impl<'a> Usher<'a> {
         line.callers.push_back(Caller { place, until_ns });
         self.watch(inode);
         Outcome::Waits
+    }
+
+    /// Answers with a connection that is in the caller's table already. Returns whether there was one.
+    fn accept_stranded(&mut self, inode: u64, call: &Call, accept: &Accept) -> bool {
+        let Some(line) = self.lines.get_mut(&inode) else {
+            return false;
+        };
+        let threads = &mut self.threads;
+        let mut has = |stranded: &Stranded| {
+            let there = threads.descriptor(call.thread, stranded.number);
+            there.is_ok_and(|fd| inode_of(fd) == inode_of(&stranded.held.stream))
+        };
+        let Some(at) = line.stranded.iter().position(&mut has) else {
+            return false;
+        };
+        let stranded = line.stranded.swap_remove(at);
+        let calls = self.tools.calls;
+        let told = write_peer(calls, call, accept, &stranded.held);
+        match told.and_then(|()| calls.accept(call, stranded.number)) {
+            Ok(()) => self.tools.ledger.strike(stranded.held.stream.as_raw_fd()),
+            Err(errno) => {
+                line.stranded.push(stranded);
+                calls.fail(call, errno);
+            }
+        }
+        true
     }
 
     /// Wakes when somebody arrives at a line, while it has callers.
@@ -418,21 +475,14 @@ impl<'a> Usher<'a> {
         }
     }
 
-    /// Ends calls whose time is over, and lines whose listening socket is gone.
+    /// Ends calls whose time is over and lines whose listening socket is gone, and makes room before full ones.
     fn look_after(&mut self) {
         self.end_overdue_calls();
         let inodes: Vec<u64> = self.lines.keys().copied().collect();
         for inode in inodes {
-            if !self.is_open(inode)
-                && let Some(line) = self.lines.remove(&inode)
-            {
-                for caller in &line.callers {
-                    if let Some(call) = caller.place.call() {
-                        self.tools.calls.go_on(&call);
-                    }
-                    self.release(caller.place);
-                }
-                line.queue.close();
+            match self.open(inode) {
+                Some(listener) => self.relieve(inode, listener),
+                None => self.end_line(inode),
             }
         }
         let held = self.lines.values().any(|line| line.queue.len() > 0);
@@ -442,6 +492,48 @@ impl<'a> Usher<'a> {
             LOOK_AFTER_ALL
         };
         self.look_at_ns = now_ns() + next.as_nanos() as u64;
+    }
+
+    fn relieve(&mut self, inode: u64, listener: OwnedFd) {
+        if let Some(line) = self.lines.get_mut(&inode)
+            && !self.plain
+            && !self.policy.observes(line.queue.address())
+        {
+            line.queue.relieve(listener, &self.policy);
+        }
+        self.recover_stranded(inode);
+    }
+
+    /// What is in the table of a process that is gone waits again.
+    fn recover_stranded(&mut self, inode: u64) {
+        let Some(line) = self.lines.get_mut(&inode) else {
+            return;
+        };
+        let is_gone =
+            |s: &mut Stranded| kernel::number_of(s.thread, inode_of(&s.held.stream)).is_none();
+        let gone: Vec<Stranded> = line.stranded.extract_if(.., is_gone).collect();
+        for stranded in gone {
+            let fd = stranded.held.stream.as_raw_fd();
+            match self.tools.ledger.entered(fd) {
+                Some(entered) => line
+                    .queue
+                    .resume(stranded.held.stream, entered, &self.policy),
+                None => drop(stranded),
+            }
+        }
+    }
+
+    fn end_line(&mut self, inode: u64) {
+        let Some(line) = self.lines.remove(&inode) else {
+            return;
+        };
+        for caller in &line.callers {
+            if let Some(call) = caller.place.call() {
+                self.tools.calls.go_on(&call);
+            }
+            self.release(caller.place);
+        }
+        line.queue.close();
     }
 
     fn end_overdue_calls(&mut self) {
@@ -467,20 +559,20 @@ impl<'a> Usher<'a> {
         }
     }
 
-    /// Whether the server still has this socket open.
-    fn is_open(&mut self, inode: u64) -> bool {
+    /// The socket, if the server still has it open.
+    fn open(&mut self, inode: u64) -> Option<OwnedFd> {
+        let is_it = |fd: &OwnedFd| fstat(fd).is_ok_and(|stat| stat.st_ino == inode);
         let (thread, number) = self.lines[&inode].queue.seen_at;
-        let here = self.threads.descriptor(thread, number);
-        if here.is_ok_and(|fd| fstat(&fd).is_ok_and(|stat| stat.st_ino == inode)) {
-            return true;
-        }
-        let Some(seen_at) = kernel::holder(inode) else {
-            return false;
-        };
-        if let Some(line) = self.lines.get_mut(&inode) {
-            line.queue.seen_at = seen_at;
-        }
-        true
+        let here = self.threads.descriptor(thread, number).ok().filter(is_it);
+        here.or_else(|| {
+            let (process, number) = kernel::holder(inode)?;
+            let there = self.threads.descriptor(process, number).ok();
+            let there = there.filter(is_it)?;
+            if let Some(line) = self.lines.get_mut(&inode) {
+                line.queue.seen_at = (process, number);
+            }
+            Some(there)
+        })
     }
 
     /// The server is gone: so are those that waited for it.
@@ -492,28 +584,38 @@ impl<'a> Usher<'a> {
     }
 }
 
-/// Puts the connection into the caller's table, and its address into the caller's memory.
-fn give(
+/// Writes the client's address into the caller's memory, as accept() does.
+fn write_peer(calls: &Calls, call: &Call, accept: &Accept, held: &Held) -> Result<(), Errno> {
+    match kernel::read_length(call, accept)? {
+        Some(room) => kernel::write_address(calls, call, accept, room, &held.peer),
+        None => Ok(()),
+    }
+}
+
+/// Puts the connection into the caller's table; returns its number there.
+fn put(
     calls: &Calls,
     place: Place,
     call: &Call,
     accept: &Accept,
     held: &mut Held,
-) -> Result<(), Errno> {
-    if let Some(room) = kernel::read_length(call, accept)? {
-        kernel::write_address(calls, call, accept, room, &held.peer)?;
-    }
+) -> Result<RawFd, Errno> {
+    write_peer(calls, call, accept, held)?;
     if held.nonblocking != accept.nonblocking
         && held.stream.set_nonblocking(accept.nonblocking).is_ok()
     {
         held.nonblocking = accept.nonblocking;
     }
     place.set_giving(Some(held.stream.as_fd()));
-    let given = calls.give(call, held.stream.as_fd(), accept.close_on_exec);
-    if given.is_err() {
+    let number = calls.put(call, held.stream.as_fd(), accept.close_on_exec);
+    if number.is_err() {
         place.set_giving(None);
     }
-    given
+    number
+}
+
+fn inode_of(fd: impl AsFd) -> u64 {
+    fstat(fd).map_or(0, |stat| stat.st_ino)
 }
 
 /// Whether the connection arrived at the queue's listening socket.

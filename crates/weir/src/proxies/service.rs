@@ -114,7 +114,7 @@ impl Service {
                 tracing::info!("reload asked for by uid {}", client.uid());
                 client.answer(&self.reload());
             }
-            Request::Class(_) => {
+            Request::Class(_) | Request::Exec(_) => {
                 let message = "this process runs proxies, whose classes are those of their file";
                 client.answer(&Answer::Error(Failure::usage(message, "")));
             }

@@ -8,7 +8,8 @@ use crate::sockets::serving;
 /// The sockets that serve a listener, grouped as the kernel groups them.
 pub fn groups(wanted: &Wanted, sockets: &[ListenSocket]) -> Vec<Vec<ListenSocket>> {
     let mut groups: Vec<Vec<ListenSocket>> = Vec::new();
-    for socket in serving(&wanted.listener, &wanted.all, sockets) {
+    let serving = serving(&wanted.listener, &wanted.all, sockets).into_iter();
+    for socket in serving.filter(|socket| !wanted.exec.contains(&socket.inode)) {
         let same = |group: &&mut Vec<ListenSocket>| {
             let first = &group[0];
             (first.ip, first.v6only) == (socket.ip, socket.v6only)

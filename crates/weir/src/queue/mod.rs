@@ -8,7 +8,7 @@
 mod address;
 mod release;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub struct Wanted {
     pub all: Vec<Listener>,
     /// Index of its counters.
     pub counters: u16,
+    /// Inodes of sockets for which `weir exec` answers: nothing is parked for them.
+    pub exec: BTreeSet<u64>,
     /// Its classes by slot: priority, and how many may wait.
     pub classes: BTreeMap<u32, ClassLimits>,
 }

@@ -242,7 +242,7 @@ impl Releaser {
         for name in names {
             let parking = self.parked.values().any(|p| p.listener == name);
             let because = refused.get(&name).cloned();
-            let because = because.or_else(|| (!parking).then(|| "nothing listens there".into()));
+            let because = because.or_else(|| (!parking).then(|| self.why_none(&name)));
             let state = self.states.entry(name.clone()).or_default();
             if state.parking != parking || state.because != because {
                 match &because {
@@ -251,6 +251,15 @@ impl Releaser {
                 }
             }
             (state.parking, state.because) = (parking, because);
+        }
+    }
+
+    /// Why nothing is parked for a listener though nothing was refused.
+    fn why_none(&self, name: &str) -> String {
+        let its = self.wanted.iter().find(|w| w.listener.name == name);
+        match its.is_some_and(|wanted| !wanted.exec.is_empty()) {
+            true => "weir exec answers the accept() calls of what listens there".to_owned(),
+            false => "nothing listens there".to_owned(),
         }
     }
 

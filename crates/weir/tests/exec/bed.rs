@@ -34,6 +34,19 @@ from = "127.0.40.0/24"
 priority = 40
 "#;
 pub const PATIENCE: Duration = Duration::from_secs(30);
+const NGINX: &str = r#"
+daemon off;
+worker_processes 2;
+pid FOLDER/nginx.pid;
+events { }
+http {
+    log_format source "$remote_addr $remote_port";
+    access_log /dev/stdout source;
+    client_body_temp_path FOLDER; proxy_temp_path FOLDER; fastcgi_temp_path FOLDER;
+    uwsgi_temp_path FOLDER; scgi_temp_path FOLDER;
+    server { listen 8080; return 200 "served\n"; }
+}
+"#;
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/server.py");
 const GO_SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/server.go");
 
@@ -70,7 +83,25 @@ pub fn bed(name: &str) -> Option<Bed> {
 impl Bed {
     /// tests/exec/server.py under `weir exec`, once it listens.
     pub fn server(&self, options: &str, kind: &str, address: &str) -> Server {
-        let program = ["python3", SERVER, kind, address, "8080"];
+        self.server_with_backlog(options, kind, address, 512)
+    }
+
+    /// The same with another backlog.
+    pub fn server_with_backlog(
+        &self,
+        options: &str,
+        kind: &str,
+        address: &str,
+        backlog: u32,
+    ) -> Server {
+        let program = [
+            "python3",
+            SERVER,
+            kind,
+            address,
+            "8080",
+            &backlog.to_string(),
+        ];
         Server::started(self.exec_command(options, &program))
     }
 
@@ -79,6 +110,44 @@ impl Bed {
         let mut command = Command::new("python3");
         command.args([SERVER, kind, address, "8080"]);
         Server::started(command)
+    }
+
+    /// tests/exec/server.go under `weir exec`, once it listens.
+    pub fn go_server(&self, options: &str, program: &str) -> Server {
+        Server::started(self.exec_command(options, &[program, "0.0.0.0:8080"]))
+    }
+
+    /// nginx with two workers under `weir exec`; what it says is its access log. `None` without nginx.
+    pub fn nginx(&self, options: &str) -> Option<Server> {
+        if !Path::new("/usr/sbin/nginx").is_file() {
+            println!("SKIP: nginx is not installed");
+            return None;
+        }
+        let config = self.folder.path.join("nginx.conf");
+        std::fs::write(
+            &config,
+            NGINX.replace("FOLDER", self.folder.path.to_str().unwrap()),
+        )
+        .unwrap();
+        let config = config.to_str().unwrap();
+        let mut command =
+            self.exec_command(options, &["/usr/sbin/nginx", "-e", "stderr", "-c", config]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let server = Server {
+            said_pid: child.id(),
+            child,
+            stdout,
+        };
+        until(|| server.workers().len() == 2, "nginx has its workers");
+        Some(server)
+    }
+
+    /// The usher of this bed's only server: a helper whose parent is one.
+    pub fn usher(&self) -> Option<i32> {
+        let helpers = self.helpers();
+        let is_usher = |pid: &i32| parent_of(*pid).is_some_and(|parent| helpers.contains(&parent));
+        helpers.iter().copied().find(is_usher)
     }
 
     fn exec_command(&self, options: &str, program: &[&str]) -> Command {
@@ -155,7 +224,17 @@ impl Bed {
     }
 }
 
-/// tests/exec/server.py.
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+/// How many descriptors a process has open.
+pub fn descriptors(pid: i32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// A server that says whom it accepts.
 pub struct Server {
     pub child: Child,
     /// The process id that it knows itself by.
@@ -184,6 +263,14 @@ impl Server {
         line.trim_end().to_owned()
     }
 
+    /// Reads what it says until it ends; the thread returns how many lines that were.
+    pub fn drain(&mut self) -> std::thread::JoinHandle<usize> {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let null = BufReader::new(ChildStdout::from(OwnedFd::from(null)));
+        let stdout = std::mem::replace(&mut self.stdout, null);
+        std::thread::spawn(move || stdout.lines().count())
+    }
+
     /// Whether it sleeps in a system call.
     pub fn sleeps(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
@@ -193,6 +280,22 @@ impl Server {
         state == Some('S')
     }
 
+    /// Its child processes.
+    pub fn workers(&self) -> Vec<i32> {
+        let of = self.child.id() as i32;
+        let path = format!("/proc/{of}/task/{of}/children");
+        let children = std::fs::read_to_string(path).unwrap_or_default();
+        children.split_whitespace().flat_map(str::parse).collect()
+    }
+
+    /// Signals it and its children.
+    pub fn signal_all(&self, signal: Signal) {
+        for pid in self.workers() {
+            kill(Pid::from_raw(pid), signal).unwrap();
+        }
+        self.signal(signal);
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
@@ -200,13 +303,24 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        let workers = self.workers();
         let _ = self.child.kill();
         let _ = self.child.wait();
+        for worker in workers {
+            let _ = kill(Pid::from_raw(worker), Signal::SIGKILL);
+        }
     }
 }
 
 /// A connection from `127.0.THIRD.1` that has asked.
 pub fn connect(third: u8) -> TcpStream {
+    let mut stream = try_connect(third);
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    stream
+}
+
+/// A connection from `127.0.THIRD.1`.
+pub fn try_connect(third: u8) -> TcpStream {
     let flags = SockFlag::SOCK_CLOEXEC;
     let fd: OwnedFd = socket::socket(AddressFamily::Inet, SockType::Stream, flags, None).unwrap();
     let from = SockaddrIn::new(127, 0, third, 1, 0);
@@ -219,8 +333,7 @@ pub fn connect(third: u8) -> TcpStream {
         },
         "the server can be connected to",
     );
-    let mut stream = TcpStream::from(fd);
-    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let stream = TcpStream::from(fd);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
@@ -262,6 +375,24 @@ pub fn waiting() -> u32 {
         ours.then(|| u32::from_str_radix(length, 16).ok())?
     });
     listening.sum()
+}
+
+/// Waits until there is one.
+pub fn some<T>(mut find: impl FnMut() -> Option<T>, what: &str) -> T {
+    let mut found = None;
+    until(
+        || {
+            found = find();
+            found.is_some()
+        },
+        what,
+    );
+    found.expect("it was found")
+}
+
+/// kill -9.
+pub fn kill_process(pid: i32) {
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
 }
 
 /// Waits for a condition.

@@ -14,11 +14,11 @@ use nix::sys::signal::Signal;
 /// 40 low, 20 without a class, 20 gold, in this order, while the server is stopped; the classes (1, 40, 64)
 /// in which it then accepts.
 fn order_of_accepts(server: &mut Server) -> Vec<u8> {
-    server.signal(Signal::SIGSTOP);
+    server.signal_all(Signal::SIGSTOP);
     let sources = [(40, 40), (10, 20), (1, 20)];
     let clients = sources.map(|(third, n)| (0..n).map(|_| connect(third)).collect::<Vec<_>>());
     until(|| bed::waiting() == 80, "80 connections wait");
-    server.signal(Signal::SIGCONT);
+    server.signal_all(Signal::SIGCONT);
     let order = (0..80).map(|_| class_of(&server.line())).collect();
     clients.into_iter().flatten().for_each(bed::expect_served);
     order
@@ -42,6 +42,271 @@ fn a_blocking_server_accepts_strictly_by_class() {
     let mut server = bed.server("--order exact", "blocking", "0.0.0.0");
     let order = order_of_accepts(&mut server);
     assert_eq!(inversions(&order), 0, "{order:?}");
+}
+
+#[test]
+fn epoll_servers_accept_by_class_and_one_connection_at_most_is_overtaken() {
+    let Some(bed) = bed("exec-epoll") else {
+        return;
+    };
+    for kind in ["level", "edge"] {
+        let mut server = bed.server("--order exact", kind, "0.0.0.0");
+        for _ in 0..2 {
+            let order = order_of_accepts(&mut server);
+            assert!(inversions(&order) <= 1, "{kind}: {order:?}");
+        }
+    }
+}
+
+#[test]
+fn both_workers_of_nginx_accept_by_class() {
+    let Some(bed) = bed("exec-nginx") else {
+        return;
+    };
+    let Some(mut server) = bed.nginx("--order exact") else {
+        return;
+    };
+    let order = order_of_accepts(&mut server);
+    // What they log is not in the order of accept() to the last place, of 1200 possible inversions.
+    assert!(inversions(&order) <= 40, "{order:?}");
+}
+
+#[test]
+fn go_with_mptcp_accepts_by_class() {
+    let Some(bed) = bed("exec-go-exact") else {
+        return;
+    };
+    let Some(program) = bed.go() else {
+        return;
+    };
+    let mut server = bed.go_server("--order exact", &program);
+    let order = order_of_accepts(&mut server);
+    assert!(inversions(&order) <= 1, "{order:?}");
+}
+
+#[test]
+fn flags_addresses_and_errors_of_accept_are_as_the_kernel_has_them() {
+    let Some(bed) = bed("exec-flags") else {
+        return;
+    };
+    let said_by = |mut server: Server| {
+        let _clients: Vec<_> = (0..5).map(|_| connect(1)).collect();
+        let lines: Vec<String> = (0..7).map(|_| server.line()).collect();
+        server.child.wait().unwrap();
+        lines
+    };
+    let expected = [
+        "False False False False",
+        "True False True False",
+        "False True False True",
+        "True True True True",
+        "True True True 16",
+        "-1 22",
+        "-1 11",
+    ];
+    let alone = said_by(bed.plain_server("flags", "127.0.0.1"));
+    assert_eq!(alone, expected, "the kernel alone");
+    let with_weir = said_by(bed.server("--order exact", "flags", "127.0.0.1"));
+    assert_eq!(with_weir, expected, "weir exec");
+}
+
+#[test]
+fn servers_of_ipv6_get_addresses_of_both_families() {
+    let Some(bed) = bed("exec-ipv6") else {
+        return;
+    };
+    let mut server = bed.server("--order exact", "blocking", "::");
+    bed::expect_served(connect(40));
+    assert!(server.line().starts_with("::ffff:127.0.40.1 "));
+    let mut six = std::net::TcpStream::connect("[::1]:8080").unwrap();
+    std::io::Write::write_all(&mut six, b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    bed::expect_served(six);
+    assert!(server.line().starts_with("::1 "));
+}
+
+#[test]
+fn the_usher_is_killed_under_load_and_every_connection_is_served() {
+    let Some(bed) = bed("exec-kill") else {
+        return;
+    };
+    for kind in ["blocking", "edge", "level"] {
+        let mut server = bed.server("--order exact", kind, "0.0.0.0");
+        let said = server.drain();
+        let served = under_load(|| {
+            for _ in 0..4 {
+                let usher = bed::some(|| bed.usher(), "there is an usher");
+                // At a moment of the load's own; the next usher serves some, and is killed.
+                std::thread::sleep(std::time::Duration::from_micros(moment()));
+                bed::kill_process(usher);
+                until(
+                    || bed.usher().is_some_and(|next| next != usher),
+                    "another usher answers",
+                );
+            }
+        });
+        assert!(served > 100, "{kind}: {served}");
+        drop(server);
+        let accepted = said.join().unwrap();
+        assert!(accepted >= served, "{kind}: {accepted} of {served}");
+        until(|| bed.helpers().is_empty(), "no helper outlives its server");
+    }
+}
+
+/// Some microseconds, up to 20 ms.
+fn moment() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    u64::from(now.unwrap().subsec_nanos()) / 7 % 20_000
+}
+
+#[test]
+fn an_usher_that_dies_again_and_again_leaves_the_order_to_the_kernel() {
+    let Some(bed) = bed("exec-plain") else {
+        return;
+    };
+    let mut server = bed.server("--order exact", "blocking", "0.0.0.0");
+    for _ in 0..5 {
+        let usher = bed::some(|| bed.usher(), "there is an usher");
+        bed::kill_process(usher);
+        until(
+            || bed.usher().is_some_and(|next| next != usher),
+            "another usher answers",
+        );
+    }
+    let order = order_of_accepts(&mut server);
+    assert_eq!(inversions(&order), 1200, "{order:?}");
+}
+
+#[test]
+fn no_descriptor_is_left_in_the_usher_or_the_server() {
+    let Some(bed) = bed("exec-descriptors") else {
+        return;
+    };
+    let mut server = bed.server("--order exact", "level", "0.0.0.0");
+    bed::expect_served(connect(1));
+    server.line();
+    let usher = bed::some(|| bed.usher(), "there is an usher");
+    let pids = [usher, server.child.id() as i32];
+    let counts = || pids.map(bed::descriptors);
+    let before = counts();
+    let served = under_load(|| {
+        for _ in 0..200 {
+            server.line();
+        }
+    });
+    assert!(served > 100, "{served}");
+    until(|| counts() == before, "as many descriptors as before");
+}
+
+#[test]
+fn when_the_server_ends_those_who_wait_are_reset_and_the_port_is_free() {
+    let Some(bed) = bed("exec-end") else {
+        return;
+    };
+    let mut server = bed.server("--order exact", "one", "127.0.0.1");
+    let waiting: Vec<_> = (0..10).map(|_| connect(40)).collect();
+    server.line();
+    drop(server);
+    for mut client in waiting {
+        let mut reply = Vec::new();
+        let got = std::io::Read::read_to_end(&mut client, &mut reply);
+        // The one that was served is closed in order.
+        assert!(got.is_err() || !reply.is_empty(), "{got:?}");
+    }
+    until(
+        || std::net::TcpListener::bind("127.0.0.1:8080").is_ok(),
+        "the port is free",
+    );
+    until(|| bed.helpers().is_empty(), "no helper outlives its server");
+}
+
+#[test]
+fn a_full_queue_loses_the_youngest_of_the_lowest_class_for_a_higher_one() {
+    let Some(bed) = bed("exec-full") else {
+        return;
+    };
+    let mut server = bed.server_with_backlog("--order exact", "one", "127.0.0.1", 8);
+    let first = connect(40);
+    server.line();
+    // The server accepts nobody now. One is in the kernel's queue, up to eight are held.
+    let mut low: Vec<_> = (0..20).map(|_| connect(40)).collect();
+    let gold: Vec<_> = (0..4).map(|_| connect(1)).collect();
+    let is_reset = |client: &std::net::TcpStream| {
+        client.set_nonblocking(true).unwrap();
+        // Told once as an error, then as the end.
+        !matches!(client.peek(&mut [0]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    until(
+        || low.iter().filter(|c| is_reset(c)).count() >= 14,
+        "low ones are reset",
+    );
+    assert!(!is_reset(&low[0]), "the oldest stays");
+    assert!(!gold.iter().any(is_reset), "the higher class stays");
+    low.clear();
+    drop(first);
+}
+
+#[test]
+fn classes_follow_the_file_and_the_running_weir() {
+    let Some(mut bed) = bed("exec-classes") else {
+        return;
+    };
+    let mut server = bed.server("--order exact", "level", "0.0.0.0");
+    let usher = bed::some(|| bed.usher(), "there is an usher");
+    let config = std::fs::read_to_string(bed.folder.config()).unwrap();
+    let swapped = config
+        .replace("priority = 40", "priority = 2")
+        .replace("priority = 1\n", "priority = 40\n");
+    bed.folder.write_config(&swapped);
+    until(
+        || bed.usher().is_some_and(|next| next != usher),
+        "the usher has the new classes",
+    );
+    let order = order_of_accepts(&mut server);
+    assert!(order[..39].iter().all(|class| *class == 40), "{order:?}");
+    bed.run_weir();
+    let listener = || bed.listener().unwrap_or_default();
+    until(
+        || listener()["queue_way"] == "exec",
+        "weir knows who answers",
+    );
+    let because = listener()["queue_way_because"].to_string();
+    assert!(because.contains(&server.said_pid.to_string()), "{because}");
+    let usher = bed.usher();
+    assert!(
+        bed.folder
+            .weir("class set gold --priority 1")
+            .status
+            .success()
+    );
+    until(
+        || bed.usher().is_some_and(|next| Some(next) != usher),
+        "the usher has the new class",
+    );
+    let order = order_of_accepts(&mut server);
+    assert!(inversions(&order) <= 1, "{order:?}");
+}
+
+/// Clients that come and are served one after the other while something is done. Returns how many were.
+fn under_load(done: impl FnOnce()) -> usize {
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let over = &over;
+    std::thread::scope(|scope| {
+        let client = |number: u8| {
+            let mut served = 0;
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                bed::expect_served(connect([1, 10, 40][usize::from(number) % 3]));
+                served += 1;
+            }
+            served
+        };
+        let clients: Vec<_> = (0..8).map(|n| scope.spawn(move || client(n))).collect();
+        done();
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        clients
+            .into_iter()
+            .map(|client| client.join().unwrap())
+            .sum()
+    })
 }
 
 #[test]
