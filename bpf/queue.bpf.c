@@ -47,8 +47,12 @@ char LICENSE[] SEC("license") = "GPL";
 /* Of the network namespace. Set before load. */
 const volatile u32 namespace_inum = 0;
 
-/* Inode of the socket that user space is about to make listen, and then its kernel address. */
+/*
+ * Inode of the socket that user space is about to make listen, what group_of is
+ * to say of it, and then its kernel address; 0: it could not be entered.
+ */
 u64 opening_inode;
+u32 opening_group;
 u64 opened_socket;
 
 struct {
@@ -210,8 +214,14 @@ int BPF_PROG(queue_watch, const struct sock *sk, int old, int new)
 		return 0;
 	if (sk->__sk_common.skc_net.net->ns.inum != namespace_inum)
 		return 0;
+	/*
+	 * This is before the kernel enters it among the listening sockets. Were it
+	 * found there before it is in group_of, queue_steer would not know it, and
+	 * the kernel would choose any socket of the group for the connection.
+	 */
 	if (new == TCP_LISTEN && opening_inode && inode_of(sk) == opening_inode) {
-		opened_socket = key;
+		if (!bpf_map_update_elem(&group_of, &key, &opening_group, BPF_ANY))
+			opened_socket = key;
 		return 0;
 	}
 	known = bpf_map_lookup_elem(&group_of, &key);

@@ -176,32 +176,29 @@ impl Group {
             .expect("it has globals");
         // SAFETY: mapped and aligned; the program reads it in this thread's call of listen().
         unsafe {
-            std::ptr::write_volatile(&mut bss.opening_inode, inode);
             std::ptr::write_volatile(&mut bss.opened_socket, 0);
+            std::ptr::write_volatile(&mut bss.opening_group, slot.group | PARKED);
+            std::ptr::write_volatile(&mut bss.opening_inode, inode);
         }
-        listen(&fd, self.model.backlog())
-            .map_err(|e| failed("listen for parked connections", e))?;
+        let listens = listen(&fd, self.model.backlog());
         // SAFETY: as above.
         let socket = unsafe {
             std::ptr::write_volatile(&mut bss.opening_inode, 0);
             std::ptr::read_volatile(&bss.opened_socket)
         };
+        let maps = &queue.skel.maps;
+        if let Err(errno) = listens {
+            let _ = maps.group_of.delete(&socket.to_ne_bytes());
+            return Err(failed("listen for parked connections", errno));
+        }
         if socket == 0 {
             return Err(Error::Failed {
                 what: "find the address of a parking listener".into(),
                 cause: "the tracepoint did not tell".into(),
             });
         }
-        let maps = &queue.skel.maps;
-        let enter = || of_libbpf("enter a parking listener");
-        maps.group_of
-            .update(
-                &socket.to_ne_bytes(),
-                &(slot.group | PARKED).to_ne_bytes(),
-                MapFlags::ANY,
-            )
-            .map_err(enter())?;
-        enter_slot(&maps.slot_socks, slot, fd.as_fd()).map_err(enter())?;
+        enter_slot(&maps.slot_socks, slot, fd.as_fd())
+            .map_err(of_libbpf("enter a parking listener"))?;
         let token = u64::from(slot.group) << 32 | u64::from(slot.number);
         queue
             .epoll
@@ -211,7 +208,6 @@ impl Group {
             )
             .map_err(|e| failed("wait for parked connections", e))?;
         queue.table.open(slot, socket);
-        queue.table.give_back(slot);
         self.slots.insert(slot.number, Parking { fd, socket });
         Ok(())
     }

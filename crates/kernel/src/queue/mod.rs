@@ -269,8 +269,8 @@ impl Queue {
         (0..servers).map(|i| self.table.server(group, i)).collect()
     }
 
-    /// What was sent to this slot last.
-    pub fn taken(&self, slot: Slot) -> Taken {
+    /// What was sent to this slot last; `None`: it is free, and what it holds came by itself.
+    pub fn taken(&self, slot: Slot) -> Option<Taken> {
         self.table.taken(slot)
     }
 

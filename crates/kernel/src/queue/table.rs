@@ -111,18 +111,18 @@ impl Table {
         }
     }
 
-    pub fn taken(&self, slot: Slot) -> Taken {
+    pub fn taken(&self, slot: Slot) -> Option<Taken> {
         // SAFETY: a field inside the mapping; torn at worst between two connections of one slot.
         let s = unsafe {
             addr_of!((*self.group(slot.group)).slot[slot.number as usize]).read_volatile()
         };
-        Taken {
+        (s.taken_ns != 0).then_some(Taken {
             class: s.class,
             priority: s.priority,
-        }
+        })
     }
 
-    /// Enters a parking listener. `number` is in use from now on.
+    /// Enters a parking listener, which is free from now on.
     pub fn open(&self, slot: Slot, socket: u64) {
         let g = self.group(slot.group);
         // SAFETY: inside the mapping; the programs do not know the slot yet.
@@ -133,10 +133,18 @@ impl Table {
             let slots = addr_of_mut!((*g).slots);
             slots.write_volatile(slots.read_volatile().max(slot.number + 1));
         }
+        self.free_again(slot);
     }
 
-    /// Gives a slot to the ring of free ones. It must not be in there.
+    /// Gives a slot to the ring of free ones, unless it is free: a connection that was not sent there by
+    /// queue_steer takes no slot.
     pub fn give_back(&self, slot: Slot) {
+        if self.taken(slot).is_some() {
+            self.free_again(slot);
+        }
+    }
+
+    fn free_again(&self, slot: Slot) {
         let g = self.group(slot.group);
         // SAFETY: inside the mapping. The programs read an entry only between head and tail, and there
         // are no more slots than entries, so the one written is not read until the tail has moved.

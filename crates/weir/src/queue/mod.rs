@@ -9,7 +9,7 @@ mod address;
 mod release;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -63,18 +63,48 @@ pub struct QueueState {
 /// What daemon and thread share.
 #[derive(Default)]
 struct Shared {
+    notes: Mutex<Notes>,
+    /// The thread has done what was wanted.
+    obeyed: Condvar,
+}
+
+#[derive(Default)]
+struct Notes {
     /// What is wanted by now; taken by the thread when it has changed.
     wanted: Option<Vec<Wanted>>,
+    /// What was wanted is not in force yet.
+    pending: bool,
     /// By listener name.
     states: BTreeMap<String, QueueState>,
     /// Whether the thread is to end.
     ends: bool,
 }
 
-type SharedState = Arc<Mutex<Shared>>;
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What was taken last is in force, or cannot be.
+    fn answer(&self, states: BTreeMap<String, QueueState>) {
+        let mut notes = self.lock();
+        notes.states = states;
+        notes.pending = notes.wanted.is_some();
+        self.obeyed.notify_all();
+    }
+
+    /// Waits until what is wanted is in force. A thread that hangs or has failed keeps nobody waiting for long.
+    fn wait_until_obeyed(&self) {
+        let waiting = |notes: &mut Notes| notes.pending;
+        let waited = self
+            .obeyed
+            .wait_timeout_while(self.lock(), OBEYED_WITHIN, waiting);
+        if waited.is_ok_and(|(_, timeout)| timeout.timed_out()) {
+            tracing::warn!(
+                "the queues are not in order of priority {OBEYED_WITHIN:?} after it was asked for"
+            );
+        }
+    }
 }
 
 /// The daemon's end.
@@ -84,14 +114,14 @@ pub struct Queues {
 }
 
 struct Running {
-    shared: SharedState,
+    shared: Arc<Shared>,
     bell: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Queues {
-    /// Has these listeners' queues prioritized from now on, and no others. The thread is started with the
-    /// first one.
+    /// Has these listeners' queues prioritized from now on, and no others; returns when they are, or when the
+    /// thread has said why not. It is started with the first one.
     ///
     /// # Errors
     /// It cannot be started.
@@ -107,8 +137,11 @@ impl Queues {
             self.running = Some(Running::start(maps()?)?);
         }
         if let Some(running) = &self.running {
-            lock(&running.shared).wanted = Some(wanted);
+            let mut notes = running.shared.lock();
+            (notes.wanted, notes.pending) = (Some(wanted), true);
+            drop(notes);
             running.ring();
+            running.shared.wait_until_obeyed();
         }
         Ok(())
     }
@@ -116,7 +149,7 @@ impl Queues {
     /// What is said of a listener; `None` if nothing is (yet).
     pub fn state(&self, listener: &str) -> Option<QueueState> {
         let running = self.running.as_ref()?;
-        lock(&running.shared).states.get(listener).cloned()
+        running.shared.lock().states.get(listener).cloned()
     }
 }
 
@@ -126,7 +159,7 @@ impl Running {
         let bell = EventFd::from_flags(flags)
             .map_err(|errno| Failure::io("make an eventfd", errno.into()))?;
         let bell = Arc::new(bell);
-        let shared = SharedState::default();
+        let shared = Arc::<Shared>::default();
         let thread = std::thread::Builder::new().name("weir-queue".into());
         let theirs = (shared.clone(), bell.clone());
         let thread = thread
@@ -147,7 +180,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        lock(&self.shared).ends = true;
+        self.shared.lock().ends = true;
         self.ring();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -159,5 +192,7 @@ impl Drop for Running {
     }
 }
 
+/// The programs of the queue are loaded and the servers' sockets found in far less on a busy machine.
+const OBEYED_WITHIN: Duration = Duration::from_secs(10);
 /// How often the thread says that it lives, and looks for parking listeners to be given back.
 const HEARTBEAT: Duration = Duration::from_millis(250);

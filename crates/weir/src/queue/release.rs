@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::AsFd;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::EventFd;
@@ -15,7 +14,7 @@ use weir_kernel::ListenSocket;
 use weir_kernel::queue::{Event, Queue, QueueMaps, ServerQueue, Slot, hasten_this_thread};
 
 use super::address::{groups, identity};
-use super::{ClassLimits, HEARTBEAT, QueueState, Shared, Wanted, lock};
+use super::{ClassLimits, HEARTBEAT, QueueState, Shared, Wanted};
 
 /// How often the servers' queues are looked at while something waits. At 1000 accepts/s one place that
 /// is filled again within this costs nothing; faster servers get a greater depth.
@@ -31,7 +30,7 @@ const SETTLE: Duration = Duration::from_millis(5);
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// The thread.
-pub fn run(maps: QueueMaps, shared: &Mutex<Shared>, bell: &EventFd) {
+pub fn run(maps: QueueMaps, shared: &Shared, bell: &EventFd) {
     hasten_this_thread();
     let queue = match Queue::load(maps).and_then(|queue| queue.watch(bell.as_fd()).map(|()| queue))
     {
@@ -49,9 +48,9 @@ pub fn run(maps: QueueMaps, shared: &Mutex<Shared>, bell: &EventFd) {
 }
 
 /// Says why no queue can be prioritized, until the end.
-fn refuse(shared: &Mutex<Shared>, bell: &EventFd, because: &str) {
+fn refuse(shared: &Shared, bell: &EventFd, because: &str) {
     loop {
-        let mut mine = lock(shared);
+        let mut mine = shared.lock();
         if mine.ends {
             return;
         }
@@ -63,9 +62,11 @@ fn refuse(shared: &Mutex<Shared>, bell: &EventFd, because: &str) {
             let states = wanted
                 .iter()
                 .map(|w| (w.listener.name.clone(), state.clone()));
-            mine.states = states.collect();
+            drop(mine);
+            shared.answer(states.collect());
+        } else {
+            drop(mine);
         }
-        drop(mine);
         let mut fds = [nix::poll::PollFd::new(
             bell.as_fd(),
             nix::poll::PollFlags::POLLIN,
@@ -98,7 +99,7 @@ struct Parked {
 }
 
 impl Releaser {
-    fn run(mut self, shared: &Mutex<Shared>, bell: &EventFd) {
+    fn run(mut self, shared: &Shared, bell: &EventFd) {
         let mut beat = Instant::now();
         loop {
             let busy = self.parked.values().any(|p| !p.order.is_empty());
@@ -140,7 +141,7 @@ impl Releaser {
         let now = Queue::now();
         for event in events {
             match event {
-                Event::Arrived(slot) => self.arrived(slot, now),
+                Event::Arrived(slot) => self.arrived(slot, now)?,
                 Event::Woken => drop(bell.read()),
                 Event::ListenersChanged { port } => self.listeners_changed(port)?,
             }
@@ -148,14 +149,18 @@ impl Releaser {
         Ok(())
     }
 
-    fn arrived(&mut self, slot: Slot, now: Duration) {
-        let taken = self.queue.taken(slot);
+    fn arrived(&mut self, slot: Slot, now: Duration) -> weir_kernel::Result<()> {
+        let Some(taken) = self.queue.taken(slot) else {
+            // The kernel chose it, before the program that steers was attached: nothing is known of it.
+            return self.queue.release(slot);
+        };
         if let Some(parked) = self.parked.get_mut(&slot.group) {
             // A slot that is told of twice still holds one connection.
             if parked.inside.insert(slot) {
                 parked.order.push(slot, taken.class, taken.priority, now);
             }
         }
+        Ok(())
     }
 
     /// A server whose socket is gone cannot bind anew while parking listeners hold its port.
@@ -184,8 +189,8 @@ impl Releaser {
     }
 
     /// Does what the daemon wants. Returns whether it wants anything.
-    fn obey(&mut self, shared: &Mutex<Shared>) -> bool {
-        let mut mine = lock(shared);
+    fn obey(&mut self, shared: &Shared) -> bool {
+        let mut mine = shared.lock();
         if mine.ends {
             return false;
         }
@@ -326,7 +331,7 @@ impl Releaser {
         Ok(())
     }
 
-    fn publish(&mut self, shared: &Mutex<Shared>) {
+    fn publish(&mut self, shared: &Shared) {
         for state in self.states.values_mut() {
             state.waiting.clear();
         }
@@ -338,7 +343,7 @@ impl Releaser {
                 *state.waiting.entry(*class).or_default() += *n as u32;
             }
         }
-        lock(shared).states = self.states.clone();
+        shared.answer(self.states.clone());
     }
 }
 
