@@ -1,0 +1,199 @@
+//! Faults under load: weir and the server end, come back and change, at moments drawn from a seed that is
+//! printed, while clients of all classes ask. No connection may be lost, delayed or stuck but those that the
+//! server's own end costs with any kernel.
+
+use std::time::{Duration, SystemTime};
+
+use super::bed::{Bed, Weir};
+use super::load::{self, Clock, End, Outcome};
+use super::servers::{Program, Server};
+
+/// How often each fault happens in a test.
+fn rounds(short: usize) -> usize {
+    match std::env::var("WEIR_LONG") {
+        Ok(factor) => short * factor.parse().unwrap_or(1).max(10),
+        Err(_) => short,
+    }
+}
+
+/// `WEIR_SEED`, or another one each time; says which.
+fn random(test: &str) -> fastrand::Rng {
+    let given = std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok());
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let seed = given.unwrap_or_else(|| now.unwrap().as_nanos() as u64);
+    println!("{test}: WEIR_SEED={seed}");
+    fastrand::Rng::with_seed(seed)
+}
+
+fn pause(random: &mut fastrand::Rng, most: Duration) {
+    std::thread::sleep(most.mul_f64(random.f64()));
+}
+
+/// A server under load, and a configuration of weir for it.
+struct Stage {
+    bed: Bed,
+    program: Program,
+    server: Option<Server>,
+}
+
+impl Stage {
+    fn new(role: &str, program: Program) -> Option<Stage> {
+        let bed = Bed::new(role)?;
+        if !program.is_installed() {
+            return None;
+        }
+        bed.configure(&[program.port()], "ageing = \"1s\"");
+        let server = Some(Server::start(&bed, program));
+        Some(Stage {
+            bed,
+            program,
+            server,
+        })
+    }
+
+    fn port(&self) -> u16 {
+        self.program.port()
+    }
+
+    /// Waits until it parks, and, before a server that is slow, something is parked.
+    fn until_in_use(&self, weir: &mut Weir<'_>) {
+        let least = if self.program == Program::PythonSlow {
+            3
+        } else {
+            0
+        };
+        weir.until("connections are parked", self.port(), |l| {
+            l["queue_way"] == "parking" && l["queue_length"].as_u64() >= Some(least)
+        });
+    }
+
+    fn under_load(&self, work: impl FnOnce(Clock)) -> Outcome {
+        let outcome = load::during(&self.bed, self.port(), work);
+        println!("{} replies, {:?}", outcome.replies, outcome.troubles);
+        outcome
+    }
+}
+
+/// Weir ends again and again, by `end`; each time at another moment, also before it is up.
+fn weir_ends(role: &str, program: Program, times: usize, end: impl Fn(Weir<'_>)) {
+    let Some(stage) = Stage::new(role, program) else {
+        return;
+    };
+    let mut random = random(role);
+    let outcome = stage.under_load(|clock| {
+        for round in 0..rounds(times) {
+            let started = clock.now();
+            let mut weir = stage.bed.start();
+            stage.until_in_use(&mut weir);
+            let took = clock.now() - started;
+            pause(&mut random, Duration::from_millis(500));
+            println!(
+                "{role}: round {round}, in use after {took:?}, ends at {:?}",
+                clock.now()
+            );
+            end(weir);
+            // And one that may end while it takes the server's socket.
+            let early = stage.bed.start();
+            pause(&mut random, took.mul_f64(1.1));
+            println!("{role}: round {round}, one ends early at {:?}", clock.now());
+            end(early);
+        }
+    });
+    assert!(outcome.troubles.is_empty(), "{:?}", outcome.troubles);
+    assert!(outcome.replies > 1000);
+}
+
+#[test]
+fn no_connection_is_lost_or_delayed_when_weir_is_killed() {
+    weir_ends("kill", Program::PythonSlow, 2, |weir| weir.kill());
+}
+
+#[test]
+fn no_connection_is_lost_or_delayed_when_weir_is_killed_before_nginx() {
+    weir_ends("kill-nginx", Program::NginxMultiAccept, 1, |weir| {
+        weir.kill()
+    });
+}
+
+#[test]
+fn no_connection_is_lost_or_delayed_when_weir_ends_in_order() {
+    weir_ends("stop", Program::PythonSlow, 1, |weir| weir.stop());
+}
+
+#[test]
+fn no_connection_is_lost_or_delayed_by_reloads() {
+    let Some(stage) = Stage::new("reload", Program::PythonSlow) else {
+        return;
+    };
+    let mut random = random("reload");
+    let outcome = stage.under_load(|clock| {
+        let mut weir = stage.bed.start();
+        stage.until_in_use(&mut weir);
+        for round in 0..rounds(20) {
+            // Another ageing, or none; every third time fifo for a moment.
+            let ageing = ["off", "1s", "500ms"][round % 3];
+            let settings = format!("ageing = \"{ageing}\"");
+            stage.bed.configure(&[stage.port()], &settings);
+            weir.reload();
+            println!("round {round}: reloaded at {:?}", clock.now());
+            pause(&mut random, Duration::from_millis(100));
+        }
+        stage.until_in_use(&mut weir);
+    });
+    assert!(outcome.troubles.is_empty(), "{:?}", outcome.troubles);
+    assert!(outcome.replies > 1000);
+}
+
+/// The server ends and comes back, and weir parks before it again. What its end costs is what it costs
+/// without weir: connections that were begun before it listened again.
+#[test]
+fn a_server_that_is_killed_comes_back_to_its_port_and_none_of_its_connections_is_stuck() {
+    let Some(mut stage) = Stage::new("restart", Program::PythonSlow) else {
+        return;
+    };
+    let mut random = random("restart");
+    let server = std::cell::RefCell::new(stage.server.take());
+    let gone = std::cell::RefCell::new(Vec::new());
+    let outcome = stage.under_load(|clock| {
+        let mut weir = stage.bed.start();
+        for _ in 0..rounds(5) {
+            stage.until_in_use(&mut weir);
+            pause(&mut random, Duration::from_millis(200));
+            let begun = clock.now();
+            server.borrow_mut().take();
+            *server.borrow_mut() = Some(Server::start(&stage.bed, stage.program));
+            println!("gone from {begun:?} to {:?}", clock.now());
+            gone.borrow_mut().push((begun, clock.now()));
+        }
+        stage.until_in_use(&mut weir);
+    });
+    let gone = gone.into_inner();
+    for trouble in &outcome.troubles {
+        let during = |(from, to): &(Duration, Duration)| {
+            trouble.begun <= *to && trouble.ended + Duration::from_millis(100) >= *from
+        };
+        assert!(trouble.end != End::Stuck, "{trouble:?}, {gone:?}");
+        assert!(gone.iter().any(during), "{trouble:?}, {gone:?}");
+    }
+    assert!(outcome.replies > 1000);
+}
+
+#[test]
+fn a_reload_of_nginx_loses_no_connection() {
+    let Some(stage) = Stage::new("nginx-reload", Program::NginxMultiAccept) else {
+        return;
+    };
+    let mut random = random("nginx-reload");
+    let outcome = stage.under_load(|clock| {
+        let mut weir = stage.bed.start();
+        weir.until_parking(stage.port());
+        for round in 0..rounds(5) {
+            pause(&mut random, Duration::from_millis(300));
+            stage.server.as_ref().unwrap().reload();
+            println!("round {round}: nginx reloads at {:?}", clock.now());
+        }
+        weir.until_parking(stage.port());
+    });
+    assert!(outcome.troubles.is_empty(), "{:?}", outcome.troubles);
+    assert!(outcome.replies > 1000);
+}

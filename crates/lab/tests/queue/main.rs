@@ -1,0 +1,21 @@
+//! `queue = "priority"` before servers that people run: the order in which they accept, what faults do to
+//! their connections, and who starves. Each test has a network namespace of its own.
+//!
+//! `WEIR_LONG=1` has the fault tests go on for minutes.
+
+mod bed;
+mod faults;
+mod load;
+mod order;
+mod servers;
+
+use weir_lab::netns::{Netns, require_root};
+
+/// A namespace of the test's own; `None` without root, and says so.
+fn namespace(role: &str) -> Option<Netns> {
+    if let Err(error) = require_root() {
+        println!("SKIP: {error}");
+        return None;
+    }
+    Some(Netns::create(role).unwrap())
+}

@@ -1,0 +1,277 @@
+//! Servers that people run. Each replies with a number that orders its accepts (`stamp=N`).
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use weir_lab::server::{LISTEN, sockets_in_state};
+
+use super::bed::{Bed, until};
+
+/// How a server accepts, and the port that is its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// One worker, one accept a turn.
+    Nginx,
+    /// Four workers at one socket, each taking all that waits.
+    NginxMultiAccept,
+    /// Four workers with a socket each.
+    NginxReuseport,
+    /// Four processes, each with one connection at a time.
+    ApachePrefork,
+    /// accept() that waits.
+    PythonBlocking,
+    /// The same, which then takes 1 ms for each connection and no CPU.
+    PythonSlow,
+    /// http.server, by the module selectors.
+    PythonSelectors,
+    /// epoll, level-triggered.
+    PythonLevel,
+    /// epoll, edge-triggered: takes all that waits.
+    PythonEdge,
+    /// net/http without MPTCP.
+    Go,
+    /// net/http as it is.
+    GoMptcp,
+    /// http.
+    Node,
+}
+
+/// Processes of the servers that have several.
+const WORKERS: usize = 4;
+
+impl Program {
+    pub fn port(self) -> u16 {
+        8080 + self as u16
+    }
+
+    /// Processes that accept.
+    pub fn workers(self) -> usize {
+        match self {
+            Program::NginxMultiAccept | Program::NginxReuseport | Program::ApachePrefork => WORKERS,
+            _ => 1,
+        }
+    }
+
+    /// Listening sockets.
+    pub fn sockets(self) -> usize {
+        match self {
+            Program::NginxReuseport => WORKERS,
+            _ => 1,
+        }
+    }
+
+    fn needs(self) -> &'static str {
+        match self {
+            Program::Nginx | Program::NginxMultiAccept | Program::NginxReuseport => "nginx",
+            Program::ApachePrefork => "apache2",
+            Program::Go | Program::GoMptcp => "go",
+            Program::Node => "node",
+            _ => "python3",
+        }
+    }
+
+    /// Whether it can be started here; says so if not.
+    pub fn is_installed(self) -> bool {
+        let program = self.needs();
+        let there = path()
+            .split(':')
+            .any(|folder| Path::new(folder).join(program).is_file());
+        if !there {
+            println!("SKIP: {program} is not installed");
+        }
+        there
+    }
+
+    fn command(self, bed: &Bed) -> Command {
+        let port = self.port().to_string();
+        let python_for = |way: &str, service_s: &str| {
+            command("python3", &[&source("server.py"), way, &port, service_s])
+        };
+        let python = |way: &str| python_for(way, "0");
+        match self {
+            Program::Nginx => nginx(bed, self.port(), 1, "", ""),
+            Program::NginxMultiAccept => {
+                nginx(bed, self.port(), WORKERS, "multi_accept on;", "backlog=512")
+            }
+            Program::NginxReuseport => nginx(bed, self.port(), WORKERS, "", "reuseport"),
+            Program::ApachePrefork => apache(bed, self.port()),
+            Program::PythonBlocking => python("blocking"),
+            Program::PythonSlow => python_for("blocking", "0.001"),
+            Program::PythonSelectors => python("selectors"),
+            Program::PythonLevel => python("level"),
+            Program::PythonEdge => python("edge"),
+            Program::Go => {
+                let mut server = go(bed, &port);
+                server.env("GODEBUG", "multipathtcp=0");
+                server
+            }
+            Program::GoMptcp => go(bed, &port),
+            Program::Node => command("node", &[&source("server.mjs"), &port]),
+        }
+    }
+}
+
+/// Where scripts/setup puts what is not in everybody's PATH; go.dev's Go before Debian's, which may be too old.
+fn path() -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("/usr/local/go/bin:{path}:/usr/sbin")
+}
+
+fn command(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    command.arg(format!("PATH={}", path()));
+    command.arg(program).args(arguments);
+    command
+}
+
+fn source(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/queue/servers");
+    folder.join(name).display().to_string()
+}
+
+fn write(path: PathBuf, text: String) -> String {
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+fn nginx(bed: &Bed, port: u16, workers: usize, events: &str, listen: &str) -> Command {
+    let folder = bed.folder().display();
+    // $connection counts the accepts of all workers.
+    let worker = if listen == "reuseport" {
+        " worker=$pid"
+    } else {
+        ""
+    };
+    let text = format!(
+        "daemon off; user root; worker_processes {workers}; pid {folder}/nginx{port}.pid;\n\
+         error_log stderr;\nevents {{ worker_connections 1024; {events} }}\n\
+         http {{ access_log off; server {{ listen {port} {listen}; return 200 \"stamp=$connection{worker}\\n\"; }} }}\n"
+    );
+    let config = write(bed.folder().join(format!("nginx{port}.conf")), text);
+    command("nginx", &["-e", "stderr", "-c", &config])
+}
+
+fn apache(bed: &Bed, port: u16) -> Command {
+    const MODULES: &str = "/usr/lib/apache2/modules";
+    let folder = bed.folder().display();
+    std::fs::write(bed.folder().join("index.html"), "hello\n").unwrap();
+    // %t: when the request came, read after the accept, µs.
+    let text = format!(
+        "ServerRoot {folder}\nServerName localhost\nListen {port}\nPidFile {folder}/apache.pid\n\
+         DefaultRuntimeDir {folder}\nMutex file:{folder} default\nErrorLog {folder}/apache.log\n\
+         LoadModule mpm_prefork_module {MODULES}/mod_mpm_prefork.so\n\
+         LoadModule authz_core_module {MODULES}/mod_authz_core.so\n\
+         LoadModule dir_module {MODULES}/mod_dir.so\n\
+         LoadModule headers_module {MODULES}/mod_headers.so\n\
+         User www-data\nGroup www-data\nKeepAlive Off\n\
+         ServerLimit {WORKERS}\nMaxRequestWorkers {WORKERS}\nStartServers {WORKERS}\n\
+         MinSpareServers {WORKERS}\nMaxSpareServers {WORKERS}\n\
+         DocumentRoot {folder}\nDirectoryIndex index.html\nHeader set Stamp \"stamp=%t\"\n"
+    );
+    let config = write(bed.folder().join("apache.conf"), text);
+    command("apache2", &["-D", "FOREGROUND", "-f", &config])
+}
+
+fn go(bed: &Bed, port: &str) -> Command {
+    let program = bed.folder().join("server");
+    if !program.exists() {
+        let folder = bed.folder();
+        std::fs::copy(source("server.go"), folder.join("server.go")).unwrap();
+        // From this version on, Go listens with MPTCP by default.
+        std::fs::write(folder.join("go.mod"), "module server\n\ngo 1.24\n").unwrap();
+        let mut build = command("go", &["build", "-o", &program.display().to_string()]);
+        build.env("CGO_ENABLED", "0").current_dir(folder);
+        assert!(build.status().unwrap().success());
+    }
+    let mut server = Command::new(program);
+    server.arg(port);
+    server
+}
+
+/// A running server; killed on drop with its workers.
+pub struct Server {
+    child: Child,
+}
+
+impl Server {
+    /// Starts it and waits until it listens.
+    pub fn start(bed: &Bed, program: Program) -> Server {
+        let stderr = bed.folder().join(format!("stderr{}", program.port()));
+        let mut command = program.command(bed);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&stderr).unwrap())
+            .process_group(0);
+        let mut server = Server {
+            child: bed.within(|| command.spawn().unwrap()),
+        };
+        let port = program.port();
+        until("the server listens", || {
+            let ended = server.child.try_wait().unwrap();
+            let said = || std::fs::read_to_string(&stderr).unwrap_or_default();
+            assert!(ended.is_none(), "{program:?} ended: {}", said());
+            let listening = bed.within(|| sockets_in_state(LISTEN, Some(port)).unwrap());
+            (listening >= program.sockets()).then_some(())
+        })
+        .unwrap_or_else(|| panic!("{program:?} does not listen"));
+        server
+    }
+
+    /// Stops all of its threads (SIGSTOP), and waits until they stand still.
+    pub fn stand_still(&self) {
+        self.signal(Signal::SIGSTOP);
+        let group = self.child.id();
+        until("the server stands still", || {
+            states_of_group(group)
+                .iter()
+                .all(|s| *s == 'T')
+                .then_some(())
+        })
+        .unwrap();
+    }
+
+    /// Has it go on.
+    pub fn go_on(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Has nginx's master read its configuration again: new workers, and the old ones end gracefully.
+    pub fn reload(&self) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).unwrap();
+    }
+
+    fn signal(&self, signal: Signal) {
+        killpg(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// What each thread of a process group does, as /proc says: `T` is stopped.
+fn states_of_group(group: u32) -> Vec<char> {
+    let entries = |path: &Path| {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<PathBuf>>()
+    };
+    let processes = entries(Path::new("/proc"));
+    let threads = processes.iter().flat_map(|p| entries(&p.join("task")));
+    threads
+        .filter_map(|thread| {
+            let stat = std::fs::read_to_string(thread.join("stat")).ok()?;
+            // pid (name) state ppid pgrp …
+            let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+            let state = fields.next()?.chars().next()?;
+            (fields.nth(1)?.parse() == Ok(group)).then_some(state)
+        })
+        .collect()
+}
