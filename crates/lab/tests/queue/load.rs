@@ -17,8 +17,6 @@ use super::bed::{Bed, CLASSES};
 const CLIENTS: [usize; 3] = [2, 6, 40];
 /// A connection that takes longer is stuck.
 const STUCK: Duration = Duration::from_secs(10);
-/// One that takes so long has lost a packet, which was sent again after 1 s.
-const DELAYED: Duration = Duration::from_millis(950);
 /// A client asks again after this: a server that is fast does not take all CPUs from weir's start.
 const THINK: Duration = Duration::from_millis(5);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -30,8 +28,6 @@ pub enum End {
     Refused,
     /// By a RST later.
     Reset,
-    /// The reply came, but late.
-    Delayed,
     /// The reply was not whole.
     Cut,
     /// Not at all.
@@ -61,6 +57,8 @@ pub struct Outcome {
     pub replies: usize,
     /// All others.
     pub troubles: Vec<Trouble>,
+    /// SYNs and SYN/ACKs that had to be sent again, each after 1 s.
+    pub repeated: u64,
 }
 
 /// What the clients share.
@@ -111,6 +109,26 @@ pub fn during(bed: &Bed, port: u16, work: impl FnOnce(Clock)) -> Outcome {
     Outcome {
         replies: load.replies.into_inner(),
         troubles: load.troubles.into_inner().unwrap(),
+        repeated: bed.within(repeated_syns),
+    }
+}
+
+/// TcpExtTCPSynRetrans of the calling thread's namespace.
+fn repeated_syns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+    let mut rows = text.lines().filter(|row| row.starts_with("TcpExt:"));
+    let (names, values) = (rows.next().unwrap(), rows.next().unwrap());
+    let mut counters = names.split(' ').zip(values.split(' '));
+    let counter = counters.find(|(name, _)| *name == "TCPSynRetrans");
+    counter.unwrap().1.parse().unwrap()
+}
+
+impl Outcome {
+    /// Fails unless every connection ended with a whole reply, and none had to knock twice.
+    pub fn assert_untroubled(&self) {
+        assert!(self.troubles.is_empty(), "{:?}", self.troubles);
+        assert_eq!(self.repeated, 0, "SYNs had to be sent again");
+        assert!(self.replies > 1000, "{}", self.replies);
     }
 }
 
@@ -131,15 +149,7 @@ impl Load {
             let mut port = 0;
             let end = ask(third, self.port, &mut port);
             let ended = self.clock.elapsed();
-            let end = match end {
-                Ok(()) if ended - begun < DELAYED => None,
-                Ok(()) => Some(End::Delayed),
-                Err(end) => Some(end),
-            };
-            if end.is_none_or(|end| end == End::Delayed) {
-                self.replies.fetch_add(1, Ordering::Relaxed);
-            }
-            if let Some(end) = end {
+            if let Err(end) = end {
                 let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
                 troubles.push(Trouble {
                     third,
@@ -148,10 +158,17 @@ impl Load {
                     ended,
                     end,
                 });
+            } else {
+                self.replies.fetch_add(1, Ordering::Relaxed);
             }
             std::thread::sleep(THINK);
         }
     }
+}
+
+/// Whether the server on this port of the calling thread's namespace replies.
+pub fn replies(port: u16) -> bool {
+    ask(CLASSES[2], port, &mut 0).is_ok()
 }
 
 /// One connection from `127.0.THIRD.1`, to its end.

@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use weir_lab::server::{LISTEN, sockets_in_state};
 
 use super::bed::{Bed, until};
+use super::load;
 
 /// How a server accepts, and the port that is its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,7 +199,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it and waits until it listens.
+    /// Starts it and waits until it replies.
     pub fn start(bed: &Bed, program: Program) -> Server {
         let stderr = bed.folder().join(format!("stderr{}", program.port()));
         let mut command = program.command(bed);
@@ -211,14 +212,16 @@ impl Server {
             child: bed.within(|| command.spawn().unwrap()),
         };
         let port = program.port();
-        until("the server listens", || {
+        until("the server replies", || {
             let ended = server.child.try_wait().unwrap();
             let said = || std::fs::read_to_string(&stderr).unwrap_or_default();
             assert!(ended.is_none(), "{program:?} ended: {}", said());
             let listening = bed.within(|| sockets_in_state(LISTEN, Some(port)).unwrap());
-            (listening >= program.sockets()).then_some(())
+            // Parking listeners of a server before it may be among them.
+            let replies = listening >= program.sockets() && bed.within(|| load::replies(port));
+            replies.then_some(())
         })
-        .unwrap_or_else(|| panic!("{program:?} does not listen"));
+        .unwrap_or_else(|| panic!("{program:?} does not reply"));
         server
     }
 
