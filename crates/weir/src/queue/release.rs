@@ -1,7 +1,7 @@
 //! The thread that releases what is parked.
 //!
 //! While nothing waits it sleeps until a connection is parked. While something waits it looks at the
-//! servers' queues every [`LOOK`], and fills each up to its depth in the order of
+//! servers' queues, when [`weir_core::queue::Pace`] says, and fills each up to its depth in the order of
 //! [`weir_core::queue::Order`].
 
 use std::collections::{BTreeMap, HashSet};
@@ -9,16 +9,13 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::EventFd;
-use weir_core::queue::{Depth, Order};
+use weir_core::queue::{Depth, Order, Pace};
 use weir_kernel::ListenSocket;
 use weir_kernel::queue::{Event, Queue, QueueMaps, ServerQueue, Slot, hasten_this_thread};
 
 use super::address::{groups, identity};
 use super::{ClassLimits, HEARTBEAT, QueueState, Shared, Wanted};
 
-/// How often the servers' queues are looked at while something waits. At 1000 accepts/s one place that
-/// is filled again within this costs nothing; faster servers get a greater depth.
-const LOOK: Duration = Duration::from_micros(200);
 /// For how long each look promises to release: longer than any pause of this thread that is not a fault.
 const ALIVE: Duration = Duration::from_secs(1);
 /// While something waits every connection is parked; for this long after a look.
@@ -95,6 +92,11 @@ struct Parked {
     /// The slots in `order`.
     inside: HashSet<Slot>,
     depth: Depth,
+    pace: Pace,
+    /// What the servers' queues held after the last look.
+    left: u32,
+    /// Whether that is as many as they are to hold.
+    full: bool,
     limit: u32,
 }
 
@@ -102,8 +104,7 @@ impl Releaser {
     fn run(mut self, shared: &Shared, bell: &EventFd) {
         let mut beat = Instant::now();
         loop {
-            let busy = self.parked.values().any(|p| !p.order.is_empty());
-            let events = self.wait(busy, beat);
+            let events = self.wait(beat);
             let now = Instant::now();
             if let Err(error) = events.and_then(|events| self.take(events, bell)) {
                 tracing::error!("the prioritized queue stops: {error}");
@@ -126,10 +127,12 @@ impl Releaser {
         }
     }
 
-    fn wait(&mut self, busy: bool, beat: Instant) -> weir_kernel::Result<Vec<Event>> {
-        if busy {
+    fn wait(&mut self, beat: Instant) -> weir_kernel::Result<Vec<Event>> {
+        let busy = self.parked.values().filter(|p| !p.order.is_empty());
+        let now = Queue::now();
+        if let Some(at) = busy.map(|p| p.pace.look_at(now, p.full)).min() {
             // Who arrives meanwhile is only entered at the next look: waking for each would cost more.
-            std::thread::sleep(LOOK);
+            std::thread::sleep(at.saturating_sub(now));
             return self.queue.wait(Some(Duration::ZERO));
         }
         let next = self.scan_at.map_or(beat, |at| at.min(beat));
@@ -309,6 +312,9 @@ impl Releaser {
             order: Order::new(priorities, wanted.listener.ageing),
             inside: HashSet::new(),
             depth: Depth::default(),
+            pace: Pace::default(),
+            left: 0,
+            full: false,
             limit: sockets.iter().map(|s| s.queue_limit).sum(),
         };
         self.parked.insert(number, parked);
@@ -358,12 +364,24 @@ impl Parked {
         let mut servers: Vec<ServerQueue> = queue.servers(group);
         servers.retain(|server| server.listening);
         let waited = !self.order.is_empty();
+        let length = |servers: &[ServerQueue]| servers.iter().map(|s| s.length).sum::<u32>();
+        self.pace
+            .took(self.left.saturating_sub(length(&servers)), now);
         if waited && let Some(shortest) = servers.iter().map(|s| s.length).min() {
             self.depth.looked(shortest);
         }
-        self.fill(queue, &mut servers, now, state)?;
-        let inside: u32 = servers.iter().map(|s| s.length).sum();
+        self.full = servers.iter().all(|s| s.length >= self.depth.get());
+        if self.pace.fill_at() <= now {
+            self.fill(queue, &mut servers, now, state)?;
+            self.full = true;
+        }
+        let inside = length(&servers);
+        self.left = inside;
         self.shed(queue, inside, state)?;
+        if self.order.is_empty() {
+            // A server that has nobody to take says nothing of its pace.
+            self.pace = Pace::default();
+        }
         let park = match self.order.is_empty() {
             true => Duration::ZERO,
             false => PARK,
