@@ -176,7 +176,7 @@ fn a_server_that_is_killed_comes_back_to_its_port_and_none_of_its_connections_is
         assert!(trouble.end != End::Stuck, "{trouble:?}, {gone:?}");
         assert!(gone.iter().any(during), "{trouble:?}, {gone:?}");
     }
-    assert!(outcome.replies > 1000);
+    assert!(outcome.replies > 100);
 }
 
 #[test]
