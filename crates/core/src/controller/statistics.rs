@@ -79,8 +79,6 @@ pub struct ListenerStatistics {
     pub queue_length_mean: Average,
     /// Places in the listen queues.
     pub queue_limit: f64,
-    /// How the queue has changed since the reading before.
-    pub queue_change: f64,
     /// SYNs.
     pub syns: Rate,
     /// Connections let in.
@@ -261,7 +259,6 @@ impl ListenerStatistics {
             queue_length: 0.0,
             queue_length_mean: Average::over(samples),
             queue_limit: 0.0,
-            queue_change: 0.0,
             syns: Rate::over(samples),
             admitted: Rate::over(samples),
             refused: Rate::over(samples),
@@ -275,7 +272,6 @@ impl ListenerStatistics {
     fn take(&mut self, now: &ListenerReading, span: Span) {
         let length = f64::from(now.queue_length);
         let was_busy = self.queue_length > 0.0 && length > 0.0;
-        self.queue_change = length - self.queue_length;
         self.queue_length = length;
         self.queue_length_mean.take(length, span.intervals);
         self.queue_limit = f64::from(now.queue_limit);

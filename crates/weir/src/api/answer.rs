@@ -15,6 +15,9 @@ use crate::failure::{Code, Failure};
 type Refusal = (u16, Failure);
 type Answered = Result<Reply, Refusal>;
 
+const LISTENERS: &str = "/v1/listeners";
+const CLASSES: &str = "/v1/classes";
+
 const BAD_REQUEST: u16 = 400;
 const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
@@ -71,7 +74,7 @@ fn listener<B: Backend>(daemon: &Daemon<B>, name: &str) -> Answered {
     let all = daemon.session.listeners().map_err(internal)?;
     let names: Vec<&str> = all.iter().map(|listener| listener.name.as_str()).collect();
     let found = all.iter().find(|listener| listener.name == name);
-    ok(found.ok_or_else(|| unknown("listener", name, &names))?)
+    ok(found.ok_or_else(|| unknown("listener", LISTENERS, name, &names))?)
 }
 
 fn classes<B: Backend>(daemon: &Daemon<B>) -> Answered {
@@ -82,7 +85,7 @@ fn class<B: Backend>(daemon: &Daemon<B>, name: &str) -> Answered {
     let all = daemon.session.class_reports().map_err(internal)?;
     let names: Vec<&str> = all.iter().map(|class| class.name.as_str()).collect();
     let found = all.iter().find(|class| class.name == name);
-    ok(found.ok_or_else(|| unknown("class", name, &names))?)
+    ok(found.ok_or_else(|| unknown("class", CLASSES, name, &names))?)
 }
 
 fn controller<B: Backend>(daemon: &Daemon<B>) -> Answered {
@@ -93,10 +96,11 @@ fn controller<B: Backend>(daemon: &Daemon<B>) -> Answered {
     ok(daemon.controller_report().ok_or_else(none)?)
 }
 
-fn unknown(kind: &str, name: &str, names: &[&str]) -> Refusal {
+/// There is nothing of this name; `path` lists what there is.
+fn unknown(kind: &str, path: &str, name: &str, names: &[&str]) -> Refusal {
     let hint = match did_you_mean(name, names) {
         Some(meant) => format!("did you mean {meant:?}?"),
-        None => format!("GET /v1/{kind}s lists them").replace("classs", "classes"),
+        None => format!("GET {path} lists them"),
     };
     (
         NOT_FOUND,
@@ -204,7 +208,7 @@ fn existing<B: Backend>(daemon: &Daemon<B>, name: &str) -> Result<usize, Refusal
     position(daemon, name).ok_or_else(|| {
         let classes = daemon.session.classes().iter();
         let names: Vec<&str> = classes.map(|class| class.name.as_str()).collect();
-        unknown("class", name, &names)
+        unknown("class", CLASSES, name, &names)
     })
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use weir_core::class::{Class, OTHER, OTHER_PRIORITY};
 use weir_core::controller::{ClassReading, ClassRule, ListenerReading, Reading};
 use weir_core::verdict::{Counters, Verdict};
+use weir_kernel::ListenSocket;
 
 use super::cgroup::{self, Cgroup};
 use crate::api::owners;
@@ -104,18 +105,18 @@ impl World {
     }
 }
 
-/// A listener's queue and counters.
+/// The queues of a listener's sockets, together, and its counters.
 pub fn listener_reading(
     name: &str,
-    queue: (u32, u32, u32),
+    sockets: &[&ListenSocket],
     counters: &Counters,
 ) -> ListenerReading {
-    let (queue_length, queue_limit, half_open) = queue;
+    let sum = |of: fn(&ListenSocket) -> u32| sockets.iter().map(|socket| of(socket)).sum();
     ListenerReading {
         name: name.to_owned(),
-        queue_length,
-        queue_limit,
-        half_open,
+        queue_length: sum(|socket| socket.queue_length),
+        queue_limit: sum(|socket| socket.queue_limit),
+        half_open: sum(|socket| socket.half_open),
         syns: syns(counters),
         admitted: admitted(counters),
         refused: counters.refused(),

@@ -22,15 +22,10 @@ impl<B: Backend> Session<B> {
     pub fn load(&self) -> Result<Vec<ListenerReading>> {
         let sockets = self.backend.listen_sockets()?;
         let load = |policy: &Policy| {
+            let name = &policy.asked.name;
             let serving = self.serving(&policy.asked, &sockets);
-            let sum = |of: fn(&ListenSocket) -> u32| serving.iter().map(|socket| of(socket)).sum();
-            let queue = (
-                sum(|socket| socket.queue_length),
-                sum(|socket| socket.queue_limit),
-                sum(|socket| socket.half_open),
-            );
-            let counters = self.backend.counters(&policy.asked.name)?;
-            Ok(listener_reading(&policy.asked.name, queue, &counters))
+            let counters = self.backend.counters(name)?;
+            Ok(listener_reading(name, &serving, &counters))
         };
         self.policies.iter().map(load).collect()
     }

@@ -170,7 +170,7 @@ pub struct Step {
     /// With the controller, or the kernel alone.
     pub controlled: bool,
     /// From the step to the end of the last 100 ms in which the 99th percentile of the wait was above twice the
-    /// target, or accepts/s below nine tenths of the peak, in s; of `max_cpu` in which the CPU was above it.
+    /// target, or accepts/s (of it and its neighbours) below nine tenths of the peak, in s; of `max_cpu` in which the CPU was above it.
     pub settled_after_s: f64,
     /// The course.
     pub bins: Vec<Bin>,
@@ -244,6 +244,9 @@ pub fn measure(args: &Args) -> Result<Results> {
         for &controlled in &args.controlled {
             steps.push(lab.step(controlled)?);
         }
+    }
+    for step in &mut steps {
+        step.settled_after_s = lab.settled_after_s(&step.bins);
     }
     if args.burst_seconds > 0.0 {
         bursts.push(lab.bursts()?);
@@ -396,11 +399,9 @@ impl Lab<'_> {
         };
         let watched = self.run(controlled, &load)?;
         let bins = watched.bins(load.window);
-        let after_step = bins.iter().filter(|bin| bin.at_s >= 0.0);
-        let late = after_step.rev().find(|bin| !self.is_settled(bin));
         let step = Step {
             controlled,
-            settled_after_s: late.map_or(0.0, |bin| bin.at_s + BIN.as_secs_f64()),
+            settled_after_s: self.settled_after_s(&bins),
             bins,
             seen: watched.seen(load.window),
         };
@@ -412,13 +413,24 @@ impl Lab<'_> {
         Ok(step)
     }
 
-    fn is_settled(&self, bin: &Bin) -> bool {
+    fn settled_after_s(&self, bins: &[Bin]) -> f64 {
+        let is_late = |at: &usize| {
+            let around = &bins[at.saturating_sub(1)..(at + 2).min(bins.len())];
+            bins[*at].at_s >= 0.0 && !self.is_settled(&bins[*at], around)
+        };
+        let late = (0..bins.len()).rev().find(is_late);
+        late.map_or(0.0, |at| bins[at].at_s + BIN.as_secs_f64())
+    }
+
+    /// `around`: the bin and its neighbours, since a tenth of a second has chance of its own in its throughput.
+    fn is_settled(&self, bin: &Bin, around: &[Bin]) -> bool {
         match self.args.max_cpu {
             Some(most) => bin.cpu <= most + CPU_NOISE,
             None => {
                 let limit_ms = f64::from(2 * self.args.target_wait_ms);
-                let least_per_s = SETTLED_SHARE * self.peak.replies_per_s;
-                bin.wait_p99_ms <= limit_ms && bin.accepts_per_s >= least_per_s
+                let accepts_per_s: f64 = around.iter().map(|bin| bin.accepts_per_s).sum();
+                let least_per_s = SETTLED_SHARE * self.peak.replies_per_s * around.len() as f64;
+                bin.wait_p99_ms <= limit_ms && accepts_per_s >= least_per_s
             }
         }
     }
