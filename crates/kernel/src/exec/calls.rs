@@ -7,8 +7,8 @@
 //!
 //! A connection is put into the server's table and the call is answered in two steps. SECCOMP_ADDFD_FLAG_SEND
 //! would do both in one, but marks the call as answered before the server's thread has run: if the process
-//! that answers is killed meanwhile, the connection is not put there, and accept() returns 0 (6.18; seen in
-//! every second kill under load). In two steps, what was put there can be found and answered with later.
+//! that answers is killed meanwhile, the connection is not put there, and accept() returns 0 (6.18; seen in the
+//! first kill under load of each of three runs). In two steps, what was put there can be found and answered with later.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

@@ -1,18 +1,21 @@
 //! The high class in an overloaded listen queue (FINDINGS, section 2): a server of one worker with 1 ms of work
 //! for each connection, and a closed loop of 100 low, 10 middle and 2 high clients.
 //!
-//! Three ways, in turns: the kernel's FIFO; weir's `queue = "priority"`; and class listeners, the best that a
+//! Three ways, in turns: the kernel's FIFO; weir's `queue = "priority"`; a fourth on demand, `weir exec
+//! --order exact`; and class listeners, the best that a
 //! server can do that was written for it: a listening socket for each class, of which the worker always takes
 //! the highest that has a connection.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::{Common, PORT, Share, Spread, Stage, address, config, strict, target, unpoliced};
 use crate::closed_loop::{Demand, Group};
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::plot::lines::{Line, Panel, Picture};
+use crate::program;
 use crate::report::{self, table};
 use crate::server::pool::Occupation;
 use crate::server::{FILE_BYTES, Program, Spec};
@@ -45,6 +48,8 @@ pub enum Way {
     Fifo,
     /// weir's `queue = "priority"`
     Priority,
+    /// A server started with `weir exec --order exact`
+    Exec,
     /// A listening socket for each class
     ClassListeners,
 }
@@ -54,6 +59,7 @@ impl Way {
         match self {
             Way::Fifo => "kernel's FIFO",
             Way::Priority => "weir, priority",
+            Way::Exec => "weir exec, exact",
             Way::ClassListeners => "class listeners",
         }
     }
@@ -123,6 +129,30 @@ fn spec(listeners: u16) -> Spec {
     }
 }
 
+/// The same server with its accept() calls answered. The folder has the config file.
+fn spec_under_exec(weir: Option<&Path>, folder: &Path) -> Result<Spec> {
+    let file = folder.join("weir.toml");
+    let text = config(&strict(), &unpoliced(3));
+    std::fs::write(&file, text).context(format!("cannot write {}", file.display()))?;
+    let weir = weir.map_or_else(|| program::find("weir"), |path| Ok(path.to_path_buf()))?;
+    let lab = program::find("weir-lab")?;
+    let plain = spec(1);
+    let command = format!(
+        "exec {} exec --order exact --config {} -- {} pool --occupation spin --record /dev/null \
+         --port {} --backlog {} --workers 1 --service-us {SERVICE_US} --body-bytes {FILE_BYTES} \
+         --listeners 1",
+        weir.display(),
+        file.display(),
+        lab.display(),
+        plain.port,
+        plain.backlog,
+    );
+    Ok(Spec {
+        program: Program::Command(command),
+        ..plain
+    })
+}
+
 fn groups(way: Way) -> Vec<Group> {
     let group = |(class, clients): (u8, usize)| Group {
         source: address(class),
@@ -138,12 +168,18 @@ fn groups(way: Way) -> Vec<Group> {
 /// Measures all ways in turns; progress goes to stderr.
 pub fn measure(args: &Args) -> Result<Results> {
     let stage = Stage::build(&args.common)?;
+    let folder = tempfile::TempDir::with_prefix("weir-lab-exec-")
+        .context("cannot create a directory for weir exec")?;
     let mut rows: Vec<Row> = Vec::new();
     for round in 1..=args.common.rounds {
         for &way in &args.ways {
             let listeners = if way == Way::ClassListeners { 3 } else { 1 };
             let config = (way == Way::Priority).then(|| config(&strict(), &unpoliced(3)));
-            let classes = stage.point(&spec(listeners), config.as_deref(), &groups(way))?;
+            let spec = match way {
+                Way::Exec => spec_under_exec(args.common.weir.as_deref(), folder.path())?,
+                _ => spec(listeners),
+            };
+            let classes = stage.point(&spec, config.as_deref(), &groups(way))?;
             let row = Row {
                 round,
                 way,
