@@ -224,6 +224,12 @@ impl Bed {
     }
 }
 
+/// What a process does, as ps(1) has it.
+fn state(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
@@ -273,11 +279,16 @@ impl Server {
 
     /// Whether it sleeps in a system call.
     pub fn sleeps(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let state = stat
-            .rsplit_once(") ")
-            .and_then(|(_, rest)| rest.chars().next());
-        state == Some('S')
+        state(self.child.id() as i32) == Some('S')
+    }
+
+    /// Stops it and its children; they accept nobody any more.
+    pub fn stop(&self) {
+        self.signal_all(Signal::SIGSTOP);
+        let mut all = self.workers();
+        all.push(self.child.id() as i32);
+        let stopped = || all.iter().all(|pid| state(*pid) == Some('T'));
+        until(stopped, "the server is stopped");
     }
 
     /// Its child processes.

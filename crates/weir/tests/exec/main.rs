@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 /// 40 low, 20 without a class, 20 gold, in this order, while the server is stopped; the classes (1, 40, 64)
 /// in which it then accepts.
 fn order_of_accepts(server: &mut Server) -> Vec<u8> {
-    server.signal_all(Signal::SIGSTOP);
+    server.stop();
     let sources = [(40, 40), (10, 20), (1, 20)];
     let clients = sources.map(|(third, n)| (0..n).map(|_| connect(third)).collect::<Vec<_>>());
     until(|| bed::waiting() == 80, "80 connections wait");
