@@ -59,7 +59,9 @@
 	X(syn_left_flood, pass, "SYN left to the kernel, which answers with its own SYN cookie: half-open connections hold most places and weir can send none here (MPTCP listener, kernel before 6.9)") \
 	X(syn_unjudged, pass, "SYN passed without a verdict: more listening sockets are busy than weir remembers queues of") \
 	X(syn_dropped_rate, refuse, "SYN dropped: its class is over its rate (over_rate = drop)") \
-	X(syn_reset_rate, refuse, "SYN answered with RST: its class is over its rate (over_rate = rst)")
+	X(syn_reset_rate, refuse, "SYN answered with RST: its class is over its rate (over_rate = rst)") \
+	X(queue_reset_full, refuse, "connection reset while it waited for accept(): the queue is full, and one of higher priority has its place (queue = priority)") \
+	X(queue_reset_limit, refuse, "connection reset while it waited for accept(): more of its class waited than its queue_limit (queue = priority)")
 
 enum verdict {
 #define X(name, kind, text) VERDICT_##name,

@@ -73,6 +73,15 @@ pub struct Listener {
     pub queue_length: u32,
     /// Places in the listen queues.
     pub queue_limit: u32,
+    /// Of those that wait, the ones before the server's own queue (queue = priority).
+    #[serde(default)]
+    pub parked: u32,
+    /// Of those that were parked, how many went to the server so far.
+    #[serde(default)]
+    pub released: u64,
+    /// Of these, how many overtook another.
+    #[serde(default)]
+    pub overtook: u64,
     /// Handshakes under way.
     pub half_open: u32,
     /// Estimated wait in the queue, µs; null while not known.
@@ -116,6 +125,9 @@ pub struct Class {
     /// The controller's limit, connections/s; null: none. The lower of both holds.
     #[serde(default)]
     pub controlled_rate: Option<f64>,
+    /// Its connections that wait before a server's own queue; null: no listener has queue = priority.
+    #[serde(default)]
+    pub waiting: Option<u32>,
     /// Every verdict counter by its name.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,

@@ -199,7 +199,7 @@ fn advice(name: &str) -> Option<&'static str> {
 }
 
 /// One row per verdict; the test `every_verdict_has_advice` holds it complete.
-const ADVICE: [(&str, &str); 22] = [
+const ADVICE: [(&str, &str); 24] = [
     (
         "syn_admitted",
         "The good case: with reserv, a place is kept for this connection until it is accepted.",
@@ -287,6 +287,14 @@ const ADVICE: [(&str, &str); 22] = [
     (
         "syn_reset_rate",
         "More connections of a class came than its rate allows; `weir status` shows which class. A larger burst lets more of them come at once.",
+    ),
+    (
+        "queue_reset_full",
+        "It was the youngest of the lowest priority when one of higher priority came to a full queue. It counts as admitted too: weir itself counts it here, the guard let its SYN in. A longer backlog, or a rate for the higher classes, leaves the lower ones their places.",
+    ),
+    (
+        "queue_reset_limit",
+        "It was the youngest of its class when one more than `queue_limit` waited; it counts as admitted too. `weir status` shows how many of each class wait.",
     ),
 ];
 

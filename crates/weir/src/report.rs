@@ -91,6 +91,15 @@ pub struct ListenerReport {
     /// Why not as asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_way_because: Option<String>,
+    /// Of those that wait, the ones before the server's own queue (queue = priority).
+    #[serde(default)]
+    pub parked: u32,
+    /// Of those that were parked, how many went to the server so far.
+    #[serde(default)]
+    pub released: u64,
+    /// Of these, how many overtook another.
+    #[serde(default)]
+    pub overtook: u64,
     /// Estimated wait in the queue, µs: the longest of the sockets; null while not known.
     pub wait_us: Option<u64>,
     /// The policy in its place, if the one asked for is not possible.
@@ -138,6 +147,9 @@ pub struct ClassReport {
     pub burst: Option<u32>,
     /// The controller's rate; null: it has set none.
     pub controlled_rate: Option<f64>,
+    /// Its connections that wait before a server's own queue; null: no listener has queue = priority.
+    #[serde(default)]
+    pub waiting: Option<u32>,
     /// The verdicts that fell, by name.
     pub counters: BTreeMap<String, u64>,
     /// The other config keys in effect (from, to, …).
@@ -262,6 +274,18 @@ impl ListenerReport {
         if let (Some(policy), Some(because)) = (&self.fallback, &self.fallback_because) {
             lines.push(format!("fallback to {policy}: {because}"));
         }
+        match (self.queue_way.as_str(), &self.queue_way_because) {
+            ("parking", because) => lines.push(format!(
+                "by priority: {} parked, {} released, of these {} overtook another{}",
+                self.parked,
+                self.released,
+                self.overtook,
+                because.as_ref().map_or(String::new(), |b| format!("; {b}")),
+            )),
+            ("fifo", Some(because)) => lines.push(format!("not by priority: {because}")),
+            (way, Some(because)) => lines.push(format!("by priority: {way}: {because}")),
+            _ => {}
+        }
         let counters = counter_table(&self.counters, all);
         if counters.is_empty() {
             lines.push("no verdict yet".to_owned());
@@ -287,6 +311,7 @@ pub fn class_table(classes: &[ClassReport]) -> String {
         ("rate", Right),
         ("burst", Right),
         ("controlled", Right),
+        ("waiting", Right),
         ("admitted", Right),
         ("over rate", Right),
         ("refused", Right),
@@ -319,6 +344,7 @@ impl ClassReport {
             number(self.rate),
             self.burst.map_or("-".to_owned(), |n| n.to_string()),
             number(self.controlled_rate),
+            self.waiting.map_or("-".to_owned(), |n| n.to_string()),
             (count("syn_admitted") + count("cookie_accepted")).to_string(),
             sum(true).to_string(),
             sum(false).to_string(),

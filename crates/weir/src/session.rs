@@ -144,6 +144,7 @@ impl<B: Backend> Session<B> {
         let priority = |l: &&Listener| l.queue == QueueOrder::Priority && l.mode == Mode::Enforce;
         let slots = self.backend.class_slots();
         let limits = |class: &Class| ClassLimits {
+            name: class.name.clone(),
             priority: class.priority,
             queue_limit: class.queue_limit,
         };
@@ -331,7 +332,7 @@ impl<B: Backend> Session<B> {
             None => ("fifo", queue.because),
         };
         let held = exec.map_or(0, |exec| exec.held);
-        let counters = self.backend.counters(&asked.name)?;
+        let counters = self.counters(&asked.name)?;
         let fallback = policy.fallback(&serving);
         let mut settings = settings(asked);
         settings.retain(|key, _| !["name", "address", "mode"].contains(&key.as_str()));
@@ -348,6 +349,9 @@ impl<B: Backend> Session<B> {
             half_open: all.iter().map(|s| s.half_open).sum(),
             queue_way: way.to_owned(),
             queue_way_because: because,
+            parked: queue.waiting.values().sum(),
+            released: queue.released,
+            overtook: queue.overtook,
             wait_us: serving.iter().filter_map(|s| wait_us(s)).max(),
             fallback,
             fallback_because,
@@ -367,12 +371,21 @@ impl<B: Backend> Session<B> {
         serving(listener, &all, sockets)
     }
 
+    /// Counters of a listener: the guard's, and those of its prioritized queue.
+    fn counters(&self, listener: &str) -> Result<Counters> {
+        let mut counters = self.backend.counters(listener)?;
+        if let Some(queue) = self.queues.state(listener) {
+            counters.add(&queue.refused());
+        }
+        Ok(counters)
+    }
+
     /// Name, mode and counters of every listener.
     ///
     /// # Errors
     /// The counters cannot be read.
     pub fn totals(&self) -> Result<Vec<(&Listener, Counters)>> {
-        let total = |p: &'_ Policy| self.backend.counters(&p.asked.name);
+        let total = |p: &'_ Policy| self.counters(&p.asked.name);
         self.policies
             .iter()
             .map(|policy| Ok((&policy.asked, total(policy)?)))
@@ -399,7 +412,10 @@ impl<B: Backend> Session<B> {
     /// Sampled refusals since the last call, a line each.
     pub fn refusals(&mut self) -> Vec<String> {
         match self.backend.events() {
-            Ok(events) => events.iter().map(refusal_line).collect(),
+            Ok(mut events) => {
+                events.extend(self.queues.examples());
+                events.iter().map(refusal_line).collect()
+            }
             Err(error) => vec![format!("refusals cannot be read: {error}")],
         }
     }

@@ -4,15 +4,17 @@
 #[allow(dead_code, reason = "the other tests use the rest of it")]
 mod common;
 
+use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::Folder;
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
+use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrIn};
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -50,6 +52,10 @@ impl Drop for Bed {
 
 /// `None` without root; says so. The server listens before weir comes.
 fn bed(name: &str) -> Option<(TcpListener, Bed)> {
+    bed_with(name, CONFIG, 128)
+}
+
+fn bed_with(name: &str, config: &str, backlog: i32) -> Option<(TcpListener, Bed)> {
     if let Err(errno) = unshare(CloneFlags::CLONE_NEWNET) {
         println!("SKIP: no network namespace of its own: {errno}");
         return None;
@@ -59,9 +65,10 @@ fn bed(name: &str) -> Option<(TcpListener, Bed)> {
         .status();
     assert!(up.unwrap().success());
     let server = TcpListener::bind("127.0.0.1:8080").unwrap();
+    socket::listen(&server, Backlog::new(backlog).unwrap()).unwrap();
     server.set_nonblocking(true).unwrap();
     let folder = Folder::new(name);
-    folder.write_config(CONFIG);
+    folder.write_config(config);
     let file = folder.config();
     let weir = folder
         .command(&format!("run --config {}", file.display()))
@@ -82,6 +89,15 @@ impl Bed {
         self.until(|listener| listener["queue_length"] == n);
     }
 
+    /// Those before the server's own queue, as the thread that releases them knows them.
+    fn until_parked(&self, n: u64) {
+        self.until(|listener| listener["parked"] == n);
+    }
+
+    fn until_counted(&self, verdict: &str, n: u64) {
+        self.until(|listener| listener["counters"][verdict] == n);
+    }
+
     /// A weir that is loading its programs does not answer yet.
     fn until(&self, wanted: impl Fn(&Value) -> bool) {
         let end = Instant::now() + PATIENCE;
@@ -98,6 +114,10 @@ impl Bed {
 
 /// A connection from `127.0.THIRD.1`.
 fn connect(third: u8) -> TcpStream {
+    try_connect(third).unwrap()
+}
+
+fn try_connect(third: u8) -> Result<TcpStream, Errno> {
     let fd: OwnedFd = socket::socket(
         AddressFamily::Inet,
         SockType::Stream,
@@ -108,8 +128,28 @@ fn connect(third: u8) -> TcpStream {
     let from = SockaddrIn::new(127, 0, third, 1, 0);
     socket::bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &from).unwrap();
     let to = SockaddrIn::new(127, 0, 0, 1, 8080);
-    socket::connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &to).unwrap();
-    fd.into()
+    socket::connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &to)?;
+    Ok(fd.into())
+}
+
+/// Waits for the end of a connection, which is to be a RST.
+fn assert_reset(mut client: &TcpStream) {
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let end = client.read(&mut [0]).map_err(|e| e.kind());
+    assert_eq!(end, Err(ErrorKind::ConnectionReset));
+}
+
+fn assert_open(mut client: &TcpStream) {
+    client.set_nonblocking(true).unwrap();
+    let end = client.read(&mut [0]).map_err(|e| e.kind());
+    assert_eq!(end, Err(ErrorKind::WouldBlock));
+}
+
+fn addresses<'a>(clients: impl IntoIterator<Item = &'a TcpStream>) -> Vec<SocketAddr> {
+    clients
+        .into_iter()
+        .map(|c| c.local_addr().unwrap())
+        .collect()
 }
 
 fn accepted(server: &TcpListener) -> SocketAddr {
@@ -132,6 +172,7 @@ fn the_server_accepts_the_higher_class_first_and_only_who_was_in_its_queue_alrea
         clients.extend((0..20).map(|_| connect(third)));
     }
     bed.until_waiting(60);
+    bed.until_parked(59);
     let order: Vec<u8> = clients
         .iter()
         .map(|_| match accepted(&server) {
@@ -196,4 +237,73 @@ fn a_server_that_restarts_gets_its_port_and_is_parked_for_again() {
     bed.until_waiting(0);
     let _client = connect(1);
     accepted(&server);
+}
+
+#[test]
+fn in_a_full_queue_the_youngest_of_the_lowest_is_reset_for_each_higher_one_and_that_one_is_served()
+{
+    let Some((server, bed)) = bed_with("queue-full", CONFIG, 8) else {
+        return;
+    };
+    let mut low = Vec::new();
+    for n in 1..=8 {
+        low.push(connect(40));
+        bed.until_waiting(n);
+    }
+    assert_eq!(
+        try_connect(40).unwrap_err(),
+        Errno::ECONNREFUSED,
+        "no place for one more of the lowest"
+    );
+    let mut gold = Vec::new();
+    for n in 1..=3 {
+        gold.push(connect(1));
+        bed.until_counted("queue_reset_full", n);
+    }
+    low[5..].iter().for_each(assert_reset);
+    low[..5].iter().for_each(assert_open);
+    bed.until(|listener| {
+        let classes = listener["classes"].as_array().unwrap();
+        let class = |name| classes.iter().find(|class| class["name"] == name).unwrap();
+        let (gold, low) = (class("gold"), class("low"));
+        gold["waiting"] == 3
+            && gold["counters"].get("queue_reset_full").is_none()
+            && low["waiting"] == 4
+            && low["counters"]["queue_reset_full"] == 3
+    });
+    // The first of the low ones was in the server's own queue.
+    let mut expected = addresses(&low[..1]);
+    expected.extend(addresses(&gold));
+    expected.extend(addresses(&low[1..5]));
+    let got: Vec<SocketAddr> = expected.iter().map(|_| accepted(&server)).collect();
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn more_of_a_class_than_its_queue_limit_are_reset_and_the_other_classes_are_not() {
+    let config = format!("{CONFIG}queue_limit = 2\n");
+    let Some((server, bed)) = bed_with("queue-limit", &config, 128) else {
+        return;
+    };
+    // One is in the server's own queue, which is not of weir's order.
+    let low: Vec<TcpStream> = (1..=3)
+        .map(|n| {
+            let client = connect(40);
+            bed.until_waiting(n);
+            client
+        })
+        .collect();
+    bed.until_parked(2);
+    for n in 1..=2 {
+        let over = connect(40);
+        assert_reset(&over);
+        bed.until_counted("queue_reset_limit", n);
+    }
+    let others: Vec<TcpStream> = (0..5).map(|_| connect(10)).collect();
+    bed.until_parked(7);
+    low.iter().chain(&others).for_each(assert_open);
+    bed.until_counted("queue_reset_limit", 2);
+    let expected = addresses(low.iter().chain(&others));
+    let got: Vec<SocketAddr> = expected.iter().map(|_| accepted(&server)).collect();
+    assert_eq!(got, expected);
 }

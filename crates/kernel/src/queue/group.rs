@@ -1,7 +1,7 @@
 //! The parking listeners beside one server's sockets.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use nix::unistd::{Uid, fchown};
 
 use super::options::{self, Options, set_number};
 use super::table::{Table, now_ns};
-use super::{PARKED, Queue, SERVERS, SLOTS, Slot, failed, owner};
+use super::{Ends, PARKED, Queue, SERVERS, SLOTS, Slot, failed, owner};
 use crate::error::{Error, Result, of_libbpf};
 use crate::listeners::ListenSocket;
 
@@ -232,24 +232,16 @@ impl Group {
     }
 
     /// See [`Queue::reset`].
-    pub fn reset(&mut self, slot: Slot, table: &Table) -> Result<bool> {
+    pub fn reset(&mut self, slot: Slot, table: &Table) -> Result<Option<Ends>> {
         let Some(parking) = self.slots.get(&slot.number) else {
-            return Ok(false);
+            return Ok(None);
         };
-        // SAFETY: accept4(2) with no address to fill in.
-        let fd = unsafe {
-            libc::accept4(
-                parking.fd.as_raw_fd(),
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                libc::SOCK_CLOEXEC,
-            )
+        let Ok(fd) = nix::sys::socket::accept4(parking.fd.as_raw_fd(), SockFlag::SOCK_CLOEXEC)
+        else {
+            return Ok(None);
         };
-        if fd < 0 {
-            return Ok(false);
-        }
         // SAFETY: a new descriptor of ours.
-        let connection = unsafe { OwnedFd::from_raw_fd(fd) };
+        let connection = TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
         let linger = libc::linger {
             l_onoff: 1,
             l_linger: 0,
@@ -257,7 +249,15 @@ impl Group {
         nix::sys::socket::setsockopt(&connection, nix::sys::socket::sockopt::Linger, &linger)
             .map_err(|e| failed("reset a parked connection", e))?;
         table.give_back(slot);
-        Ok(true)
+        // The client may have reset it itself by now.
+        let ends = connection.peer_addr().and_then(|source| {
+            let destination = connection.local_addr()?;
+            Ok(Ends {
+                source,
+                destination,
+            })
+        });
+        Ok(ends.ok())
     }
 
     /// Gives slots back whose connection never came. Call after `queue_look` with `sweep`.

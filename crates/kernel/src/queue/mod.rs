@@ -11,6 +11,7 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,15 @@ pub struct Taken {
     pub class: u32,
     /// Priority of its class, 1 to 64.
     pub priority: u8,
+}
+
+/// The two ends of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// The client's.
+    pub source: SocketAddr,
+    /// The server's.
+    pub destination: SocketAddr,
 }
 
 /// A server's queue.
@@ -343,11 +353,11 @@ impl Queue {
         }
     }
 
-    /// Resets the connection that came to this slot first. Returns whether there was one.
-    pub fn reset(&mut self, slot: Slot) -> Result<bool> {
+    /// Resets the connection that came to this slot first. Returns its ends; `None`: there was none.
+    pub fn reset(&mut self, slot: Slot) -> Result<Option<Ends>> {
         match self.groups.get_mut(&slot.group) {
             Some(group) => group.reset(slot, &self.table),
-            None => Ok(false),
+            None => Ok(None),
         }
     }
 

@@ -37,7 +37,32 @@ pub fn text(listeners: &[ListenerReport], classes: &[ClassReport]) -> String {
         }
         registry.register(row.name, row.text, family);
     }
-    let queues: [Figure<ListenerReport, f64>; 4] = [
+    let ever: [Figure<ListenerReport, u64>; 2] = [
+        (
+            "released",
+            "parked connections that went to the server (queue = priority)",
+            |l| l.released,
+        ),
+        (
+            "overtook",
+            "released connections that overtook another one",
+            |l| l.overtook,
+        ),
+    ];
+    for (name, help, value) in ever {
+        let family = Family::<OfListener, Count>::default();
+        for listener in listeners {
+            let count = family.get_or_create(&of_listener(listener));
+            count.inc_by(value(listener));
+        }
+        registry.register(name, help, family);
+    }
+    let queues: [Figure<ListenerReport, f64>; 5] = [
+        (
+            "parked",
+            "connections that wait before the server's own queue (queue = priority)",
+            |l| l.parked.into(),
+        ),
         ("queue_length", "connections that wait for accept()", |l| {
             l.queue_length.into()
         }),
@@ -74,7 +99,8 @@ fn add_classes(registry: &mut Registry, classes: &[ClassReport]) {
     let of = |class: &ClassReport| OfClass {
         class: class.name.clone(),
     };
-    for row in VERDICTS.iter().filter(|row| row.name.starts_with("syn_")) {
+    let of_classes = |name: &str| name.starts_with("syn_") || name.starts_with("queue_");
+    for row in VERDICTS.iter().filter(|row| of_classes(row.name)) {
         let family = Family::<OfClass, Count>::default();
         for class in classes {
             let value = class.counters.get(row.name).copied().unwrap_or(0);
@@ -82,7 +108,12 @@ fn add_classes(registry: &mut Registry, classes: &[ClassReport]) {
         }
         registry.register(format!("class_{}", row.name), row.text, family);
     }
-    let rates: [Figure<ClassReport, Option<f64>>; 2] = [
+    let figures: [Figure<ClassReport, Option<f64>>; 3] = [
+        (
+            "class_waiting",
+            "connections that wait before a server's own queue (queue = priority)",
+            |c| c.waiting.map(f64::from),
+        ),
         (
             "class_rate",
             "connections/s that may come by the operator",
@@ -94,12 +125,12 @@ fn add_classes(registry: &mut Registry, classes: &[ClassReport]) {
             |c| c.controlled_rate,
         ),
     ];
-    for (name, help, value) in rates {
+    for (name, help, value) in figures {
         let family = Family::<OfClass, Level>::default();
         for class in classes {
-            // A class without a limit has no such figure.
-            if let Some(rate) = value(class) {
-                family.get_or_create(&of(class)).set(rate);
+            // A class without a limit, or without a queue, has no such figure.
+            if let Some(value) = value(class) {
+                family.get_or_create(&of(class)).set(value);
             }
         }
         registry.register(name, help, family);
@@ -122,6 +153,8 @@ mod tests {
         let other = ClassReport {
             name: "other".into(),
             controlled_rate: Some(1200.0),
+            waiting: Some(4),
+            counters: [("queue_reset_full".to_owned(), 2)].into(),
             ..ClassReport::default()
         };
         let text = text(&[web], &[other]);
@@ -129,6 +162,8 @@ mod tests {
             "weir_syn_admitted_total{listener=\"web\"} 7",
             "weir_queue_length{listener=\"web\"} 3.0",
             "weir_wait_seconds{listener=\"web\"} 0.02",
+            "weir_class_waiting{class=\"other\"} 4.0",
+            "weir_class_queue_reset_full_total{class=\"other\"} 2",
             "weir_class_controlled_rate{class=\"other\"} 1200.0",
             "# EOF",
         ] {

@@ -15,6 +15,10 @@ use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use weir_core::listener::Listener;
+use weir_core::verdict::Counters;
+#[cfg(doc)]
+use weir_core::verdict::Verdict;
+use weir_kernel::Event;
 use weir_kernel::queue::QueueMaps;
 
 use crate::failure::{Failure, Result};
@@ -30,13 +34,15 @@ pub struct Wanted {
     pub counters: u16,
     /// Inodes of sockets for which `weir exec` answers: nothing is parked for them.
     pub exec: BTreeSet<u64>,
-    /// Its classes by slot: priority, and how many may wait.
+    /// Its classes by slot, without `other`.
     pub classes: BTreeMap<u32, ClassLimits>,
 }
 
 /// What the queue has to know of a class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassLimits {
+    /// Its name.
+    pub name: String,
     /// 1 (the highest) to 64.
     pub priority: u8,
     /// How many of its connections may wait; `None`: as many as the queue holds.
@@ -50,11 +56,12 @@ pub struct QueueState {
     pub parking: bool,
     /// Why not, or why not for all of its sockets.
     pub because: Option<String>,
-    /// Connections parked now, by class slot.
-    pub waiting: BTreeMap<u32, u32>,
-    /// Connections reset because a full queue was needed for higher ones, ever, by class slot.
-    pub displaced: BTreeMap<u32, u64>,
-    /// Connections released so far.
+    /// Connections parked now, by class. Those in the server's own queue are not among them.
+    pub waiting: BTreeMap<String, u32>,
+    /// Connections reset while they waited, ever, by class: [`Verdict::QueueResetFull`] and
+    /// [`Verdict::QueueResetLimit`].
+    pub refused: BTreeMap<String, Counters>,
+    /// Connections that went from a parking listener to the server, ever.
     pub released: u64,
     /// Of these, those that overtook another.
     pub overtook: u64,
@@ -76,6 +83,8 @@ struct Notes {
     pending: bool,
     /// By listener name.
     states: BTreeMap<String, QueueState>,
+    /// Examples of what was reset since they were asked for last; at most [`EXAMPLES`].
+    examples: Vec<Event>,
     /// Whether the thread is to end.
     ends: bool,
 }
@@ -151,6 +160,43 @@ impl Queues {
         let running = self.running.as_ref()?;
         running.shared.lock().states.get(listener).cloned()
     }
+
+    /// Connections that were reset while they waited, by class, on all listeners.
+    pub fn refused(&self) -> BTreeMap<String, Counters> {
+        let mut sums: BTreeMap<String, Counters> = BTreeMap::new();
+        if let Some(running) = &self.running {
+            let shared = running.shared.lock();
+            for (class, counters) in shared.states.values().flat_map(|s| &s.refused) {
+                sums.entry(class.clone()).or_default().add(counters);
+            }
+        }
+        sums
+    }
+
+    /// Connections of a class that wait, on all listeners; `None`: nothing is parked anywhere.
+    pub fn waiting_of(&self, class: &str) -> Option<u32> {
+        let shared = self.running.as_ref()?.shared.lock();
+        let mut parking = shared.states.values().filter(|s| s.parking).peekable();
+        parking.peek()?;
+        Some(parking.filter_map(|s| s.waiting.get(class)).sum())
+    }
+
+    /// Examples of connections that were reset while they waited, since the last call.
+    pub fn examples(&self) -> Vec<Event> {
+        match &self.running {
+            Some(running) => std::mem::take(&mut running.shared.lock().examples),
+            None => Vec::new(),
+        }
+    }
+}
+
+impl QueueState {
+    /// All that was reset while it waited.
+    pub fn refused(&self) -> Counters {
+        let mut sum = Counters::default();
+        self.refused.values().for_each(|counters| sum.add(counters));
+        sum
+    }
 }
 
 impl Running {
@@ -194,5 +240,7 @@ impl Drop for Running {
 
 /// The programs of the queue are loaded and the servers' sockets found in far less on a busy machine.
 const OBEYED_WITHIN: Duration = Duration::from_secs(10);
+/// As many examples of resets are kept for who asks; the counters count.
+const EXAMPLES: usize = 20;
 /// How often the thread says that it lives, and looks for parking listeners to be given back.
 const HEARTBEAT: Duration = Duration::from_millis(250);

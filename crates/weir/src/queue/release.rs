@@ -9,12 +9,14 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::EventFd;
-use weir_core::queue::{Depth, Order, Pace};
+use weir_core::class::OTHER;
+use weir_core::queue::{Depth, Order, Pace, Waiting};
+use weir_core::verdict::Verdict;
 use weir_kernel::ListenSocket;
 use weir_kernel::queue::{Event, Queue, QueueMaps, ServerQueue, Slot, hasten_this_thread};
 
 use super::address::{groups, identity};
-use super::{ClassLimits, HEARTBEAT, QueueState, Shared, Wanted};
+use super::{ClassLimits, EXAMPLES, HEARTBEAT, QueueState, Shared, Wanted};
 
 /// For how long each look promises to release: longer than any pause of this thread that is not a fault.
 const ALIVE: Duration = Duration::from_secs(1);
@@ -39,6 +41,7 @@ pub fn run(maps: QueueMaps, shared: &Shared, bell: &EventFd) {
         wanted: Vec::new(),
         parked: BTreeMap::new(),
         states: BTreeMap::new(),
+        examples: Vec::new(),
         scan_at: None,
     };
     releaser.run(shared, bell);
@@ -79,6 +82,7 @@ struct Releaser {
     /// By group number.
     parked: BTreeMap<u32, Parked>,
     states: BTreeMap<String, QueueState>,
+    examples: Vec<weir_kernel::Event>,
     /// When to read the listening sockets again.
     scan_at: Option<Instant>,
 }
@@ -246,7 +250,15 @@ impl Releaser {
             .iter()
             .map(|w| w.listener.name.clone())
             .collect();
-        self.states.retain(|name, _| names.contains(name));
+        // What was counted stays, as the guard's counters do.
+        for (name, state) in &mut self.states {
+            if !names.contains(name) {
+                *state = QueueState {
+                    refused: std::mem::take(&mut state.refused),
+                    ..QueueState::default()
+                };
+            }
+        }
         for name in names {
             let parking = self.parked.values().any(|p| p.listener == name);
             let because = refused.get(&name).cloned();
@@ -331,7 +343,9 @@ impl Releaser {
             let now = Queue::now();
             for (&number, parked) in &mut self.parked {
                 let state = self.states.entry(parked.listener.clone()).or_default();
-                parked.step(&mut self.queue, number, now, state)?;
+                let shed = parked.step(&mut self.queue, number, now, state)?;
+                let room = EXAMPLES.saturating_sub(self.examples.len());
+                self.examples.extend(shed.into_iter().take(room));
             }
         }
         Ok(())
@@ -346,11 +360,21 @@ impl Releaser {
                 continue;
             };
             for (class, n) in parked.order.by_class() {
-                *state.waiting.entry(*class).or_default() += *n as u32;
+                let name = parked.class_name(*class).to_owned();
+                *state.waiting.entry(name).or_default() += *n as u32;
             }
         }
+        let mut notes = shared.lock();
+        notes.examples.append(&mut self.examples);
+        notes.examples.truncate(EXAMPLES);
+        drop(notes);
         shared.answer(self.states.clone());
     }
+}
+
+/// Connections in the servers' own queues.
+fn length(servers: &[ServerQueue]) -> u32 {
+    servers.iter().map(|s| s.length).sum()
 }
 
 impl Parked {
@@ -360,11 +384,10 @@ impl Parked {
         group: u32,
         now: Duration,
         state: &mut QueueState,
-    ) -> weir_kernel::Result<()> {
+    ) -> weir_kernel::Result<Vec<weir_kernel::Event>> {
         let mut servers: Vec<ServerQueue> = queue.servers(group);
         servers.retain(|server| server.listening);
         let waited = !self.order.is_empty();
-        let length = |servers: &[ServerQueue]| servers.iter().map(|s| s.length).sum::<u32>();
         self.pace
             .took(self.left.saturating_sub(length(&servers)), now);
         if waited && let Some(shortest) = servers.iter().map(|s| s.length).min() {
@@ -375,9 +398,8 @@ impl Parked {
             self.fill(queue, &mut servers, now, state)?;
             self.full = true;
         }
-        let inside = length(&servers);
-        self.left = inside;
-        self.shed(queue, inside, state)?;
+        self.left = length(&servers);
+        let shed = self.shed(queue, &servers, now, state)?;
         if self.order.is_empty() {
             // A server that has nobody to take says nothing of its pace.
             self.pace = Pace::default();
@@ -387,7 +409,12 @@ impl Parked {
             false => PARK,
         };
         queue.renew(group, ALIVE, waited.then_some(park), self.depth.get());
-        queue.grow(group, !self.order.is_empty())
+        queue.grow(group, !self.order.is_empty())?;
+        Ok(shed)
+    }
+
+    fn class_name(&self, slot: u32) -> &str {
+        self.classes.get(&slot).map_or(OTHER, |class| &class.name)
     }
 
     /// Fills the servers' queues up to the depth.
@@ -415,33 +442,52 @@ impl Parked {
         Ok(())
     }
 
-    /// Resets the youngest of the lowest while more wait than the queue holds.
+    /// Resets the youngest of the lowest while more wait than the queue holds, and the youngest of a class
+    /// of which more wait than may. Returns who that was.
     fn shed(
         &mut self,
         queue: &mut Queue,
-        inside: u32,
+        servers: &[ServerQueue],
+        now: Duration,
         state: &mut QueueState,
-    ) -> weir_kernel::Result<()> {
-        let over_limit = |order: &Order<Slot>, classes: &BTreeMap<u32, ClassLimits>| {
-            order.by_class().iter().find_map(|(class, n)| {
-                let limit = classes.get(class)?.queue_limit?;
-                (*n > limit as usize).then_some(*class)
-            })
-        };
-        loop {
-            let full = self.order.len() as u32 + inside > self.limit.max(1);
-            let shed = match over_limit(&self.order, &self.classes) {
-                Some(class) => self.order.shed_of(class),
-                None if full => self.order.shed(),
-                None => return Ok(()),
-            };
-            let Some(shed) = shed else {
-                return Ok(());
-            };
+    ) -> weir_kernel::Result<Vec<weir_kernel::Event>> {
+        let mut examples = Vec::new();
+        let inside = length(servers);
+        while let Some((verdict, shed)) = self.next_to_shed(inside) {
             self.inside.remove(&shed.item);
-            if queue.reset(shed.item)? {
-                *state.displaced.entry(shed.class).or_default() += 1;
-            }
+            let Some(ends) = queue.reset(shed.item)? else {
+                continue;
+            };
+            let class = self.class_name(shed.class).to_owned();
+            state.refused.entry(class.clone()).or_default().0[verdict as usize] += 1;
+            examples.push(weir_kernel::Event {
+                listener: self.listener.clone(),
+                class: Some(class),
+                verdict,
+                source: ends.source,
+                destination: ends.destination,
+                queue_length: self.order.len() as u32 + inside,
+                half_open: servers.iter().map(|s| s.half_open).sum(),
+                queue_limit: self.limit,
+                wait: now.saturating_sub(shed.since),
+                observe: false,
+            });
         }
+        Ok(examples)
+    }
+
+    /// Takes out who is to be reset next, with the reason.
+    fn next_to_shed(&mut self, inside: u32) -> Option<(Verdict, Waiting<Slot>)> {
+        let over_limit = self.order.by_class().iter().find_map(|(class, n)| {
+            let limit = self.classes.get(class)?.queue_limit?;
+            (*n > limit as usize).then_some(*class)
+        });
+        if let Some(class) = over_limit {
+            return Some((Verdict::QueueResetLimit, self.order.shed_of(class)?));
+        }
+        if self.order.len() as u32 + inside <= self.limit.max(1) {
+            return None;
+        }
+        Some((Verdict::QueueResetFull, self.order.shed()?))
     }
 }

@@ -186,11 +186,12 @@ impl<B: Backend> Session<B> {
     }
 
     fn reports<'a>(&self, classes: impl Iterator<Item = &'a Class>) -> Result<Vec<ClassReport>> {
-        let counters = self.backend.class_counters()?;
+        let counters = self.class_counters()?;
         let of = |name: &str, priority| ClassReport {
             name: name.to_owned(),
             priority,
             controlled_rate: self.classes.controlled_rate(name),
+            waiting: self.queues.waiting_of(name),
             counters: counters
                 .get(name)
                 .map(counters_that_fell)

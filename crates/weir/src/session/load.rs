@@ -24,7 +24,7 @@ impl<B: Backend> Session<B> {
         let load = |policy: &Policy| {
             let name = &policy.asked.name;
             let serving = self.serving(&policy.asked, &sockets);
-            let counters = self.backend.counters(name)?;
+            let counters = self.counters(name)?;
             Ok(listener_reading(name, &serving, &counters))
         };
         self.policies.iter().map(load).collect()
@@ -35,7 +35,14 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// The kernel half cannot be read.
     pub fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
-        Ok(self.backend.class_counters()?)
+        let mut counters = self.backend.class_counters()?;
+        for (class, reset) in self.queues.refused() {
+            // A class may have gone since.
+            if let Some(counters) = counters.get_mut(&class) {
+                counters.add(&reset);
+            }
+        }
+        Ok(counters)
     }
 
     /// The ports under guard.
