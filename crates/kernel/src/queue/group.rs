@@ -261,12 +261,12 @@ impl Group {
     }
 
     /// Gives slots back whose connection never came. Call after `queue_look` with `sweep`.
-    pub fn sweep(&mut self, group: u32, table: &Table) {
-        let now = now_ns();
+    /// `looked_ns`: before that look. By now, on a busy machine, what it saw may be old.
+    pub fn sweep(&mut self, group: u32, table: &Table, looked_ns: u64) {
         for &number in self.slots.keys() {
             let slot = Slot { group, number };
             let (taken_ns, holds) = table.taken_since(slot);
-            if taken_ns != 0 && holds == 0 && now > taken_ns + NEVER_CAME_NS {
+            if taken_ns != 0 && holds == 0 && looked_ns > taken_ns + NEVER_CAME_NS {
                 table.give_back(slot);
             }
         }

@@ -249,10 +249,11 @@ impl Queue {
     /// Reads the server's queues anew; with `sweep` also gives parking listeners back whose connection
     /// never came.
     pub fn look(&mut self, sweep: bool) -> Result<()> {
+        let before = table::now_ns();
         self.look_at(sweep)?;
         if sweep {
             for (number, group) in &mut self.groups {
-                group.sweep(*number, &self.table);
+                group.sweep(*number, &self.table, before);
             }
             self.forget_retired();
         }
