@@ -172,6 +172,7 @@ fn the_server_accepts_the_higher_class_first_and_only_who_was_in_its_queue_alrea
         clients.extend((0..20).map(|_| connect(third)));
     }
     bed.until_waiting(60);
+    bed.until_parked(59);
     let order: Vec<u8> = clients
         .iter()
         .map(|_| match accepted(&server) {

@@ -15,7 +15,7 @@ use nix::sys::socket::{
 use nix::unistd::{Uid, fchown};
 
 use super::options::{self, Options, set_number};
-use super::table::{Table, now_ns};
+use super::table::Table;
 use super::{Ends, PARKED, Queue, SERVERS, SLOTS, Slot, failed, owner};
 use crate::error::{Error, Result, of_libbpf};
 use crate::listeners::ListenSocket;
