@@ -155,15 +155,25 @@ impl Group {
     /// See [`Queue::grow`].
     pub fn grow(&mut self, queue: &mut Queue, group: u32, busy: bool) -> Result<()> {
         let least = if busy { FREE_BUSY } else { FREE_LEAST };
-        let missing = least.saturating_sub(queue.table.free(group)).min(STEP);
-        let open = self.slots.len() as u32;
-        for number in open..(open + missing).min(self.most) {
+        let room = self.most.saturating_sub(self.slots.len() as u32);
+        let missing = least.saturating_sub(queue.table.free(group));
+        let missing = missing.min(STEP).min(room);
+        let unused = (0..self.most).filter(|number| !self.slots.contains_key(number));
+        let unused: Vec<u32> = unused.take(missing as usize).collect();
+        for number in unused {
             self.open(queue, Slot { group, number })?;
         }
         Ok(())
     }
 
     fn open(&mut self, queue: &mut Queue, slot: Slot) -> Result<()> {
+        let socket = self.listen(queue, slot)?;
+        queue.table.open(slot, socket);
+        Ok(())
+    }
+
+    /// Makes the slot's parking listener. Returns its kernel address.
+    fn listen(&mut self, queue: &mut Queue, slot: Slot) -> Result<u64> {
         let fd = self.model.make()?;
         let inode = nix::sys::stat::fstat(&fd)
             .map_err(|e| failed("look at a parking listener", e))?
@@ -207,27 +217,33 @@ impl Group {
                 EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token),
             )
             .map_err(|e| failed("wait for parked connections", e))?;
-        queue.table.open(slot, socket);
         self.slots.insert(slot.number, Parking { fd, socket });
-        Ok(())
+        Ok(socket)
     }
 
     /// See [`Queue::release`].
-    pub fn release(
-        &mut self,
-        slot: Slot,
-        slot_socks: &libbpf_rs::MapMut<'_>,
-        table: &Table,
-    ) -> Result<()> {
-        let Some(parking) = self.slots.get(&slot.number) else {
+    ///
+    /// The slot gets a new socket. listen() on the old one would cost less on an idle port, but it would
+    /// compare that socket, which its SO_REUSEPORT group still knows for the migration, with every other
+    /// on the port, TIME-WAIT ones too (inet_csk_bind_conflict), and hold the lock that each new
+    /// connection needs: tens of thousands of closed connections had a busy server lose half of its
+    /// accepts. A new socket is not compared (sk_reuseport_match).
+    pub fn release(&mut self, queue: &mut Queue, slot: Slot) -> Result<()> {
+        let Some(parking) = self.slots.remove(&slot.number) else {
             return Ok(());
         };
-        let fd = parking.fd.as_fd();
         let what = "release a parked connection";
-        shutdown(fd.as_raw_fd(), Shutdown::Read).map_err(|e| failed(what, e))?;
-        listen(&parking.fd, self.model.backlog()).map_err(|e| failed(what, e))?;
-        enter_slot(slot_socks, slot, fd).map_err(of_libbpf(what))?;
-        table.give_back(slot);
+        // The program must know it until the kernel has migrated what waits in it.
+        shutdown(parking.fd.as_raw_fd(), Shutdown::Read).map_err(|e| failed(what, e))?;
+        let _ = queue
+            .skel
+            .maps
+            .group_of
+            .delete(&parking.socket.to_ne_bytes());
+        // Before the new one is made, which may have its address.
+        drop(parking);
+        let socket = self.listen(queue, slot)?;
+        queue.table.give_back_with(slot, socket);
         Ok(())
     }
 

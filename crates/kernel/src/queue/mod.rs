@@ -342,16 +342,7 @@ impl Queue {
 
     /// Hands what waits in this slot to the server.
     pub fn release(&mut self, slot: Slot) -> Result<()> {
-        let Queue {
-            groups,
-            skel,
-            table,
-            ..
-        } = self;
-        match groups.get_mut(&slot.group) {
-            Some(group) => group.release(slot, &skel.maps.slot_socks, table),
-            None => Ok(()),
-        }
+        self.with_group(slot.group, |group, queue| group.release(queue, slot))
     }
 
     /// Resets the connection that came to this slot first. Returns its ends; `None`: there was none.
@@ -365,12 +356,21 @@ impl Queue {
     /// Sees to it that enough parking listeners are free, as long as there are fewer than the server has
     /// places. More if `busy`: then they are about to be used.
     pub fn grow(&mut self, group: u32, busy: bool) -> Result<()> {
-        let Some(mut g) = self.groups.remove(&group) else {
+        self.with_group(group, |g, queue| g.grow(queue, group, busy))
+    }
+
+    /// Has a group, if there is one, do something that needs the rest of the queue too.
+    fn with_group(
+        &mut self,
+        number: u32,
+        act: impl FnOnce(&mut Group, &mut Queue) -> Result<()>,
+    ) -> Result<()> {
+        let Some(mut group) = self.groups.remove(&number) else {
             return Ok(());
         };
-        let grown = g.grow(self, group, busy);
-        self.groups.insert(group, g);
-        grown
+        let done = act(&mut group, self);
+        self.groups.insert(number, group);
+        done
     }
 }
 

@@ -144,6 +144,16 @@ impl Table {
         }
     }
 
+    /// The same, with another parking listener.
+    pub fn give_back_with(&self, slot: Slot, socket: u64) {
+        let g = self.group(slot.group);
+        // SAFETY: an aligned field inside the mapping, which the programs only read.
+        unsafe {
+            addr_of_mut!((*g).slot[slot.number as usize].socket).write_volatile(socket);
+        }
+        self.give_back(slot);
+    }
+
     fn free_again(&self, slot: Slot) {
         let g = self.group(slot.group);
         // SAFETY: inside the mapping. The programs read an entry only between head and tail, and there
