@@ -3,6 +3,8 @@
 //! The servers wait and do not compute, so a busy machine changes little; bounds are far from what a quiet
 //! machine shows (experiments/vtfm01), and near enough that a mechanism which does nothing fails them.
 
+mod classes;
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;

@@ -1,0 +1,59 @@
+//! What the prioritized listen queue gives the high class, and what gives the low ones something back.
+
+use weir_lab::experiments::vtfm01::police_high::{self, Summary};
+use weir_lab::experiments::vtfm01::preferred::{self, Protection};
+use weir_lab::experiments::vtfm01::priorities::{self, Order};
+
+use crate::{can_run, weir};
+
+#[test]
+fn priority_alone_gives_the_preferred_client_its_throughput_back() {
+    if !can_run() {
+        return;
+    }
+    let results = preferred::measure(&preferred::short(&[Protection::Priority], weir())).unwrap();
+    let kept = results.least_kept(Protection::Priority);
+    assert!(kept > 0.8, "kept {kept:.2}: {results:#?}");
+    let greedy = results.rows[0].greedy.replies_per_s;
+    assert!(
+        greedy > 0.4 * results.capacity_per_s,
+        "what is left is theirs: {results:#?}"
+    );
+}
+
+#[test]
+fn strict_priority_starves_the_low_class_and_ageing_does_not() {
+    if !can_run() {
+        return;
+    }
+    let args = priorities::short(&[Order::Strict, Order::Ageing], weir());
+    let results = priorities::measure(&args).unwrap();
+    let strict = results.fullest(Order::Strict).unwrap();
+    assert!(
+        strict.of_alone.median > 0.8,
+        "the high class is unharmed: {results:#?}"
+    );
+    let [high, _, low] = strict.replies_per_s.map(|share| share.median);
+    assert!(low < 0.05 * high, "{results:#?}");
+    let ageing = results.fullest(Order::Ageing).unwrap();
+    let [high, _, low] = ageing.replies_per_s.map(|share| share.median);
+    assert!(low > 0.1 * high, "{results:#?}");
+}
+
+#[test]
+fn policing_the_high_class_brings_the_low_ones_back() {
+    if !can_run() {
+        return;
+    }
+    let results = police_high::measure(&police_high::short(weir())).unwrap();
+    let [unpoliced, policed] = &results.summaries[..] else {
+        panic!("two rates: {results:#?}");
+    };
+    let of_capacity = |summary: &Summary, class: usize| {
+        summary.replies_per_s[class].median / results.capacity_per_s
+    };
+    assert!(of_capacity(unpoliced, 1) < 0.2, "{results:#?}");
+    assert!(of_capacity(policed, 1) > 0.25, "{results:#?}");
+    let high = policed.replies_per_s[0].median;
+    assert!(high < 1.1 * policed.rate_per_s, "{results:#?}");
+}
