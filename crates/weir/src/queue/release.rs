@@ -401,8 +401,10 @@ impl Parked {
         self.left = length(&servers);
         let shed = self.shed(queue, &servers, now, state)?;
         if self.order.is_empty() {
-            // A server that has nobody to take says nothing of its pace.
+            // A server that has nobody to take says nothing of its pace. And a depth that holds all who wait
+            // would never be found too deep: nobody would be parked, and nobody looks.
             self.pace = Pace::default();
+            self.depth = Depth::default();
         }
         let park = match self.order.is_empty() {
             true => Duration::ZERO,
