@@ -1,5 +1,7 @@
 //! What the prioritized listen queue gives the high class, and what gives the low ones something back.
 
+use weir_lab::experiments::vtfm01::order::{self, Queue};
+use weir_lab::experiments::vtfm01::overload;
 use weir_lab::experiments::vtfm01::police_high::{self, Summary};
 use weir_lab::experiments::vtfm01::preferred::{self, Protection};
 use weir_lab::experiments::vtfm01::priorities::{self, Order};
@@ -56,4 +58,32 @@ fn policing_the_high_class_brings_the_low_ones_back() {
     assert!(of_capacity(policed, 1) > 0.25, "{results:#?}");
     let high = policed.replies_per_s[0].median;
     assert!(high < 1.1 * policed.rate_per_s, "{results:#?}");
+}
+
+#[test]
+fn a_stopped_server_accepts_the_highest_class_first() {
+    if !can_run() {
+        return;
+    }
+    let args = order::Args {
+        queues: vec![Queue::Priority],
+        ..order::short(weir())
+    };
+    let row = &order::measure(&args).unwrap().rows[0];
+    // Only what the server's own queue held already can be out of order.
+    assert!(row.out_of_order <= 2, "{row:?}");
+}
+
+#[test]
+fn the_high_class_waits_hardly_longer_than_with_class_listeners() {
+    if !can_run() {
+        return;
+    }
+    let results = overload::measure(&overload::short(weir())).unwrap();
+    let priority = results.priority().unwrap();
+    assert!(
+        priority.high_p50_of_class_listeners.median < 4.0,
+        "{results:#?}"
+    );
+    assert!(priority.accepts_of_fifo.median > 0.5, "{results:#?}");
 }
