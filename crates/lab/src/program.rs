@@ -1,7 +1,7 @@
 //! The project's own programs: where they are, and one that runs beside the experiment.
 
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -11,6 +11,26 @@ use crate::error::{Context, Error, Result};
 
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
+
+/// As [`find`], for tests: built by cargo, in the profile of the caller, if it has not been built yet.
+///
+/// # Errors
+/// cargo cannot build it.
+pub fn find_or_build(package: &str) -> Result<PathBuf> {
+    if let Ok(found) = find(package) {
+        return Ok(found);
+    }
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--package", package]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let status = cargo.status().context("cannot run cargo")?;
+    if !status.success() {
+        return Err(Error::failed(format!("cannot build {package}"), status));
+    }
+    find(package)
+}
 
 /// A program that protects while it runs; killed on drop.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! The API of the real daemon, asked over its socket: by root with the client crate, and by another user,
 //! which a child of this test is.
 
+#[allow(dead_code, reason = "the other tests use the rest of it")]
 mod common;
 
 use std::io::Read;
@@ -9,13 +10,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use weir_client::{ClassSettings, Client, Error};
 
-use common::Folder;
+use common::{Folder, in_namespace};
 
 /// The user of the server that is not root.
 const SERVER_UID: u32 = 65_534;
@@ -60,14 +60,9 @@ struct Bed {
 impl Bed {
     /// `None` without root; says so.
     fn new(name: &str) -> Option<Bed> {
-        if let Err(errno) = unshare(CloneFlags::CLONE_NEWNET) {
-            println!("SKIP: no network namespace of its own: {errno}");
+        if !in_namespace() {
             return None;
         }
-        let up = Command::new("ip")
-            .args(["link", "set", "lo", "up"])
-            .status();
-        assert!(up.unwrap().success());
         let folder = Folder::new(name);
         folder.write_config(CONFIG);
         let command = format!("run --config {}", folder.config().display());
@@ -347,8 +342,7 @@ fn calls_of_the_servers_own_user() {
 
 #[test]
 fn a_socket_for_root_only_lets_nobody_else_in() {
-    if unshare(CloneFlags::CLONE_NEWNET).is_err() {
-        println!("SKIP: no network namespace of its own");
+    if !in_namespace() {
         return;
     }
     let folder = Folder::new("api-root");

@@ -1,6 +1,7 @@
 //! The real command on the real kernel, as root. Each test has a network namespace of its own, which
 //! goes with the test's thread and its children.
 
+#[allow(dead_code, reason = "the other tests use the rest of it")]
 mod common;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -10,13 +11,12 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, sockopt};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use common::Folder;
+use common::{Folder, in_namespace};
 
 const PORT: u16 = 8080;
 /// Places in the test server's listen queue: the kernel takes one connection more than it was told,
@@ -41,11 +41,9 @@ impl Deref for Bed {
 impl Bed {
     /// `None` without root; says so.
     fn new(name: &str) -> Option<Bed> {
-        if let Err(errno) = unshare(CloneFlags::CLONE_NEWNET) {
-            println!("SKIP: no network namespace of its own: {errno}");
+        if !in_namespace() {
             return None;
         }
-        run("ip", &["link", "set", "lo", "up"]);
         let folder = Folder::new(name);
         Some(Bed { folder })
     }

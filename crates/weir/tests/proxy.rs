@@ -1,6 +1,7 @@
 //! `weir proxy` as a service: reload, status, upgrade, stop. Everything is on loopback, and each test
 //! has a runtime directory of its own.
 
+#[allow(dead_code, reason = "the other tests use the rest of it")]
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};

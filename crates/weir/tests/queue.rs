@@ -7,12 +7,11 @@ mod common;
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Stdio};
+use std::time::Instant;
 
-use common::Folder;
+use common::{Folder, PATIENCE, in_namespace};
 use nix::errno::Errno;
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrIn};
 use nix::unistd::Pid;
@@ -36,7 +35,6 @@ name = "low"
 from = "127.0.40.0/24"
 priority = 40
 "#;
-const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Bed {
     folder: Folder,
@@ -56,14 +54,9 @@ fn bed(name: &str) -> Option<(TcpListener, Bed)> {
 }
 
 fn bed_with(name: &str, config: &str, backlog: i32) -> Option<(TcpListener, Bed)> {
-    if let Err(errno) = unshare(CloneFlags::CLONE_NEWNET) {
-        println!("SKIP: no network namespace of its own: {errno}");
+    if !in_namespace() {
         return None;
     }
-    let up = Command::new("ip")
-        .args(["link", "set", "lo", "up"])
-        .status();
-    assert!(up.unwrap().success());
     let server = TcpListener::bind("127.0.0.1:8080").unwrap();
     socket::listen(&server, Backlog::new(backlog).unwrap()).unwrap();
     server.set_nonblocking(true).unwrap();
@@ -98,17 +91,8 @@ impl Bed {
         self.until(|listener| listener["counters"][verdict] == n);
     }
 
-    /// A weir that is loading its programs does not answer yet.
     fn until(&self, wanted: impl Fn(&Value) -> bool) {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let output = self.folder.weir("status --json");
-            let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-            if wanted(&status["listeners"][0]) {
-                return;
-            }
-            assert!(Instant::now() < end, "{status:#}");
-        }
+        self.folder.until(|status| wanted(&status["listeners"][0]));
     }
 }
 

@@ -8,7 +8,6 @@ mod scale;
 mod sockmap;
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::OnceLock;
 
 use weir_lab::netns::{Netns, require_root};
@@ -26,15 +25,5 @@ fn namespace(role: &str) -> Option<Netns> {
 /// The program, built if cargo has not built it beside this test already.
 fn weir() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        if program::find("weir").is_err() {
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo.args(["build", "--package", "weir"]);
-            if !cfg!(debug_assertions) {
-                cargo.arg("--release");
-            }
-            assert!(cargo.status().unwrap().success());
-        }
-        program::find("weir").unwrap()
-    })
+    PROGRAM.get_or_init(|| program::find_or_build("weir").unwrap())
 }

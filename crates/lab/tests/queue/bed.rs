@@ -10,7 +10,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
-use weir_lab::error::Context;
 use weir_lab::netns::Netns;
 use weir_lab::program;
 
@@ -180,15 +179,5 @@ pub fn until<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> Option<T> 
 /// The program, built if cargo has not built it beside this test already.
 fn weir() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        if program::find("weir").is_err() {
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo.args(["build", "--package", "weir"]);
-            if !cfg!(debug_assertions) {
-                cargo.arg("--release");
-            }
-            assert!(cargo.status().unwrap().success());
-        }
-        program::find("weir").context("weir").unwrap()
-    })
+    PROGRAM.get_or_init(|| program::find_or_build("weir").unwrap())
 }

@@ -6,7 +6,6 @@
 mod classes;
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::OnceLock;
 
 use weir_lab::experiments::vtfm01::order::Queue;
@@ -28,22 +27,13 @@ fn can_run() -> bool {
     }
 }
 
-/// The program of this name, built if cargo has not built it beside this test already.
-fn built(package: &str) -> PathBuf {
-    if program::find(package).is_err() {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--package", package]);
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success());
-    }
-    program::find(package).unwrap()
-}
-
 fn weir() -> Option<PathBuf> {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    Some(PROGRAM.get_or_init(|| built("weir")).clone())
+    Some(
+        PROGRAM
+            .get_or_init(|| program::find_or_build("weir").unwrap())
+            .clone(),
+    )
 }
 
 #[test]

@@ -4,10 +4,24 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 
 /// Longer than any answer takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Gives this thread a network namespace of its own, with a loopback that is up. False without root; says so.
+pub fn in_namespace() -> bool {
+    if let Err(errno) = unshare(CloneFlags::CLONE_NEWNET) {
+        println!("SKIP: no network namespace of its own: {errno}");
+        return false;
+    }
+    let up = Command::new("ip")
+        .args(["link", "set", "lo", "up"])
+        .status();
+    assert!(up.unwrap().success());
+    true
+}
 
 /// A folder for control sockets and files; removed on drop.
 pub struct Folder {
@@ -56,11 +70,12 @@ impl Folder {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Waits until the status is as wanted.
+    /// Waits until the status is as wanted. A weir that is loading its programs does not answer yet.
     pub fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
-            let status = self.status();
+            let output = self.weir("status --json");
+            let status = serde_json::from_slice(&output.stdout).unwrap_or_default();
             if wanted(&status) {
                 return status;
             }

@@ -7,13 +7,12 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::common::Folder;
+use crate::common::{Folder, PATIENCE, in_namespace};
 
 const CONFIG: &str = r#"
 [[listener]]
@@ -33,7 +32,6 @@ name = "low"
 from = "127.0.40.0/24"
 priority = 40
 "#;
-pub const PATIENCE: Duration = Duration::from_secs(30);
 const NGINX: &str = r#"
 daemon off;
 worker_processes 2;
@@ -67,14 +65,9 @@ impl Drop for Ended {
 
 /// `None` without root; says so.
 pub fn bed(name: &str) -> Option<Bed> {
-    if let Err(errno) = unshare(CloneFlags::CLONE_NEWNET) {
-        println!("SKIP: no network namespace of its own: {errno}");
+    if !in_namespace() {
         return None;
     }
-    let up = Command::new("ip")
-        .args(["link", "set", "lo", "up"])
-        .status();
-    assert!(up.unwrap().success());
     let folder = Folder::new(name);
     folder.write_config(CONFIG);
     Some(Bed { folder, weir: None })
