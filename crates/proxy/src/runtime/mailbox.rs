@@ -68,25 +68,18 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// The task's deadline passed, or epoll fails.
     pub async fn receive(&self) -> io::Result<T> {
+        let (doorbell, source) = (&self.shared.doorbell, &self.source);
         loop {
+            // Who asks again and again, like the task that accepts, is told by the event and makes no call.
+            self.handle
+                .ready(doorbell, source, Trigger::Edge, Direction::Read, || false)
+                .await?;
             if let Some(message) = self.take() {
                 return Ok(message);
             }
-            let mut rings = [0; 8];
-            if rustix::io::read(&self.shared.doorbell, &mut rings).is_ok() {
-                continue;
+            if rustix::io::read(doorbell, &mut [0; 8]).is_err() {
+                source.clear(Direction::Read);
             }
-            self.source.clear(Direction::Read);
-            let doorbell = &self.shared.doorbell;
-            self.handle
-                .ready(
-                    doorbell,
-                    &self.source,
-                    Trigger::Edge,
-                    Direction::Read,
-                    || false,
-                )
-                .await?;
         }
     }
 
