@@ -36,6 +36,15 @@ struct Task {
     generation: u32,
     queued: bool,
     deadline: Clock,
+    /// When it is woken, though nothing has come.
+    reminder: Clock,
+}
+
+impl Task {
+    /// When its timer must fire.
+    fn next_timer(&self) -> Clock {
+        self.deadline.min(self.reminder)
+    }
 }
 
 struct Inner {
@@ -125,6 +134,7 @@ impl Handle {
             generation,
             queued: true,
             deadline: NEVER,
+            reminder: NEVER,
         });
         let index = index as u32;
         let task = TaskId { index, generation };
@@ -151,13 +161,43 @@ impl Handle {
     fn set_deadline_at(&self, deadline: Clock) {
         let task = self.0.running.get();
         self.0.tasks.borrow_mut()[task.index as usize].deadline = deadline;
-        if deadline == NEVER {
+        self.arm_by(task, deadline);
+    }
+
+    /// Lets the running task's timer fire at `time` at the latest.
+    fn arm_by(&self, task: TaskId, time: Clock) {
+        if time == NEVER {
             return;
         }
         let mut wheel = self.0.wheel.borrow_mut();
         // A timer that fires too early looks again; only one that would fire too late must move.
-        if wheel.due(task.index).is_none_or(|due| due > deadline) {
-            wheel.arm(task.index, deadline);
+        if wheel.due(task.index).is_none_or(|due| due > time) {
+            wheel.arm(task.index, time);
+        }
+    }
+
+    /// Wakes the running task at `time`, so that it looks again at what it waits for. It is no deadline: no wait
+    /// fails. A task has one reminder, the earliest that it asked for.
+    pub fn remind_at(&self, time: Clock) {
+        let id = self.0.running.get();
+        let mut tasks = self.0.tasks.borrow_mut();
+        let task = &mut tasks[id.index as usize];
+        task.reminder = task.reminder.min(time);
+        drop(tasks);
+        self.arm_by(id, time);
+    }
+
+    /// Takes the running task's reminder back.
+    pub fn forget_reminder(&self) {
+        let id = self.0.running.get();
+        let mut tasks = self.0.tasks.borrow_mut();
+        let task = &mut tasks[id.index as usize];
+        task.reminder = NEVER;
+        // Else the loop would wake up for it.
+        let mut wheel = self.0.wheel.borrow_mut();
+        match task.deadline {
+            NEVER => wheel.disarm(id.index),
+            deadline => wheel.arm(id.index, deadline),
         }
     }
 
@@ -361,14 +401,20 @@ impl Handle {
         let mut fired = Vec::new();
         self.0.wheel.borrow_mut().advance(now, &mut fired);
         for index in fired {
-            let (deadline, generation) = {
-                let task = &self.0.tasks.borrow()[index as usize];
-                (task.deadline, task.generation)
-            };
-            if deadline <= now {
+            let mut tasks = self.0.tasks.borrow_mut();
+            let task = &mut tasks[index as usize];
+            let generation = task.generation;
+            let wakes = task.next_timer() <= now;
+            if task.reminder <= now {
+                task.reminder = NEVER;
+            }
+            let next = task.next_timer();
+            drop(tasks);
+            if wakes {
                 self.wake(TaskId { index, generation });
-            } else if deadline != NEVER {
-                self.0.wheel.borrow_mut().arm(index, deadline);
+            }
+            if next > now && next != NEVER {
+                self.0.wheel.borrow_mut().arm(index, next);
             }
         }
     }

@@ -13,7 +13,7 @@ use rustix::net::{
     ipproto, sockopt,
 };
 
-use super::executor::Handle;
+use super::executor::{Clock, Handle};
 use super::handshakes::is_in_handshake;
 use super::poller::Trigger;
 use super::side::set_side_options;
@@ -30,6 +30,10 @@ pub struct TcpStream {
     /// finds an end.
     failed: Cell<Option<Errno>>,
 }
+
+/// A client's connection goes unwatched so long while its server answers, in ms: most have answered by then, and a
+/// connection that serves one request is never registered.
+const UNWATCHED: Clock = 20;
 
 impl TcpStream {
     fn new(fd: OwnedFd, handle: Handle) -> TcpStream {
@@ -94,8 +98,34 @@ impl TcpStream {
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
-    pub async fn readable_or_broken(&self, other: &TcpStream) -> io::Result<()> {
-        self.readable_or_broken_or(other, || false).await
+    pub fn readable_or_broken(&self, other: &TcpStream) -> impl Future<Output = io::Result<()>> {
+        self.readable_or_broken_or(other, || false)
+    }
+
+    /// As [`readable_or_broken`](Self::readable_or_broken), but that `other` has been reset may be noticed some
+    /// milliseconds late.
+    ///
+    /// # Errors
+    /// `TimedOut` after the task's deadline.
+    pub async fn readable_or_broken_in_time(&self, other: &TcpStream) -> io::Result<()> {
+        if other.source.key.get().is_none() {
+            let late = self.late_after(UNWATCHED);
+            self.wait(Direction::Read, late).await?;
+            self.handle.forget_reminder();
+        }
+        self.readable_or_broken(other).await
+    }
+
+    /// Whether so many milliseconds have passed, from now on; lets the running task be woken then.
+    fn late_after(&self, time: Clock) -> impl Fn() -> bool {
+        let until = self.handle.now() + time;
+        move || {
+            let late = self.handle.now() >= until;
+            if !late {
+                self.handle.remind_at(until);
+            }
+            late
+        }
     }
 
     /// As [`readable_or_broken`](Self::readable_or_broken), or `interrupted`, which is asked each
@@ -388,6 +418,12 @@ impl TcpStream {
             true => sys::unacknowledged(&self.fd).unwrap_or(0),
             false => 0,
         }
+    }
+
+    /// Whether no event tells of it yet.
+    #[cfg(test)]
+    pub fn source_is_unwatched(&self) -> bool {
+        self.source.key.get().is_none()
     }
 
     /// The loop that it belongs to.

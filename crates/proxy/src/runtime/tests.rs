@@ -173,3 +173,65 @@ fn one_failure_ends_both_futures() {
         drop(handle);
     });
 }
+
+#[test]
+fn a_reminder_wakes_once_and_fails_no_wait() {
+    run(async |handle| {
+        let looks = Cell::new(0);
+        let until = handle.now() + 20;
+        handle.set_deadline(Duration::from_secs(60));
+        let looked = || {
+            looks.set(looks.get() + 1);
+            let late = handle.now() >= until;
+            if !late {
+                handle.remind_at(until);
+            }
+            late.then_some(())
+        };
+        handle.wait_for(looked).await.unwrap();
+        assert_eq!(looks.get(), 2);
+    });
+}
+
+#[test]
+fn a_reminder_that_was_taken_back_wakes_nobody_and_the_deadline_holds() {
+    run(async |handle| {
+        let looks = Cell::new(0);
+        handle.set_deadline(Duration::from_millis(40));
+        handle.remind_at(handle.now() + 10);
+        handle.forget_reminder();
+        let never = || {
+            looks.set(looks.get() + 1);
+            None::<()>
+        };
+        let error = handle.wait_for(never).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        assert_eq!(looks.get(), 2, "at first, and at the deadline");
+    });
+}
+
+#[test]
+fn a_client_that_goes_while_its_server_is_silent_is_noticed() {
+    run(async |handle| {
+        let (server, _silent) = pair(&handle).await;
+        let (gone, client) = pair(&handle).await;
+        assert!(client.source_is_unwatched());
+        gone.reset_on_close();
+        drop(gone);
+        handle.set_deadline(Duration::from_secs(20));
+        server.readable_or_broken_in_time(&client).await.unwrap();
+        assert!(client.is_broken());
+    });
+}
+
+#[test]
+fn a_client_whose_server_answers_at_once_is_never_registered() {
+    run(async |handle| {
+        let (server, answering) = pair(&handle).await;
+        let (_peer, client) = pair(&handle).await;
+        answering.try_send(b"x", false).unwrap();
+        handle.set_deadline(Duration::from_secs(20));
+        server.readable_or_broken_in_time(&client).await.unwrap();
+        assert!(client.source_is_unwatched());
+    });
+}
