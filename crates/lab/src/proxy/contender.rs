@@ -74,6 +74,8 @@ pub enum Contender {
     #[value(name = "nginx-direct")]
     #[serde(rename = "nginx-direct")]
     NginxDirect,
+    /// As `weir`, but the program `weir-before` beside this one: put another build there, to measure a change.
+    Before,
 }
 
 /// A program, however it is tuned.
@@ -125,6 +127,7 @@ impl Contender {
             Contender::Haproxy64k => "haproxy-64k",
             Contender::Nginx16k => "nginx-16k",
             Contender::NginxDirect => "nginx-direct",
+            Contender::Before => "before",
         }
     }
 
@@ -132,7 +135,7 @@ impl Contender {
     pub fn program(self) -> Program {
         use Contender::*;
         match self {
-            Weir | Copy | Splice | Sockmap => Program::Weir,
+            Weir | Copy | Splice | Sockmap | Before => Program::Weir,
             Haproxy | Haproxy32k | Haproxy64k => Program::Haproxy,
             Nginx | Nginx16k | NginxDirect => Program::Nginx,
         }
@@ -188,9 +191,10 @@ impl Contender {
     }
 
     fn weir_commands(self, setting: &Setting) -> Result<Vec<Command>> {
-        let weir = match setting.weir {
-            Some(path) => path.to_path_buf(),
-            None => program::find("weir")?,
+        let weir = match (self, setting.weir) {
+            (Contender::Before, _) => program::find("weir-before")?,
+            (_, Some(path)) => path.to_path_buf(),
+            (_, None) => program::find("weir")?,
         };
         let command = |&mode| {
             let listen = format!("0.0.0.0:{}", self.port(mode));
