@@ -350,9 +350,9 @@ impl Tunnel<'_> {
                 Some(0) if ends(way) => break,
                 Some(0) => self.pause(FIRST_PAUSE).await.map_err(Broken::From)?,
                 Some(bytes) => {
-                    course.advance(bytes);
+                    course.advance(bytes, &self.ways[way].moved, &self.ways[1 - way].moved);
                     turn += bytes as u64;
-                    self.took(way, bytes, &course);
+                    self.took(way, bytes);
                 }
             }
             if turn >= TURN_BYTES {
@@ -379,10 +379,9 @@ impl Tunnel<'_> {
         self.ways[way].moved.add(bytes);
     }
 
-    fn took(&self, way: Way, bytes: usize, course: &Course) {
+    fn took(&self, way: Way, bytes: usize) {
         let state = &self.ways[way];
         state.received.set(state.received.get() + bytes as u64);
-        state.moved.add_step(bytes as u64, course);
         self.short_in_a_row.set(match bytes <= SHORT_BYTES {
             true => self.short_in_a_row.get().saturating_add(1),
             false => 0,

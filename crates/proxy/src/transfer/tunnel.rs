@@ -44,8 +44,8 @@ pub fn tunnel(
             return tunnelled;
         }
         let end = try_both(
-            pin!(flow(lanes, a, b, &of_a, rules, &forth)),
-            pin!(flow(lanes, b, a, &of_b, rules, &back)),
+            pin!(flow(lanes, [a, b], &of_a, rules, [&forth, &back])),
+            pin!(flow(lanes, [b, a], &of_b, rules, [&back, &forth])),
         )
         .await
         .map(|_| ());
@@ -76,15 +76,14 @@ fn reset_what_broke(sides: [&TcpStream; 2], end: &Result<(), Broken>) {
 #[expect(clippy::manual_async_fn, reason = "it would keep its arguments twice")]
 fn flow(
     lanes: &Lanes,
-    from: &TcpStream,
-    to: &TcpStream,
+    [from, to]: [&TcpStream; 2],
     ahead: &Cell<Vec<u8>>,
     rules: Rules,
-    moved: &Moved,
+    [moved, back]: [&Moved; 2],
 ) -> impl Future<Output = Result<(), Broken>> {
     async move {
         send_ahead(to, ahead, moved).await.map_err(Broken::To)?;
-        transfer(lanes, from, to, Limit::UntilEnd, rules, moved).await?;
+        transfer(lanes, from, to, Limit::UntilEnd, rules, moved, back).await?;
         to.shut_down_write();
         Ok(())
     }

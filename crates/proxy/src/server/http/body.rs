@@ -121,7 +121,7 @@ pub async fn relay(
                 .await
                 .map_err(Broken::To)?;
         } else if let Some(limit) = body.unseen() {
-            let bytes = transfer(lanes, from, to, limit, rules, moved).await?;
+            let bytes = transfer(lanes, from, to, limit, rules, moved, &Moved::default()).await?;
             body.moved_unseen(bytes);
             match limit {
                 Limit::UntilEnd => return Ok(()),
