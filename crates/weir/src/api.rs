@@ -13,8 +13,10 @@ mod routes;
 mod server;
 
 use std::fs::Permissions;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -25,7 +27,8 @@ use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use weir_core::config::ApiSettings;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, ROOT_HINT, Result};
+use crate::socket_file::SocketFile;
 
 pub use access::owners;
 pub use answer::answer;
@@ -116,7 +119,7 @@ struct Line {
 pub struct Api {
     jobs: Receiver<Job>,
     bell: Arc<EventFd>,
-    socket: PathBuf,
+    socket: SocketFile,
 }
 
 impl Api {
@@ -126,7 +129,7 @@ impl Api {
     /// The socket cannot be made with these permissions, or the kernel gives no thread.
     pub fn start(settings: &ApiSettings, default: PathBuf) -> Result<Api> {
         let socket = settings.socket.clone().unwrap_or(default);
-        let listener = bind(&socket, settings)?;
+        let (socket, listener) = bind(&socket, settings)?;
         let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(|errno| Failure::io("make an eventfd", errno.into()))?;
         let bell = Arc::new(bell);
@@ -144,7 +147,7 @@ impl Api {
 
     /// Where it listens.
     pub fn socket(&self) -> &Path {
-        &self.socket
+        self.socket.path()
     }
 
     /// The requests that have come.
@@ -161,31 +164,35 @@ impl AsFd for Api {
     }
 }
 
-impl Drop for Api {
-    fn drop(&mut self) {
-        // The namespace is still claimed, so no successor's socket stands here.
-        let _ = std::fs::remove_file(&self.socket);
-    }
-}
-
 /// Listens with the permissions that are wanted; never, not even before, with more.
-fn bind(socket: &Path, settings: &ApiSettings) -> Result<std::os::unix::net::UnixListener> {
-    let shown = socket.display();
+fn bind(socket: &Path, settings: &ApiSettings) -> Result<(SocketFile, UnixListener)> {
     let failed = |what: &str| {
-        let what = format!("{what} {shown}");
+        let what = format!("{what} {}", socket.display());
         move |error| Failure::io(what, error)
     };
     let group = settings.group.as_deref().map(group_id).transpose()?;
-    if let Some(dir) = socket.parent() {
-        crate::control::create_dir(dir).map_err(failed("create the folder of"))?;
-    }
-    let listener = crate::control::bind(socket).map_err(failed("listen on"))?;
+    let listening = SocketFile::listen(socket).map_err(|error| cannot_listen(socket, error))?;
     if group.is_some() {
         chown(socket, None, group).map_err(|errno| failed("set the group of")(errno.into()))?;
     }
     std::fs::set_permissions(socket, Permissions::from_mode(settings.permissions))
         .map_err(failed("set the permissions of"))?;
-    Ok(listener)
+    Ok(listening)
+}
+
+fn cannot_listen(socket: &Path, error: io::Error) -> Failure {
+    let message = format!(
+        "[api] socket: cannot listen on {}: {error}",
+        socket.display()
+    );
+    let hint = match error.kind() {
+        ErrorKind::AlreadyExists => "choose another path; weir replaces sockets only",
+        ErrorKind::AddrInUse => "choose another path: each weir needs one of its own",
+        ErrorKind::NotFound => "make its folder first; weir makes no other than its own",
+        ErrorKind::PermissionDenied => ROOT_HINT,
+        _ => "",
+    };
+    Failure::failed(message, hint)
 }
 
 fn group_id(name: &str) -> Result<nix::unistd::Gid> {

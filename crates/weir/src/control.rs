@@ -19,12 +19,12 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{MsgFlags, getsockopt, sockopt::PeerCredentials};
-use nix::sys::stat::{Mode, umask};
 use serde::{Deserialize, Serialize};
 use weir_core::config::Given;
 
 use crate::failure::{Failure, ROOT_HINT, Result};
 use crate::report::{ClassReport, Report};
+use crate::socket_file::SocketFile;
 
 /// A request is one short line; whoever is slower to send it than this is not served.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -183,8 +183,8 @@ fn lock_path(dir: &Path, namespace: u64) -> PathBuf {
 /// The right to guard a network namespace, and the socket on which its holder is asked.
 #[derive(Debug)]
 pub struct Claim {
+    socket: SocketFile,
     listener: UnixListener,
-    socket: PathBuf,
     lock: Flock<File>,
     lock_path: PathBuf,
 }
@@ -200,11 +200,11 @@ impl Claim {
         let lock_path = lock_path(dir, namespace);
         let lock = take_lock(&lock_path)?;
         let socket = socket_path(dir, namespace);
-        let listener = bind(&socket)
+        let (socket, listener) = SocketFile::listen(&socket)
             .map_err(|error| Failure::io(format_args!("listen on {}", socket.display()), error))?;
         Ok(Claim {
-            listener,
             socket,
+            listener,
             lock,
             lock_path,
         })
@@ -212,7 +212,7 @@ impl Claim {
 
     /// The runtime directory.
     pub fn dir(&self) -> &Path {
-        self.socket.parent().unwrap_or(Path::new("/"))
+        self.socket.path().parent().unwrap_or(Path::new("/"))
     }
 
     /// As [`next_client`].
@@ -259,7 +259,7 @@ impl Drop for Claim {
         // Both files go while the lock is held, so neither can be a successor's. One that cannot be
         // removed does no harm: the next claim takes it over.
         let _ = self.lock.set_len(0);
-        let _ = std::fs::remove_file(&self.socket);
+        self.socket.remove();
         let _ = std::fs::remove_file(&self.lock_path);
     }
 }
@@ -314,21 +314,6 @@ fn taken(mut lock: File) -> Failure {
         "`weir status` shows what it does, `weir detach` takes it off; \
          for several ports at once use `weir run --config FILE`",
     )
-}
-
-/// Listens on a socket that only its owner and root can connect to; a socket that is there is a dead
-/// process's.
-pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let before = umask(Mode::from_bits_truncate(0o177));
-    let listener = UnixListener::bind(path);
-    umask(before);
-    let listener = listener?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 /// A client of the control socket that waits for its answer.

@@ -19,6 +19,7 @@ mod proxies;
 mod queue;
 mod report;
 mod session;
+mod socket_file;
 mod sockets;
 mod table;
 

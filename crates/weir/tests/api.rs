@@ -6,6 +6,7 @@ mod common;
 
 use std::io::Read;
 use std::net::TcpListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -100,6 +101,14 @@ impl Bed {
             .read_to_string(&mut log)
             .unwrap();
         log
+    }
+}
+
+impl Bed {
+    /// Ends the daemon.
+    fn end(mut self) {
+        kill(Pid::from_raw(self.daemon.id() as i32), Signal::SIGTERM).unwrap();
+        self.daemon.wait().unwrap();
     }
 }
 
@@ -373,4 +382,76 @@ fn a_socket_for_root_only_lets_nobody_else_in() {
         .output()
         .unwrap();
     assert!(!curl.status.success() && curl.stdout.is_empty(), "{curl:?}");
+}
+
+/// Config of a daemon with its API at this path.
+fn config_with_socket(socket: &Path) -> String {
+    format!(
+        "[[listener]]\naddress = \"*:8081\"\n[api]\nsocket = {:?}\n",
+        socket.display().to_string()
+    )
+}
+
+#[test]
+fn what_stands_at_the_path_of_the_api_is_somebody_elses_and_stays() {
+    if !in_namespace() {
+        return;
+    }
+    let folder = Folder::new("api-path-taken");
+    let at = |name: &str| folder.path.join(name);
+    std::fs::write(at("file"), "precious").unwrap();
+    std::os::unix::fs::symlink(at("file"), at("link")).unwrap();
+    let living = UnixListener::bind(at("living")).unwrap();
+    for name in ["file", "link", "living", "missing/api.sock"] {
+        folder.write_config(&config_with_socket(&at(name)));
+        let output = folder.weir(&format!("run --config {}", folder.config().display()));
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{name}: {text}");
+        assert!(
+            text.contains("[api] socket") && text.contains("hint: "),
+            "{name}: {text}"
+        );
+    }
+    assert_eq!(std::fs::read(at("file")).unwrap(), b"precious");
+    assert!(at("link").is_symlink());
+    UnixStream::connect(at("living")).unwrap();
+    living.accept().unwrap();
+    assert!(!at("missing").exists(), "no folder is made");
+}
+
+#[test]
+fn of_two_weirs_with_one_path_the_first_keeps_it() {
+    if !in_namespace() {
+        return;
+    }
+    let folder = Folder::new("api-two");
+    let socket = folder.path.join("shared.sock");
+    // What a killed one has left makes room.
+    drop(UnixListener::bind(&socket).unwrap());
+    folder.write_config(&config_with_socket(&socket));
+    let command = format!("run --config {}", folder.config().display());
+    let start = |folder: &Folder| {
+        folder
+            .command(&command)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let daemon = start(&folder);
+    let bed = Bed { folder, daemon };
+    let pid = || Client::new(&socket).status().ok()?.process.map(|p| p.pid);
+    bed.folder.until(|_| pid().is_some());
+    let first = pid();
+    let second = std::thread::scope(|scope| {
+        let elsewhere = || {
+            assert!(in_namespace());
+            bed.folder.weir(&command)
+        };
+        scope.spawn(elsewhere).join().unwrap()
+    });
+    let text = String::from_utf8_lossy(&second.stderr);
+    assert!(text.contains("another process listens there"), "{text}");
+    assert_eq!(pid(), first, "it is asked as before");
+    bed.end();
+    assert!(!socket.exists(), "its own goes with it");
 }

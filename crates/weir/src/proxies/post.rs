@@ -16,11 +16,13 @@ use super::Inherited;
 use crate::cli::RUNTIME_DIR;
 use crate::control::{self, Answer, Client, HandedOver, Request, namespace};
 use crate::failure::{Failure, Result};
+use crate::socket_file::SocketFile;
 
 /// The control socket of this process.
 pub struct Post {
+    // Removed on drop; before the listener, see there.
+    _file: SocketFile,
     listener: UnixListener,
-    path: PathBuf,
 }
 
 impl Post {
@@ -33,8 +35,8 @@ impl Post {
         let mut failures = Vec::new();
         for dir in directories(runtime_dir) {
             let path = dir.join(&file);
-            match control::create_dir(&dir).and_then(|()| control::bind(&path)) {
-                Ok(listener) => return Ok(Post { listener, path }),
+            match control::create_dir(&dir).and_then(|()| SocketFile::listen(&path)) {
+                Ok((_file, listener)) => return Ok(Post { _file, listener }),
                 Err(error) => failures.push(format!("{}: {error}", dir.display())),
             }
         }
@@ -53,13 +55,6 @@ impl Post {
 impl AsFd for Post {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
-    }
-}
-
-impl Drop for Post {
-    fn drop(&mut self) {
-        // One that cannot be removed does no harm: who connects to it is refused.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 
