@@ -5,18 +5,31 @@ use std::time::Duration;
 use super::queue::{Budget, Clock, LEAST_RATE, UNUSED};
 use super::standing::Standing;
 
-/// The CPU must stand over its bound for so many intervals: it is noisier than a queue.
+/// The CPU must stand over its bound for so many intervals in which connections come: it is noisier than a
+/// queue, and what comes is known only after some intervals.
 const STANDS_INTERVALS: u32 = 5;
 /// Share of the error that an interval corrects. The averages lag by some three intervals, so more would
 /// swing.
 const GAIN: f64 = 0.3;
 /// Bounds of one interval's change.
 const CHANGE: (f64, f64) = (0.7, 1.1);
-/// Least budget, as a share of what came in when the loop went on. The CPU may be somebody else's: a
-/// server is not to be starved by its neighbour.
+/// Least budget, as a share of what comes. The CPU may be somebody else's: a server is not to be starved by
+/// its neighbour.
 const LEAST_SHARE: f64 = 0.25;
 /// The budget is at most this many times what comes in: beyond it, it would only have to come back.
 const MOST_OF_ADMITTED: f64 = 1.5;
+/// Whether holding helps shows when so much is held back.
+const SHOWS: f64 = 0.25;
+/// It helps if the CPU falls by this share of what it would fall by if all of it were the server's.
+const HELPS: f64 = 0.5;
+/// and the server has kept up for the time of so many averages: before, the CPU is busy with its queue.
+const SETTLES_AVERAGES: u32 = 2;
+/// After so many intervals in which holding was in vain it is tried again: the neighbour may have gone.
+const TRIES_AGAIN_INTERVALS: u32 = 300;
+/// A server keeps up with what comes in if no more wait for accept() than come in so many intervals,
+const KEEPS_UP_INTERVALS: f64 = 1.0;
+/// or than this.
+const KEEPS_UP_QUEUE: f64 = 4.0;
 
 /// The machine's loop.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -28,8 +41,21 @@ pub struct CpuLoop {
 #[derive(Debug, Clone, PartialEq)]
 struct On {
     budget: f64,
-    least: f64,
+    floor: Floor,
     calm_since: Option<Duration>,
+}
+
+/// What the budget does not go below. At first a share of what the server took when the loop went on. If holding
+/// turns out to be in vain, because the CPU is somebody else's, a share of what comes: demand may have
+/// risen since. Not otherwise: a quarter of eight times saturation would be more than the bound allows.
+#[derive(Debug, Clone, PartialEq)]
+struct Floor {
+    rate: f64,
+    since: Duration,
+    taken_before: f64,
+    cpu_before: f64,
+    keeps_up_since: Option<Duration>,
+    is_in_vain: bool,
 }
 
 /// What the loop looks at.
@@ -41,8 +67,14 @@ pub struct Measure {
     pub max_cpu: f64,
     /// Connections let in, /s.
     pub admitted: f64,
+    /// Connections that the servers accept, /s.
+    pub accepted: f64,
     /// Connections that clients try, /s.
     pub demand: f64,
+    /// Connections that wait for accept().
+    pub queued: f64,
+    /// Intervals that the averages are over.
+    pub samples: u32,
 }
 
 impl CpuLoop {
@@ -53,17 +85,21 @@ impl CpuLoop {
             max_cpu,
             admitted,
             demand,
+            ..
         } = measure;
-        let stood = self.standing.look(clock.now, cpu, max_cpu).stood;
+        // A CPU that was busy before anybody came says nothing about those who come.
+        let level = if admitted > LEAST_RATE { cpu } else { 0.0 };
+        let stood = self.standing.look(clock.now, level, max_cpu).stood;
         let fitting = admitted * max_cpu / cpu.max(f64::MIN_POSITIVE);
-        if self.on.is_none() && stood >= STANDS_INTERVALS * clock.nominal && admitted > LEAST_RATE {
+        if self.on.is_none() && stood >= STANDS_INTERVALS * clock.nominal {
             self.on = Some(On {
                 budget: fitting,
-                least: (admitted * LEAST_SHARE).max(LEAST_RATE),
+                floor: Floor::of(clock.now, &measure),
                 calm_since: None,
             });
         }
         let on = self.on.as_mut()?;
+        on.floor.look(clock, enforce, &measure);
         let (slowest, fastest) = CHANGE;
         let intervals = clock.interval.as_secs_f64() / clock.nominal.as_secs_f64();
         let change = 1.0 + GAIN * intervals * (max_cpu - cpu) / max_cpu;
@@ -71,7 +107,10 @@ impl CpuLoop {
             true => on.budget * change.clamp(slowest, fastest),
             false => fitting,
         };
-        on.budget = on.budget.min(admitted * MOST_OF_ADMITTED).max(on.least);
+        on.budget = on
+            .budget
+            .min(admitted * MOST_OF_ADMITTED)
+            .max(on.floor.rate);
         let asks_for_less = demand < UNUSED * on.budget && cpu <= max_cpu;
         if clock.calm(&mut on.calm_since, asks_for_less) {
             self.on = None;
@@ -86,5 +125,55 @@ impl CpuLoop {
             rate: on.budget,
             reason,
         })
+    }
+}
+
+impl Floor {
+    fn of(now: Duration, measure: &Measure) -> Floor {
+        Floor {
+            rate: (measure.taken() * LEAST_SHARE).max(LEAST_RATE),
+            since: now,
+            taken_before: measure.taken(),
+            cpu_before: measure.cpu,
+            keeps_up_since: None,
+            is_in_vain: false,
+        }
+    }
+
+    fn look(&mut self, clock: Clock, enforce: bool, measure: &Measure) {
+        let age = clock.now.saturating_sub(self.since);
+        if self.is_in_vain && age >= TRIES_AGAIN_INTERVALS * clock.nominal {
+            *self = Floor::of(clock.now, measure);
+        }
+        let keeps_up = measure.queued <= measure.few(clock);
+        self.keeps_up_since = self.keeps_up_since.or(Some(clock.now)).filter(|_| keeps_up);
+        let settles = SETTLES_AVERAGES * measure.samples * clock.nominal;
+        let Some(since) = self.keeps_up_since else {
+            return;
+        };
+        if !enforce || measure.cpu <= measure.max_cpu {
+            return;
+        }
+        let held_back = 1.0 - measure.taken() / self.taken_before;
+        let fell = 1.0 - measure.cpu / self.cpu_before;
+        self.is_in_vain |= clock.now.saturating_sub(since) >= settles
+            && held_back > SHOWS
+            && fell < HELPS * held_back;
+        if self.is_in_vain {
+            self.rate = self.rate.max(LEAST_SHARE * measure.demand);
+        }
+    }
+}
+
+impl Measure {
+    /// What the servers take, /s. More comes in while their queues fill.
+    fn taken(&self) -> f64 {
+        self.accepted.clamp(0.0, self.admitted)
+    }
+
+    /// As many waiting as a server has that keeps up.
+    fn few(&self, clock: Clock) -> f64 {
+        let come = self.admitted * clock.nominal.as_secs_f64();
+        (come * KEEPS_UP_INTERVALS).max(KEEPS_UP_QUEUE)
     }
 }

@@ -63,6 +63,15 @@ enum Event {
     Look,
 }
 
+/// The machine's CPU. What the server cannot have because of others, it takes from them.
+struct Cpu {
+    cost: f64,
+    others: Load,
+    used: f64,
+    /// When it was last looked at, and what was accepted by then.
+    looked: (f64, usize),
+}
+
 pub struct World {
     pub now: f64,
     random: Random,
@@ -88,6 +97,9 @@ pub struct World {
     pub decisions: Vec<Decision>,
     /// The queue's length is read with an error of so many connections, either way.
     pub noise: f64,
+    cpu: Option<Cpu>,
+    /// The CPU's use at each look.
+    pub cpu_uses: Vec<(f64, f64)>,
 }
 
 pub fn rule(name: &str, priority: u8) -> ClassRule {
@@ -126,6 +138,8 @@ impl World {
             waits: Vec::new(),
             decisions: Vec::new(),
             noise: 0.0,
+            cpu: None,
+            cpu_uses: Vec::new(),
         };
         world.at(0.0, Event::Look);
         world
@@ -138,6 +152,17 @@ impl World {
 
     pub fn with_backlog(mut self, limit: usize) -> World {
         self.limit = limit;
+        self
+    }
+
+    /// A machine on which each connection takes so much of the CPU, s, and others take a share of it.
+    pub fn with_cpu(mut self, cost: f64, others: impl Fn(f64) -> f64 + 'static) -> World {
+        self.cpu = Some(Cpu {
+            cost,
+            others: Box::new(others),
+            used: 0.0,
+            looked: (0.0, 0),
+        });
         self
     }
 
@@ -251,8 +276,10 @@ impl World {
 
     fn look(&mut self) {
         let noise = self.noise * (2.0 * self.random.unit() - 1.0);
+        let machine = self.cpu_time();
         let reading = Reading {
             at: Duration::from_secs_f64(self.now),
+            machine,
             listeners: vec![ListenerReading {
                 name: "web".into(),
                 queue_length: (self.queue.len() as f64 + noise) as u32,
@@ -278,6 +305,33 @@ impl World {
             }
         }
         self.decisions.extend(outcome.decisions);
+    }
+
+    fn cpu_time(&mut self) -> Option<CpuTime> {
+        let cpu = self.cpu.as_mut()?;
+        let (before, accepted) = std::mem::replace(&mut cpu.looked, (self.now, self.waits.len()));
+        let time = self.now - before;
+        let own = (self.waits.len() - accepted) as f64 * cpu.cost;
+        let share = match time > 0.0 {
+            true => (own / time + (cpu.others)(self.now)).min(1.0),
+            false => 0.0,
+        };
+        cpu.used += share * time;
+        self.cpu_uses.push((self.now, share));
+        Some(CpuTime {
+            used: Duration::from_secs_f64(cpu.used),
+            available: Duration::from_secs_f64(self.now),
+        })
+    }
+
+    /// The CPU's use in this time, of 1.0.
+    pub fn cpu(&self, from: f64, to: f64) -> f64 {
+        let uses = self.cpu_uses.iter();
+        let within: Vec<f64> = uses
+            .filter(|(at, _)| (from..to).contains(at))
+            .map(|(_, share)| *share)
+            .collect();
+        within.iter().sum::<f64>() / within.len().max(1) as f64
     }
 
     /// Connections accepted in this time, /s.

@@ -224,15 +224,15 @@ impl Controller {
         let max_cpu = self.settings.max_cpu?;
         let (machine, cgroup) = (statistics.machine_cpu(), statistics.cgroup_cpu());
         let cpu = machine.into_iter().chain(cgroup).max_by(f64::total_cmp)?;
-        let admitted = statistics
-            .listeners()
-            .values()
-            .map(|listener| listener.admitted.mean());
+        let listeners = || statistics.listeners().values();
         let measure = Measure {
             cpu,
             max_cpu,
-            admitted: admitted.sum(),
+            admitted: listeners().map(|one| one.admitted.mean()).sum(),
+            accepted: listeners().filter_map(|one| one.accepts_mean.value()).sum(),
             demand: rules.iter().map(|rule| wanted(rule, statistics)).sum(),
+            queued: listeners().map(|one| one.queue_length).sum(),
+            samples: self.settings.samples,
         };
         let enforce = self.settings.mode == Mode::Enforce;
         self.cpu.step(clock(statistics), enforce, measure)
