@@ -22,8 +22,8 @@ const LISTENERS: usize = 64;
 /// Zero bytes are a valid, empty one.
 #[repr(C)]
 struct Memory {
-    /// Since when the answering process has been at work, ns on the monotonic clock; 0: it sleeps.
-    busy_since_ns: AtomicU64,
+    /// Turns that the answering process has made: a sign of life.
+    turns: AtomicU64,
     /// That it is to end, and leave everything as it is to a successor.
     step_down: AtomicU32,
     /// Inode of the listening socket from which a connection is being taken.
@@ -117,14 +117,14 @@ impl Ledger {
         Place { ledger, index }
     }
 
-    /// Says since when this process is at work (ns on the monotonic clock), or that it sleeps (0).
-    pub fn set_busy_since(&self, ns: u64) {
-        self.memory().busy_since_ns.store(ns, SeqCst);
+    /// A sign of life of the answering process.
+    pub fn turn(&self) {
+        self.memory().turns.fetch_add(1, SeqCst);
     }
 
-    /// Since when the answering process is at work; 0: it sleeps.
-    pub fn busy_since(&self) -> u64 {
-        self.memory().busy_since_ns.load(SeqCst)
+    /// How many signs of life there were.
+    pub fn turns(&self) -> u64 {
+        self.memory().turns.load(SeqCst)
     }
 
     /// Asks the answering process to make room for a successor, or takes that back.

@@ -3,6 +3,7 @@
 //! It has the usher's descriptors (they share one table) and the ledger, and does nothing but wait: for the
 //! usher's death, and for news of the classes, with which it starts another usher.
 
+use std::ffi::CStr;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -10,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::prctl::set_name;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 use weir_core::class::Class;
 use weir_core::config::{Given, change};
-use weir_kernel::exec::{self as kernel, Calls, Fork, Ledger, now_ns};
+use weir_kernel::exec::{self as kernel, Calls, Fork, Ledger};
 
 use super::policy::Policy;
 use super::usher::{End, Tools, Usher};
@@ -25,8 +27,13 @@ use crate::control::{self, Answer, ExecReport, Request};
 
 /// How often the classes are looked at, and whether the usher answers.
 const LOOK: Duration = Duration::from_secs(1);
-/// An usher that is at work on one thing for longer than this hangs. It takes microseconds.
+/// An usher that has given no sign of life for longer than this hangs, or is stopped. It gives one a second when
+/// nothing happens, and each thing that it does takes microseconds.
 const HANGS: Duration = Duration::from_secs(2);
+/// Its name in ps(1), so that `killall weir` means the daemon.
+const NAME: &CStr = c"weir-keeper";
+/// That of the usher.
+const USHER_NAME: &CStr = c"weir-usher";
 /// More deaths than this within [`OFTEN`], and the next usher only hands out what is held.
 const DEATHS: usize = 5;
 const OFTEN: Duration = Duration::from_secs(10);
@@ -39,6 +46,7 @@ const FAILED: i32 = 11;
 /// The keeper, until no process of the server is left. Returns its exit status.
 pub fn run(mut server: UnixStream, ledger: Ledger, source: Source, policy: Policy) -> i32 {
     kernel::block_signals();
+    let _ = set_name(NAME);
     let _ = setsid();
     // Nothing of the server's must stay open here.
     let own = [0, 1, 2, server.as_raw_fd()];
@@ -114,7 +122,6 @@ impl Keeper {
         // What the last usher had open besides connections.
         kernel::close_all_but(&self.own(), true).ok()?;
         self.ledger.ask_to_step_down(false);
-        self.ledger.set_busy_since(0);
         self.deaths.retain(|at| at.elapsed() < OFTEN);
         let plain = self.deaths.len() >= DEATHS;
         match kernel::fork_sharing_descriptors().ok()? {
@@ -125,6 +132,7 @@ impl Keeper {
 
     /// In the usher. A panic ends it like a signal: unwinding would close what it holds.
     fn be_usher(&self, plain: bool) -> i32 {
+        let _ = set_name(USHER_NAME);
         std::panic::set_hook(Box::new(|_| std::process::exit(FAILED)));
         let tools = Tools {
             calls: &self.calls,
@@ -143,6 +151,7 @@ impl Keeper {
     /// Waits until the usher has ended; meanwhile looks for news. Returns its exit status; `None`: killed.
     fn wait_for(&mut self, usher: Pid) -> Option<i32> {
         let pidfd = kernel::pidfd_open(usher.as_raw(), 0);
+        let mut pulse = Pulse::new(self.ledger.turns());
         loop {
             if let Ok(pidfd) = &pidfd {
                 wait_for_either(pidfd.as_fd(), self.news.as_fd(), LOOK);
@@ -154,17 +163,14 @@ impl Keeper {
                 Ok(WaitStatus::Exited(_, status)) => return Some(status),
                 _ => return None,
             }
-            self.look_after(usher);
+            match pulse.is_lost(self.ledger.turns()) {
+                true => drop(kill(usher, Signal::SIGKILL)),
+                false => self.look_for_news(),
+            }
         }
     }
 
-    fn look_after(&mut self, usher: Pid) {
-        let busy_since = self.ledger.busy_since();
-        let busy_for = now_ns().saturating_sub(busy_since);
-        if busy_since != 0 && u128::from(busy_for) > HANGS.as_nanos() {
-            let _ = kill(usher, Signal::SIGKILL);
-            return;
-        }
+    fn look_for_news(&mut self) {
         let mut policy = self.policy.clone();
         let stamp = self.stamp_now();
         if stamp != self.stamp {
@@ -207,6 +213,33 @@ impl Keeper {
     fn stamp_now(&self) -> Option<Stamp> {
         let meta = std::fs::metadata(&self.source.file).ok()?;
         Some((meta.modified().ok()?, meta.len()))
+    }
+}
+
+/// What is known of the usher's life.
+struct Pulse {
+    turns: u64,
+    since: Instant,
+    /// Looks at it since then.
+    looks: u32,
+}
+
+impl Pulse {
+    fn new(turns: u64) -> Pulse {
+        Pulse {
+            turns,
+            since: Instant::now(),
+            looks: 0,
+        }
+    }
+
+    /// The time alone says nothing: both may have been frozen and thaw together.
+    fn is_lost(&mut self, turns: u64) -> bool {
+        if turns != self.turns {
+            *self = Pulse::new(turns);
+        }
+        self.looks += 1;
+        self.looks > 2 && self.since.elapsed() > HANGS
     }
 }
 

@@ -22,7 +22,7 @@ use super::queue::{Held, Queue};
 const CALLS: u64 = 0;
 const BELL: u64 = 1;
 /// How often listening sockets are looked at, which may be full, or which the server may have closed: while
-/// somebody waits, and else.
+/// somebody waits, and else. So often at least the keeper is given a sign of life.
 const LOOK_AFTER_HELD: Duration = Duration::from_millis(20);
 const LOOK_AFTER_ALL: Duration = Duration::from_secs(1);
 
@@ -224,14 +224,13 @@ impl<'a> Usher<'a> {
         loop {
             let mut events = [EpollEvent::empty(); 16];
             let timeout = self.timeout();
-            ledger.set_busy_since(0);
+            ledger.turn();
             let got = match self.epoll.wait(&mut events, timeout) {
                 Ok(got) => got,
                 Err(Errno::EINTR) => 0,
                 Err(errno) => return Err(errno.into()),
             };
             let now = now_ns();
-            ledger.set_busy_since(now);
             for event in &events[..got] {
                 match event.data() {
                     CALLS if event.events().contains(EpollFlags::EPOLLIN) => self.next_call(),

@@ -394,6 +394,18 @@ pub fn some<T>(mut find: impl FnMut() -> Option<T>, what: &str) -> T {
     found.expect("it was found")
 }
 
+/// kill -STOP, and waits until it has stopped.
+pub fn stop_process(pid: i32) {
+    kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+    until(|| state(pid) == Some('T'), "the process is stopped");
+}
+
+/// What ps(1) and killall(1) call it.
+pub fn name_of(pid: i32) -> Option<String> {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(name.trim_end().to_owned())
+}
+
 /// kill -9.
 pub fn kill_process(pid: i32) {
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();

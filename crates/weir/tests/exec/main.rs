@@ -7,6 +7,7 @@ mod common;
 mod bed;
 
 use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use bed::{Bed, Server, bed, class_of, connect, until};
 use nix::sys::signal::Signal;
@@ -132,10 +133,13 @@ fn the_usher_is_killed_under_load_and_every_connection_is_served() {
     for kind in ["blocking", "edge", "level"] {
         let mut server = bed.server("--order exact", kind, "0.0.0.0");
         let said = server.drain();
-        let served = under_load(|| {
+        let served = under_load(|served| {
             for _ in 0..4 {
+                let before = served.load(Relaxed);
+                let enough = || served.load(Relaxed) >= before + 30;
+                until(enough, "this usher serves some");
                 let usher = bed::some(|| bed.usher(), "there is an usher");
-                // At a moment of the load's own; the next usher serves some, and is killed.
+                // At a moment of the load's own.
                 std::thread::sleep(std::time::Duration::from_micros(moment()));
                 bed::kill_process(usher);
                 until(
@@ -177,6 +181,41 @@ fn an_usher_that_dies_again_and_again_leaves_the_order_to_the_kernel() {
 }
 
 #[test]
+fn an_usher_that_is_stopped_is_replaced_and_everybody_is_served() {
+    let Some(bed) = bed("exec-stopped") else {
+        return;
+    };
+    // Blocking: its call is with the usher when that stops. By levels: there is no call.
+    for kind in ["blocking", "level"] {
+        let mut server = bed.server("--order exact", kind, "0.0.0.0");
+        bed::expect_served(connect(1));
+        server.line();
+        until(|| server.sleeps(), "the server waits for more");
+        let usher = bed::some(|| bed.usher(), "there is an usher");
+        bed::stop_process(usher);
+        let clients: Vec<_> = [40, 10, 1].map(connect).into();
+        clients.into_iter().for_each(bed::expect_served);
+        let next = bed::some(|| bed.usher(), "there is an usher");
+        assert_ne!(next, usher, "{kind}");
+    }
+}
+
+#[test]
+fn the_helpers_are_not_called_weir() {
+    let Some(bed) = bed("exec-names") else {
+        return;
+    };
+    let _server = bed.server("--order exact", "blocking", "0.0.0.0");
+    let usher = bed::some(|| bed.usher(), "there is an usher");
+    let named = |pid: i32| bed::name_of(pid).unwrap_or_default();
+    until(|| named(usher) == "weir-usher", "the usher has its name");
+    let helpers = bed.helpers();
+    let mut names: Vec<String> = helpers.into_iter().map(named).collect();
+    names.sort();
+    assert_eq!(names, ["weir-keeper", "weir-usher"]);
+}
+
+#[test]
 fn no_descriptor_is_left_in_the_usher_or_the_server() {
     let Some(bed) = bed("exec-descriptors") else {
         return;
@@ -188,7 +227,7 @@ fn no_descriptor_is_left_in_the_usher_or_the_server() {
     let pids = [usher, server.child.id() as i32];
     let counts = || pids.map(bed::descriptors);
     let before = counts();
-    let served = under_load(|| {
+    let served = under_load(|_| {
         for _ in 0..200 {
             server.line();
         }
@@ -286,27 +325,25 @@ fn classes_follow_the_file_and_the_running_weir() {
     assert!(inversions(&order) <= 1, "{order:?}");
 }
 
-/// Clients that come and are served one after the other while something is done. Returns how many were.
-fn under_load(done: impl FnOnce()) -> usize {
-    let over = std::sync::atomic::AtomicBool::new(false);
-    let over = &over;
+/// Clients that come and are served one after the other while something is done, which sees how many were.
+/// Returns that number.
+fn under_load(done: impl FnOnce(&AtomicUsize)) -> usize {
+    let (over, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let client = |number: u8| {
+        while !over.load(Relaxed) {
+            bed::expect_served(connect([1, 10, 40][usize::from(number) % 3]));
+            served.fetch_add(1, Relaxed);
+        }
+    };
     std::thread::scope(|scope| {
-        let client = |number: u8| {
-            let mut served = 0;
-            while !over.load(std::sync::atomic::Ordering::Relaxed) {
-                bed::expect_served(connect([1, 10, 40][usize::from(number) % 3]));
-                served += 1;
-            }
-            served
-        };
-        let clients: Vec<_> = (0..8).map(|n| scope.spawn(move || client(n))).collect();
-        done();
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
-        clients
-            .into_iter()
-            .map(|client| client.join().unwrap())
-            .sum()
-    })
+        let client = &client;
+        for number in 0..8 {
+            scope.spawn(move || client(number));
+        }
+        done(&served);
+        over.store(true, Relaxed);
+    });
+    served.into_inner()
 }
 
 #[test]
