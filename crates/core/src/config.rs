@@ -18,6 +18,7 @@ mod parse;
 mod proxy_keys;
 mod suggest;
 mod table;
+mod unused;
 mod value;
 mod word;
 

@@ -284,7 +284,9 @@ mod tests {
             "listener = \"web\"\nfrom = [\"10.1.0.0/16\", \"10.2.0.1\"]\nto = \"192.0.2.0/24\"\n\
              from_port = 1024\nto_port = 80\npriority = 1\nrate = 0.5\nburst = 100\n\
              over_rate = \"rst\"\nmin_rate = 0.1\nmax_wait = \"50ms\"\nqueue_limit = 10",
-        );
+        )
+        .replace("*:80\"", "*:80\"\nqueue = \"priority\"")
+            + "[controller]\ntarget_wait = \"20ms\"\n";
         let config = parse("f", &file).unwrap();
         assert!(config.warnings.is_empty(), "{:?}", config.warnings);
         let class = &config.classes[0];

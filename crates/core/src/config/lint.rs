@@ -1,6 +1,8 @@
 //! Settings that are valid and yet hardly what was meant.
 
-use crate::listener::{Admit, Establish, HalfClose, Listener, RejectSyn};
+use crate::listener::{
+    Admit, DEFAULT_AGEING, Establish, HalfClose, Listener, QueueOrder, RejectSyn,
+};
 
 /// What is odd about a listener, one sentence each. `given` names the keys that the user set:
 /// a default that has no effect is not worth a word.
@@ -31,6 +33,10 @@ pub fn lint(listener: &Listener, given: &[&str]) -> Vec<String> {
         if l.admit == Admit::Queue && given(key) {
             say(format!("{key} is unused: it belongs to admit = wait"));
         }
+    }
+    // The example spells the default out.
+    if l.queue == QueueOrder::Fifo && given("ageing") && l.ageing != Some(DEFAULT_AGEING) {
+        say("ageing is unused: it belongs to queue = priority".into());
     }
     if l.admit == Admit::Wait && l.interval < l.target_wait {
         say(

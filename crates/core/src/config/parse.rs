@@ -11,6 +11,7 @@ use super::class_check::{self, Owners};
 use super::error::{Fault, Place, Problem, Problems};
 use super::suggest::did_you_mean;
 use super::table::{Key, Table, unknown_key};
+use super::unused::{Around, unused};
 use super::value::Given;
 use super::{ApiSettings, Config, Warning};
 use crate::class::Class;
@@ -46,6 +47,12 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
     let mut warnings = reader.warnings(&listeners);
     warnings.extend(reader.warnings(&proxies));
     warnings.extend(reader.warnings(&classes));
+    let around = Around {
+        listeners: listeners.iter().map(|read| &read.table).collect(),
+        proxies: proxies.iter().map(|read| &read.table).collect(),
+        has_controller: controller.is_some(),
+    };
+    warnings.extend(reader.unused(&classes, &around));
     warnings.extend(reader.warnings(controller.as_slice()));
     warnings.extend(reader.warnings(api.as_slice()));
     let classes: Vec<Class> = classes.into_iter().map(|read| read.table).collect();
@@ -304,6 +311,20 @@ impl Reader<'_> {
             one.table.lint(&given).into_iter().map(warning)
         };
         read.iter().flat_map(of_one).collect()
+    }
+
+    fn unused(&self, classes: &[Read<Class>], around: &Around<'_>) -> Vec<Warning> {
+        let of_one = |read: &'_ Read<Class>| read.given.iter().map(|(name, _)| *name).collect();
+        let given: Vec<(&Class, Vec<&str>)> = classes
+            .iter()
+            .map(|read| (&read.table, of_one(read)))
+            .collect();
+        let odd = unused(&given, around).into_iter();
+        odd.map(|(index, text)| Warning {
+            place: Some(self.place(Some(classes[index].span.clone()))),
+            text,
+        })
+        .collect()
     }
 
     fn line<T>(&self, read: &Read<T>) -> usize {
