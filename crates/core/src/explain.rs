@@ -1,6 +1,8 @@
 //! `weir explain`: what a counter counts and what to do about it, what a config key sets, what a
 //! column of `weir status` shows.
 
+mod columns;
+
 use std::fmt::Write as _;
 
 use crate::class::Class;
@@ -8,48 +10,20 @@ use crate::config::{ApiSettings, Key, Table, did_you_mean};
 use crate::controller::Settings;
 use crate::listener::Listener;
 use crate::proxy::Proxy;
+use columns::COLUMNS;
+pub use columns::Column;
+
 use crate::verdict::{Kind, VERDICTS, Verdict, VerdictInfo};
 
 /// What a name stands for that `weir explain` knows.
 pub enum Topic {
     /// A verdict and its counter.
     Verdict(&'static VerdictInfo),
-    /// A key, with a text for each kind of tables that has it.
-    Key(Vec<String>),
+    /// A key or a column of `weir status`: a text for each kind of tables that has the key, then the column's.
+    Texts(Vec<String>),
     /// A part of weir.
     Subject(&'static Subject),
-    /// A number that `weir status` shows.
-    Column(&'static Column),
 }
-
-/// A number in the table of `weir status`.
-pub struct Column {
-    /// Its head, with `_` for `-`.
-    pub name: &'static str,
-    /// What it is, in one line.
-    pub text: &'static str,
-    /// How to read it.
-    note: &'static str,
-}
-
-/// The columns that are neither a config key nor a counter.
-const COLUMNS: [Column; 3] = [
-    Column {
-        name: "queue_length",
-        text: "Connections that wait for accept() / places in the listen queue, over all sockets of the listener",
-        note: "The kernel takes one more than there are places: 5/4 is a full queue where it decides (establish = default or abort, mode = observe). reserv and no-syn-drop stop at 4/4.",
-    },
-    Column {
-        name: "half_open",
-        text: "Handshakes under way: the kernel has answered their SYN, and their final ACK has not come yet",
-        note: "With reserv each of them holds a place. Clients that hold a cookie hold none and are not counted.",
-    },
-    Column {
-        name: "wait",
-        text: "How long a connection that comes now will wait for accept(): those before it, times the measured time between accepts",
-        note: "The longest of the listener's sockets; `-` as long as nothing has been measured. admit = wait compares it with target_wait.",
-    },
-];
 
 /// A part of weir that has more to say than a key.
 pub struct Subject {
@@ -86,25 +60,25 @@ pub struct Unknown {
 /// # Errors
 /// None of them, with the name that was probably meant.
 pub fn topic(name: &str) -> Result<Topic, Unknown> {
-    let name = &name.replace('-', "_");
+    let name = &name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    let name = &name.to_ascii_lowercase();
     if let Some(verdict) = Verdict::by_name(name) {
         return Ok(Topic::Verdict(verdict.info()));
     }
-    if let Some(column) = COLUMNS.iter().find(|column| column.name == name) {
-        return Ok(Topic::Column(column));
-    }
+    let column = COLUMNS.iter().find(|column| column.name == name);
     if let Some(subject) = SUBJECTS.iter().find(|subject| subject.name == name) {
         return Ok(Topic::Subject(subject));
     }
-    let keys = key_texts(name);
-    if keys.is_empty() {
+    let mut texts = key_texts(name);
+    texts.extend(column.map(column_text));
+    if texts.is_empty() {
         let names: Vec<_> = list().into_iter().map(|(name, ..)| name).collect();
         return Err(Unknown {
             name: name.to_owned(),
             did_you_mean: did_you_mean(name, &names),
         });
     }
-    Ok(Topic::Key(keys))
+    Ok(Topic::Texts(texts))
 }
 
 impl Topic {
@@ -112,11 +86,10 @@ impl Topic {
     pub fn text(&self) -> String {
         match self {
             Topic::Verdict(row) => verdict_text(row),
-            Topic::Key(texts) => texts.join("\n"),
+            Topic::Texts(texts) => texts.join("\n"),
             Topic::Subject(Subject { name, text, note }) => {
                 format!("{name}\n  {text}\n\n  {note}\n")
             }
-            Topic::Column(column) => column_text(column),
         }
     }
 }
@@ -164,7 +137,11 @@ fn key_text<T: Table>(key: &Key<T>) -> String {
 
 fn column_text(column: &Column) -> String {
     let Column { name, text, note } = column;
-    format!("{name} (column of weir status)\n  {text}\n\n  {note}\n")
+    let note = match note.is_empty() {
+        true => String::new(),
+        false => format!("\n  {note}\n"),
+    };
+    format!("{name} (column of weir status)\n  {text}\n{note}")
 }
 
 /// The word of a kind in lists.
@@ -372,8 +349,9 @@ mod tests {
                 .contains(&kind)
         };
         let keys = names(&|kind| !not_keys(kind));
+        // A column may have a key's name; both are explained.
+        assert!(keys.is_disjoint(&names(&|kind| not_keys(kind) && kind != "column")));
         let others = names(&not_keys);
-        assert!(keys.is_disjoint(&others));
         assert_eq!(
             others.len(),
             VERDICTS.len() + COLUMNS.len() + SUBJECTS.len()

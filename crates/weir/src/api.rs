@@ -12,6 +12,9 @@ mod metrics;
 mod routes;
 mod server;
 
+#[cfg(test)]
+pub use metrics::text as metrics_text;
+
 use std::fs::Permissions;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};

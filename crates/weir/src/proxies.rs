@@ -15,6 +15,8 @@ use crate::failure::{Failure, Result};
 use crate::report::ProxyReport;
 
 pub use metrics::Metrics;
+#[cfg(test)]
+pub use metrics::text as metrics_text;
 pub use post::{Peers, Post, take_over};
 pub use service::{Service, no_proxy_in};
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use weir_core::explain::{Topic, list, topic};
+use weir_proxy::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
 
 use crate::cli::Explain;
 use crate::control::{self, Answer, Request};
@@ -16,6 +17,9 @@ pub fn run(runtime_dir: &Path, args: &Explain) -> Result<()> {
     let Some(name) = &args.name else {
         return print(&all());
     };
+    if let Some(text) = counter_text(name) {
+        return print(&text);
+    }
     let topic = topic(name).map_err(|unknown| {
         let hint = match unknown.did_you_mean {
             Some(meant) => format!("did you mean {meant}?"),
@@ -42,6 +46,32 @@ fn running_controller(runtime_dir: &Path) -> Option<weir_client::Controller> {
     }
 }
 
+/// The counters of proxies, by the names of `weir status` and the metrics. `None`: it is none of them alone.
+fn counter_text(name: &str) -> Option<String> {
+    let name = name.replace('-', "_");
+    let mut texts: Vec<String> = counters()
+        .filter(|(own, ..)| *own == name)
+        .map(|(name, of, text)| format!("{name} (counter of {of})\n  {text}\n"))
+        .collect();
+    if texts.is_empty() {
+        return None;
+    }
+    texts.extend(topic(&name).ok().map(|topic| topic.text()));
+    Some(texts.join("\n"))
+}
+
+/// Name, whose it is, and text.
+fn counters() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    let of = [
+        ("a proxy", ListenerCounters::NAMES),
+        ("a proxy's backend", BackendCounters::NAMES),
+        ("a proxy's backend", HealthCounters::NAMES),
+        ("a proxy's queue", QueueCounters::NAMES),
+    ];
+    of.into_iter()
+        .flat_map(|(of, names)| names.iter().map(move |(name, text)| (*name, of, *text)))
+}
+
 fn all() -> String {
     let head = [
         ("name", Align::Left),
@@ -49,5 +79,192 @@ fn all() -> String {
         ("text", Align::Left),
     ];
     let row = |(name, kind, text): (&str, &str, &str)| vec![name.into(), kind.into(), text.into()];
-    table(&head, &list().into_iter().map(row).collect::<Vec<_>>())
+    let counters = counters().map(|(name, _, text)| (name, "counter", text));
+    let all = list().into_iter().chain(counters);
+    table(&head, &all.map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+    use weir_client::{ClassStatistics, Controller, Decision, ListenerStatistics, Statistics};
+    use weir_core::class::Class;
+    use weir_core::config::Table;
+    use weir_core::listener::{ListenAddress, Listener};
+    use weir_core::proxy::Proxy;
+
+    use super::*;
+    use crate::report::proxy::{BackendReport, ConnectionsNow, QueueReport, ThreadLine};
+    use crate::report::{ClassReport, InterfaceReport, ListenerReport, Process, SocketReport};
+    use crate::report::{ProxyReport, Report, counters_by_name};
+
+    /// A status in which everything stands that there is.
+    fn report() -> Report {
+        let address = ListenAddress { ip: None, port: 80 };
+        let class = ClassReport {
+            name: "other".into(),
+            rate: Some(5.0),
+            burst: Some(10),
+            controlled_rate: Some(4.0),
+            waiting: Some(1),
+            settings: super::super::check::settings(&Class::new("other")),
+            ..ClassReport::default()
+        };
+        let socket = SocketReport {
+            address: "0.0.0.0:80".into(),
+            queue_length: 1,
+            queue_limit: 2,
+            half_open: 3,
+            wait_us: Some(4),
+            mptcp: true,
+        };
+        let listener = ListenerReport {
+            name: "web".into(),
+            queue_way_because: Some("it runs with MPTCP".into()),
+            wait_us: Some(1),
+            fallback: Some("reserv".into()),
+            fallback_because: Some("cookies are off".into()),
+            counters: counters_by_name(&Default::default()),
+            classes: vec![class],
+            sockets: vec![socket.clone(), socket],
+            settings: super::super::check::settings(&Listener::new("web", address)),
+            ..ListenerReport::default()
+        };
+        let listen = "127.0.0.1:3128".parse().unwrap();
+        let settings = Proxy::new("edge", listen, weir_core::proxy::Mode::Forward);
+        let proxy = ProxyReport {
+            queue: vec![QueueReport::default()],
+            connections: ConnectionsNow::default(),
+            backends: vec![BackendReport::default()],
+            threads: vec![ThreadLine {
+                state: "accepting".into(),
+                clients: 1,
+                falls: 0,
+            }],
+            settings: super::super::check::settings(&settings),
+            ..ProxyReport::default()
+        };
+        Report {
+            process: Some(Process::default()),
+            interfaces: vec![InterfaceReport {
+                name: "eth0".into(),
+                index: 2,
+                xdp: true,
+            }],
+            listeners: vec![listener],
+            controller: Some(controller()),
+            proxies: vec![proxy],
+            ..Report::default()
+        }
+    }
+
+    fn controller() -> Controller {
+        Controller {
+            mode: "enforce".into(),
+            target_wait: Some("20ms".into()),
+            max_cpu: Some(0.9),
+            interval: "100ms".into(),
+            samples: 5,
+            statistics: Statistics {
+                cpu: Some(0.5),
+                cgroup_cpu: Some(0.5),
+                listeners: vec![ListenerStatistics::default()],
+                classes: vec![ClassStatistics {
+                    controlled_rate: Some(5.0),
+                    reason: Some("…".into()),
+                    ..ClassStatistics::default()
+                }],
+            },
+            decisions: vec![Decision {
+                at_unix_ms: 0,
+                class: "other".into(),
+                from: Some(2.0),
+                to: Some(1.0),
+                observed: false,
+                reason: "…".into(),
+            }],
+        }
+    }
+
+    /// The names of all fields, however deep.
+    fn fields(value: &Value, into: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(map) => {
+                for (name, value) in map {
+                    into.insert(name.clone());
+                    fields(value, into);
+                }
+            }
+            Value::Array(values) => values.iter().for_each(|value| fields(value, into)),
+            _ => {}
+        }
+    }
+
+    /// The heads of all tables: lines whose first word is a table's.
+    fn heads(text: &str) -> impl Iterator<Item = String> {
+        let first = [
+            "listener", "class", "verdict", "proxy", "priority", "counter",
+        ];
+        let is_head = move |line: &&str| {
+            let mut words = line.trim().split("  ");
+            words.next().is_some_and(|word| first.contains(&word)) && words.next().is_some()
+        };
+        let heads: Vec<String> = text
+            .lines()
+            .filter(is_head)
+            .flat_map(|line| line.trim().split("  "))
+            .map(|head| head.trim().to_owned())
+            .filter(|head| !head.is_empty())
+            .collect();
+        heads.into_iter()
+    }
+
+    /// The names of all metrics, without what Prometheus adds.
+    fn metrics(report: &Report) -> Vec<String> {
+        let listener = &report.listeners[0];
+        let text = crate::api::metrics_text(&report.listeners, &listener.classes)
+            + &crate::proxies::metrics_text(&report.proxies);
+        let names = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE weir_"));
+        let bare = |name: &str| {
+            let name = name.split(' ').next().unwrap_or_default();
+            let name = name.strip_prefix("proxy_").unwrap_or(name);
+            let name = name.strip_prefix("class_").unwrap_or(name);
+            let known = ["backend_up", "queue_length", "queue_limit"];
+            if known.contains(&name) || is_known(name) {
+                return name.to_owned();
+            }
+            let name = name.strip_prefix("backend_").unwrap_or(name);
+            name.strip_prefix("queue_").unwrap_or(name).to_owned()
+        };
+        names.map(bare).collect()
+    }
+
+    fn is_known(name: &str) -> bool {
+        counter_text(name).is_some() || topic(name).is_ok()
+    }
+
+    #[test]
+    fn every_word_of_status_and_of_the_metrics_is_explained() {
+        let report = report();
+        let mut names = BTreeSet::new();
+        fields(&serde_json::to_value(&report).unwrap(), &mut names);
+        let text = report.text(true);
+        names.extend(heads(&text));
+        names.extend(metrics(&report));
+        assert!(names.len() > 120, "{names:?}");
+        for words in ["held at", "overtook", "queue_way", "cache_hits", "SYN/s"] {
+            assert!(names.contains(words), "{words}: {names:?}");
+        }
+        let unknown: Vec<_> = names.iter().filter(|name| !is_known(name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+
+    #[test]
+    fn the_name_of_every_class_that_status_makes_up_is_explained() {
+        assert!(is_known(weir_core::class::OTHER) && is_known(Class::NAME));
+    }
 }

@@ -141,7 +141,7 @@ struct OfThread {
 type Count = Counter<u64, AtomicU64>;
 
 /// Every counter of every proxy, by the names of `weir status`.
-fn text(proxies: &[ProxyReport]) -> String {
+pub fn text(proxies: &[ProxyReport]) -> String {
     let mut registry = Registry::with_prefix("weir_proxy");
     add_listeners(&mut registry, proxies);
     add_backends(&mut registry, proxies);
