@@ -82,6 +82,9 @@ impl Sum for Holdings {
 pub struct Usage {
     /// CPU time of all threads, to the ns (/proc/PID/task/TID/schedstat).
     pub cpu: Duration,
+    /// Of it, the time in the program's own code and not in the kernel's: in steps of 10 ms, divided by the
+    /// kernel's timer ticks (/proc/PID/stat).
+    pub user: Duration,
     /// How often a thread gave its CPU up, or lost it.
     pub switches: u64,
 }
@@ -91,7 +94,11 @@ impl Usage {
     pub fn of(pid: u32) -> Result<Usage> {
         let what = || format!("cannot see what process {pid} uses");
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).context(what())?;
-        let mut usage = Usage::default();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).context(what())?;
+        let mut usage = Usage {
+            user: user_time(&stat).unwrap_or_default(),
+            ..Usage::default()
+        };
         for task in tasks.flatten() {
             let read = |file| std::fs::read_to_string(task.path().join(file));
             let (Ok(times), Ok(status)) = (read("schedstat"), read("status")) else {
@@ -114,6 +121,7 @@ impl Usage {
     pub fn since(&self, earlier: &Usage) -> Usage {
         Usage {
             cpu: self.cpu.saturating_sub(earlier.cpu),
+            user: self.user.saturating_sub(earlier.user),
             switches: self.switches.saturating_sub(earlier.switches),
         }
     }
@@ -123,6 +131,7 @@ impl Sum for Usage {
     fn sum<I: Iterator<Item = Usage>>(all: I) -> Usage {
         all.fold(Usage::default(), |sum, one| Usage {
             cpu: sum.cpu + one.cpu,
+            user: sum.user + one.user,
             switches: sum.switches + one.switches,
         })
     }
@@ -150,10 +159,19 @@ pub fn available_bytes() -> Result<u64> {
         .ok_or_else(|| Error::failed(format!("cannot read {path}"), "it has no MemAvailable"))
 }
 
-/// Field 5 of /proc/PID/stat; the name in parentheses may hold spaces.
 fn group(stat: &str) -> Option<u32> {
+    u32::try_from(stat_field(stat, 5)?).ok()
+}
+
+/// utime, in ticks of 10 ms (USER_HZ) on every architecture that weir is built for.
+fn user_time(stat: &str) -> Option<Duration> {
+    Some(Duration::from_millis(10 * stat_field(stat, 14)?))
+}
+
+/// A field of /proc/PID/stat by its number in proc(5), from 4 on; the name in parentheses may hold spaces.
+fn stat_field(stat: &str, number: usize) -> Option<u64> {
     let fields = stat.rsplit_once(')')?.1;
-    fields.split_whitespace().nth(2)?.parse().ok()
+    fields.split_whitespace().nth(number - 3)?.parse().ok()
 }
 
 /// The number behind a key that opens a line, as in `VmRSS:   1234 kB`.
@@ -168,7 +186,9 @@ mod tests {
 
     #[test]
     fn groups_and_numbers_are_read_from_proc() {
-        assert_eq!(group("7 (a b) c) S 1 42 42 0"), Some(42));
+        let stat = "7 (a b) c) S 1 42 42 0 -1 4194304 1 0 0 0 25 3";
+        assert_eq!(group(stat), Some(42));
+        assert_eq!(user_time(stat), Some(Duration::from_millis(250)));
         let status = "Name:\tx\nVmRSS:\t    1234 kB\nnonvoluntary_ctxt_switches:\t7\n";
         assert_eq!(number(status, "VmRSS:"), Some(1234));
         assert_eq!(number(status, "voluntary_ctxt_switches:"), None);

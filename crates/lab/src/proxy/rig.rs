@@ -75,6 +75,8 @@ pub struct Seen {
     pub span: Duration,
     /// Time that the proxy's core was busy with the load.
     pub busy: Duration,
+    /// Of it, about, the time in the proxy's own code: what it used from the warm-up on, in proportion.
+    pub user: Duration,
     /// Time that clients and origin were busy.
     pub others: Duration,
     /// What the proxy's stack received, warm-up included.
@@ -143,8 +145,11 @@ impl Rig {
         };
         let run = || clients::run(loads, span, others, || Sample::take(meter));
         let cpu = self.bed.layout.client_cpu;
+        let (begun, used) = (Instant::now(), self.contenders[index].usage()?);
         let outcome = self.bed.client.run_on(Some(cpu), run);
+        let whole = begun.elapsed();
         self.contenders[index].check_alive()?;
+        let used = self.contenders[index].usage()?.since(&used);
         let outcome = outcome?;
         let (first, last) = outcome.edges;
         let span = last.at - first.at;
@@ -153,6 +158,7 @@ impl Rig {
             served: outcome.served,
             span,
             busy: span.saturating_sub(last.idle - first.idle + unloaded),
+            user: used.user.mul_f64(span.as_secs_f64() / whole.as_secs_f64()),
             others: span.saturating_sub(outcome.idle),
             received: self.bed.received()?.since(&received),
             cacheable_replies: self.origin.cacheable_replies() - cacheable,

@@ -120,6 +120,9 @@ pub struct Verdict {
     pub contender: Contender,
     /// What was measured, round by round, against that one.
     pub ratio: Spread,
+    /// What the median would be if weir's own code took no time, and only the kernel's work for it were left: of the
+    /// CPU time only.
+    pub floor: Option<f64>,
     /// Whether it is within the limit.
     pub held: bool,
 }
@@ -150,12 +153,14 @@ fn verdict(weir: &Summary, limit: Limit, summaries: &[Summary]) -> Option<Verdic
         .iter()
         .map(|rival| (rival, weir.ratio(rival, |row| limit.quantity.of(row))));
     let (rival, ratio) = ratios.max_by(|(_, a), (_, b)| a.median.total_cmp(&b.median))?;
+    let own = weir.median.user_us / weir.median.cpu_us;
     // Bodies that take longer than the window have no latency.
     ratio.median.is_finite().then_some(Verdict {
         case: weir.case,
         limit,
         contender: rival.contender,
         ratio,
+        floor: (limit.quantity == Quantity::Cpu).then_some(ratio.median * (1.0 - own)),
         held: ratio.median <= limit.most,
     })
 }
@@ -173,6 +178,7 @@ mod tests {
         };
         let row = Row {
             cpu_us,
+            user_us: cpu_us / 5.0,
             p99_us: 1.0,
             ..Row::new(contender, case)
         };
@@ -195,6 +201,7 @@ mod tests {
         assert!(cpu_verdict(7.5).held);
         assert!(!cpu_verdict(7.6).held);
         assert_eq!(cpu_verdict(7.5).ratio.median, 0.75);
+        assert_eq!(cpu_verdict(7.5).floor, Some(0.75 * 0.8));
     }
 
     #[test]

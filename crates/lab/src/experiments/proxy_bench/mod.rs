@@ -201,6 +201,7 @@ fn measure_one(rig: &mut Rig, args: &Args, index: usize, case: &Case) -> Result<
     Ok(Row {
         replies_per_s: replies / seen.span.as_secs_f64(),
         cpu_us: us(seen.busy) / replies,
+        user_us: us(seen.user) / replies,
         system_us: us(seen.busy + seen.others) / replies,
         busy: seen.busy.as_secs_f64() / seen.span.as_secs_f64(),
         p50_us: quantile(0.5),

@@ -17,6 +17,8 @@ pub struct Row {
     pub replies_per_s: f64,
     /// CPU time on the proxy's core per reply, in µs.
     pub cpu_us: f64,
+    /// Of it the part in the proxy's own code, in µs. The kernel counts it in steps of 10 ms: rounds are averaged.
+    pub user_us: f64,
     /// CPU time on all cores per reply, clients and origin included, in µs.
     pub system_us: f64,
     /// Share of the proxy's core that was busy, 0 to 1.
@@ -39,6 +41,7 @@ impl Row {
             case,
             replies_per_s: 0.0,
             cpu_us: 0.0,
+            user_us: 0.0,
             system_us: 0.0,
             busy: 0.0,
             p50_us: 0.0,
@@ -89,7 +92,7 @@ pub struct Summary {
     /// What.
     #[serde(flatten)]
     pub case: Case,
-    /// Medians, number by number; of the losses the most.
+    /// Medians, number by number; of the time in the proxy's own code the mean, of the losses the most.
     pub median: Row,
     /// CPU time on the proxy's core per reply, in µs.
     pub cpu_us: Spread,
@@ -103,12 +106,14 @@ impl Summary {
         let first = rounds.first()?;
         let spread = |field: fn(&Row) -> f64| Spread::of(rounds.iter().map(field));
         let median = |field| spread(field).median;
+        let user_us: f64 = rounds.iter().map(|row| row.user_us).sum();
         Some(Summary {
             contender: first.contender,
             case: first.case,
             median: Row {
                 replies_per_s: median(|row| row.replies_per_s),
                 cpu_us: median(|row| row.cpu_us),
+                user_us: user_us / rounds.len() as f64,
                 system_us: median(|row| row.system_us),
                 busy: median(|row| row.busy),
                 p50_us: median(|row| row.p50_us),

@@ -6,11 +6,12 @@ use super::summary::Summary;
 use crate::proxy::contender::Contender;
 use crate::report::{count, table};
 
-const HEAD: [&str; 11] = [
+const HEAD: [&str; 12] = [
     "case",
     "contender",
     "CPU µs/reply",
     "quartiles",
+    "own code",
     "/ weir",
     "/ copy",
     "core busy",
@@ -18,6 +19,18 @@ const HEAD: [&str; 11] = [
     "replies/s",
     "p50 µs",
     "p99 µs",
+];
+
+/// "kernel": the ratio if weir's own code took no time.
+const VERDICT_HEAD: [&str; 8] = [
+    "case",
+    "what",
+    "against",
+    "ratio",
+    "quartiles",
+    "kernel",
+    "limit",
+    "",
 ];
 
 /// All that was measured, and what it says about weir.
@@ -32,7 +45,7 @@ pub fn tables(results: &Results) -> String {
     if !results.verdicts.is_empty() {
         text += "\nWhat weir must hold:\n";
         text += &table(
-            &["case", "what", "against", "ratio", "quartiles", "limit", ""],
+            &VERDICT_HEAD,
             &results
                 .verdicts
                 .iter()
@@ -59,6 +72,7 @@ fn cells(summary: &Summary, all: &[Summary]) -> Vec<String> {
         summary.contender.name().into(),
         micros(cpu_us.median),
         format!("{}–{}", micros(cpu_us.low), micros(cpu_us.high)),
+        micros(row.user_us),
         over(Contender::Weir),
         over(Contender::Copy),
         format!("{:.0} %", row.busy * 100.0),
@@ -82,6 +96,9 @@ fn verdict_cells(verdict: &Verdict) -> Vec<String> {
         verdict.contender.name().into(),
         format!("{:.2}", verdict.ratio.median),
         format!("{:.2}–{:.2}", verdict.ratio.low, verdict.ratio.high),
+        verdict
+            .floor
+            .map_or("-".into(), |floor| format!("{floor:.2}")),
         format!("{:.2}", verdict.limit.most),
         word.into(),
     ]

@@ -491,6 +491,7 @@ mod tests {
             served: Vec::new(),
             span: Duration::ZERO,
             busy: Duration::ZERO,
+            user: Duration::ZERO,
             others: Duration::ZERO,
             received: Received::default(),
             cacheable_replies,
