@@ -103,6 +103,31 @@ fn a_client_that_ends_its_half_early_still_gets_what_was_sent_before_the_reset()
     assert_eq!(end, Err(ErrorKind::ConnectionReset));
 }
 
+#[test]
+fn an_upgrade_that_is_reset_takes_nothing_of_the_replies_before_it() {
+    let origin = Origin::serving(|connection, request| {
+        if request.field("upgrade").is_none() {
+            return answer(connection, &request);
+        }
+        connection
+            .send("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+        leave_with_reset(connection);
+        false
+    });
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect_narrow(proxy.address());
+    client.send(
+        "GET /length/300000 HTTP/1.1\r\nHost: test\r\n\r\n\
+         GET / HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+    );
+    wait_until("the tunnel has broken", || {
+        total(&proxy.totals(), "transfers_broken") == 1
+    });
+    assert!(client.reply(false).body == pattern(300_000));
+    let (_, end) = rest(&mut client);
+    assert_eq!(end, Err(ErrorKind::ConnectionReset));
+}
+
 /// A proxy in front of a server for one connection.
 fn before_one(serve: impl FnOnce(Connection) + Send + 'static) -> (Server, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -8,7 +8,7 @@ use super::body::{Body, Stopped, relay, try_send_with_head};
 use super::reply::{Delivered, Failure, Reply, deliver, leaves_open};
 use super::request::Request;
 use super::target::{Choice, Destination, Origin};
-use super::{After, cached, is_head, leaves_nothing, refuse};
+use super::{After, cached, farewell, is_head, leaves_nothing, refuse};
 use crate::http::answer::{self, Answer, ProxyError};
 use crate::http::{BodyKind, ReplyFacts, RequestFacts};
 use crate::runtime::{TcpStream, first};
@@ -102,8 +102,12 @@ async fn carry(worker: &Worker, client: &mut Visitor, server: &mut Peer) -> Afte
     worker.handle.set_deadline(worker.settings.idle_timeout);
     let ahead = [client.inbox.take_all(), server.inbox.take_all()];
     let (near, far) = (&client.stream, &server.stream);
+    let replies = near.unacknowledged();
     let tunnelled = tunnel(&worker.lanes, near, far, ahead, worker.rules()).await;
     worker.count_tunnel(client, &tunnelled);
+    if replies > 0 && tunnelled.end.is_err() {
+        farewell::let_replies_arrive(worker, client, tunnelled.back).await;
+    }
     After::Close
 }
 

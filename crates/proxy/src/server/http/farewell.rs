@@ -22,13 +22,21 @@ pub async fn say(worker: &Worker, client: &mut Visitor, after: After) {
         After::Continue | After::Close => {}
         After::Linger => linger(worker, client).await,
         After::CutOff => {
-            let mut arrival = Arrival::begins(worker);
-            while arrival.goes_on(client.stream.unacknowledged(), worker.handle.now()) {
-                worker.handle.sleep(LOOK_AGAIN).await;
-            }
+            let_replies_arrive(worker, client, 0).await;
             client.stream.reset_on_close();
         }
         After::Reset => client.stream.reset_on_close(),
+    }
+}
+
+/// Waits until the client has what it was sent before the last `given_up` bytes: the RST that follows would throw it
+/// away. A client that takes nothing more for the idle time is waited for no longer.
+pub async fn let_replies_arrive(worker: &Worker, client: &Visitor, given_up: u64) {
+    let given_up = usize::try_from(given_up).unwrap_or(usize::MAX);
+    let left = || client.stream.unacknowledged().saturating_sub(given_up);
+    let mut arrival = Arrival::begins(worker);
+    while arrival.goes_on(left(), worker.handle.now()) {
+        worker.handle.sleep(LOOK_AGAIN).await;
     }
 }
 
