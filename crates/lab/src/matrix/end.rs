@@ -59,6 +59,8 @@ pub struct Outcome {
     pub reset: bool,
     /// It left before it was due.
     pub left: Option<Leave>,
+    /// Its port, by which logs name it.
+    pub port: u16,
 }
 
 /// One direction's progress through its pace.
@@ -131,12 +133,16 @@ impl End {
         }
         let mut ear = ear;
         ear.connected(&mut speech);
+        let port = socket.local_addr().map_or(0, |address| address.port());
         End {
             socket,
             speech,
             ear,
             cut,
-            outcome: Outcome::default(),
+            outcome: Outcome {
+                port,
+                ..Outcome::default()
+            },
             moved: now,
             refused: false,
             heard: 0,
