@@ -4,7 +4,7 @@
 use super::error::Fault;
 use super::keys::{parse_name, wait};
 use super::table::{Key, Kind, Table, words_of};
-use super::value::{Given, Setting, list, maybe, mismatch, ranged, shown, text, whole, word};
+use super::value::{Given, NONE, Setting, list, maybe, mismatch, ranged, shown, text, whole, word};
 use super::word::Word;
 use crate::class::{Class, LOWEST_PRIORITY, MAX_CLASSES, OTHER, OverRate};
 use crate::prefix::{Prefix, parse_prefix};
@@ -45,16 +45,16 @@ pub static CLASS_KEYS: &[Key<Class>] = &[
     },
     Key {
         name: "from",
-        kind: Kind::Prefixes,
-        values: "a prefix, \"10.1.0.0/16\", an address, or a list of them",
+        kind: Kind::MaybePrefixes,
+        values: "a prefix, \"10.1.0.0/16\", an address, a list of them, or none",
         text: "Where the client is. Left out: anywhere",
         set: |c, v| prefixes(v).map(|prefixes| c.from = prefixes),
         show: |c| listed(&c.from),
     },
     Key {
         name: "to",
-        kind: Kind::Prefixes,
-        values: "a prefix, \"10.1.0.0/16\", an address, or a list of them",
+        kind: Kind::MaybePrefixes,
+        values: "a prefix, \"10.1.0.0/16\", an address, a list of them, or none",
         text: "The address that the client connects to. Left out: any",
         set: |c, v| prefixes(v).map(|prefixes| c.to = prefixes),
         show: |c| listed(&c.to),
@@ -159,9 +159,10 @@ fn connections(value: &Given) -> Result<u32, Fault> {
     whole(value, CONNECTIONS).map(|connections| connections as u32)
 }
 
-/// One prefix, or a list of them.
+/// One prefix, a list of them, or none, which is every address.
 fn prefixes(value: &Given) -> Result<Vec<Prefix>, Fault> {
     let texts = match value {
+        Given::Text(word) if word == NONE => return Ok(Vec::new()),
         Given::Text(text) => std::slice::from_ref(text),
         Given::List(_) => list(value)?,
         _ => {
@@ -315,6 +316,7 @@ mod tests {
             let shown = match key.name {
                 // What is in effect without one, at this rate.
                 "burst" => Setting::Whole(10),
+                "from" | "to" => Setting::List(Vec::new()),
                 _ => Setting::None,
             };
             assert_eq!((key.show)(&without), shown, "{}", key.name);
@@ -324,6 +326,14 @@ mod tests {
     #[test]
     fn mistakes_in_a_class_are_hinted() {
         for (keys, expected) in [
+            (
+                "from = []",
+                "class \"gold\": from: is an empty list, which would be every address | name a prefix, or leave from out for every address",
+            ),
+            (
+                "to = [\"none\"]",
+                "class \"gold\": to: \"none\" is no prefix | write a prefix, \"10.1.0.0/16\" or \"2001:db8::/32\", or one address",
+            ),
             (
                 "from = 10",
                 "class \"gold\": from: is a number, not a prefix or a list of prefixes | write \"10.1.0.0/16\", or a list: [\"10.1.0.0/16\", \"10.2.0.0/16\"]",

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 use super::class_check::{self, Owners};
 use super::error::{Fault, Place, Problem, Problems};
 use super::suggest::did_you_mean;
-use super::table::{Key, Table, unknown_key};
+use super::table::{Key, Kind, Table, unknown_key};
 use super::unused::{Around, unused};
 use super::value::Given;
 use super::{ApiSettings, Config, Warning};
@@ -218,7 +218,7 @@ impl Reader<'_> {
                 continue;
             };
             read.given.push((key.name, value.span()));
-            if let Err(fault) = (key.set)(&mut read.table, &given_value(value.get_ref())) {
+            if let Err(fault) = set(key, &mut read.table, &given_value(value.get_ref())) {
                 bad.push(key.name);
                 let object = format!("{object}: {}: ", key.name);
                 self.problem(Some(value.span()), object, fault);
@@ -329,6 +329,18 @@ impl Reader<'_> {
 
     fn line<T>(&self, read: &Read<T>) -> usize {
         self.place(Some(read.span.clone())).line
+    }
+}
+
+/// Sets what the file says. An empty list of prefixes is every address, and hardly meant: what fills the
+/// list may have found nothing.
+fn set<T: Table>(key: &Key<T>, table: &mut T, given: &Given) -> Result<(), Fault> {
+    match (key.kind, given) {
+        (Kind::MaybePrefixes, Given::List(list)) if list.is_empty() => Err(Fault::new(
+            "is an empty list, which would be every address",
+            format!("name a prefix, or leave {} out for every address", key.name),
+        )),
+        _ => (key.set)(table, given),
     }
 }
 

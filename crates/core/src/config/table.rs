@@ -31,6 +31,8 @@ pub enum Kind {
     Ips,
     /// A list of prefixes of IP addresses.
     Prefixes,
+    /// A list of prefixes of IP addresses, or the word none.
+    MaybePrefixes,
     /// One of these words.
     Word(fn() -> Vec<WordText>),
     /// A duration with its unit.
@@ -63,7 +65,7 @@ impl Kind {
             Kind::Address | Kind::Addresses => "ADDR:PORT",
             Kind::Names => "NAMES",
             Kind::Ips => "ADDR",
-            Kind::Prefixes => "PREFIX",
+            Kind::Prefixes | Kind::MaybePrefixes => "PREFIX",
             Kind::Word(_) => "WORD",
             Kind::Time | Kind::MaybeTime => "TIME",
             Kind::Size => "SIZE",
@@ -79,13 +81,16 @@ impl Kind {
     pub fn is_list(self) -> bool {
         matches!(
             self,
-            Kind::Names | Kind::Addresses | Kind::Ips | Kind::Prefixes
+            Kind::Names | Kind::Addresses | Kind::Ips | Kind::Prefixes | Kind::MaybePrefixes
         )
     }
 
     /// Whether there may be none, which is then the default.
     pub fn may_be_none(self) -> bool {
-        matches!(self, Kind::Limit | Kind::MaybeName | Kind::MaybeTime)
+        matches!(
+            self,
+            Kind::Limit | Kind::MaybeName | Kind::MaybePrefixes | Kind::MaybeTime
+        )
     }
 
     /// The value of a flag, as the file would have it. One of a list is a list of one.
@@ -98,7 +103,7 @@ impl Kind {
             text.parse().map_err(fault)
         }
         Ok(match self {
-            Kind::Limit if text == NONE => Given::Text(text.to_owned()),
+            Kind::Limit | Kind::MaybePrefixes if text == NONE => Given::Text(text.to_owned()),
             Kind::Number | Kind::Limit => {
                 Given::Number(read(text, "no number", "write digits only")?)
             }

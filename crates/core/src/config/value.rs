@@ -38,6 +38,19 @@ impl Given {
     }
 }
 
+impl fmt::Display for Given {
+    /// As a flag has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Given::Text(text) => f.write_str(text),
+            Given::Number(number) => write!(f, "{number}"),
+            Given::Flag(on) => write!(f, "{on}"),
+            Given::List(list) => f.write_str(&list.join(",")),
+            Given::Other(name) => f.write_str(name),
+        }
+    }
+}
+
 /// A setting in force. Its `Display` is TOML, its serde form the plain value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
