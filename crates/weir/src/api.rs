@@ -66,6 +66,20 @@ pub enum Call {
     Metrics,
 }
 
+impl Call {
+    /// The class that it is to write; `None`: it only reads.
+    fn written(&self) -> Option<String> {
+        let name = match self {
+            Call::AddClass(settings) => settings.get("name").and_then(Value::as_str),
+            Call::PutClass(name, _) | Call::ChangeClass(name, _) | Call::RemoveClass(name) => {
+                Some(name.as_str())
+            }
+            _ => return None,
+        };
+        Some(name.map_or("a class".to_owned(), |name| format!("class {name:?}")))
+    }
+}
+
 /// Who asks, by the kernel (SO_PEERCRED).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {

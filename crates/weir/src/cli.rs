@@ -17,6 +17,7 @@ use weir_core::config::{Fault, Key, Word, parse_ip, parse_port, parse_socket_add
 use weir_core::listener::{Admit, Establish, Front, HalfClose, Listener, RejectSyn};
 use weir_core::{class, proxy};
 
+pub use self::flags::Changes;
 use self::flags::{KeyFlags, NamedFlags};
 
 /// Where the control socket and the lock are, one pair per network namespace.
@@ -160,7 +161,8 @@ pub struct Proxy {
 /// `weir exec`.
 #[derive(Debug, Args)]
 pub struct Exec {
-    /// The config file, for its classes [default: /etc/weir/weir.toml, if it is there]
+    /// The config file, for its classes with `exact`; with `parking` those of `weir run` hold [default:
+    /// /etc/weir/weir.toml, if it is there]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Who puts the server's waiting connections in order
@@ -214,7 +216,7 @@ pub enum Class {
     /// Add a class until the next reload; the others keep their buckets and counters
     Add(NamedFlags<class::Class>),
     /// Change keys of a class until the next reload; what is left out stays, `none` takes a value away
-    Set(NamedFlags<class::Class>),
+    Set(Changes<class::Class>),
     /// Remove a class until the next reload
     Remove {
         /// The class's name

@@ -22,6 +22,7 @@ use nix::sys::socket::{MsgFlags, getsockopt, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
 use weir_core::config::Given;
 
+use crate::api::Peer;
 use crate::failure::{Failure, ROOT_HINT, Result};
 use crate::report::{ClassReport, Report};
 use crate::socket_file::SocketFile;
@@ -102,7 +103,6 @@ impl fmt::Display for ClassChange {
         };
         write!(f, "class {action} {name}")?;
         for (key, given) in keys.into_iter().flatten() {
-            let given = serde_json::to_string(given).map_err(|_| fmt::Error)?;
             write!(f, " {key}={given}")?;
         }
         Ok(())
@@ -235,11 +235,11 @@ pub fn next_client(listener: &UnixListener) -> Option<(Request, Client)> {
     let client = Client { stream };
     match client.request() {
         Ok(request) => {
-            tracing::debug!("{request:?} asked for by uid {}", client.uid());
+            tracing::debug!("{request:?} asked for by {}", client.peer());
             Some((request, client))
         }
         Err(error) => {
-            tracing::warn!("control socket: request of uid {}: {error}", client.uid());
+            tracing::warn!("control socket: request of {}: {error}", client.peer());
             let hint = "requests are one line, for example {\"command\":\"status\"}";
             let message = format!("the request cannot be read: {error}");
             client.answer(&Answer::Error(Failure::usage(message, hint)));
@@ -336,9 +336,14 @@ impl Client {
         )?)?)
     }
 
-    /// The client's user, by the kernel.
-    pub fn uid(&self) -> u32 {
-        getsockopt(&self.stream, PeerCredentials).map_or(u32::MAX, |peer| peer.uid())
+    /// Who it is, by the kernel.
+    pub fn peer(&self) -> Peer {
+        let credentials = getsockopt(&self.stream, PeerCredentials).ok();
+        Peer {
+            uid: credentials.map_or(u32::MAX, |peer| peer.uid()),
+            // 0: of a namespace that this one does not see.
+            pid: credentials.map(|peer| peer.pid()).filter(|pid| *pid > 0),
+        }
     }
 
     /// Answers; a client that has gone is only logged.
@@ -554,6 +559,25 @@ mod tests {
             assert_eq!(error, Err(Failure::usage("bad file", "mend it")));
             assert_eq!(server.join().unwrap(), [Request::Detach, Request::Reload]);
         });
+    }
+
+    #[test]
+    fn a_change_is_told_as_it_was_asked_for() {
+        let keys = [
+            (
+                "from",
+                Given::List(vec!["10.1.0.0/16".into(), "10.2.0.1".into()]),
+            ),
+            ("rate", Given::Number(0.5)),
+            ("to_port", Given::Number(8080.0)),
+            ("burst", Given::Text("none".into())),
+        ];
+        let keys = keys.map(|(key, given)| (key.to_owned(), given)).into();
+        let name = "gold".to_owned();
+        assert_eq!(
+            ClassChange::Set { name, keys }.to_string(),
+            "class set gold burst=none from=10.1.0.0/16,10.2.0.1 rate=0.5 to_port=8080"
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ use weir_core::listener::{Listener, Mode};
 use weir_core::verdict::Counters;
 use weir_kernel::Guard;
 
-use crate::api::{self, Api, Job};
+use crate::api::{self, Api, Job, Peer};
 use crate::backend::Backend;
 use crate::commands::check;
 use crate::control::{Answer, Claim, ClassChange, Client, ExecReport, Request, namespace};
@@ -378,27 +378,24 @@ impl<B: Backend> Daemon<B> {
                 client.answer(&answer);
             }
             Request::Reload => {
-                tracing::info!("reload asked for by uid {}", client.uid());
+                tracing::info!("reload asked for by {}", client.peer());
                 client.answer(&self.reload());
             }
-            Request::Class(change) => client.answer(&self.class(change, client.uid())),
+            Request::Class(change) => client.answer(&self.class(change, client.peer())),
             Request::Exec(report) => client.answer(&self.exec(report)),
             Request::HandOver | Request::Retire => {
                 let message = "this process guards listeners and has no proxy";
                 client.answer(&Answer::Error(Failure::usage(message, "")));
             }
             Request::Detach => {
-                tracing::info!("detach asked for by uid {}", client.uid());
+                tracing::info!("detach asked for by {}", client.peer());
                 return Some(End::Detach(client));
             }
         }
         None
     }
 
-    fn class(&mut self, change: ClassChange, uid: u32) -> Answer {
-        if change != ClassChange::List {
-            tracing::info!("{change} asked for by uid {uid}");
-        }
+    fn class(&mut self, change: ClassChange, peer: Peer) -> Answer {
         let session = &mut self.session;
         let changed = match &change {
             ClassChange::List => Ok(()),
@@ -406,6 +403,11 @@ impl<B: Backend> Daemon<B> {
             ClassChange::Set { name, keys } => session.set_class(name, keys),
             ClassChange::Remove { name } => session.remove_class(name),
         };
+        match &changed {
+            _ if change == ClassChange::List => {}
+            Ok(()) => tracing::info!("{change}: done by {peer}"),
+            Err(failure) => tracing::warn!("{change}: refused to {peer}: {failure}"),
+        }
         let config = match &self.role {
             Role::Run(file) => Some(file.display().to_string()),
             Role::Protect => None,
@@ -438,7 +440,7 @@ impl<B: Backend> Daemon<B> {
             Err(error) => tracing::debug!("no monotonic clock for the service manager: {error}"),
         }
         let answer = self.swap(&file).unwrap_or_else(|failure| {
-            tracing::error!("reload failed, the running policy stays in force\n{failure}");
+            tracing::error!("reload failed, the running policy stays in force\nerror: {failure}");
             Answer::Error(failure)
         });
         notify(&[NotifyState::Ready]);

@@ -132,10 +132,11 @@ impl From<KernelError> for Failure {
 }
 
 impl fmt::Display for Failure {
+    /// What comes first has no `error: ` in front: it may be told as a warning, or in a sentence.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, Cause { message, hint }) in self.causes.iter().enumerate() {
-            let end = if i == 0 { "" } else { "\n" };
-            write!(f, "{end}error: {message}")?;
+            let start = if i == 0 { "" } else { "\nerror: " };
+            write!(f, "{start}{message}")?;
             if !hint.is_empty() {
                 write!(f, "\n  hint: {hint}")?;
             }
@@ -169,7 +170,8 @@ mod tests {
     fn every_cause_is_printed_with_its_hint() {
         let problems = weir_core::config::parse("f", "[x]\n[y]\n").unwrap_err();
         let text = Failure::from(problems).to_string();
-        assert_eq!(text.matches("error: ").count(), 2);
+        assert!(!text.starts_with("error: "), "{text}");
+        assert_eq!(text.matches("error: ").count(), 1);
         assert_eq!(text.matches("  hint: ").count(), 2);
     }
 }

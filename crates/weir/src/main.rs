@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{failure}");
+            eprintln!("error: {failure}");
             ExitCode::from(failure.code.number())
         }
     }

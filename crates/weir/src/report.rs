@@ -1,6 +1,7 @@
 //! What `weir status` shows: made by the running process, sent over the control socket, printed
 //! as it is with `--json` or as tables.
 
+mod classes;
 pub mod controller;
 pub mod proxy;
 
@@ -8,9 +9,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use weir_core::verdict::{Counters, Kind, VERDICTS};
+use weir_core::verdict::{Counters, VERDICTS};
 
+pub use classes::class_list;
 pub use proxy::ProxyReport;
+
+use classes::some_classes;
 
 use crate::describe;
 use crate::table::{Align, indent, table};
@@ -110,6 +114,9 @@ pub struct ListenerReport {
     pub counters: BTreeMap<String, u64>,
     /// Its classes, `other` last; empty if it has none. Their counters are of all of their listeners.
     pub classes: Vec<ClassReport>,
+    /// Its classes that are not among these; `weir class list` has all.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub classes_left_out: usize,
     /// The listening sockets; several with SO_REUSEPORT or several addresses.
     pub sockets: Vec<SocketReport>,
     /// The config keys in effect (interfaces, establish, …).
@@ -155,6 +162,10 @@ pub struct ClassReport {
     /// The other config keys in effect (from, to, …).
     #[serde(flatten)]
     pub settings: Map<String, Value>,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// The counters that are not zero, by name: a file may have thousands of classes.
@@ -282,7 +293,12 @@ impl ListenerReport {
                 self.overtook,
                 because.as_ref().map_or(String::new(), |b| format!("; {b}")),
             )),
-            ("fifo", Some(because)) => lines.push(format!("not by priority: {because}")),
+            ("fifo", Some(because)) => {
+                lines.push(format!("not by priority: {because}"));
+                if self.sockets.iter().any(|socket| socket.mptcp) {
+                    lines.push(MPTCP_HINT.to_owned());
+                }
+            }
             (way, Some(because)) => lines.push(format!("by priority: {way}: {because}")),
             _ => {}
         }
@@ -293,64 +309,15 @@ impl ListenerReport {
         let mut text = format!("\n{}\n", self.name);
         text += &indent(&lines.join("\n"));
         if !self.classes.is_empty() {
-            text += &indent(&class_table(&self.classes));
+            text += &indent(&some_classes(&self.classes, self.classes_left_out));
         }
         text + &indent(&counters)
     }
 }
 
-/// Classes that a table shows: those with verdicts first, for a file may have thousands.
-const SHOWN_CLASSES: usize = 40;
-
-/// Classes with what may come and what did.
-pub fn class_table(classes: &[ClassReport]) -> String {
-    use Align::{Left, Right};
-    let head = [
-        ("class", Left),
-        ("priority", Right),
-        ("rate", Right),
-        ("burst", Right),
-        ("controlled", Right),
-        ("waiting", Right),
-        ("admitted", Right),
-        ("over rate", Right),
-        ("refused", Right),
-    ];
-    let mut order: Vec<&ClassReport> = classes.iter().collect();
-    if order.len() > SHOWN_CLASSES {
-        order.sort_by_key(|class| (class.counters.is_empty(), class.priority));
-    }
-    let rows: Vec<Vec<String>> = order.iter().take(SHOWN_CLASSES).map(|c| c.row()).collect();
-    let left_out = classes.len() - rows.len();
-    let mut text = table(&head, &rows);
-    if left_out > 0 {
-        text += &format!("and {left_out} more; --json has all\n");
-    }
-    text
-}
-
-impl ClassReport {
-    fn row(&self) -> Vec<String> {
-        let number = |n: Option<f64>| n.map_or("-".to_owned(), |n| n.to_string());
-        let sum = |over_rate: bool| -> u64 {
-            let refuses = VERDICTS.iter().filter(|row| row.kind == Kind::Refuse);
-            let wanted = refuses.filter(|row| row.name.ends_with("_rate") == over_rate);
-            wanted.filter_map(|row| self.counters.get(row.name)).sum()
-        };
-        let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
-        vec![
-            self.name.clone(),
-            self.priority.to_string(),
-            number(self.rate),
-            self.burst.map_or("-".to_owned(), |n| n.to_string()),
-            number(self.controlled_rate),
-            self.waiting.map_or("-".to_owned(), |n| n.to_string()),
-            (count("syn_admitted") + count("cookie_accepted")).to_string(),
-            sum(true).to_string(),
-            sum(false).to_string(),
-        ]
-    }
-}
+/// What an operator can do about a server that listens with MPTCP.
+const MPTCP_HINT: &str =
+    "  hint: start the server with `weir exec -- SERVER`, or Go with GODEBUG=multipathtcp=0";
 
 impl SocketReport {
     fn row(&self) -> Vec<String> {

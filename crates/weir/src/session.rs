@@ -27,6 +27,7 @@ mod exec;
 mod load;
 
 use classes::Classes;
+pub use classes::{check_guarded, other_has_no_settings};
 use exec::ExecServers;
 
 /// What guards this network namespace.
@@ -336,6 +337,7 @@ impl<B: Backend> Session<B> {
         let fallback = policy.fallback(&serving);
         let mut settings = settings(asked);
         settings.retain(|key, _| !["name", "address", "mode"].contains(&key.as_str()));
+        let (classes, classes_left_out) = self.classes_of(&asked.name)?;
         let (fallback, fallback_because) = fallback.map(|f| (f.policy, f.because)).unzip();
         Ok(ListenerReport {
             name: asked.name.clone(),
@@ -356,7 +358,8 @@ impl<B: Backend> Session<B> {
             fallback,
             fallback_because,
             counters: counters_by_name(&counters),
-            classes: self.classes_of(&asked.name)?,
+            classes,
+            classes_left_out,
             sockets: serving.iter().map(|socket| socket_report(socket)).collect(),
             settings,
         })

@@ -209,6 +209,25 @@ fn what_is_asked_is_answered_and_what_is_written_is_in_force_and_logged() {
         status_of(weir.change_class("other", &ClassSettings::new().rate(1.0))),
         400
     );
+    // One that the guard does not have is not answered as if it did.
+    let of_proxy = ClassSettings::new().with("proxy", "edge");
+    for settings in [of_proxy.clone(), of_proxy.clone().from("10.5.0.0/16")] {
+        assert_eq!(status_of(weir.add_class("theirs", &settings)), 400);
+    }
+    assert_eq!(status_of(weir.change_class("gold", &of_proxy)), 400);
+    let nameless = weir.add_class("silly", &ClassSettings::new().with("rats", 1));
+    assert!(
+        nameless
+            .as_ref()
+            .unwrap_err()
+            .to_string()
+            .contains("\"silly\""),
+        "{nameless:?}"
+    );
+    // null takes prefixes away too: now it fits everybody, as "gold" does not.
+    let to_all = ClassSettings::new().without("from").without("to");
+    let all = weir.change_class("silver", &to_all).unwrap();
+    assert_eq!(all.settings["from"], Value::Array(Vec::new()));
     let names: Vec<String> = weir
         .classes()
         .unwrap()
@@ -229,6 +248,10 @@ fn what_is_asked_is_answered_and_what_is_written_is_in_force_and_logged() {
         ),
         format!("class \"silver\" changed by uid {uid}"),
         format!("class \"silver\" removed by uid {uid}"),
+        format!(
+            "class \"theirs\": refused to uid {uid} (pid {})",
+            std::process::id()
+        ),
     ] {
         assert!(log.contains(&line), "{line}\n{log}");
     }
@@ -239,16 +262,18 @@ fn the_document_and_the_metrics_are_served_and_what_is_no_path_is_said() {
     let Some(bed) = Bed::new("api-paths") else {
         return;
     };
-    let get = |path: &str| {
+    let ask = |options: &[&str], path: &str| {
         let output = Command::new("curl")
             .args(["--silent", "--show-error", "--include", "--unix-socket"])
             .arg(bed.socket())
+            .args(options)
             .arg(format!("http://weir{path}"))
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
+    let get = |path: &str| ask(&[], path);
     let document = get("/v1/openapi.json");
     let (_, body) = document.split_once("\r\n\r\n").unwrap();
     let document: Value = serde_json::from_str(body).unwrap();
@@ -261,6 +286,22 @@ fn the_document_and_the_metrics_are_served_and_what_is_no_path_is_said() {
     assert!(
         metrics.contains("weir_syn_admitted_total{listener=\"web\"} 0"),
         "{metrics}"
+    );
+    let method = ask(&["--request", "PUT"], "/v1/classes");
+    assert!(
+        method.starts_with("HTTP/1.1 405") && method.contains("hint"),
+        "{method}"
+    );
+    let long = bed.folder.path.join("long");
+    std::fs::write(&long, vec![b' '; 129 << 10]).unwrap();
+    let long = format!("@{}", long.display());
+    let too_long = ask(
+        &["--header", "Expect:", "--data-binary", &long],
+        "/v1/classes",
+    );
+    assert!(
+        too_long.starts_with("HTTP/1.1 413") && too_long.contains("hint"),
+        "{too_long}"
     );
     let unknown = get("/v2/status");
     assert!(
@@ -302,7 +343,8 @@ fn a_server_that_is_not_root_writes_its_own_classes_and_no_others() {
         "{log}"
     );
     assert!(
-        log.contains(&format!("user {SERVER_UID} may not write")),
+        log.contains(&format!("refused to uid {SERVER_UID}"))
+            && log.contains(&format!("user {SERVER_UID} may not write")),
         "{log}"
     );
 }
@@ -382,6 +424,56 @@ fn a_socket_for_root_only_lets_nobody_else_in() {
         .output()
         .unwrap();
     assert!(!curl.status.success() && curl.stdout.is_empty(), "{curl:?}");
+}
+
+#[test]
+fn weir_class_is_logged_when_it_is_done_and_refused_when_it_is_not() {
+    let Some(bed) = Bed::new("class-log") else {
+        return;
+    };
+    let run = |arguments: &str| {
+        let command = bed.folder.command(arguments);
+        let child = { command }
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        (pid, child.wait_with_output().unwrap())
+    };
+    let (adder, added) =
+        run("class add tin --from 10.7.0.0/16 --to 10.9.9.9 --to-port 8080 --over-rate rst");
+    let text = String::from_utf8(added.stdout).unwrap();
+    assert!(
+        added.status.success() && text.contains("from=10.7.0.0/16"),
+        "{text}"
+    );
+    assert!(!text.contains("gold"), "only what has changed: {text}");
+    let (tied, refused) = run("class add tied --from 10.7.0.0/16 --to 10.9.9.9 --to-port 8080");
+    assert_eq!(refused.status.code(), Some(2));
+    let (_, of_proxy) = run("class add theirs --proxy edge");
+    assert_eq!(of_proxy.status.code(), Some(2), "{of_proxy:?}");
+    let (_, other) = run("class set other --rate 5");
+    let text = String::from_utf8(other.stderr).unwrap();
+    assert!(text.contains("it has no settings"), "{text}");
+    let (setter, set) = run("class set tin --to none");
+    assert!(set.status.success(), "{set:?}");
+    let shown = bed.client().class("tin").unwrap();
+    assert_eq!(shown.settings["to"], Value::Array(Vec::new()));
+    let uid = nix::unistd::geteuid();
+    let log = bed.log();
+    for line in [
+        format!(
+            "class add tin from=10.7.0.0/16 over_rate=rst to=10.9.9.9 to_port=8080: done by uid {uid} (pid {adder})"
+        ),
+        format!("class set tin to=none: done by uid {uid} (pid {setter})"),
+        format!(
+            "class add tied from=10.7.0.0/16 to=10.9.9.9 to_port=8080: refused to uid {uid} (pid {tied}): \
+             class \"tied\": it ties with"
+        ),
+    ] {
+        assert!(log.contains(&line), "{line}\n{log}");
+    }
 }
 
 /// Config of a daemon with its API at this path.

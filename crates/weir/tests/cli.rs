@@ -16,6 +16,8 @@ const CASES: &[(&str, &str)] = &[
     ("help-status", "status --help"),
     ("help-class", "class --help"),
     ("help-class-add", "class add --help"),
+    ("help-class-set", "class set --help"),
+    ("class-set-nothing", "class set gold"),
     ("class-none", "--runtime-dir none class list"),
     ("class-rate", "class add gold --rate 0"),
     ("help-doctor", "doctor --help"),

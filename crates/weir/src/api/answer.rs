@@ -10,6 +10,7 @@ use super::{Call, Peer, Reply, access, metrics};
 use crate::backend::Backend;
 use crate::daemon::Daemon;
 use crate::failure::{Code, Failure};
+use crate::session::{check_guarded, other_has_no_settings};
 
 /// A refusal: the HTTP status, and why.
 type Refusal = (u16, Failure);
@@ -40,7 +41,10 @@ pub fn answer<B: Backend>(daemon: &mut Daemon<B>, call: &Call, peer: Peer) -> Re
         Call::RemoveClass(name) => remove(daemon, peer, name),
     };
     answered.unwrap_or_else(|(status, failure)| {
-        tracing::debug!("API: {call:?} of {peer}: {status}: {failure}");
+        match call.written() {
+            Some(class) => tracing::warn!("API: {class}: refused to {peer}: {failure}"),
+            None => tracing::debug!("API: {call:?} of {peer}: {status}: {failure}"),
+        }
         Reply::Refused(status, failure)
     })
 }
@@ -166,6 +170,7 @@ fn write<B: Backend>(
     in_place_of: Option<usize>,
     class: Class,
 ) -> Answered {
+    check_guarded(&class).map_err(|failure| (BAD_REQUEST, failure))?;
     let mut classes = daemon.session.classes().to_vec();
     // Neither another's class nor one that becomes another's.
     may_write(daemon, peer, &class)?;
@@ -201,9 +206,7 @@ fn position<B: Backend>(daemon: &Daemon<B>, name: &str) -> Option<usize> {
 
 fn existing<B: Backend>(daemon: &Daemon<B>, name: &str) -> Result<usize, Refusal> {
     if name == OTHER {
-        let message = "\"other\" is the class of the connections that no rule fits";
-        let hint = "it has no settings; a class without from, to and ports takes its place";
-        return Err((BAD_REQUEST, Failure::usage(message, hint)));
+        return Err((BAD_REQUEST, other_has_no_settings()));
     }
     position(daemon, name).ok_or_else(|| {
         let classes = daemon.session.classes().iter();
@@ -232,10 +235,7 @@ fn may_write<B: Backend>(daemon: &Daemon<B>, peer: Peer, class: &Class) -> Resul
     };
     let own = nix::unistd::geteuid().as_raw();
     let may = access::check(peer, own, class.listener.as_deref(), &users);
-    may.map_err(|failure| {
-        tracing::warn!("API: class {:?}: {failure}", class.name);
-        (FORBIDDEN, failure)
-    })
+    may.map_err(|failure| (FORBIDDEN, failure))
 }
 
 /// A class with these settings changed.
@@ -245,8 +245,12 @@ fn class_with(class: &Class, settings: &Map<String, Value>) -> Result<Class, Ref
         .map(|(key, value)| (key.as_str(), given(value)))
         .collect();
     config::change(class, given.iter().map(|(key, given)| (*key, given))).map_err(|fault| {
-        let failure = Failure::fault(Code::Usage, format_args!("class {:?}", class.name), fault);
-        (BAD_REQUEST, failure)
+        let name = settings.get("name").and_then(Value::as_str);
+        let object = match name.unwrap_or(&class.name) {
+            "" => "class".to_owned(),
+            name => format!("class {name:?}"),
+        };
+        (BAD_REQUEST, Failure::fault(Code::Usage, object, fault))
     })
 }
 

@@ -46,7 +46,8 @@ pub fn router() -> Router<Line> {
         title = "weir",
         description = "What waits at the listeners under guard, which classes there are and what holds them. \
             Root may write everything; the user that owns all listening sockets of a listener may write the \
-            classes of that listener (key `listener`). Errors have a cause and a hint."
+            classes of that listener (key `listener`). Errors have a cause and a hint, also those that any path \
+            has: 405 for a method that is not here, 503 while weir has no time."
     ),
     paths(
         status,
@@ -153,7 +154,8 @@ async fn class(ask: Ask, Path(name): Path<String>) -> Response {
 /// A new class; its name is the key `name`
 #[utoipa::path(post, path = "/v1/classes", request_body = ClassSettings,
     responses((status = 201, body = Class), (status = 400, body = Problem), (status = 403, body = Problem),
-        (status = 409, body = Problem, description = "there is one of this name, or it ties with another")))]
+        (status = 409, body = Problem, description = "there is one of this name, or it ties with another"),
+        (status = 413, body = Problem, description = "the body is longer than 128 KiB")))]
 async fn add_class(ask: Ask, body: Body) -> Response {
     ask.with(body, Call::AddClass).await
 }
@@ -161,7 +163,8 @@ async fn add_class(ask: Ask, body: Body) -> Response {
 /// A class, new or in place of the one of this name; what is left out has its default
 #[utoipa::path(put, path = "/v1/classes/{name}", params(("name" = String, Path)), request_body = ClassSettings,
     responses((status = 200, body = Class), (status = 201, body = Class), (status = 400, body = Problem),
-        (status = 403, body = Problem), (status = 409, body = Problem, description = "it ties with another")))]
+        (status = 403, body = Problem), (status = 409, body = Problem, description = "it ties with another"),
+        (status = 413, body = Problem, description = "the body is longer than 128 KiB")))]
 async fn put_class(ask: Ask, Path(name): Path<String>, body: Body) -> Response {
     ask.with(body, |settings| Call::PutClass(name, settings))
         .await
@@ -170,7 +173,8 @@ async fn put_class(ask: Ask, Path(name): Path<String>, body: Body) -> Response {
 /// Some settings of a class; null takes one away, what is left out stays
 #[utoipa::path(patch, path = "/v1/classes/{name}", params(("name" = String, Path)), request_body = ClassSettings,
     responses((status = 200, body = Class), (status = 400, body = Problem), (status = 403, body = Problem),
-        (status = 404, body = Problem), (status = 409, body = Problem, description = "it ties with another")))]
+        (status = 404, body = Problem), (status = 409, body = Problem, description = "it ties with another"),
+        (status = 413, body = Problem, description = "the body is longer than 128 KiB")))]
 async fn change_class(ask: Ask, Path(name): Path<String>, body: Body) -> Response {
     ask.with(body, |settings| Call::ChangeClass(name, settings))
         .await
@@ -178,7 +182,7 @@ async fn change_class(ask: Ask, Path(name): Path<String>, body: Body) -> Respons
 
 /// Takes a class away
 #[utoipa::path(delete, path = "/v1/classes/{name}", params(("name" = String, Path)),
-    responses((status = 200, body = Answer), (status = 403, body = Problem), (status = 404, body = Problem)))]
+    responses((status = 200, body = Answer), (status = 400, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem)))]
 async fn remove_class(ask: Ask, Path(name): Path<String>) -> Response {
     ask.of(Call::RemoveClass(name)).await
 }
@@ -245,6 +249,23 @@ mod tests {
             assert!(schemas.contains_key(name), "{name} is not described");
         }
         assert!(schemas.contains_key("Problem") && schemas.contains_key("Decision"));
+    }
+
+    #[test]
+    fn writes_say_that_a_body_may_be_too_long_and_deleting_other_is_wrong() {
+        let paths = &document()["paths"];
+        for (path, method) in [
+            ("/v1/classes", "post"),
+            ("/v1/classes/{name}", "put"),
+            ("/v1/classes/{name}", "patch"),
+        ] {
+            let responses = &paths[path][method]["responses"];
+            for status in ["400", "403", "409", "413"] {
+                assert!(responses[status].is_object(), "{method} {path} {status}");
+            }
+        }
+        assert!(paths["/v1/classes"]["post"]["responses"]["404"].is_null());
+        assert!(paths["/v1/classes/{name}"]["delete"]["responses"]["400"].is_object());
     }
 
     #[test]

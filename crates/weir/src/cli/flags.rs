@@ -71,6 +71,40 @@ impl<T: Table> NamedFlags<T> {
     }
 }
 
+/// A name, and the flags that were given with it; what is left out stays as it is.
+pub struct Changes<T: Table>(pub NamedFlags<T>);
+
+impl<T: Table> fmt::Debug for Changes<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T: Table> Args for Changes<T> {
+    fn augment_args(command: Command) -> Command {
+        let keys = T::keys().iter().filter(|key| key.name != "name");
+        // Neither a default nor what its want means: that takes the word none here.
+        let help = |key: &Key<T>| key.text.replace("Left out: ", "none: ");
+        keys.fold(NamedFlags::<T>::augment_args(command), |command, key| {
+            command.mut_arg(key.name, |arg| arg.help(help(key)))
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<T: Table> FromArgMatches for Changes<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        NamedFlags::from_arg_matches(matches).map(Changes)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
 impl<T: Table> fmt::Debug for NamedFlags<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.name, self.flags)
@@ -85,6 +119,8 @@ impl<T: Table> Args for NamedFlags<T> {
             .required(true)
             .value_parser(super::parsed(parse_name));
         let keys = T::keys().iter().filter(|key| key.name != "name");
+        // Taken, so that its refusal says why.
+        let arg = |key: &'static Key<T>| arg(key).hide(key.name == "proxy");
         command.arg(name).args(keys.map(arg))
     }
 

@@ -2,23 +2,23 @@
 
 use std::path::Path;
 
-use crate::cli::Class;
+use crate::cli::{Changes, Class};
 use crate::control::{Answer, ClassChange, Request, ask, namespace};
 use crate::failure::{Failure, Result};
 use crate::output::{print, print_json, warn_text};
-use crate::report::{ClassReport, class_table};
+use crate::report::{ClassReport, class_list};
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Class) -> Result<()> {
-    let (config, classes) = change(runtime_dir, &wanted(args))?;
+    let (config, classes) = change(runtime_dir, &wanted(args)?)?;
     let done = match args {
         Class::List { json: true } => return print_json(&classes),
-        Class::List { json: false } => return print(&class_table(&classes)),
-        Class::Add(flags) => format!("class {} added", flags.name),
-        Class::Set(flags) => format!("class {} changed", flags.name),
-        Class::Remove { name } => format!("class {name} removed"),
+        Class::List { json: false } => return print(&class_list(&classes)),
+        Class::Add(flags) => shown("added", &flags.name, &classes),
+        Class::Set(Changes(flags)) => shown("changed", &flags.name, &classes),
+        Class::Remove { name } => format!("class {name} removed\n"),
     };
-    print(&format!("{done}\n{}", class_table(&classes)))?;
+    print(&done)?;
     if let Some(file) = config {
         warn_text(format!(
             "a reload takes the classes of {file}, without this change"
@@ -27,19 +27,33 @@ pub fn run(runtime_dir: &Path, args: &Class) -> Result<()> {
     Ok(())
 }
 
-fn wanted(args: &Class) -> ClassChange {
-    match args {
+/// What was done, and the class as it is now.
+fn shown(done: &str, name: &str, classes: &[ClassReport]) -> String {
+    let its = classes.iter().find(|class| class.name == name);
+    format!(
+        "class {name} {done}\n{}",
+        class_list(its.map_or(&[], std::slice::from_ref))
+    )
+}
+
+fn wanted(args: &Class) -> Result<ClassChange> {
+    Ok(match args {
         Class::List { .. } => ClassChange::List,
         Class::Add(flags) => ClassChange::Add {
             name: flags.name.clone(),
             keys: flags.keys(),
         },
-        Class::Set(flags) => ClassChange::Set {
+        Class::Set(Changes(flags)) if flags.keys().is_empty() => {
+            let hint = "`weir class set --help` lists the keys: `weir class set gold --rate 300`";
+            let message = format!("nothing is to change of class {:?}", flags.name);
+            return Err(Failure::usage(message, hint));
+        }
+        Class::Set(Changes(flags)) => ClassChange::Set {
             name: flags.name.clone(),
             keys: flags.keys(),
         },
         Class::Remove { name } => ClassChange::Remove { name: name.clone() },
-    }
+    })
 }
 
 fn change(runtime_dir: &Path, change: &ClassChange) -> Result<(Option<String>, Vec<ClassReport>)> {

@@ -10,9 +10,11 @@ use weir_kernel::exec::{can_park, refuse_mptcp, restore_sigpipe};
 
 use crate::cli::{Exec, Order};
 use crate::commands::check;
+use crate::control::{Answer, Request, ask, namespace};
 use crate::exec::{self, Policy, Source};
 use crate::failure::{Failure, Result};
 use crate::output::{warn, warn_text};
+use crate::report::ListenerReport;
 
 /// Where the administrator's config file is.
 const CONFIG: &str = "/etc/weir/weir.toml";
@@ -21,14 +23,14 @@ const CONFIG: &str = "/etc/weir/weir.toml";
 pub fn run(runtime_dir: &Path, args: &Exec) -> Result<()> {
     let server = words(args)?;
     match args.order {
-        Order::Parking => park()?,
+        Order::Parking => park(runtime_dir, args)?,
         Order::Exact => exact(runtime_dir, args)?,
         Order::Auto => match can_park() {
-            Ok(()) => park()?,
+            Ok(()) => park(runtime_dir, args)?,
             Err(no_parking) => {
                 if let Err(failure) = exact(runtime_dir, args) {
                     warn_text(format!(
-                        "{no_parking}\n{failure}\nthe server accepts first come first served"
+                        "{no_parking}\nerror: {failure}\nthe server accepts first come first served"
                     ));
                 }
             }
@@ -56,8 +58,50 @@ fn words(args: &Exec) -> Result<Vec<CString>> {
 }
 
 /// weir's daemon parks; all that may stand in its way is MPTCP.
-fn park() -> Result<()> {
-    refuse_mptcp().map_err(Failure::from)
+fn park(runtime_dir: &Path, args: &Exec) -> Result<()> {
+    refuse_mptcp().map_err(Failure::from)?;
+    if let Some(given) = &args.config {
+        config(Some(given));
+    }
+    if let Some(text) = no_parking(runtime_dir, args.config.as_deref()) {
+        warn_text(text);
+    }
+    Ok(())
+}
+
+/// Why nobody parks for the server so far, or not by the classes of the given file. `None` too where the
+/// running weir may not be asked.
+fn no_parking(runtime_dir: &Path, given: Option<&Path>) -> Option<String> {
+    let file = absolute(given.unwrap_or(Path::new(CONFIG)));
+    let status = match ask(runtime_dir, namespace().ok()?, Request::Status) {
+        Ok(None) => {
+            return Some(format!(
+                "no weir runs in this network namespace: the server accepts first come first served until \
+                 `weir run --config {}` does, or use --order exact",
+                file.display()
+            ));
+        }
+        Ok(Some(Answer::Status(status))) => status,
+        _ => return None,
+    };
+    let by_priority = |l: &ListenerReport| l.settings.get("queue").is_some_and(|v| v == "priority");
+    let in_force = status.process.and_then(|process| process.config);
+    match (given, in_force) {
+        _ if !status.listeners.iter().any(by_priority) => Some(
+            "no listener of the running weir has queue = \"priority\": the server accepts first come first \
+             served until one has, or use --order exact"
+                .to_owned(),
+        ),
+        (Some(_), Some(other)) if Path::new(&other) != file => Some(format!(
+            "the classes are those of the running weir ({other}), not of {}",
+            file.display()
+        )),
+        _ => None,
+    }
+}
+
+fn absolute(file: &Path) -> PathBuf {
+    std::path::absolute(file).unwrap_or_else(|_| file.to_owned())
 }
 
 fn exact(runtime_dir: &Path, args: &Exec) -> Result<()> {
@@ -73,7 +117,7 @@ fn exact(runtime_dir: &Path, args: &Exec) -> Result<()> {
 /// The server is more important than its classes: without a good file it has none, until there is one.
 fn config(given: Option<&Path>) -> (PathBuf, Option<Config>) {
     let file = given.unwrap_or(Path::new(CONFIG));
-    let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let absolute = absolute(file);
     if given.is_none() && !file.exists() {
         return (absolute, None);
     }
@@ -83,7 +127,7 @@ fn config(given: Option<&Path>) -> (PathBuf, Option<Config>) {
             (absolute, Some(config))
         }
         Err(failure) => {
-            warn_text(format!("no class until the file is good\n{failure}"));
+            warn_text(format!("no class until the file is good\nerror: {failure}"));
             (absolute, None)
         }
     }

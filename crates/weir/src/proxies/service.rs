@@ -111,7 +111,7 @@ impl Service {
         match request {
             Request::Status => client.answer(&Answer::Status(Box::new(self.report()))),
             Request::Reload => {
-                tracing::info!("reload asked for by uid {}", client.uid());
+                tracing::info!("reload asked for by {}", client.peer());
                 client.answer(&self.reload());
             }
             Request::Class(_) | Request::Exec(_) => {
@@ -142,7 +142,7 @@ impl Service {
             Err(error) => tracing::debug!("no monotonic clock for the service manager: {error}"),
         }
         let answer = self.swap().unwrap_or_else(|failure| {
-            tracing::error!("reload failed, the running proxies stay in force\n{failure}");
+            tracing::error!("reload failed, the running proxies stay in force\nerror: {failure}");
             Answer::Error(failure)
         });
         notify(&[NotifyState::Ready]);
@@ -195,7 +195,7 @@ impl Service {
         };
         match successor.request() {
             Ok(Request::Retire) => {
-                tracing::info!("process of uid {} took over", successor.uid());
+                tracing::info!("process of {} took over", successor.peer());
                 self.proxies.retire_all();
                 // The successor listens there next.
                 (self.post, self.metrics) = (None, None);

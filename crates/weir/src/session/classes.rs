@@ -119,6 +119,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// They tie, name no listener, or are too many; those in force then stay.
     pub fn replace_classes(&mut self, classes: Vec<Class>) -> Result<()> {
+        classes.iter().try_for_each(check_guarded)?;
         let next = self.classes.replaced(classes);
         let listeners: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
         check_classes(next.list(), &listeners)
@@ -172,17 +173,19 @@ impl<B: Backend> Session<B> {
         self.reports(self.classes().iter())
     }
 
-    /// The classes of one listener, `other` last. Counters are of all of a class's listeners.
-    pub(super) fn classes_of(&self, listener: &str) -> Result<Vec<ClassReport>> {
+    /// The classes of one listener, `other` last, and how many more there are. Counters are of all of a
+    /// class's listeners.
+    pub(super) fn classes_of(&self, listener: &str) -> Result<(Vec<ClassReport>, usize)> {
         let its = self
             .classes()
             .iter()
             .filter(|class| class.is_of_listener(listener));
+        let left_out = its.clone().count().saturating_sub(STATUS_CLASSES);
         let mut reports = self.reports(its.take(STATUS_CLASSES))?;
         if reports.len() == 1 && reports[0].controlled_rate.is_none() {
             reports.clear();
         }
-        Ok(reports)
+        Ok((reports, left_out))
     }
 
     fn reports<'a>(&self, classes: impl Iterator<Item = &'a Class>) -> Result<Vec<ClassReport>> {
@@ -217,6 +220,9 @@ impl<B: Backend> Session<B> {
     }
 
     fn class_index(&self, name: &str) -> Result<usize> {
+        if name == OTHER {
+            return Err(other_has_no_settings());
+        }
         let index = self.classes().iter().position(|class| class.name == name);
         index.ok_or_else(|| {
             let names: Vec<&str> = self.classes().iter().map(|c| c.name.as_str()).collect();
@@ -227,6 +233,26 @@ impl<B: Backend> Session<B> {
             Failure::usage(format!("no class is named {name:?}"), hint)
         })
     }
+}
+
+/// Refuses a class of a proxy's clients: those are in the file, which the proxy reads.
+///
+/// # Errors
+/// It is one.
+pub fn check_guarded(class: &Class) -> Result<()> {
+    if class.is_guarded() {
+        return Ok(());
+    }
+    let message = "proxy: classes of a proxy's clients are changed in its config file only";
+    let fault = Fault::new(message, "write it there, then `weir reload`");
+    Err(class_failure(&class.name, fault))
+}
+
+/// Why [`OTHER`] cannot be changed.
+pub fn other_has_no_settings() -> Failure {
+    let message = "\"other\" is the class of the connections that no rule fits";
+    let hint = "it has no settings; a class without from, to and ports takes its place";
+    Failure::usage(message, hint)
 }
 
 /// The class with these keys changed. A class that is only changed keeps its name.

@@ -174,7 +174,7 @@ fn a_named_interface_must_work_and_others_may_fail() {
     );
     let failure = named.err().expect("eth0 was named");
     assert!(
-        failure.to_string().starts_with("error: interface eth0: "),
+        failure.to_string().starts_with("interface eth0: "),
         "{failure}"
     );
     fake.0.borrow_mut().broken.push(1);
@@ -412,7 +412,11 @@ fn a_class_is_changed_by_name_and_one_of_a_proxy_is_not_the_guard_s() {
     assert_eq!(fake.0.borrow().classes[0].rate, Some(9.0));
     session.remove_class("gold").unwrap();
     assert_eq!(names(&fake), ["tin"]);
+    let proxy = keys(&[("proxy", Given::Text("edge".into()))]);
     for failure in [
+        session.add_class("theirs", &proxy),
+        session.set_class("tin", &proxy),
+        session.set_class("other", &keys(&[("rate", Given::Number(1.0))])),
         session.add_class("tin", &keys(&[])),
         session.add_class("tied", &keys(&[("to_port", Given::Number(80.0))])),
         session.set_class("gold", &keys(&[])),

@@ -378,6 +378,39 @@ fn exit_status_signals_and_process_id_are_the_servers_own() {
 }
 
 #[test]
+fn who_parks_for_nobody_and_what_is_wrong_with_the_file_is_told() {
+    let Some(mut bed) = bed("exec-told") else {
+        return;
+    };
+    let said = |bed: &Bed, options: &str| {
+        let output = bed
+            .folder
+            .weir(&format!("exec --order parking {options} -- /bin/true"));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let good = format!("--config {}", bed.folder.config().display());
+    let text = said(&bed, &good);
+    assert!(text.contains("no weir runs in this network"), "{text}");
+    std::fs::write(bed.folder.path.join("bad.toml"), "[[class]]\n").unwrap();
+    let text = said(&bed, "--config bad.toml");
+    assert!(text.contains("bad.toml:1:1: class"), "{text}");
+    bed.run_weir();
+    until(|| bed.listener().is_some(), "weir answers");
+    assert_eq!(said(&bed, &good), "");
+    std::fs::write(
+        bed.folder.path.join("other.toml"),
+        "[[listener]]\naddress = \"*:8080\"\n",
+    )
+    .unwrap();
+    let text = said(&bed, "--config other.toml");
+    assert!(
+        text.contains("the classes are those of the running"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_server_that_is_not_there_is_told_of_and_no_helper_stays() {
     let Some(bed) = bed("exec-missing") else {
         return;
