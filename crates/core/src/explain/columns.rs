@@ -121,7 +121,17 @@ pub(super) static COLUMNS: &[Column] = &[
     column(
         "classes",
         "The classes of a listener, `other` last",
-        "`weir class list` shows their rules too.",
+        "`weir class list` shows their settings too.",
+    ),
+    column(
+        "classes_left_out",
+        "How many classes the listener has besides those that status lists",
+        "Status lists 1000 of a listener and its table 40; `weir class list` has all.",
+    ),
+    column(
+        "settings",
+        "The keys of the class that are set, besides priority, rate and burst",
+        "As flags have them: from=10.1.0.0/16 to_port=443. Of a long list the first four, and how many more.",
     ),
     column(
         "class",
