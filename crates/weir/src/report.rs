@@ -438,6 +438,19 @@ web
     }
 
     #[test]
+    fn who_listens_with_mptcp_is_told_of_weir_exec() {
+        let mut report = report();
+        let web = &mut report.listeners[0];
+        web.queue_way = "fifo".into();
+        web.queue_way_because = Some("its listening socket is MPTCP".into());
+        assert!(!report.text(false).contains("weir exec"));
+        report.listeners[0].sockets[0].mptcp = true;
+        let text = report.text(false);
+        let told = "not by priority: its listening socket is MPTCP\n    hint: start the server with `weir exec";
+        assert!(text.contains(told), "{text}");
+    }
+
+    #[test]
     fn all_shows_every_counter() {
         let shown = |all| {
             let text = report().text(all);

@@ -466,6 +466,18 @@ fn reports_have_the_classes_limits_and_the_controller_s_rate_until_it_is_lifted(
 }
 
 #[test]
+fn status_lists_a_thousand_classes_of_a_listener_and_counts_the_others() {
+    let fake = Fake::default();
+    let classes = (0..1007_u32)
+        .map(|n| class(&format!("c{n}"), &format!("10.{}.{}.0/24", n >> 8, n & 255)))
+        .collect();
+    let session = Session::start(fake.clone(), NORMAL, vec![web()], classes, machine()).unwrap();
+    let report = session.listeners().unwrap().remove(0);
+    assert_eq!((report.classes.len(), report.classes_left_out), (1001, 7));
+    assert_eq!(session.class_reports().unwrap().len(), 1008);
+}
+
+#[test]
 fn an_example_of_a_refusal_names_the_class_and_by_rate_no_queue() {
     let event = |verdict, class: Option<&str>| Event {
         listener: "web".into(),
