@@ -3,19 +3,17 @@
 use weir_lab::experiments::vtfm01::order::{self, Queue};
 use weir_lab::experiments::vtfm01::overload;
 use weir_lab::experiments::vtfm01::police_high::{self, Summary};
-use weir_lab::experiments::vtfm01::preferred::{self, Protection};
+use weir_lab::experiments::vtfm01::preferred::Protection;
 use weir_lab::experiments::vtfm01::priorities::{self, Order};
 
-use crate::{can_run, weir};
+use crate::{can_run, protected, weir};
 
 #[test]
 fn priority_alone_gives_the_preferred_client_its_throughput_back() {
     if !can_run() {
         return;
     }
-    let results = preferred::measure(&preferred::short(&[Protection::Priority], weir())).unwrap();
-    let kept = results.least_kept(Protection::Priority);
-    assert!(kept > 0.8, "kept {kept:.2}: {results:#?}");
+    let results = protected(Protection::Priority);
     let greedy = results.rows[0].greedy.replies_per_s;
     assert!(
         greedy > 0.4 * results.capacity_per_s,

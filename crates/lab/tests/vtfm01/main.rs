@@ -36,6 +36,23 @@ fn weir() -> Option<PathBuf> {
     )
 }
 
+/// Of its throughput alone, what a protected client keeps at least.
+const KEPT: f64 = 0.85;
+
+/// Measures until the preferred client keeps [`KEPT`], three times at most: programs beside the test take the CPU
+/// from single rounds, but no round gives a client what nothing protects.
+fn protected(protection: Protection) -> preferred::Results {
+    let mut tried = Vec::new();
+    for _ in 0..3 {
+        let results = preferred::measure(&preferred::short(&[protection], weir())).unwrap();
+        tried.push(results.least_kept(protection));
+        if tried.last() > Some(&KEPT) {
+            return results;
+        }
+    }
+    panic!("{protection:?} kept {tried:.2?}");
+}
+
 #[test]
 fn greedy_clients_take_an_unprotected_server_from_a_preferred_one() {
     if !can_run() {
@@ -156,9 +173,7 @@ fn policing_the_greedy_class_gives_the_preferred_client_its_throughput_back() {
     if !can_run() {
         return;
     }
-    let results = preferred::measure(&preferred::short(&[Protection::Policing], weir())).unwrap();
-    let kept = results.least_kept(Protection::Policing);
-    assert!(kept > 0.6, "kept {kept:.2}: {results:#?}");
+    let results = protected(Protection::Policing);
     let greedy = results.rows[0].greedy.replies_per_s;
     assert!(greedy > 0.0, "policed, not shut out: {results:#?}");
 }
@@ -168,13 +183,25 @@ fn policing_admits_the_rate_that_is_asked_for_and_exactly_the_burst() {
     if !can_run() {
         return;
     }
-    let results = accuracy::measure(&accuracy::short(weir())).unwrap();
-    for row in &results.rates {
-        assert!(row.error.abs() < 0.02, "{results:#?}");
+    let mut args = accuracy::short(weir());
+    // A busy machine stops the sender for longer than the bucket holds, or drops what it sends. That is chance; a
+    // bucket that is wrong is wrong each time.
+    for _ in 0..3 {
+        let results = accuracy::measure(&args).unwrap();
+        for row in &results.bursts {
+            // What the rate of 1/s adds meanwhile is below one connection in less than a second.
+            assert!(row.seconds < 0.5, "{results:#?}");
+            assert_eq!(row.admitted, i64::from(row.burst), "{results:#?}");
+        }
+        for row in &results.rates {
+            assert!(row.error < 0.02, "never more than the rate: {results:#?}");
+        }
+        let less = results.rates.iter().filter(|row| row.error <= -0.02);
+        args.rates = less.map(|row| row.rate_per_s).collect();
+        if args.rates.is_empty() {
+            return;
+        }
+        args.bursts.clear();
     }
-    for row in &results.bursts {
-        // What the rate of 1/s adds meanwhile is below one connection in less than a second.
-        assert!(row.seconds < 0.5, "{results:#?}");
-        assert_eq!(row.admitted, i64::from(row.burst), "{results:#?}");
-    }
+    panic!("too few at {:?}/s", args.rates);
 }

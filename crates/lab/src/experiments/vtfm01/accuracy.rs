@@ -23,9 +23,7 @@ use crate::weir::Weir;
 /// up soon.
 const OFFERED: f64 = 1.5;
 const LEAST_OFFERED_PER_S: f64 = 2000.0;
-/// Burst of the classes whose rate is measured, in s of the rate, and at least: weir's default. A machine that is
-/// kept from sending or receiving for longer loses what the bucket would have let through.
-const BURST_S: f64 = 0.1;
+/// Least burst of the classes whose rate is measured: weir's default.
 const LEAST_BURST: f64 = 10.0;
 /// Of the classes whose burst is measured: so low that nothing is added meanwhile.
 const RATE_OF_BURSTS: f64 = 1.0;
@@ -47,6 +45,10 @@ pub struct Args {
     /// Bursts, connections
     #[arg(long, value_delimiter = ',', default_value = "1,10,100,1000")]
     pub bursts: Vec<u32>,
+    /// Burst of the classes whose rate is measured, in s of the rate. A machine that is kept from sending or
+    /// receiving for longer loses what the bucket would have let through
+    #[arg(long, default_value_t = 0.1)]
+    pub burst_seconds: f64,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub common: Common,
@@ -99,7 +101,7 @@ pub fn measure(args: &Args) -> Result<Results> {
     let mut sender = Sender::default();
     let mut rates = Vec::new();
     for &rate_per_s in &args.rates {
-        let row = rate(&stage, &mut sender, rate_per_s)?;
+        let row = rate(&stage, &mut sender, rate_per_s, args.burst_seconds)?;
         eprintln!(
             "  rate {:>7}/s: {:>9} admitted of {:>9.1} ({:+.2} %)",
             count(rate_per_s),
@@ -122,10 +124,15 @@ pub fn measure(args: &Args) -> Result<Results> {
     })
 }
 
-fn rate(stage: &Stage, sender: &mut Sender, rate_per_s: f64) -> Result<RateRow> {
+fn rate(
+    stage: &Stage,
+    sender: &mut Sender,
+    rate_per_s: f64,
+    burst_seconds: f64,
+) -> Result<RateRow> {
     let offered_per_s = (rate_per_s * OFFERED).max(LEAST_OFFERED_PER_S);
     let syns = (offered_per_s * stage.window.as_secs_f64()) as u64;
-    let burst = (rate_per_s * BURST_S).max(LEAST_BURST) as u32;
+    let burst = (rate_per_s * burst_seconds).max(LEAST_BURST) as u32;
     let (admitted, took) = offer(
         stage,
         sender,
@@ -345,8 +352,10 @@ fn picture(results: &Results) -> Picture {
 /// Few rates and a short window, for tests.
 pub fn short(weir: Option<std::path::PathBuf>) -> Args {
     Args {
-        rates: vec![10.0, 1000.0],
+        rates: vec![10.0, 100.0, 1000.0, 20_000.0],
         bursts: vec![1, 100],
+        // A machine that builds beside the test stops its sender for a quarter of a second.
+        burst_seconds: 0.5,
         common: Common::short(Duration::from_secs(2), weir),
     }
 }
