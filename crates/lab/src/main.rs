@@ -25,7 +25,7 @@ struct Cli {
 enum Command {
     /// Policies against rates: throughput, response times, refusals, and SB06's Table II
     FlashCrowd(flash_crowd::Args),
-    /// The flash crowd in short, with three sentences at the end (this is `make demo`)
+    /// The flash crowd in short, and who is accepted first, with a few sentences (this is `make demo`)
     Demo(demo::Args),
     /// More connect() calls at once, from every CPU, than the listen queue has places
     Bursts(bursts::Args),

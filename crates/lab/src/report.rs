@@ -292,6 +292,26 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// Paragraphs, which empty lines part, in lines of so many columns.
+pub fn wrapped(width: usize, text: &str) -> String {
+    let paragraph = |text: &str| {
+        let mut lines = vec![String::new()];
+        for word in text.split(' ') {
+            let line = lines.last_mut().expect("there is a line");
+            if line.is_empty() {
+                *line = word.to_owned();
+            } else if line.chars().count() + 1 + word.chars().count() <= width {
+                *line += &format!(" {word}");
+            } else {
+                lines.push(word.to_owned());
+            }
+        }
+        lines.join("\n")
+    };
+    let paragraphs: Vec<String> = text.split("\n\n").map(paragraph).collect();
+    paragraphs.join("\n\n")
+}
+
 /// A count with thin groups of three digits: `12 345`.
 pub fn count(value: impl Into<f64>) -> String {
     let digits = format!("{:.0}", value.into());

@@ -293,7 +293,7 @@ pub fn measure(args: &Args) -> Result<Results> {
     let mut stage = args.server.stage()?;
     let base = args.base_load(&stage);
     eprintln!(
-        "weir-lab: {}; {}",
+        "weir-lab: {}\nweir-lab: {}",
         stage.server.describe(),
         args.describe_load()
     );
@@ -302,7 +302,8 @@ pub fn measure(args: &Args) -> Result<Results> {
         ..base.clone()
     };
     let (saturation, rates) = rates(args, &mut stage, &constant)?;
-    eprintln!("{PROGRESS_HEAD}");
+    let labels = Labels::of(&policies);
+    eprintln!("{}", labels.progress_head());
     let mut rows = Vec::new();
     for round in 1..=args.rounds {
         for &(rate_per_s, multiple) in &rates {
@@ -317,7 +318,7 @@ pub fn measure(args: &Args) -> Result<Results> {
                     peak_per_s,
                     ..Row::of(&policy.label, rate_per_s, args.seconds, measured)
                 };
-                eprintln!("{}", progress(&row, round, args.rounds, multiple));
+                eprintln!("{}", labels.progress(&row, round, args.rounds, multiple));
                 rows.push(row);
             }
         }
@@ -377,31 +378,75 @@ fn rates(args: &Args, stage: &mut Stage, base: &Load) -> Result<(Option<Peak>, R
     }
 }
 
-/// Columns of the lines that are shown while the experiment runs.
-const PROGRESS_HEAD: &str = "      offered/s  policy                  replies/s  mean ms   p99 ms    refused      reset  timed out";
+/// Policies as tables name them. A front that all of weir's have is said once, for lines of 80 columns.
+pub struct Labels {
+    /// What all of weir's policies have, as ` front=xdp`; empty if they differ.
+    pub shared: &'static str,
+    width: usize,
+}
 
-fn progress(row: &Row, round: usize, rounds: usize, multiple: Option<f64>) -> String {
-    let round = if rounds > 1 {
-        format!("  round {round}/{rounds}")
-    } else {
-        String::new()
-    };
-    let multiple = multiple.map_or(String::new(), |multiple| format!("{multiple}×"));
-    let mut line = format!(
-        "{multiple:>5} {:>9}  {:<22}  {:>9}  {:>7}  {:>7}  {:>9}  {:>9}  {:>9}{round}",
-        count(row.offered_per_s),
-        row.policy,
-        count(row.replies_per_s),
-        ms(row.response.mean_ms),
-        ms(row.response.p99_ms),
-        count(row.fate.refused as f64),
-        count(row.fate.reset as f64),
-        count(row.fate.timed_out as f64),
-    );
-    if let Some(flaw) = &row.flaw {
-        line += &format!("\n      ! THIS POINT DOES NOT COUNT: {flaw}");
+impl Labels {
+    /// Of these policies.
+    pub fn of(policies: &[Policy]) -> Labels {
+        const FRONTS: [&str; 2] = [" front=xdp", " front=tc"];
+        let of_weir = |policy: &&Policy| matches!(policy.protection, policy::Protection::Weir(_));
+        let have = |front: &str| {
+            let mut all = policies.iter().filter(of_weir);
+            all.all(|policy| policy.label.ends_with(front))
+        };
+        let shared = FRONTS.into_iter().find(|front| have(front)).unwrap_or("");
+        let mut labels = Labels { shared, width: 0 };
+        let widths = policies
+            .iter()
+            .map(|policy| labels.short(&policy.label).len());
+        labels.width = widths.max().unwrap_or(0).max("policy".len());
+        labels
     }
-    line
+
+    /// A policy's name.
+    pub fn short<'a>(&self, label: &'a str) -> &'a str {
+        label.strip_suffix(self.shared).unwrap_or(label)
+    }
+
+    /// Columns of the lines that are shown while the experiment runs.
+    fn progress_head(&self) -> String {
+        let shared = match self.shared {
+            "" => String::new(),
+            shared => format!("weir-lab: all of weir's policies with{shared}\n"),
+        };
+        let width = self.width;
+        format!(
+            "{shared}     offered/s  {:<width$}  replies/s mean ms p99 ms refused   reset gave up",
+            "policy"
+        )
+    }
+
+    fn progress(&self, row: &Row, round: usize, rounds: usize, multiple: Option<f64>) -> String {
+        let round = if rounds > 1 {
+            format!("  round {round}/{rounds}")
+        } else {
+            String::new()
+        };
+        let multiple = multiple.map_or(String::new(), |multiple| format!("{multiple}×"));
+        let width = self.width;
+        let mut line = format!(
+            "{multiple:>4} {:>9}  {:<width$}  {:>9} {:>7} {:>6} {:>7} {:>7} {:>7}{round}",
+            count(row.offered_per_s),
+            self.short(&row.policy),
+            count(row.replies_per_s),
+            ms(row.response.mean_ms),
+            ms(row.response.p99_ms),
+            count(row.fate.refused as f64),
+            count(row.fate.reset as f64),
+            count(row.fate.timed_out as f64),
+        );
+        if let Some(flaw) = &row.flaw {
+            let text = format!("! THIS POINT DOES NOT COUNT: {flaw}");
+            let text = report::wrapped(74, &text).replace('\n', "\n       ");
+            line += &format!("\n     {text}");
+        }
+        line
+    }
 }
 
 fn summarize(policies: &[Policy], rates: &RateList, rows: &[Row]) -> Vec<Summary> {
@@ -459,6 +504,30 @@ pub fn write_files(results: &Results, out: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_of_progress_fits_80_columns_and_a_front_of_all_is_said_once() {
+        let policies = |text| policy::parse_list(text).unwrap();
+        let policies = policies("default,reserv rst-syn front=xdp,no-syn-drop front=xdp");
+        let labels = Labels::of(&policies);
+        assert_eq!(labels.shared, " front=xdp");
+        let mut row = Row {
+            policy: "reserv rst-syn front=xdp".into(),
+            offered_per_s: 123_456.0,
+            replies_per_s: 45_678.0,
+            ..Row::default()
+        };
+        row.response.mean_ms = 9_999.0;
+        row.fate.refused = 987_654;
+        let line = labels.progress(&row, 1, 1, Some(0.5));
+        let head = labels.progress_head();
+        let head = head.lines().last().unwrap();
+        assert_eq!(line.chars().count(), head.chars().count(), "{head}\n{line}");
+        assert!(head.chars().count() <= 80, "{head}");
+        assert!(line.contains("  reserv rst-syn  "), "{line}");
+        let mixed = policy::parse_list("reserv front=xdp,reserv front=tc").unwrap();
+        assert_eq!(Labels::of(&mixed).shared, "");
+    }
 
     #[test]
     fn an_x_anywhere_makes_rates_multiples() {

@@ -56,7 +56,8 @@ pub enum Queue {
 }
 
 impl Queue {
-    fn name(self) -> &'static str {
+    /// In tables.
+    pub fn name(self) -> &'static str {
         match self {
             Queue::Fifo => "kernel's FIFO",
             Queue::Priority => "priority",
@@ -121,23 +122,13 @@ fn out_of_order(classes: &[u8]) -> usize {
 /// Measures with the kernel alone and with priority, in turns; progress goes to stderr.
 pub fn measure(args: &Args) -> Result<Results> {
     let stage = Stage::build(&args.common)?;
-    let spec = Spec {
-        program: Program::Pool {
-            workers: 1,
-            service_us: SERVICE_US,
-            occupation: Occupation::Spin,
-            body_bytes: FILE_BYTES,
-            listeners: 1,
-        },
-        port: PORT,
-        backlog: super::BACKLOG,
-    };
+    let spec = spec(SERVICE_US);
     let mut rows = Vec::new();
     for round in 0..args.common.rounds as u64 {
         for &queue in &args.queues {
             let seed = args.common.seed + round;
             let arrived = arrivals(&args.connections, seed);
-            let accepted = run_once(&stage, &spec, queue, &arrived)?;
+            let (accepted, _) = run_once(&stage, &spec, queue, &arrived)?;
             let row = Row {
                 queue,
                 seed,
@@ -172,6 +163,52 @@ pub fn measure(args: &Args) -> Result<Results> {
     })
 }
 
+fn spec(service_us: u32) -> Spec {
+    Spec {
+        program: Program::Pool {
+            workers: 1,
+            service_us,
+            occupation: Occupation::Spin,
+            body_bytes: FILE_BYTES,
+            listeners: 1,
+        },
+        port: PORT,
+        backlog: super::BACKLOG,
+    }
+}
+
+/// What became of a few high connections behind a burst of low ones.
+#[derive(Debug, Clone)]
+pub struct Behind {
+    /// Whose queue.
+    pub queue: Queue,
+    /// At which places the high ones were accepted, from 1.
+    pub places: Vec<usize>,
+    /// From the moment the server went on until the last of them had its reply.
+    pub wait: Duration,
+}
+
+/// So many low connections come to a stopped server, then some high ones; it takes `service_us` for each. With
+/// the kernel's queue and with weir's.
+pub fn behind_a_burst(
+    (low, high): (usize, usize),
+    service_us: u32,
+    weir: Option<std::path::PathBuf>,
+) -> Result<Vec<Behind>> {
+    let stage = Stage::build(&Common::short(Duration::from_secs(1), weir))?;
+    let arrived = [vec![3; low], vec![1; high]].concat();
+    let of = |queue| {
+        let (accepted, wait) = run_once(&stage, &spec(service_us), queue, &arrived)?;
+        let places = (1..).zip(&accepted).filter(|(_, class)| **class == 1);
+        Ok(Behind {
+            queue,
+            places: places.map(|(place, _)| place).collect(),
+            wait,
+        })
+    };
+    [Queue::Fifo, Queue::Priority].into_iter().map(of).collect()
+}
+
 fn arrivals(connections: &[usize], seed: u64) -> Vec<u8> {
     let by_class = (1..).zip(connections);
     let mut classes: Vec<u8> = by_class
@@ -181,8 +218,14 @@ fn arrivals(connections: &[usize], seed: u64) -> Vec<u8> {
     classes
 }
 
-/// Connects in this order to a stopped server; returns the order in which it accepts.
-fn run_once(stage: &Stage, spec: &Spec, queue: Queue, arrived: &[u8]) -> Result<Vec<u8>> {
+/// Connects in this order to a stopped server. Returns the order in which it accepts, and how long after it went
+/// on the highest class had all its replies.
+fn run_once(
+    stage: &Stage,
+    spec: &Spec,
+    queue: Queue,
+    arrived: &[u8],
+) -> Result<(Vec<u8>, Duration)> {
     let mut server = Server::start(&stage.bed, spec)?;
     let config = config(&strict(), &unpoliced(3));
     let weir = (queue == Queue::Priority)
@@ -194,9 +237,19 @@ fn run_once(stage: &Stage, spec: &Spec, queue: Queue, arrived: &[u8]) -> Result<
         clients.collect::<Result<Vec<TcpStream>>>()
     });
     server.signal(Signal::SIGCONT)?;
-    for client in clients? {
-        read_reply(client)?;
-    }
+    let begun = Instant::now();
+    let highest = arrived.iter().min();
+    let (high, low): (Vec<_>, Vec<_>) = clients?
+        .into_iter()
+        .zip(arrived)
+        .partition(|(_, class)| Some(*class) == highest);
+    let read = |clients: Vec<(TcpStream, &u8)>| {
+        let mut clients = clients.into_iter();
+        clients.try_for_each(|(client, _)| read_reply(client))
+    };
+    read(high)?;
+    let wait = begun.elapsed();
+    read(low)?;
     let begun = Instant::now();
     loop {
         interrupt::check()?;
@@ -204,10 +257,8 @@ fn run_once(stage: &Stage, spec: &Spec, queue: Queue, arrived: &[u8]) -> Result<
         let records = server.records()?;
         if records.len() >= arrived.len() {
             weir.map_or(Ok(()), Weir::end)?;
-            return records
-                .iter()
-                .map(|record| class_of(record.source))
-                .collect();
+            let classes = records.iter().map(|record| class_of(record.source));
+            return Ok((classes.collect::<Result<_>>()?, wait));
         }
         if begun.elapsed() > PATIENCE {
             let cause = format!("{} of {} are recorded", records.len(), arrived.len());
