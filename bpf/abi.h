@@ -261,7 +261,7 @@ _Static_assert(sizeof(struct splice_way) == 64, "one cache line");
 /* Sockets of a server in one group: one, or one a worker (SO_REUSEPORT). */
 #define WEIR_MAX_SERVERS 64
 /* Parking listeners of a group; who finds none free goes to the server. */
-#define WEIR_MAX_SLOTS 2048
+#define WEIR_MAX_SLOTS 4096
 
 /* Priorities: 1 is the highest, this one that of connections without a class. */
 #define WEIR_PRIORITIES 64
@@ -275,7 +275,8 @@ struct parking_server {
 	__u32 length;		/* connections that wait for accept() in it, as of queue_look */
 	__u32 limit;		/* its backlog */
 	__u32 half_open;
-	__u32 listening;	/* 1: it does */
+	__u16 listening;	/* 1: it does */
+	__u16 lent;		/* 1: SO_REUSEPORT is weir's, and is to be taken off again */
 };
 
 /* A parking listener. Taken by queue_steer, given back by user space. */
@@ -310,6 +311,8 @@ struct parking_group {
 	__u32 depth;		/* connections that the server's queue is to hold; more are parked */
 	__u64 alive_until_ns;	/* CLOCK_MONOTONIC, renewed by user space: no parking from then on */
 	__u64 park_until_ns;	/* until when every connection is parked, so that none overtakes */
+	__u64 heir;		/* cookie of the socket that SO_REUSEPORT was lent to when the server was gone */
+	__u32 addr[4];		/* the server's address, big endian; IPv4 as ::ffff:a.b.c.d */
 	__u32 free_head;	/* free[]: next to be taken, counted without end */
 	__u32 free_tail;	/* next to be given back */
 	__u16 free[WEIR_MAX_SLOTS];	/* ring of free slots */

@@ -15,6 +15,10 @@
  *                 socket of the group gets it
  *   queue_watch   tells when a socket of the namespace begins or ceases to
  *                 listen, and the kernel address of our own
+ *   queue_bind4, queue_bind6
+ *                 run for each bind(): a server that is gone and comes back
+ *                 at once gets SO_REUSEPORT too, or the parking listeners that
+ *                 user space has not closed yet would hold its port
  *   queue_look    run by user space: what waits in the server's queues. User
  *                 space must not keep descriptors of the server's sockets: they
  *                 would go on listening after the server has closed them
@@ -38,6 +42,9 @@ extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym;
 char LICENSE[] SEC("license") = "GPL";
 
 #define NO_SLOT WEIR_MAX_SLOTS
+/* asm-generic/socket.h */
+#define SOL_SOCKET 1
+#define SO_REUSEPORT 15
 /*
  * How long connections are parked after the server's queue was seen full: until user space has seen
  * the first of them and says itself how long.
@@ -46,6 +53,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* Of the network namespace. Set before load. */
 const volatile u32 namespace_inum = 0;
+const volatile u64 namespace_cookie = 0;
 
 /*
  * Inode of the socket that user space is about to make listen, what group_of is
@@ -225,8 +233,8 @@ int BPF_PROG(queue_watch, const struct sock *sk, int old, int new)
 		return 0;
 	}
 	known = bpf_map_lookup_elem(&group_of, &key);
-	/* Parking listeners begin and cease all the time. */
-	if (known && *known & WEIR_PARKED)
+	/* Parking listeners cease all the time. One that begins has the address of one that has ceased. */
+	if (new != TCP_LISTEN && known && *known & WEIR_PARKED)
 		return 0;
 	e = bpf_ringbuf_reserve(&listen_events, sizeof(*e), 0);
 	if (!e)
@@ -237,6 +245,62 @@ int BPF_PROG(queue_watch, const struct sock *sk, int old, int new)
 	e->listening = new == TCP_LISTEN;
 	bpf_ringbuf_submit(e, 0);
 	return 0;
+}
+
+static __always_inline bool listens(const struct parking_group *g)
+{
+	u32 i;
+
+	bpf_for(i, 0, WEIR_MAX_SERVERS) {
+		if (i >= g->servers)
+			break;
+		if (listener_at(g->server[i & (WEIR_MAX_SERVERS - 1)].socket, g->port))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Lends SO_REUSEPORT to a socket that is about to be bound to the address of a group whose server is
+ * gone. To one of them: that a second one cannot bind is as it was. User space knows it by its cookie
+ * when it listens, and takes the option off again.
+ */
+static __always_inline void lend(struct bpf_sock_addr *ctx, const u32 *addr)
+{
+	u64 cookie = bpf_get_socket_cookie(ctx);
+	u32 i, one = 1;
+
+	if (ctx->protocol != IPPROTO_TCP || bpf_get_netns_cookie(ctx) != namespace_cookie)
+		return;
+	bpf_for(i, 0, WEIR_MAX_GROUPS) {
+		struct parking_group *g = parking_group(i);
+
+		if (!g || !g->servers || g->port != bpf_ntohs(ctx->user_port) || g->heir)
+			continue;
+		if (g->addr[0] != addr[0] || g->addr[1] != addr[1] || g->addr[2] != addr[2] || g->addr[3] != addr[3])
+			continue;
+		if (listens(g) || __sync_val_compare_and_swap(&g->heir, 0, cookie))
+			continue;
+		bpf_setsockopt(ctx, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
+	}
+}
+
+SEC("cgroup/bind4")
+int queue_bind4(struct bpf_sock_addr *ctx)
+{
+	u32 addr[4] = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 };
+
+	lend(ctx, addr);
+	return 1;
+}
+
+SEC("cgroup/bind6")
+int queue_bind6(struct bpf_sock_addr *ctx)
+{
+	u32 addr[4] = { ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3] };
+
+	lend(ctx, addr);
+	return 1;
 }
 
 static __always_inline void look_at_servers(struct parking_group *g)

@@ -161,6 +161,10 @@ struct kernel_stat {
 
 struct seq_file;
 
+struct seq_file {
+	unsigned long count;
+};
+
 struct bpf_iter_meta {
 	struct seq_file *seq;
 };

@@ -36,7 +36,10 @@ static __always_inline bool steered(const struct sock *sk)
 	return false;
 }
 
-/* The kernel walks listening sockets first; at the first other one a record with `end` says so. */
+/*
+ * The kernel walks listening sockets first; at the first other one a record with `end`, alone in its
+ * read, says so. Parking listeners that hold nothing are left out.
+ */
 SEC("iter/tcp")
 int list_listeners(struct bpf_iter__tcp *ctx)
 {
@@ -51,6 +54,9 @@ int list_listeners(struct bpf_iter__tcp *ctx)
 	if (!skc)
 		return 0;
 	if (skc->skc_state != TCP_LISTEN) {
+		/* 1 ends this read with what is in it; the next one begins with this socket. */
+		if (ctx->meta->seq->count)
+			return 1;
 		r.end = 1;
 		bpf_seq_write(ctx->meta->seq, &r, sizeof(r));
 		return 0;
@@ -65,11 +71,14 @@ int list_listeners(struct bpf_iter__tcp *ctx)
 	r.queue_length = q.length;
 	r.queue_limit = q.limit;
 	r.half_open = q.half_open;
+	group = bpf_map_lookup_elem(&group_of, &key);
+	r.parked = group && *group & WEIR_PARKED;
+	/* A thousand of them stand ready. */
+	if (r.parked && !q.length && !q.half_open)
+		return 0;
 	r.socket = key;
 	r.inode = inode_of((const struct sock *)tp);
 	r.steered = steered((const struct sock *)tp);
-	group = bpf_map_lookup_elem(&group_of, &key);
-	r.parked = group && *group & WEIR_PARKED;
 	s = queue_known(key);
 	if (s)
 		r.wait_ns = wait_now(&s->wait, q.length);

@@ -113,7 +113,7 @@ fn slots_are_used_again_and_release_is_in_the_order_asked_for() {
     for round in 0..5 {
         let clients: Vec<TcpStream> = (0..40)
             .map(|_| {
-                bed.queue.grow(group, true).unwrap();
+                bed.queue.grow(group).unwrap();
                 connect(&server)
             })
             .collect();

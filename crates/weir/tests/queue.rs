@@ -5,15 +5,16 @@
 mod common;
 
 use std::io::{ErrorKind, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::net::{SocketAddr, SocketAddrV6, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use common::{Folder, PATIENCE, in_namespace};
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrIn};
+use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, SockaddrIn6};
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -58,22 +59,39 @@ fn bed_with(name: &str, config: &str, backlog: i32) -> Option<(TcpListener, Bed)
         return None;
     }
     let server = TcpListener::bind("127.0.0.1:8080").unwrap();
+    Some(before(server, name, config, backlog))
+}
+
+fn before(server: TcpListener, name: &str, config: &str, backlog: i32) -> (TcpListener, Bed) {
     socket::listen(&server, Backlog::new(backlog).unwrap()).unwrap();
     server.set_nonblocking(true).unwrap();
     let folder = Folder::new(name);
     folder.write_config(config);
-    let file = folder.config();
-    let weir = folder
-        .command(&format!("run --config {}", file.display()))
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let weir = run(&folder);
     let bed = Bed { folder, weir };
     bed.until_parking();
-    Some((server, bed))
+    (server, bed)
+}
+
+fn run(folder: &Folder) -> Child {
+    let command = format!("run --config {}", folder.config().display());
+    let mut command = folder.command(&command);
+    command.stderr(Stdio::null()).spawn().unwrap()
 }
 
 impl Bed {
+    /// Starts weir anew.
+    fn start(&mut self) {
+        self.weir = run(&self.folder);
+        self.until_parking();
+    }
+
+    /// Ends weir in order.
+    fn stop(&mut self) {
+        kill(Pid::from_raw(self.weir.id() as i32), Signal::SIGTERM).unwrap();
+        assert!(self.weir.wait().unwrap().success());
+    }
+
     fn until_parking(&self) {
         self.until(|listener| listener["queue_way"] == "parking");
     }
@@ -85,6 +103,16 @@ impl Bed {
     /// Those before the server's own queue, as the thread that releases them knows them.
     fn until_parked(&self, n: u64) {
         self.until(|listener| listener["parked"] == n);
+    }
+
+    /// Low ones, until one of them is parked.
+    fn connect_until_parked(&self) -> Vec<TcpStream> {
+        let clients = std::cell::RefCell::new(Vec::new());
+        self.until(|listener| {
+            clients.borrow_mut().push(connect(40));
+            listener["parked"].as_u64() > Some(0)
+        });
+        clients.into_inner()
     }
 
     fn until_counted(&self, verdict: &str, n: u64) {
@@ -110,9 +138,9 @@ fn try_connect(third: u8) -> Result<TcpStream, Errno> {
     )
     .unwrap();
     let from = SockaddrIn::new(127, 0, third, 1, 0);
-    socket::bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &from).unwrap();
+    socket::bind(fd.as_raw_fd(), &from).unwrap();
     let to = SockaddrIn::new(127, 0, 0, 1, 8080);
-    socket::connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &to)?;
+    socket::connect(fd.as_raw_fd(), &to)?;
     Ok(fd.into())
 }
 
@@ -189,38 +217,143 @@ fn what_waits_reaches_the_server_when_weir_is_killed_and_another_weir_parks_agai
         assert_eq!(got, expected);
         let _unguarded = connect(1);
         accepted(&server);
-        let file = bed.folder.config();
-        let run = format!("run --config {}", file.display());
-        bed.weir = bed
-            .folder
-            .command(&run)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        bed.until_parking();
+        bed.start();
     }
 }
 
+/// Closes a server's socket. A process that another test is about to start has a copy of it until its exec(): so
+/// that it ceases to listen nevertheless, it is shut down first.
+fn gone(server: TcpListener) {
+    socket::shutdown(server.as_raw_fd(), socket::Shutdown::Both).unwrap();
+}
+
+/// Closes the server's socket, and makes another one at once. `None`: its port is in use.
+fn restarted(server: TcpListener, backlog: i32) -> Option<TcpListener> {
+    gone(server);
+    let server = TcpListener::bind("127.0.0.1:8080").ok()?;
+    socket::listen(&server, Backlog::new(backlog).unwrap()).unwrap();
+    server.set_nonblocking(true).unwrap();
+    Some(server)
+}
+
 #[test]
-fn a_server_that_restarts_gets_its_port_and_is_parked_for_again() {
-    let Some((server, bed)) = bed("queue-restart") else {
+fn a_server_that_restarts_at_once_gets_its_port_and_is_parked_for_again() {
+    let Some((mut server, mut bed)) = bed_with("queue-restart", CONFIG, 4096) else {
         return;
     };
-    let _waiting: Vec<TcpStream> = (0..5).map(|_| connect(40)).collect();
-    bed.until_waiting(5);
-    drop(server);
-    let end = Instant::now() + PATIENCE;
-    let server = loop {
-        match TcpListener::bind("127.0.0.1:8080") {
-            Ok(server) => break server,
-            Err(e) => assert!(Instant::now() < end, "{e}"),
-        }
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    for waiting in [0, 5, 1000, 0] {
+        let _clients: Vec<TcpStream> = (0..waiting).map(|_| connect(40)).collect();
+        bed.until_waiting(waiting);
+        server = restarted(server, 4096).unwrap_or_else(|| panic!("{waiting} waited"));
+        assert!(
+            TcpListener::bind("127.0.0.1:8080").is_err(),
+            "a second server on the port"
+        );
+        // Who came before belonged to the one that is gone.
+        bed.until(|listener| listener["queue_length"] == 0 && listener["parked"] == 0);
+        let low = bed.connect_until_parked();
+        let gold = connect(1);
+        bed.until_waiting(low.len() as u64 + 1);
+        let order: Vec<SocketAddr> = (0..=low.len()).map(|_| accepted(&server)).collect();
+        let mine = gold.local_addr().unwrap();
+        assert!(order[..low.len()].contains(&mine), "one was parked before");
+    }
+    assert_eq!(reuses_port(&server), Some(true), "while weir parks");
+    bed.stop();
+    assert_eq!(reuses_port(&server), Some(false), "it had been lent");
+}
+
+#[test]
+fn a_burst_of_500_at_full_speed_is_in_order_and_the_high_class_is_before_it() {
+    let Some((server, bed)) = bed_with("queue-burst", CONFIG, 600) else {
+        return;
+    };
+    let low: Vec<TcpStream> = (0..500).map(|_| connect(40)).collect();
+    let gold: Vec<TcpStream> = (0..20).map(|_| connect(1)).collect();
+    bed.until_waiting(520);
+    let order: Vec<SocketAddr> = (0..520).map(|_| accepted(&server)).collect();
+    let mut expected = addresses(&low[..1]);
+    expected.extend(addresses(&gold));
+    expected.extend(addresses(&low[1..]));
+    assert_eq!(order, expected);
+}
+
+#[test]
+fn what_a_killed_weir_has_left_is_taken_off_by_detach_and_by_the_next_one() {
+    let Some((server, mut bed)) = bed("queue-left") else {
+        return;
+    };
+    kill(Pid::from_raw(bed.weir.id() as i32), Signal::SIGKILL).unwrap();
+    bed.weir.wait().unwrap();
+    assert_eq!(reuses_port(&server), Some(true));
+    let said = bed.folder.command("detach").output().unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(said.contains("on 1 listening socket"), "{said}");
+    assert_eq!(reuses_port(&server), Some(false));
+    let said = bed.folder.command("detach").output().unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(said.contains("nothing is attached"), "{said}");
+
+    bed.start();
+    kill(Pid::from_raw(bed.weir.id() as i32), Signal::SIGKILL).unwrap();
+    bed.weir.wait().unwrap();
+    bed.start();
+    bed.stop();
+    assert_eq!(reuses_port(&server), Some(false));
+}
+
+/// Whether the socket has SO_REUSEPORT.
+fn reuses_port(server: &TcpListener) -> Option<bool> {
+    socket::getsockopt(server, socket::sockopt::ReusePort).ok()
+}
+
+#[test]
+fn ipv6_connections_are_parked_and_accepted_by_class_too() {
+    if !in_namespace() {
+        return;
+    }
+    for address in ["fd00:1::1/128", "fd00:40::1/128"] {
+        let added = std::process::Command::new("ip")
+            .args(["address", "add", address, "dev", "lo", "nodad"])
+            .status();
+        assert!(added.unwrap().success());
+    }
+    let config = CONFIG.replace("127.0.1.0/24", "fd00:1::/32");
+    let config = config.replace("127.0.40.0/24", "fd00:40::/32");
+    let server = TcpListener::bind("[::1]:8080").unwrap();
+    let (server, bed) = before(server, "queue-v6", &config, 128);
+    let low: Vec<TcpStream> = (0..20).map(|_| connect_v6("[fd00:40::1]:0")).collect();
+    let gold: Vec<TcpStream> = (0..20).map(|_| connect_v6("[fd00:1::1]:0")).collect();
+    bed.until_waiting(40);
+    let mut expected = addresses(&low[..1]);
+    expected.extend(addresses(&gold));
+    expected.extend(addresses(&low[1..]));
+    let got: Vec<SocketAddr> = expected.iter().map(|_| accepted(&server)).collect();
+    assert_eq!(got, expected);
+    let server = {
+        gone(server);
+        TcpListener::bind("[::1]:8080").expect("its port at once")
     };
     server.set_nonblocking(true).unwrap();
     bed.until_parking();
-    bed.until_waiting(0);
-    let _client = connect(1);
-    accepted(&server);
+    let client = connect_v6("[fd00:1::1]:0");
+    assert_eq!(accepted(&server), client.local_addr().unwrap());
+}
+
+fn connect_v6(from: &str) -> TcpStream {
+    let fd: OwnedFd = socket::socket(
+        AddressFamily::Inet6,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let address = |text: &str| SockaddrIn6::from(text.parse::<SocketAddrV6>().unwrap());
+    socket::bind(fd.as_raw_fd(), &address(from)).unwrap();
+    socket::connect(fd.as_raw_fd(), &address("[::1]:8080")).unwrap();
+    TcpStream::from(fd)
 }
 
 #[test]

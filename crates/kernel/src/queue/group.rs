@@ -14,25 +14,34 @@ use nix::sys::socket::{
 };
 use nix::unistd::{Uid, fchown};
 
+use super::lent;
 use super::options::{self, Options, set_number};
 use super::table::Table;
 use super::{Ends, PARKED, Queue, SERVERS, SLOTS, Slot, failed, owner};
 use crate::error::{Error, Result, of_libbpf};
 use crate::listeners::ListenSocket;
 
-/// Parking listeners kept free while nothing waits: as many connections as may come in a burst before the
-/// thread that makes more is awake. No more, since each holds the port for 3 µs when the server goes.
-const FREE_LEAST: u32 = 128;
-/// And while something waits.
-const FREE_BUSY: u32 = 256;
-/// How many are made at a time: each takes about 20 µs, and releases wait meanwhile.
+/// Parking listeners that stand ready: as many as the server's queue has places, for all of them may come in
+/// one burst, faster than new ones are made, and who finds none free is not of the order. Not more than
+/// this, since each holds the port for 5 µs when the server goes.
+const READY_MOST: u32 = 1024;
+/// And not fewer: a handshake that never ends has its slot for a while.
+const READY_LEAST: u32 = 128;
+/// So many may be more than the server has places, for connections that are on their way.
+const SPARE: u32 = 256;
+/// How many are made or closed at a time when few are taken: each takes about 20 µs, and releases wait
+/// meanwhile.
 const STEP: u32 = 32;
+/// Where more were taken since the last time, as many are made, but not more than this.
+const STEP_MOST: u32 = 256;
 /// A connection that was sent to a slot and that the slot does not hold: its SYN was dropped, or
 /// answered with a cookie. Long enough for a SYN to get from the lookup into the tables.
 const NEVER_CAME_NS: u64 = 100_000_000;
 /// How long the kernel may take to free the program of a weir that was killed, which still holds the
 /// server's socket in its table.
 const FREED_WITHIN: Duration = Duration::from_secs(2);
+/// How many sockets are remembered that SO_REUSEPORT was lent to while they were bound.
+const HEIRS: usize = 32;
 /// How long handshakes may take to end before parking listeners are closed under them. The kernel
 /// migrates them too; this only spares it.
 const DRAIN: Duration = Duration::from_millis(20);
@@ -47,8 +56,14 @@ pub struct Group {
     slots: BTreeMap<u32, Parking>,
     /// Kernel addresses of slots that are closed, while the program may still need them.
     gone: Vec<u64>,
-    /// How many slots there may be: one for each place that the guard gives out, and some.
-    most: u32,
+    /// Numbers below `most` that are no slot's, the least one last.
+    unused: Vec<u32>,
+    /// How many slots are to be free.
+    ready: u32,
+    /// As many more would stand ready, but for the limit of descriptors.
+    forbidden: u32,
+    /// [`Table::taken_ever`] when slots were made last.
+    taken: u32,
 }
 
 /// What a parking listener has to be like.
@@ -77,28 +92,46 @@ impl Group {
             .map(|s| owner::descriptor(s.inode))
             .collect::<Result<_>>()?;
         let first = descriptors[0].as_fd();
+        // One for each place that the guard gives out, and some.
+        let places: u32 = servers
+            .iter()
+            .fold(0, |sum, s| sum.saturating_add(s.queue_limit));
+        let most = places.saturating_add(SPARE).min(SLOTS);
+        let wanted = places.clamp(READY_LEAST, READY_MOST);
+        let ready = wanted.min(queue.descriptors_left());
         let mut group = Group {
             servers: servers.iter().map(|s| (s.inode, s.socket)).collect(),
             lent: Vec::new(),
             model: Model::of(&servers[0], first)?,
             slots: BTreeMap::new(),
             gone: Vec::new(),
-            most: (servers.iter().map(|s| s.queue_limit).sum::<u32>() + FREE_BUSY).min(SLOTS),
+            // Number 0 is made before the others.
+            unused: (1..most).rev().collect(),
+            ready,
+            forbidden: wanted - ready,
+            taken: 0,
         };
         let sockets: Vec<u64> = servers.iter().map(|s| s.socket).collect();
         queue
             .table
-            .begin(number, &sockets, servers[0].port, listener);
-        match group.set_up(queue, number, &descriptors) {
-            Ok(()) => Ok(group),
-            Err(error) => {
-                group.undo(queue, number, &descriptors);
-                Err(error)
-            }
+            .begin(number, &sockets, group.model.address, listener);
+        if let Err(error) = group.set_up(queue, number, &descriptors) {
+            group.undo(queue, number, &descriptors);
+            return Err(error);
         }
+        // Its own close is to be the last. Only now, as what follows takes long.
+        drop(descriptors);
+        if let Err(error) = group.make(queue, number, READY_MOST) {
+            if !group.detach(queue, number) {
+                group.forget(queue, number);
+            }
+            return Err(error);
+        }
+        Ok(group)
     }
 
     fn set_up(&mut self, queue: &mut Queue, number: u32, servers: &[OwnedFd]) -> Result<()> {
+        let lent = lent::cookies();
         for (i, fd) in servers.iter().enumerate() {
             let key = self.servers[i].1.to_ne_bytes();
             queue
@@ -107,10 +140,16 @@ impl Group {
                 .group_of
                 .update(&key, &number.to_ne_bytes(), MapFlags::ANY)
                 .map_err(of_libbpf("enter the server's socket"))?;
-            if options::number(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(0) {
+            let off =
+                options::number(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(0);
+            if off {
                 set_number(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
                     .map_err(|e| failed("set SO_REUSEPORT on the server's socket", e))?;
+            }
+            let cookie = lent::cookie(fd.as_fd());
+            if off || lent.contains(&cookie) || queue.heirs.contains(&cookie) {
                 self.lent.push(self.servers[i].0);
+                queue.table.lend(number, i as u32);
             }
         }
         // A server's group exists already if it has SO_REUSEPORT itself. If not, the first parking
@@ -132,9 +171,6 @@ impl Group {
             let key = number * SERVERS + i as u32;
             enter_server(&queue.skel.maps.server_socks, key, fd.as_fd())?;
         }
-        while queue.table.free(number) < FREE_LEAST {
-            self.grow(queue, number, false)?;
-        }
         Ok(())
     }
 
@@ -152,17 +188,67 @@ impl Group {
         self.servers.len() as u32
     }
 
+    /// Slots that have a parking listener.
+    pub fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// See [`Queue::ready`].
+    pub fn ready(&self) -> (u32, u32) {
+        (self.ready, self.forbidden)
+    }
+
     /// See [`Queue::grow`].
-    pub fn grow(&mut self, queue: &mut Queue, group: u32, busy: bool) -> Result<()> {
-        let least = if busy { FREE_BUSY } else { FREE_LEAST };
-        let room = self.most.saturating_sub(self.slots.len() as u32);
-        let missing = least.saturating_sub(queue.table.free(group));
-        let missing = missing.min(STEP).min(room);
-        let unused = (0..self.most).filter(|number| !self.slots.contains_key(number));
-        let unused: Vec<u32> = unused.take(missing as usize).collect();
-        for number in unused {
-            self.open(queue, Slot { group, number })?;
+    pub fn grow(&mut self, queue: &mut Queue, group: u32) -> Result<()> {
+        let taken = queue.table.taken_ever(group);
+        let burst = taken.wrapping_sub(self.taken);
+        self.taken = taken;
+        self.make(queue, group, burst.clamp(STEP, STEP_MOST))
+    }
+
+    /// Makes those that are missing, at most so many.
+    fn make(&mut self, queue: &mut Queue, group: u32, step: u32) -> Result<()> {
+        let missing = self.ready.saturating_sub(queue.table.free(group)).min(step);
+        if missing == 0 {
+            return Ok(());
         }
+        // This group is not among the others just now.
+        let left = queue.descriptors_left().saturating_sub(self.slots());
+        for _ in 0..missing.min(left) {
+            let Some(number) = self.unused.pop() else {
+                break;
+            };
+            if let Err(error) = self.open(queue, Slot { group, number }) {
+                self.unused.push(number);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`Queue::shrink`].
+    pub fn shrink(&mut self, queue: &mut Queue, group: u32) -> Result<()> {
+        let too_many = self.slots().saturating_sub(self.ready).min(STEP);
+        for _ in 0..too_many {
+            let Some(slot) = queue.table.take(group) else {
+                break;
+            };
+            queue.table.close(slot);
+            self.close(queue, slot, "close a parking listener")?;
+            self.unused.push(slot.number);
+        }
+        Ok(())
+    }
+
+    /// Closes the slot's parking listener; what waits in it goes to the server.
+    fn close(&mut self, queue: &mut Queue, slot: Slot, what: &str) -> Result<()> {
+        let Some(parking) = self.slots.remove(&slot.number) else {
+            return Ok(());
+        };
+        // The program must know it until the kernel has migrated what waits in it.
+        shutdown(parking.fd.as_raw_fd(), Shutdown::Read).map_err(|e| failed(what, e))?;
+        let key = parking.socket.to_ne_bytes();
+        let _ = queue.skel.maps.group_of.delete(&key);
         Ok(())
     }
 
@@ -229,19 +315,11 @@ impl Group {
     /// connection needs: tens of thousands of closed connections had a busy server lose half of its
     /// accepts. A new socket is not compared (sk_reuseport_match).
     pub fn release(&mut self, queue: &mut Queue, slot: Slot) -> Result<()> {
-        let Some(parking) = self.slots.remove(&slot.number) else {
+        if !self.slots.contains_key(&slot.number) {
             return Ok(());
-        };
-        let what = "release a parked connection";
-        // The program must know it until the kernel has migrated what waits in it.
-        shutdown(parking.fd.as_raw_fd(), Shutdown::Read).map_err(|e| failed(what, e))?;
-        let _ = queue
-            .skel
-            .maps
-            .group_of
-            .delete(&parking.socket.to_ne_bytes());
+        }
         // Before the new one is made, which may have its address.
-        drop(parking);
+        self.close(queue, slot, "release a parked connection")?;
         let socket = self.listen(queue, slot)?;
         queue.table.give_back_with(slot, socket);
         Ok(())
@@ -291,30 +369,46 @@ impl Group {
     /// See [`Queue::detach`]. Returns whether handshakes are left that the kernel is still to migrate:
     /// then the program stays, and with it the group's entries.
     pub fn detach(&mut self, queue: &mut Queue, group: u32) -> bool {
+        if queue.look_at(false).is_err() || !self.listens(queue, group) {
+            self.leave_the_port(&queue.table, group);
+            return false;
+        }
         queue.table.stop_parking(group);
         let open = self.wait_for_handshakes(queue, group);
-        for parking in self.slots.values() {
-            // Before the close, so that the doorbell does not ring for it.
-            let _ = queue.epoll.delete(&parking.fd);
-        }
-        let sockets: Vec<u64> = self.slots.values().map(|p| p.socket).collect();
+        self.gone = self.slots.values().map(|p| p.socket).collect();
         self.slots.clear();
         for (inode, _) in &self.servers {
             if let Ok(fd) = owner::descriptor(*inode) {
                 give_up(fd.as_fd(), self.lent.contains(inode), !open);
             }
         }
-        self.gone = sockets;
         open
+    }
+
+    /// Whether a socket of the server listened at the last look.
+    fn listens(&self, queue: &Queue, group: u32) -> bool {
+        (0..self.servers()).any(|i| queue.table.server(group, i).listening)
+    }
+
+    /// Closes all parking listeners of a server that is gone. It may want to bind anew just now, so there is
+    /// nothing but the closing itself.
+    pub fn leave_the_port(&mut self, table: &Table, group: u32) {
+        table.stop_parking(group);
+        self.gone = self.slots.values().map(|p| p.socket).collect();
+        // A server without SO_REUSEPORT leaves nobody behind to whom connections could go: they would wander
+        // from one parking listener to the next until the last is closed, which takes three times as long.
+        let heirless = self.lent.len() == self.servers.len();
+        if let Some(any) = self.slots.values().next().filter(|_| heirless) {
+            give_up(any.fd.as_fd(), false, true);
+        }
+        self.slots.clear();
     }
 
     /// Waits for a moment until no handshake is under way on a parking listener. Returns whether one is.
     fn wait_for_handshakes(&self, queue: &mut Queue, group: u32) -> bool {
         let end = Instant::now() + DRAIN;
-        let listening =
-            |queue: &Queue| (0..self.servers()).any(|i| queue.table.server(group, i).listening);
         loop {
-            if queue.look_at(true).is_err() || !listening(queue) {
+            if queue.look_at(true).is_err() || !self.listens(queue, group) {
                 return false;
             }
             // What is established is migrated when the listener closes.
@@ -331,13 +425,31 @@ impl Group {
         }
     }
 
+    /// Whether the server has, or had, a socket at this kernel address.
+    pub fn serves_with(&self, socket: u64) -> bool {
+        self.servers.iter().any(|(_, its)| *its == socket)
+    }
+
     /// Takes the group out of the tables.
     pub fn forget(&mut self, queue: &mut Queue, group: u32) {
-        let servers = self.servers.iter().map(|(_, socket)| *socket);
-        for socket in servers.chain(self.gone.drain(..)) {
-            let _ = queue.skel.maps.group_of.delete(&socket.to_ne_bytes());
+        let servers = self.servers.iter().map(|(_, socket)| (*socket, group));
+        let parked = self.gone.drain(..).map(|socket| (socket, group | PARKED));
+        let group_of = &queue.skel.maps.group_of;
+        for (socket, was) in servers.chain(parked) {
+            // The address may be another group's socket's by now.
+            let key = socket.to_ne_bytes();
+            let is = group_of.lookup(&key, MapFlags::ANY);
+            if is.is_ok_and(|is| is.as_deref() == Some(&was.to_ne_bytes()[..])) {
+                let _ = group_of.delete(&key);
+            }
         }
         queue.table.end(group);
+        let heir = queue.table.heir(group);
+        if heir != 0 {
+            // Before it has listened and been found, others may follow, but not many.
+            queue.heirs.truncate(HEIRS - 1);
+            queue.heirs.insert(0, heir);
+        }
     }
 }
 
@@ -430,7 +542,7 @@ fn attach_program(program: i32, server: BorrowedFd<'_>) -> std::result::Result<(
 }
 
 /// Leaves the server's socket as it was found, the program too if `program` says so.
-fn give_up(server: BorrowedFd<'_>, lent: bool, program: bool) {
+pub(super) fn give_up(server: BorrowedFd<'_>, lent: bool, program: bool) {
     let raw = server.as_raw_fd();
     if program {
         let _ = set_number(raw, libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0);

@@ -5,9 +5,12 @@
 //! dropped, or the process dies, what is parked goes to the server.
 
 mod group;
+mod lent;
 mod options;
 pub(crate) mod owner;
 mod table;
+
+pub use lent::undo;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -18,6 +21,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::resource::{Resource, getrlimit};
 
 use crate::error::{Error, Result, of_libbpf};
 use crate::listeners::{self, ListenSocket};
@@ -39,11 +43,13 @@ const GROUPS: u32 = 8;
 /// Sockets of a server in a group (WEIR_MAX_SERVERS).
 const SERVERS: u32 = 64;
 /// Parking listeners of a group (WEIR_MAX_SLOTS).
-const SLOTS: u32 = 2048;
+const SLOTS: u32 = 4096;
 /// Mark of a parking listener in `group_of` (WEIR_PARKED).
 const PARKED: u32 = 0x10000;
 /// The kernel gives a handshake up after this (tcp_synack_retries 5: 63 s).
 const HANDSHAKE_OVER: Duration = Duration::from_secs(64);
+/// Descriptors that parking listeners leave to the rest of the process.
+const DESCRIPTORS_OF_OTHERS: u32 = 256;
 /// Token of the epoll events that are not a slot's.
 const LISTEN_EVENTS: u64 = u64::MAX;
 
@@ -56,6 +62,8 @@ pub enum Event {
     ListenersChanged {
         /// The port.
         port: u16,
+        /// It ceased to, and was a server's of this group.
+        ceased_in: Option<u32>,
     },
     /// A descriptor given to [`Queue::watch`] is readable.
     Woken,
@@ -101,14 +109,27 @@ pub struct ServerQueue {
     pub listening: bool,
 }
 
+/// A socket began or ceased to listen (struct listen_event).
+struct Change {
+    socket: u64,
+    port: u16,
+    listening: bool,
+}
+
+/// What the ring has said and nobody has asked for yet.
+type Changes = std::rc::Rc<std::cell::RefCell<Vec<Change>>>;
+
 /// The loaded programs, and the groups that they serve.
 pub struct Queue {
     groups: BTreeMap<u32, Group>,
     /// Groups whose parking listeners are closed, while handshakes that began on them may still end.
     retired: BTreeMap<u32, (Instant, Group)>,
+    /// Cookies of sockets that SO_REUSEPORT was lent to while they were bound, the last one first.
+    heirs: Vec<u64>,
     _watch: libbpf_rs::Link,
+    lends: Result<[libbpf_rs::Link; 2]>,
     ring: libbpf_rs::RingBuffer<'static>,
-    ports: std::rc::Rc<std::cell::RefCell<Vec<u16>>>,
+    changes: Changes,
     epoll: Epoll,
     table: Table,
     iterator: OwnedFd,
@@ -137,11 +158,10 @@ impl Queue {
         // Its memory is not given back: as long as the process.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = QueueSkelBuilder::default().open(storage).map_err(load())?;
-        open.maps
-            .rodata_data
-            .as_deref_mut()
-            .expect("it has constants")
-            .namespace_inum = namespace()?;
+        let constants = open.maps.rodata_data.as_deref_mut();
+        let constants = constants.expect("it has constants");
+        constants.namespace_inum = namespace()?;
+        constants.namespace_cookie = lent::namespace_cookie()?;
         open.maps
             .parking
             .reuse_fd(maps.parking.as_fd())
@@ -162,8 +182,9 @@ impl Queue {
         }
         let skel = open.load().map_err(load())?;
         let watch = skel.progs.queue_watch.attach().map_err(load())?;
-        let ports: std::rc::Rc<std::cell::RefCell<Vec<u16>>> = Default::default();
-        let ring = ring(&skel, ports.clone()).map_err(load())?;
+        let lends = lent::attach([&skel.progs.queue_bind4, &skel.progs.queue_bind6]);
+        let changes = Changes::default();
+        let ring = ring(&skel, changes.clone()).map_err(load())?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|e| failed("wait for connections", e))?;
         // SAFETY: the ring owns the descriptor and outlives the borrow.
@@ -178,9 +199,11 @@ impl Queue {
         Ok(Queue {
             groups: BTreeMap::new(),
             retired: BTreeMap::new(),
+            heirs: Vec::new(),
             _watch: watch,
+            lends,
             ring,
-            ports,
+            changes,
             epoll,
             table,
             iterator: maps.iterator,
@@ -193,6 +216,12 @@ impl Queue {
         self.epoll
             .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, LISTEN_EVENTS - 1))
             .map_err(|e| failed("wait for requests", e))
+    }
+
+    /// Why a server that restarts may find its port held by parking listeners for a moment; `None`: it
+    /// does not.
+    pub fn holds_ports_because(&self) -> Option<&Error> {
+        self.lends.as_ref().err()
     }
 
     /// All listening sockets of the network namespace.
@@ -215,6 +244,14 @@ impl Queue {
         let group = Group::attach(self, number, servers, listener)?;
         self.groups.insert(number, group);
         Ok(number)
+    }
+
+    /// Closes the parking listeners of a server that is gone, and what is in them.
+    pub fn abandon(&mut self, group: u32) {
+        if let Some(mut g) = self.groups.remove(&group) {
+            g.leave_the_port(&self.table, group);
+            g.forget(self, group);
+        }
     }
 
     /// Takes the parking listeners away; what is in them goes to the server.
@@ -293,7 +330,7 @@ impl Queue {
     /// Waits for at most `timeout` (0: not at all), and says what happened.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Vec<Event>> {
         if let Some(timeout) = timeout.filter(|t| !t.is_zero()) {
-            self.poll(timeout)?;
+            poll(self.epoll.0.as_fd(), timeout)?;
         }
         let mut ready = [EpollEvent::empty(); 256];
         let wait = match timeout {
@@ -311,8 +348,8 @@ impl Queue {
             match event.data() {
                 LISTEN_EVENTS => {
                     let _ = self.ring.consume();
-                    let ports = self.ports.take();
-                    events.extend(ports.iter().map(|&port| Event::ListenersChanged { port }));
+                    let changes = self.changes.take();
+                    events.extend(changes.iter().map(|change| self.listeners_changed(change)));
                 }
                 token if token == LISTEN_EVENTS - 1 => events.push(Event::Woken),
                 token if event.events().contains(EpollFlags::EPOLLIN) => {
@@ -328,16 +365,23 @@ impl Queue {
         Ok(events)
     }
 
-    /// Sleeps until something is ready, to the microsecond.
-    fn poll(&self, timeout: Duration) -> Result<()> {
-        let mut fds = [nix::poll::PollFd::new(
-            self.epoll.0.as_fd(),
-            nix::poll::PollFlags::POLLIN,
-        )];
-        match nix::poll::ppoll(&mut fds, Some(timeout.into()), None) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-            Err(e) => Err(failed("wait for connections", e)),
+    fn listeners_changed(&self, change: &Change) -> Event {
+        let its = |group: &Group| !change.listening && group.serves_with(change.socket);
+        let mut ceased_in = self.groups.iter().filter(|(_, group)| its(group));
+        Event::ListenersChanged {
+            port: change.port,
+            ceased_in: ceased_in.next().map(|(number, _)| *number),
         }
+    }
+
+    /// Sleeps for so long, but not when a socket begins or ceases to listen: a server that is to bind anew
+    /// waits for what follows from that.
+    pub fn sleep(&self, time: Duration) -> Result<()> {
+        // SAFETY: the ring owns the descriptor and outlives the borrow.
+        poll(
+            unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) },
+            time,
+        )
     }
 
     /// Hands what waits in this slot to the server.
@@ -353,10 +397,28 @@ impl Queue {
         }
     }
 
-    /// Sees to it that enough parking listeners are free, as long as there are fewer than the server has
-    /// places. More if `busy`: then they are about to be used.
-    pub fn grow(&mut self, group: u32, busy: bool) -> Result<()> {
-        self.with_group(group, |g, queue| g.grow(queue, group, busy))
+    /// Sees to it that enough parking listeners stand ready, as long as there are fewer than the server
+    /// has places.
+    pub fn grow(&mut self, group: u32) -> Result<()> {
+        self.with_group(group, |g, queue| g.grow(queue, group))
+    }
+
+    /// Closes some of the parking listeners that are more than stand ready. Call while nothing waits.
+    pub fn shrink(&mut self, group: u32) -> Result<()> {
+        self.with_group(group, |g, queue| g.shrink(queue, group))
+    }
+
+    /// How many parking listeners stand ready, and how many of these the limit of descriptors forbids.
+    pub fn ready(&self, group: u32) -> (u32, u32) {
+        self.groups.get(&group).map_or((0, 0), Group::ready)
+    }
+
+    /// How many more descriptors parking listeners may have; the rest of the process needs some too.
+    fn descriptors_left(&self) -> u32 {
+        let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((u64::MAX, 0));
+        let groups = self.groups.values();
+        let used: u32 = groups.map(Group::slots).sum::<u32>() + DESCRIPTORS_OF_OTHERS;
+        u32::try_from(soft).unwrap_or(u32::MAX).saturating_sub(used)
     }
 
     /// Has a group, if there is one, do something that needs the rest of the queue too.
@@ -382,16 +444,29 @@ impl Drop for Queue {
     }
 }
 
+/// Sleeps until this descriptor is readable, to the microsecond.
+fn poll(fd: BorrowedFd<'_>, timeout: Duration) -> Result<()> {
+    let mut fds = [nix::poll::PollFd::new(fd, nix::poll::PollFlags::POLLIN)];
+    match nix::poll::ppoll(&mut fds, Some(timeout.into()), None) {
+        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+        Err(e) => Err(failed("wait for connections", e)),
+    }
+}
+
 fn ring(
     skel: &QueueSkel<'static>,
-    ports: std::rc::Rc<std::cell::RefCell<Vec<u16>>>,
+    changes: Changes,
 ) -> libbpf_rs::Result<libbpf_rs::RingBuffer<'static>> {
     let mut builder = libbpf_rs::RingBufferBuilder::new();
     builder.add(&skel.maps.listen_events, move |bytes| {
-        if let Some(port) = bytes.get(8..10) {
-            ports
-                .borrow_mut()
-                .push(u16::from_ne_bytes([port[0], port[1]]));
+        if let Some((socket, rest)) = bytes.split_first_chunk()
+            && let Some((port, [listening, ..])) = rest.split_first_chunk()
+        {
+            changes.borrow_mut().push(Change {
+                socket: u64::from_ne_bytes(*socket),
+                port: u16::from_ne_bytes(*port),
+                listening: *listening != 0,
+            });
         }
         0
     })?;

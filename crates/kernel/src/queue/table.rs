@@ -1,8 +1,9 @@
 //! The tables that are shared with the BPF programs, mapped into memory (struct parking_group).
 
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, addr_of, addr_of_mut};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 use super::skel::types::{look, parking_group, parking_server};
@@ -57,7 +58,11 @@ impl Table {
     }
 
     /// Begins a group whose server has these sockets. Nothing is parked yet.
-    pub fn begin(&self, group: u32, servers: &[u64], port: u16, listener: u16) {
+    pub fn begin(&self, group: u32, servers: &[u64], address: SocketAddr, listener: u16) {
+        let ip = match address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
         let g = self.group(group);
         // SAFETY: plain memory inside the mapping; BPF programs find no socket of this group yet.
         unsafe {
@@ -68,7 +73,8 @@ impl Table {
                     ..Default::default()
                 };
             }
-            (*g).port = port;
+            (*g).port = address.port();
+            (*g).addr = std::mem::transmute::<[u8; 16], [u32; 4]>(ip.octets());
             (*g).listener = listener + 1;
             (*g).depth = 1;
             fence(Ordering::SeqCst);
@@ -80,6 +86,18 @@ impl Table {
     pub fn end(&self, group: u32) {
         // SAFETY: as in begin().
         unsafe { addr_of_mut!((*self.group(group)).servers).write_volatile(0) };
+    }
+
+    /// SO_REUSEPORT of the group's server of this number is weir's.
+    pub fn lend(&self, group: u32, i: u32) {
+        // SAFETY: an aligned field inside the mapping.
+        unsafe { addr_of_mut!((*self.group(group)).server[i as usize].lent).write_volatile(1) };
+    }
+
+    /// The socket that it was lent to when the server was gone; 0: none.
+    pub fn heir(&self, group: u32) -> u64 {
+        // SAFETY: as above.
+        unsafe { addr_of!((*self.group(group)).heir).read_volatile() }
     }
 
     pub fn stop_parking(&self, group: u32) {
@@ -166,6 +184,40 @@ impl Table {
             fence(Ordering::SeqCst);
             tail.write_volatile(at.wrapping_add(1));
         }
+    }
+
+    /// Takes a slot from the ring of free ones, as queue_steer does.
+    pub fn take(&self, group: u32) -> Option<Slot> {
+        let g = self.group(group);
+        // SAFETY: aligned fields inside the mapping. queue_steer takes by compare and swap too, and only
+        // this thread gives back, so an entry read before the swap is the one that is taken.
+        unsafe {
+            let head = AtomicU32::from_ptr(addr_of_mut!((*g).free_head));
+            let at = head.load(Ordering::SeqCst);
+            if at == addr_of!((*g).free_tail).read_volatile() {
+                return None;
+            }
+            let number = addr_of!((*g).free[(at % SLOTS) as usize]).read_volatile();
+            let next = at.wrapping_add(1);
+            let taken = head.compare_exchange(at, next, Ordering::SeqCst, Ordering::SeqCst);
+            taken.ok().map(|_| Slot {
+                group,
+                number: number.into(),
+            })
+        }
+    }
+
+    /// The slot has no parking listener any more.
+    pub fn close(&self, slot: Slot) {
+        let g = self.group(slot.group);
+        // SAFETY: an aligned field inside the mapping, which the programs only read.
+        unsafe { addr_of_mut!((*g).slot[slot.number as usize].socket).write_volatile(0) };
+    }
+
+    /// How many slots were taken, ever; wraps.
+    pub fn taken_ever(&self, group: u32) -> u32 {
+        // SAFETY: an aligned field inside the mapping.
+        unsafe { addr_of!((*self.group(group)).free_head).read_volatile() }
     }
 
     /// Free slots now.

@@ -1,4 +1,4 @@
-//! `weir detach`: takes all protection off, whichever weir put it on.
+//! `weir detach`: takes all protection off, whichever weir put it on, also what one that was killed has left.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use crate::control::{Answer, Request, ask, namespace, sweep};
 use crate::failure::{Failure, Result};
 use crate::output::print;
 
-/// Runs the command. The guard's BPF links live as long as their process: without one, nothing is
-/// attached.
+/// Runs the command. The guard's BPF links live as long as their process. The program that steers
+/// connections lives as long as the server's socket.
 pub fn run(runtime_dir: &Path) -> Result<()> {
     let namespace = namespace()?;
     match ask(runtime_dir, namespace, Request::Detach)? {
@@ -17,7 +17,19 @@ pub fn run(runtime_dir: &Path) -> Result<()> {
         Some(_) => Err(Failure::failed("the running weir gave another answer", "")),
         None => {
             sweep(runtime_dir, namespace)?;
-            print("no weir is running in this network namespace; nothing is attached\n")
+            let undone = weir_kernel::queue::undo()?;
+            print(&format!(
+                "no weir is running in this network namespace; {}\n",
+                left(undone)
+            ))
         }
+    }
+}
+
+fn left(sockets: u32) -> String {
+    match sockets {
+        0 => "nothing is attached".to_owned(),
+        1 => "taken off: what one that was killed had left on 1 listening socket".to_owned(),
+        n => format!("taken off: what one that was killed had left on {n} listening sockets"),
     }
 }

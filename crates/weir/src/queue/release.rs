@@ -36,6 +36,11 @@ pub fn run(maps: QueueMaps, shared: &Shared, bell: &EventFd) {
         Ok(queue) => queue,
         Err(error) => return refuse(shared, bell, &error.to_string()),
     };
+    if let Some(because) = queue.holds_ports_because() {
+        tracing::warn!(
+            "a server that restarts at once may find its port in use for some ms: {because}"
+        );
+    }
     let releaser = Releaser {
         queue,
         wanted: Vec::new(),
@@ -43,6 +48,7 @@ pub fn run(maps: QueueMaps, shared: &Shared, bell: &EventFd) {
         states: BTreeMap::new(),
         examples: Vec::new(),
         scan_at: None,
+        changed: false,
     };
     releaser.run(shared, bell);
 }
@@ -85,6 +91,8 @@ struct Releaser {
     examples: Vec<weir_kernel::Event>,
     /// When to read the listening sockets again.
     scan_at: Option<Instant>,
+    /// A server has come or gone: nothing is parked before the next look, and the state is not published.
+    changed: bool,
 }
 
 /// A group of sockets with parking listeners.
@@ -120,7 +128,7 @@ impl Releaser {
             if self.scan_at.is_some_and(|at| now >= at) {
                 self.scan();
             }
-            let sweep = now >= beat;
+            let sweep = now >= beat || std::mem::take(&mut self.changed);
             if let Err(error) = self.release(sweep) {
                 tracing::warn!("{error}");
             }
@@ -136,7 +144,7 @@ impl Releaser {
         let now = Queue::now();
         if let Some(at) = busy.map(|p| p.pace.look_at(now, p.full)).min() {
             // Who arrives meanwhile is only entered at the next look: waking for each would cost more.
-            std::thread::sleep(at.saturating_sub(now));
+            self.queue.sleep(at.saturating_sub(now))?;
             return self.queue.wait(Some(Duration::ZERO));
         }
         let next = self.scan_at.map_or(beat, |at| at.min(beat));
@@ -150,7 +158,9 @@ impl Releaser {
             match event {
                 Event::Arrived(slot) => self.arrived(slot, now)?,
                 Event::Woken => drop(bell.read()),
-                Event::ListenersChanged { port } => self.listeners_changed(port)?,
+                Event::ListenersChanged { port, ceased_in } => {
+                    self.listeners_changed(port, ceased_in)?;
+                }
             }
         }
         Ok(())
@@ -170,8 +180,19 @@ impl Releaser {
         Ok(())
     }
 
-    /// A server whose socket is gone cannot bind anew while parking listeners hold its port.
-    fn listeners_changed(&mut self, port: u16) -> weir_kernel::Result<()> {
+    /// The server's sockets are not the same any more. `ceased_in`: of this group one has ceased to listen,
+    /// though another one may have its address in the kernel by now.
+    fn listeners_changed(&mut self, port: u16, ceased_in: Option<u32>) -> weir_kernel::Result<()> {
+        if let Some(group) = ceased_in
+            && self
+                .parked
+                .get(&group)
+                .is_some_and(|p| p.sockets.len() == 1)
+        {
+            self.parked.remove(&group);
+            self.queue.abandon(group);
+            self.changed = true;
+        }
         if !self.wanted.iter().any(|w| w.listener.address.port == port) {
             return Ok(());
         }
@@ -317,6 +338,13 @@ impl Releaser {
         priorities: &[u8],
     ) -> weir_kernel::Result<u32> {
         let number = self.queue.attach(sockets, wanted.counters)?;
+        if let (ready, forbidden @ 1..) = self.queue.ready(number) {
+            tracing::warn!(
+                "{}: of a fast burst {ready} connections are parked at most, {forbidden} fewer than its queue \
+                 could hold; hint: allow more open files (LimitNOFILE= of the service, ulimit -Hn)",
+                wanted.listener.name
+            );
+        }
         let parked = Parked {
             listener: wanted.listener.name.clone(),
             sockets: identity(sockets),
@@ -330,6 +358,7 @@ impl Releaser {
             limit: sockets.iter().map(|s| s.queue_limit).sum(),
         };
         self.parked.insert(number, parked);
+        self.changed = true;
         Ok(number)
     }
 
@@ -411,7 +440,10 @@ impl Parked {
             false => PARK,
         };
         queue.renew(group, ALIVE, waited.then_some(park), self.depth.get());
-        queue.grow(group, !self.order.is_empty())?;
+        queue.grow(group)?;
+        if self.order.is_empty() {
+            queue.shrink(group)?;
+        }
         Ok(shed)
     }
 
