@@ -70,8 +70,8 @@ impl Stage {
     fn under_load(&self, work: impl FnOnce(Clock)) -> Outcome {
         let outcome = load::during(&self.bed, self.port(), work);
         println!(
-            "{} replies, {} SYNs again, {:?}",
-            outcome.replies, outcome.repeated, outcome.troubles
+            "{} replies, the slowest after {:?}, {} SYNs again, {:?}",
+            outcome.replies, outcome.slowest, outcome.repeated, outcome.troubles
         );
         outcome
     }

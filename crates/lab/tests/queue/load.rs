@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,9 @@ use super::bed::{Bed, CLASSES};
 const CLIENTS: [usize; 3] = [2, 6, 40];
 /// A connection that takes longer is stuck.
 const STUCK: Duration = Duration::from_secs(10);
+/// Nobody waits for so long unless something holds him: 40 clients of a server that takes 1 ms for each, ageing
+/// after at most 1 s, on a machine that is busy.
+const DELAYED: Duration = Duration::from_secs(3);
 /// A client asks again after this: a server that is fast does not take all CPUs from weir's start.
 const THINK: Duration = Duration::from_millis(5);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -57,6 +60,8 @@ pub struct Outcome {
     pub replies: usize,
     /// All others.
     pub troubles: Vec<Trouble>,
+    /// How long the slowest whole reply took.
+    pub slowest: Duration,
     /// SYNs and SYN/ACKs that had to be sent again, each after 1 s.
     pub repeated: u64,
 }
@@ -67,6 +72,8 @@ struct Load {
     clock: Instant,
     ends: AtomicBool,
     replies: AtomicUsize,
+    /// In µs.
+    slowest: AtomicU64,
     troubles: Mutex<Vec<Trouble>>,
 }
 
@@ -97,6 +104,7 @@ pub fn during(bed: &Bed, port: u16, work: impl FnOnce(Clock)) -> Outcome {
         clock: Instant::now(),
         ends: AtomicBool::new(false),
         replies: AtomicUsize::new(0),
+        slowest: AtomicU64::new(0),
         troubles: Mutex::default(),
     };
     std::thread::scope(|scope| {
@@ -109,6 +117,7 @@ pub fn during(bed: &Bed, port: u16, work: impl FnOnce(Clock)) -> Outcome {
     Outcome {
         replies: load.replies.into_inner(),
         troubles: load.troubles.into_inner().unwrap(),
+        slowest: Duration::from_micros(load.slowest.into_inner()),
         repeated: bed.within(repeated_syns),
     }
 }
@@ -128,6 +137,7 @@ impl Outcome {
     pub fn assert_untroubled(&self) {
         assert!(self.troubles.is_empty(), "{:?}", self.troubles);
         assert_eq!(self.repeated, 0, "SYNs had to be sent again");
+        assert!(self.slowest < DELAYED, "one took {:?}", self.slowest);
         assert!(self.replies > 100, "{}", self.replies);
     }
 }
@@ -160,6 +170,8 @@ impl Load {
                 });
             } else {
                 self.replies.fetch_add(1, Ordering::Relaxed);
+                let took = (ended - begun).as_micros() as u64;
+                self.slowest.fetch_max(took, Ordering::Relaxed);
             }
             std::thread::sleep(THINK);
         }
