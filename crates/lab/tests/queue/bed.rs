@@ -82,7 +82,7 @@ impl Bed {
     }
 
     /// A weir command with the folder's runtime directory.
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(weir());
         command
             .arg("--runtime-dir")

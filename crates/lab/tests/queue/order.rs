@@ -169,6 +169,7 @@ fn servers_of_one_process_accept_by_class_however_they_wait() {
             Program::PythonEdge,
             Program::Go,
             Program::Node,
+            Program::WeirProxy,
         ],
     );
 }

@@ -39,6 +39,8 @@ pub enum Program {
     GoMptcp,
     /// http.
     Node,
+    /// `weir proxy` before a server of its own, whose numbers are in the order in which the proxy asked.
+    WeirProxy,
 }
 
 /// Processes of the servers that have several.
@@ -112,6 +114,7 @@ impl Program {
             }
             Program::GoMptcp => go(bed, &port),
             Program::Node => command("node", &[&source("server.mjs"), &port]),
+            Program::WeirProxy => weir_proxy(bed, self.port()),
         }
     }
 }
@@ -191,6 +194,32 @@ fn go(bed: &Bed, port: &str) -> Command {
     let mut server = Command::new(program);
     server.arg(port);
     server
+}
+
+fn weir_proxy(bed: &Bed, port: u16) -> Command {
+    let (front, back) = (format!("127.0.0.1:{port}"), port + 1000);
+    let proxy = bed.command(&[
+        "proxy",
+        "--mode",
+        "reverse",
+        "--threads",
+        "1",
+        "--listen",
+        &front,
+    ]);
+    // One process group: the server is stopped and ended with the proxy.
+    let both = "python3 \"$1\" blocking \"$2\" 0 & shift 2; exec \"$@\"";
+    let mut shell = command("sh", &["-c", both, "sh", &source("server.py")]);
+    shell.arg(back.to_string()).arg(proxy.get_program());
+    shell
+        .args(proxy.get_args())
+        .arg(format!("--backend=127.0.0.1:{back}"));
+    shell.envs(
+        proxy
+            .get_envs()
+            .filter_map(|(key, value)| Some((key, value?))),
+    );
+    shell
 }
 
 /// A running server; killed on drop with its workers.
