@@ -20,6 +20,48 @@ fn step_to(times: f64) -> impl Fn(f64) -> f64 + 'static {
     move |t| if t < 2.0 { 0.5 } else { times }
 }
 
+/// The p99 of the wait in each of 60 worlds, least first. They are the same in each run: a bound that one world in fifty
+/// breaks is no claim about a single one.
+fn waits_in_worlds(world: impl Fn(u64) -> (World, f64, f64)) -> Vec<f64> {
+    let wait = |seed| {
+        let (mut world, from, to) = world(seed);
+        world.run(to);
+        world.wait(0.99, from, to)
+    };
+    let mut waits: Vec<f64> = (0..60).map(wait).collect();
+    waits.sort_by(f64::total_cmp);
+    waits
+}
+
+/// As the issue asks: the p99 of the wait is within twice the target, in nineteen worlds of twenty.
+fn assert_mostly_within_twice_the_target(waits: &[f64]) {
+    assert!(waits[56] <= 2.0 * TARGET, "{:?}", &waits[50..]);
+}
+
+#[test]
+fn after_a_step_with_a_high_class_the_wait_is_mostly_within_twice_the_target() {
+    assert_mostly_within_twice_the_target(&waits_in_worlds(|seed| {
+        let part = (seed % 10) as f64 / 9.0;
+        let (times, gold) = (2.0 + 2.0 * part, 0.03 + 0.17 * (1.0 - part));
+        let rate = 1500.0 + 700.0 * (seed % 6) as f64;
+        let load = move |share: f64| move |t: f64| rate * share * step_to(times)(t);
+        let world = World::new(seed, Settings::default(), 4, Box::new(move |_| 4.0 / rate))
+            .class(rule("gold", 1), load(gold))
+            .class(rule("other", 64), load(1.0 - gold));
+        (world, 4.0, 8.0)
+    }));
+}
+
+#[test]
+fn when_a_server_becomes_four_times_slower_the_wait_is_mostly_within_twice_the_target() {
+    assert_mostly_within_twice_the_target(&waits_in_worlds(|seed| {
+        let service = move |t: f64| 4.0 / if t < 6.0 { 8000.0 } else { 2000.0 };
+        let world = World::new(seed, Settings::default(), 4, Box::new(service))
+            .class(rule("other", 64), |_| 16_000.0);
+        (world, 9.0, 14.0)
+    }));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
@@ -50,7 +92,7 @@ proptest! {
         let (got, peak) = (world.throughput(2.0, 8.0), world.saturation());
         prop_assert!(got >= 0.97 * peak, "{got} of {peak}");
         let p99 = world.wait(0.99, 4.0, 8.0);
-        prop_assert!(p99 <= 2.0 * TARGET, "p99 {p99}");
+        prop_assert!(p99 <= 3.0 * TARGET, "p99 {p99}");
     }
 
     #[test]
@@ -121,7 +163,7 @@ proptest! {
         let got = world.throughput(9.0, 14.0);
         prop_assert!(got >= 0.97 * after, "{got} of {after}");
         let p99 = world.wait(0.99, 9.0, 14.0);
-        prop_assert!(p99 <= 2.0 * TARGET, "p99 {p99}");
+        prop_assert!(p99 <= 3.0 * TARGET, "p99 {p99}");
     }
 
     #[test]
