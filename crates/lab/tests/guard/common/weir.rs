@@ -1,5 +1,6 @@
 //! The weir under test: the real program in the bed's server namespace.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
@@ -9,34 +10,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use weir_lab::netns::Netns;
+use weir_lab::program;
 
 use super::{Bed, until, within};
 
 /// The program, built if cargo has not built it beside this test already.
 fn program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let running = std::env::current_exe().unwrap();
-        let beside = running
-            .parent()
-            .and_then(|deps| deps.parent())
-            .unwrap()
-            .join("weir");
-        if !beside.is_file() {
-            build();
-        }
-        beside
-    })
-}
-
-fn build() {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--package", "weir"]);
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    let status = cargo.status().unwrap();
-    assert!(status.success(), "cargo build --package weir");
+    PROGRAM.get_or_init(|| program::find_or_build("weir").unwrap())
 }
 
 /// A weir in the background; killed on drop.
@@ -90,7 +71,9 @@ impl Bed {
     /// Starts a weir in a namespace.
     pub fn spawn(&self, netns: &Netns, arguments: &str) -> Weir {
         let mut command = self.command(arguments);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A file takes all that it says; a pipe that nobody reads would stop it after 64 KiB.
+        let log = File::create(self.log()).unwrap();
+        command.stdout(Stdio::piped()).stderr(log);
         let mut child = within(netns, || command.spawn().unwrap());
         let stdout = BufReader::new(child.stdout.take().unwrap());
         Weir {
@@ -105,13 +88,7 @@ impl Bed {
         let mut weir = self.spawn(self.server(), &format!("protect {arguments}"));
         weir.stdout.read_line(&mut weir.line).unwrap();
         if weir.line.is_empty() {
-            let mut error = String::new();
-            weir.child
-                .stderr
-                .take()
-                .unwrap()
-                .read_to_string(&mut error)
-                .unwrap();
+            let error = std::fs::read_to_string(self.log()).unwrap();
             panic!("weir protect {arguments}: {error}");
         }
         weir
@@ -128,6 +105,10 @@ impl Bed {
             (self.status()["running"] == true).then_some(())
         });
         weir
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("weir.stderr")
     }
 
     pub fn config(&self) -> PathBuf {
