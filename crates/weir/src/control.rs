@@ -479,23 +479,7 @@ mod tests {
     use std::io::{BufRead, BufReader};
 
     use super::*;
-
-    /// A directory of its own for each test, removed on drop.
-    struct Dir(PathBuf);
-
-    impl Dir {
-        fn new(name: &str) -> Dir {
-            let path = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
-            std::fs::create_dir_all(&path).unwrap();
-            Dir(path)
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
+    use crate::socket_file::tests::Dir;
 
     fn serve_one(claim: &Claim, answer: &Answer) -> Request {
         loop {

@@ -101,15 +101,16 @@ fn is_dead(path: &Path) -> io::Result<bool> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::net::{UnixDatagram, UnixStream};
 
     use super::*;
 
-    struct Dir(PathBuf);
+    /// A directory of its own for each test, removed on drop.
+    pub(crate) struct Dir(pub(crate) PathBuf);
 
     impl Dir {
-        fn new(name: &str) -> Dir {
+        pub(crate) fn new(name: &str) -> Dir {
             let path = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&path).unwrap();
             Dir(path)
