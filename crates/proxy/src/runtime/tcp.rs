@@ -102,12 +102,12 @@ impl TcpStream {
         self.readable_or_broken_or(other, || false)
     }
 
-    /// As [`readable_or_broken`](Self::readable_or_broken), but that `other` has been reset may be noticed some
-    /// milliseconds late.
+    /// As [`readable_or_broken`](Self::readable_or_broken), but `other`, if epoll does not know it yet, is registered
+    /// only when this has waited for [`UNWATCHED`]: a reset of it is noticed that much later.
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
-    pub async fn readable_or_broken_in_time(&self, other: &TcpStream) -> io::Result<()> {
+    pub async fn readable_or_broken_lazily(&self, other: &TcpStream) -> io::Result<()> {
         if other.source.key.get().is_none() {
             let late = self.late_after(UNWATCHED);
             self.wait(Direction::Read, late).await?;

@@ -174,7 +174,7 @@ async fn read_head(
             seen = inbox.bytes().len();
             most = usize::MAX;
         }
-        let waited = server.readable_or_broken_in_time(client).await;
+        let waited = server.readable_or_broken_lazily(client).await;
         if client.is_broken() {
             return Err(Failure::Client(client.take_error()));
         }
