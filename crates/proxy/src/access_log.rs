@@ -7,15 +7,16 @@ use std::cell::{Cell, RefCell};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
 
 /// Lines that may wait for the writer: at 100 000 a second, 80 ms.
 const QUEUE: usize = 8192;
+/// How long the last lines have at the log's end: who reads the log may stand still.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Lines are written together up to so many bytes.
 const BATCH_BYTES: usize = 64 * 1024;
 /// The path that stands for standard error.
@@ -175,7 +176,8 @@ enum Message {
 pub struct AccessLog {
     /// `None` once it is closed.
     queue: Option<SyncSender<Message>>,
-    writer: Option<JoinHandle<()>>,
+    /// Closed by the writer's end.
+    writer: Mutex<Receiver<()>>,
 }
 
 impl AccessLog {
@@ -186,13 +188,18 @@ impl AccessLog {
     pub fn open(proxy: &str, path: &str) -> io::Result<AccessLog> {
         let out = open(path)?;
         let (queue, messages) = sync_channel(QUEUE);
+        let (at_end, writer) = channel();
         let (proxy, path) = (proxy.to_owned(), path.to_owned());
-        let writer = std::thread::Builder::new()
-            .name("weir-log".to_owned())
-            .spawn(move || Writer { proxy, path, out }.run(&messages))?;
+        std::thread::Builder::new()
+            .name("weir-access-log".to_owned())
+            .spawn(move || {
+                // Nothing is ever sent: it goes when the thread does.
+                let _at_end = at_end;
+                Writer { proxy, path, out }.run(&messages);
+            })?;
         Ok(AccessLog {
             queue: Some(queue),
-            writer: Some(writer),
+            writer: Mutex::new(writer),
         })
     }
 
@@ -211,11 +218,11 @@ impl AccessLog {
 }
 
 impl Drop for AccessLog {
-    /// Waits until all lines are written.
+    /// Waits until all lines are written, or the writer has stood still for too long.
     fn drop(&mut self) {
         self.queue = None;
-        if let Some(writer) = self.writer.take() {
-            let _ = writer.join();
+        if let Ok(writer) = self.writer.get_mut() {
+            let _ = writer.recv_timeout(PATIENCE);
         }
     }
 }

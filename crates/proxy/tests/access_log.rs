@@ -190,7 +190,7 @@ fn a_writer_that_does_not_come_along_loses_lines_and_stops_nobody() {
     let lost = || {
         let totals = proxy.totals();
         let mut all = totals.listener.iter();
-        all.find(|total| total.name == "log_lines_lost")
+        all.find(|total| total.name == "access_log_lost")
             .unwrap()
             .value
     };

@@ -12,6 +12,7 @@ mod metrics;
 mod routes;
 mod server;
 
+pub use metrics::add_log;
 #[cfg(test)]
 pub use metrics::text as metrics_text;
 

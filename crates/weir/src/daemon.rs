@@ -26,6 +26,7 @@ use crate::controller::Control;
 use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::links::{self, Link, LinkWatch};
+use crate::log;
 use crate::report::{Process, Report};
 use crate::session::Session;
 
@@ -486,6 +487,7 @@ impl<B: Backend> Daemon<B> {
             command: command.to_owned(),
             config,
             namespace: self.namespace,
+            log_lost: log::lost(),
         };
         Ok(Report {
             running: true,
@@ -500,7 +502,7 @@ impl<B: Backend> Daemon<B> {
 
     fn print_refusals(&mut self) {
         for line in self.session.refusals() {
-            eprintln!("{line}");
+            log::line(line);
         }
     }
 

@@ -14,6 +14,7 @@ mod environment;
 mod exec;
 mod failure;
 mod links;
+mod log;
 mod output;
 mod proxies;
 mod queue;
@@ -31,11 +32,11 @@ use tracing_subscriber::filter::LevelFilter;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log_to_stderr(&cli.command);
+    let _log = start_log(&cli.command);
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            log::line(format_args!("error: {failure}"));
             ExitCode::from(failure.code.number())
         }
     }
@@ -59,19 +60,14 @@ fn run(cli: &Cli) -> failure::Result<()> {
     }
 }
 
-/// A service says what it does; a command in the foreground only what is wrong.
-fn log_to_stderr(command: &Command) {
-    let level = match command {
-        Command::Run(_) => LevelFilter::INFO,
-        Command::Proxy(args) if args.config.is_some() => LevelFilter::INFO,
-        _ => LevelFilter::WARN,
+/// A service says what it does; a command in the foreground only what is wrong. Those that stay do not wait
+/// for whoever reads it.
+fn start_log(command: &Command) -> log::AtEnd {
+    let (level, stays) = match command {
+        Command::Run(_) => (LevelFilter::INFO, true),
+        Command::Proxy(args) if args.config.is_some() => (LevelFilter::INFO, true),
+        Command::Proxy(_) | Command::Protect(_) => (LevelFilter::WARN, true),
+        _ => (LevelFilter::WARN, false),
     };
-    // The service manager and the user's terminal both know the time already.
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .without_time()
-        .init();
+    log::start(level, stays)
 }

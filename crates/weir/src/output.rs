@@ -7,6 +7,7 @@ use serde::Serialize;
 use weir_core::config::Warning;
 
 use crate::failure::{Failure, Result};
+use crate::log;
 
 /// Writes data to stdout. A reader that has gone (`weir status | head -1`) is no failure.
 ///
@@ -41,5 +42,5 @@ pub fn warn(warning: &Warning) {
 
 /// Writes a warning to stderr.
 pub fn warn_text(text: impl fmt::Display) {
-    eprintln!("warning: {text}");
+    log::line(format_args!("warning: {text}"));
 }

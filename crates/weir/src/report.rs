@@ -55,6 +55,9 @@ pub struct Process {
     pub config: Option<String>,
     /// Inode number of the network namespace.
     pub namespace: u64,
+    /// Lines of its log that were lost, since nobody read them in time.
+    #[serde(default)]
+    pub log_lost: u64,
 }
 
 /// An interface with the guard on it.
@@ -202,7 +205,11 @@ impl Report {
             .iter()
             .map(|interface| interface.name.as_str());
         let warnings = self.warnings.iter();
-        let warnings: String = warnings.map(|text| format!("warning: {text}\n")).collect();
+        let mut warnings: String = warnings.map(|text| format!("warning: {text}\n")).collect();
+        if process.log_lost > 0 {
+            let lines = describe::count(process.log_lost as usize, "line");
+            warnings += &format!("warning: {lines} of its log lost: nobody read them in time\n");
+        }
         let mut text = format!(
             "weir {} (pid {}) guards {} on {}\n{}\n{}",
             match &process.config {
@@ -401,6 +408,7 @@ mod tests {
                 pid: 7,
                 command: "run".into(),
                 config: Some("/etc/weir/weir.toml".into()),
+                log_lost: 3,
                 ..Process::default()
             }),
             interfaces: vec![InterfaceReport {
@@ -421,6 +429,7 @@ mod tests {
             "\
 weir run --config /etc/weir/weir.toml (pid 7) guards 1 listener on eth0
 warning: interface eth7 does not exist yet
+warning: 3 lines of its log lost: nobody read them in time
 
 listener  address     mode      queue  half-open   wait  policy
 web       *:80        enforce  5/1022          2  1.5ms  reserv rst-syn, admit wait 20ms

@@ -16,7 +16,7 @@ use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, Sockadd
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use common::{Folder, in_namespace};
+use common::{Folder, full_pipe, in_namespace};
 
 const PORT: u16 = 8080;
 /// Places in the test server's listen queue: the kernel takes one connection more than it was told,
@@ -71,15 +71,14 @@ impl Bed {
 
     /// Starts `weir run` with these listeners and waits until it runs.
     fn run(&self, config: &str) -> Daemon {
+        self.run_and_log_to(config, Stdio::piped())
+    }
+
+    fn run_and_log_to(&self, config: &str, stderr: impl Into<Stdio>) -> Daemon {
         self.write_config(config);
         let file = self.config();
-        let command = format!("run --config {}", file.display());
-        let daemon = Daemon(
-            self.command(&command)
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        );
+        let mut command = self.command(&format!("run --config {}", file.display()));
+        let daemon = Daemon(command.stderr(stderr).spawn().unwrap());
         self.until(|status| status["running"] == true);
         daemon
     }
@@ -335,6 +334,63 @@ fn a_bad_config_leaves_the_running_policy_in_force_and_a_good_one_keeps_the_coun
     let log = daemon.log();
     assert_eq!(log.matches("reload failed").count(), 1, "{log}");
     assert!(log.contains("did you mean address?"), "{log}");
+}
+
+/// Each reload warns of eight interfaces for each of them, in the log too.
+fn listeners_to_warn_of(count: usize) -> String {
+    let listener = |n| {
+        let interfaces: Vec<String> = (0..8).map(|m| format!("none-{n}-{m}")).collect();
+        format!("[[listener]]\nname = \"l{n}\"\naddress = \"*:{n}\"\ninterfaces = {interfaces:?}\n")
+    };
+    (1..=count).map(listener).collect()
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_nothing_up_and_says_how_many_lines_it_lost() {
+    let Some(bed) = Bed::new("log") else {
+        return;
+    };
+    let (log, stderr) = full_pipe();
+    let config = RESERV.to_owned() + &listeners_to_warn_of(100);
+    let mut daemon = bed.run_and_log_to(&config, stderr);
+    let lost = |status: &Value| status["process"]["log_lost"].as_u64().unwrap();
+    for _ in 0..100 {
+        let reload = bed.weir("reload");
+        assert!(reload.status.success(), "{reload:?}");
+        if lost(&bed.status()) > 500 {
+            break;
+        }
+    }
+    let lost = lost(&bed.status());
+    assert!(lost > 500, "{lost}");
+    let mut lines = BufReader::new(log).lines().map(Result::unwrap);
+    let told =
+        lines.find(|line| line.ends_with("lines of the log are lost here: nobody read it in time"));
+    let words: Vec<String> = told
+        .unwrap()
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(words[..2], ["WARN".to_owned(), lost.to_string()]);
+    bed.weir("class add late --from-port 1");
+    assert!(lines.next().unwrap().contains("class"), "it flows again");
+    daemon.signal(Signal::SIGTERM);
+    assert!(
+        lines.last().unwrap().contains("l100: off;"),
+        "the last line"
+    );
+    assert!(daemon.wait().success());
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_not_keep_weir_from_its_end() {
+    let Some(bed) = Bed::new("log-end") else {
+        return;
+    };
+    let (_log, stderr) = full_pipe();
+    let mut daemon = bed.run_and_log_to(RESERV, stderr);
+    assert!(bed.weir("detach").status.success());
+    assert!(daemon.wait().success());
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Deref;
-use std::process::{Child, ChildStdout, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use common::{Folder, PATIENCE};
+use common::{Folder, PATIENCE, full_pipe};
 
 /// A server that begins each answer with its own letter, and then sends back what it gets.
 fn echo(letter: u8) -> SocketAddr {
@@ -85,7 +85,10 @@ impl Bed {
     }
 
     fn start(&self, flags: &str) -> Running {
-        let mut command = self.command(&format!("proxy --config weir.toml {flags}"));
+        Bed::started(self.command(&format!("proxy --config weir.toml {flags}")))
+    }
+
+    fn started(mut command: Command) -> Running {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
@@ -190,6 +193,25 @@ fn a_bad_file_leaves_the_running_proxies_in_force() {
         assert_eq!(ask(&mut proxy.connect()).unwrap(), b'a', "{keys}");
         assert_eq!(ask(&mut tunnel).unwrap(), b'a', "{keys}");
     }
+}
+
+#[test]
+fn logs_that_nobody_reads_hold_neither_reloads_nor_clients_nor_the_end_up() {
+    let bed = Bed::new("log");
+    bed.configure(echo(b'a'), "access_log = \"-\"");
+    let (_log, stderr) = full_pipe();
+    let mut command = bed.command("proxy --config weir.toml");
+    command.stderr(stderr);
+    let mut running = Bed::started(command);
+    for letter in [b'b', b'c'] {
+        bed.configure(echo(letter), "access_log = \"-\"");
+        let reload = bed.weir("reload");
+        assert!(reload.status.success(), "{reload:?}");
+        assert_eq!(ask(&mut running.connect()).unwrap(), letter);
+    }
+    assert_eq!(bed.status()["proxies"][0]["counters"]["tunnels"], 2);
+    running.signal(Signal::SIGTERM);
+    assert!(running.end().1);
 }
 
 #[test]

@@ -197,6 +197,11 @@ pub(super) static COLUMNS: &[Column] = &[
         "",
     ),
     column(
+        "log_lost",
+        "Lines of weir's log that were lost: whoever reads its standard error did not in time",
+        "weir does not wait for its log. The log itself says where lines are missing. Those of a proxy's access log: access_log_lost.",
+    ),
+    column(
         "index",
         "The interface's index in its network namespace",
         "",

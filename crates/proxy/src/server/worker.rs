@@ -414,7 +414,7 @@ impl Worker {
         if let (Some(journal), Some(entry)) = (&self.journal, client.take_entry())
             && !journal.write(entry)
         {
-            self.counters.log_lines_lost.add(1);
+            self.counters.access_log_lost.add(1);
         }
     }
 

@@ -10,6 +10,7 @@ use super::{Call, Peer, Reply, access, metrics};
 use crate::backend::Backend;
 use crate::daemon::Daemon;
 use crate::failure::{Code, Failure};
+use crate::log;
 use crate::session::{check_guarded, other_has_no_settings};
 
 /// A refusal: the HTTP status, and why.
@@ -71,7 +72,11 @@ fn listeners<B: Backend>(daemon: &Daemon<B>) -> Answered {
 fn figures<B: Backend>(daemon: &Daemon<B>) -> Answered {
     let listeners = daemon.session.listeners().map_err(internal)?;
     let classes = daemon.session.class_reports().map_err(internal)?;
-    Ok(Reply::Text(metrics::text(&listeners, &classes)))
+    Ok(Reply::Text(metrics::text(
+        &listeners,
+        &classes,
+        log::lost(),
+    )))
 }
 
 fn listener<B: Backend>(daemon: &Daemon<B>, name: &str) -> Answered {

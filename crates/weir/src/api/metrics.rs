@@ -26,8 +26,8 @@ type Figure<Of, Value> = (&'static str, &'static str, fn(&Of) -> Value);
 type Count = Counter<u64, AtomicU64>;
 type Level = Gauge<f64, AtomicU64>;
 
-/// Every figure, by the names of `weir status` and `weir explain`.
-pub fn text(listeners: &[ListenerReport], classes: &[ClassReport]) -> String {
+/// Every figure, by the names of `weir status` and `weir explain`. `log_lost` are the process's lines.
+pub fn text(listeners: &[ListenerReport], classes: &[ClassReport], log_lost: u64) -> String {
     let mut registry = Registry::with_prefix("weir");
     for row in &VERDICTS {
         let family = Family::<OfListener, Count>::default();
@@ -84,6 +84,7 @@ pub fn text(listeners: &[ListenerReport], classes: &[ClassReport]) -> String {
         registry.register(name, help, family);
     }
     add_classes(&mut registry, classes);
+    add_log(&mut registry, log_lost);
     let mut text = String::new();
     encode(&mut text, &registry).expect("a string takes every metric");
     text
@@ -93,6 +94,15 @@ fn of_listener(listener: &ListenerReport) -> OfListener {
     OfListener {
         listener: listener.name.clone(),
     }
+}
+
+/// Adds what the process has lost of its log.
+pub fn add_log(registry: &mut Registry, lost: u64) {
+    let count = Count::default();
+    count.inc_by(lost);
+    let help =
+        "lines of weir's log that were lost: whoever reads its standard error did not in time";
+    registry.register("log_lost", help, count);
 }
 
 fn add_classes(registry: &mut Registry, classes: &[ClassReport]) {
@@ -157,7 +167,7 @@ mod tests {
             counters: [("queue_reset_full".to_owned(), 2)].into(),
             ..ClassReport::default()
         };
-        let text = text(&[web], &[other]);
+        let text = text(&[web], &[other], 9);
         for line in [
             "weir_syn_admitted_total{listener=\"web\"} 7",
             "weir_queue_length{listener=\"web\"} 3.0",
@@ -165,6 +175,7 @@ mod tests {
             "weir_class_waiting{class=\"other\"} 4.0",
             "weir_class_queue_reset_full_total{class=\"other\"} 2",
             "weir_class_controlled_rate{class=\"other\"} 1200.0",
+            "weir_log_lost_total 9",
             "# EOF",
         ] {
             assert!(text.lines().any(|own| own == line), "{line}\n{text}");

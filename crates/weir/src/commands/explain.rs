@@ -224,8 +224,8 @@ mod tests {
     /// The names of all metrics, without what Prometheus adds.
     fn metrics(report: &Report) -> Vec<String> {
         let listener = &report.listeners[0];
-        let text = crate::api::metrics_text(&report.listeners, &listener.classes)
-            + &crate::proxies::metrics_text(&report.proxies);
+        let text = crate::api::metrics_text(&report.listeners, &listener.classes, 0)
+            + &crate::proxies::metrics_text(&report.proxies, 0);
         let names = text
             .lines()
             .filter_map(|line| line.strip_prefix("# TYPE weir_"));

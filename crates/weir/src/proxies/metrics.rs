@@ -18,6 +18,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use weir_proxy::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
 
+use crate::api::add_log;
+use crate::log;
 use crate::report::ProxyReport;
 use crate::report::proxy::{BackendReport, ConnectionsNow, QueueReport};
 
@@ -62,7 +64,11 @@ impl Metrics {
         let Ok((stream, _)) = self.listener.accept() else {
             return;
         };
-        if self.answers.try_send((stream, text(&reports()))).is_err() {
+        if self
+            .answers
+            .try_send((stream, text(&reports(), log::lost())))
+            .is_err()
+        {
             tracing::warn!("metrics: a scrape was turned away, {WAITING} wait already");
         }
     }
@@ -140,14 +146,15 @@ struct OfThread {
 
 type Count = Counter<u64, AtomicU64>;
 
-/// Every counter of every proxy, by the names of `weir status`.
-pub fn text(proxies: &[ProxyReport]) -> String {
+/// Every counter of every proxy, by the names of `weir status`. `log_lost` are lines of the process.
+pub fn text(proxies: &[ProxyReport], log_lost: u64) -> String {
     let mut registry = Registry::with_prefix("weir_proxy");
     add_listeners(&mut registry, proxies);
     add_backends(&mut registry, proxies);
     add_connections(&mut registry, proxies);
     add_queues(&mut registry, proxies);
     add_threads(&mut registry, proxies);
+    add_log(&mut registry, log_lost);
     let mut text = String::new();
     encode(&mut text, &registry).expect("a string takes every metric");
     text
@@ -303,7 +310,7 @@ mod tests {
             threads: vec![thread],
             ..ProxyReport::default()
         };
-        let text = text(&[proxy]);
+        let text = text(&[proxy], 9);
         for line in [
             "weir_proxy_requests_total{proxy=\"edge\"} 7",
             "weir_proxy_backend_connects_total{proxy=\"edge\",backend=\"10.0.0.5:80\"} 3",
@@ -316,6 +323,7 @@ mod tests {
             "weir_proxy_clients{proxy=\"edge\",thread=\"0\"} 2",
             "weir_proxy_falls_total{proxy=\"edge\",thread=\"0\"} 1",
             "# HELP weir_proxy_requests HTTP requests whose head was read.",
+            "weir_proxy_log_lost_total 9",
             "# EOF",
         ] {
             assert!(text.lines().any(|own| own == line), "{line}\n{text}");

@@ -1,9 +1,11 @@
 //! A runtime directory, and `weir` in it.
 
+use std::io::{PipeReader, PipeWriter, Write, pipe};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 
@@ -21,6 +23,14 @@ pub fn in_namespace() -> bool {
         .status();
     assert!(up.unwrap().success());
     true
+}
+
+/// A pipe that is full: whoever writes to it waits for its reader.
+pub fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = pipe().unwrap();
+    let room = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    writer.write_all(&vec![b'\n'; room as usize]).unwrap();
+    (reader, writer)
 }
 
 /// A folder for control sockets and files; removed on drop.

@@ -71,7 +71,7 @@ impl Bed {
     /// Starts a weir in a namespace.
     pub fn spawn(&self, netns: &Netns, arguments: &str) -> Weir {
         let mut command = self.command(arguments);
-        // A file takes all that it says; a pipe that nobody reads would stop it after 64 KiB.
+        // A file takes all that it says; of a pipe that nobody reads lines would be lost.
         let log = File::create(self.log()).unwrap();
         command.stdout(Stdio::piped()).stderr(log);
         let mut child = within(netns, || command.spawn().unwrap());
