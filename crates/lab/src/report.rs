@@ -1,5 +1,7 @@
 //! Rows, medians and tables of an experiment.
 
+mod points;
+
 use std::path::Path;
 
 use hdrhistogram::Histogram;
@@ -9,6 +11,11 @@ use serde_json::Value;
 use crate::client::{Fate, Wire};
 use crate::error::{Context, Result};
 use crate::experiments::point::{Measured, TableTwo};
+
+pub use points::{fate, lost, served, table_two};
+
+/// Columns of what is told.
+pub const WIDTH: usize = 80;
 
 /// A distribution of times in ms, of the connections counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -335,116 +342,6 @@ pub fn ms(value: f64) -> String {
     }
 }
 
-const HEAD: [&str; 15] = [
-    "policy",
-    "offered/s",
-    "replies/s",
-    "of peak (range)",
-    "mean ms",
-    "p50",
-    "p99",
-    "max",
-    "refused",
-    "reset",
-    "timed out",
-    "false est.",
-    "waited S/R/F",
-    "overflows",
-    "softnet drops",
-];
-
-/// The main table: one line a policy and rate.
-pub fn main_table(summaries: &[Summary]) -> String {
-    let rows: Vec<Vec<String>> = summaries.iter().map(main_cells).collect();
-    let mut text = table(&HEAD, &rows);
-    if summaries.iter().any(|summary| summary.rounds.1 > 0) {
-        text += "! a point that does not count: the load was not offered as stated, or other programs used the server's CPU\n";
-    }
-    text
-}
-
-fn main_cells(summary: &Summary) -> Vec<String> {
-    let row = &summary.median;
-    let offered = match summary.multiple {
-        Some(multiple) => format!("{}× {}", multiple, count(row.offered_per_s)),
-        None => count(row.offered_per_s),
-    };
-    let (least, most) = summary.replies_range_per_s;
-    let spread = if summary.rounds.0 > 1 {
-        format!(" ±{}", count((most - least) / 2.0))
-    } else {
-        String::new()
-    };
-    let mark = if row.flaw.is_some() { " !" } else { "" };
-    let n = |value: u64| count(value as f64);
-    let (fate, times) = (&row.fate, &row.response);
-    vec![
-        summary.policy.clone(),
-        format!("{offered}{mark}"),
-        format!("{}{spread}", count(row.replies_per_s)),
-        summary
-            .of_peak
-            .map_or("-".into(), |of| of_peak_cell(of, summary.rounds.0)),
-        ms(times.mean_ms),
-        ms(times.p50_ms),
-        ms(times.p99_ms),
-        ms(times.max_ms),
-        n(fate.refused),
-        n(fate.reset),
-        n(fate.timed_out),
-        n(fate.false_establishments),
-        format!(
-            "{}/{}/{}",
-            fate.waited_for_syn, fate.waited_for_request, fate.waited_for_fin
-        ),
-        n(row.listen_overflows.max(0) as u64),
-        n(row.softnet_drops.max(0) as u64),
-    ]
-}
-
-fn of_peak_cell((median, least, most): (f64, f64, f64), rounds: usize) -> String {
-    let percent = |share: f64| format!("{:.0}", 100.0 * share);
-    match rounds {
-        1 => percent(median) + " %",
-        _ => format!(
-            "{} % ({}–{})",
-            percent(median),
-            percent(least),
-            percent(most)
-        ),
-    }
-}
-
-/// SB06's Table II of the same points.
-pub fn table_two(summaries: &[Summary]) -> String {
-    let head = [
-        "policy",
-        "offered/s",
-        "expected SYN",
-        "actual SYN",
-        "SYN/ACK ACK",
-        "established",
-        "est./SYN",
-    ];
-    let rows: Vec<Vec<String>> = summaries
-        .iter()
-        .map(|summary| {
-            let counts = &summary.median.table_two;
-            let n = |value: u64| count(value as f64);
-            vec![
-                summary.policy.clone(),
-                count(summary.median.offered_per_s),
-                n(counts.expected_syns),
-                n(counts.actual_syns),
-                n(counts.syn_ack_acks),
-                n(counts.established),
-                format!("{:.2}", counts.ratio),
-            ]
-        })
-        .collect();
-    table(&head, &rows)
-}
-
 /// Writes results as JSON into `results.json` of a folder, which is created; returns the JSON.
 pub fn write_json(results: &impl Serialize, out: &Path) -> Result<String> {
     let what = "cannot write the results as JSON";
@@ -525,7 +422,6 @@ mod tests {
         ];
         let summary = Summary::of(&rounds, None).unwrap();
         assert_eq!(summary.of_peak, Some((0.9, 0.8, 1.0)));
-        assert_eq!(of_peak_cell((0.9, 0.8, 1.0), 3), "90 % (80–100)");
     }
 
     #[test]

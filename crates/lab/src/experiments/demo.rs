@@ -8,7 +8,7 @@ use clap::Parser;
 use super::flash_crowd::{self, Labels, Results};
 use super::vtfm01::order::{self, Behind, Queue};
 use crate::error::{Error, Result};
-use crate::report::{Summary, count, ms, table, wrapped};
+use crate::report::{Summary, WIDTH, count, fate, ms, served, table, wrapped};
 
 /// Arguments of `weir-lab demo`.
 #[derive(Debug, Clone, clap::Args)]
@@ -26,8 +26,6 @@ const PLAIN: &str = "default";
 const WEIR: &str = "reserv rst-syn front=xdp";
 const COOKIES: &str = "no-syn-drop front=xdp";
 
-/// Columns of what is told.
-const WIDTH: usize = 80;
 /// Connections of the second act: of a low class, and then of a high one; and µs of work for each.
 const BURST: (usize, usize) = (200, 10);
 const BURST_WORK_US: u32 = 5000;
@@ -94,83 +92,17 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What was served, and what became of the others: two tables of [`WIDTH`] columns.
+/// What was served, and what became of the others.
 fn tables(results: &Results, labels: &Labels) -> String {
-    let rows = |cells: fn(&Summary) -> Vec<String>| -> Vec<Vec<String>> {
-        let row = |summary: &Summary| {
-            let mark = if summary.median.flaw.is_some() {
-                " !"
-            } else {
-                ""
-            };
-            let multiple = summary.multiple.map_or("-".into(), |n| format!("{n}×"));
-            let mut row = vec![
-                labels.short(&summary.policy).to_owned(),
-                format!("{multiple}{mark}"),
-            ];
-            row.extend(cells(summary));
-            row
-        };
-        results.summaries.iter().map(row).collect()
-    };
-    let served = table(
-        &[
-            "served",
-            "of peak",
-            "offered/s",
-            "replies/s",
-            "kept",
-            "mean ms",
-            "p99 ms",
-        ],
-        &rows(served),
-    );
-    let lost = table(
-        &[
-            "not served",
-            "of peak",
-            "refused",
-            "reset",
-            "gave up",
-            "false est.",
-            "overflows",
-        ],
-        &rows(not_served),
-    );
-    let shared = match labels.shared {
-        "" => String::new(),
-        shared => format!("\nAll of weir's policies with{shared}.\n"),
-    };
+    let name = |policy: &str| labels.short(policy).to_owned();
     format!(
-        "{}\n{}\n{shared}\n{served}\n{lost}",
-        results.machine, results.server
+        "{}\n{}\n{}\n{}\n{}",
+        results.machine,
+        results.server,
+        labels.shared_line(),
+        served(&results.summaries, &name),
+        fate(&results.summaries, &name),
     )
-}
-
-fn served(summary: &Summary) -> Vec<String> {
-    let row = &summary.median;
-    let kept = summary
-        .of_peak
-        .map_or("-".into(), |(share, ..)| percent(share, 1.0));
-    vec![
-        count(row.offered_per_s),
-        count(row.replies_per_s),
-        kept,
-        ms(row.response.mean_ms),
-        ms(row.response.p99_ms),
-    ]
-}
-
-fn not_served(summary: &Summary) -> Vec<String> {
-    let row = &summary.median;
-    let n = |value: u64| count(value as f64);
-    vec![
-        n(row.fate.refused),
-        n(row.fate.reset),
-        n(row.fate.timed_out),
-        n(row.fate.false_establishments),
-        n(row.listen_overflows.max(0) as u64),
-    ]
 }
 
 /// What happened, in three sentences with numbers: at the highest rate of which all points count.

@@ -408,12 +408,17 @@ impl Labels {
         label.strip_suffix(self.shared).unwrap_or(label)
     }
 
+    /// What all of weir's policies have, as a line; empty if they differ.
+    pub fn shared_line(&self) -> String {
+        match self.shared {
+            "" => String::new(),
+            shared => format!("All of weir's policies with{shared}.\n"),
+        }
+    }
+
     /// Columns of the lines that are shown while the experiment runs.
     fn progress_head(&self) -> String {
-        let shared = match self.shared {
-            "" => String::new(),
-            shared => format!("weir-lab: all of weir's policies with{shared}\n"),
-        };
+        let shared = self.shared_line();
         let width = self.width;
         format!(
             "{shared}     offered/s  {:<width$}  replies/s mean ms p99 ms refused   reset gave up",
@@ -466,31 +471,35 @@ fn summarize(policies: &[Policy], rates: &RateList, rows: &[Row]) -> Vec<Summary
 
 /// Runs the experiment of the command line: tables or JSON on stdout, files in --out.
 pub fn run(args: &Args) -> Result<()> {
+    let labels = Labels::of(&args.policies()?);
     let results = measure(args)?;
     let json = write_files(&results, &args.out)?;
-    if args.json {
-        println!("{json}");
-    } else {
-        print!("{}", tables(&results));
-    }
+    report::show(&json, args.json, || tables(&results, &labels));
     Ok(())
 }
 
-/// Both tables with a title.
-pub fn tables(results: &Results) -> String {
+/// All tables with a title.
+pub fn tables(results: &Results, labels: &Labels) -> String {
     let saturation = results.saturation_per_s.map_or(String::new(), |peak| {
         format!(
-            "\nSaturation (peak of the unprotected server): {} replies/s",
+            "Saturation (peak of the unprotected server): {} replies/s\n",
             count(peak)
         )
     });
+    let summaries = &results.summaries;
+    let name = |policy: &str| labels.short(policy).to_owned();
     format!(
-        "{}\n{}\n{}{saturation}\n\n{}\nTable II of SB06, inside the window:\n{}",
+        "{}\n{}\n{saturation}{}\n{}\n{}\n{}\nTable II of SB06, inside the window:\n{}",
         results.machine,
-        results.server,
-        results.load,
-        report::main_table(&results.summaries),
-        report::table_two(&results.summaries),
+        report::wrapped(
+            report::WIDTH,
+            &format!("{}, {}", results.server, results.load)
+        ),
+        labels.shared_line(),
+        report::served(summaries, &name),
+        report::fate(summaries, &name),
+        report::lost(summaries, &name),
+        report::table_two(summaries, &name),
     )
 }
 
