@@ -218,7 +218,8 @@ int BPF_PROG(queue_watch, const struct sock *sk, int old, int new)
 	u64 key = (u64)sk;
 	u32 *known;
 
-	if (old != TCP_LISTEN && new != TCP_LISTEN)
+	/* A new connection begins as a copy of its listening socket, and ceases to be one as SYN_RECV. */
+	if (new != TCP_LISTEN && (old != TCP_LISTEN || new != TCP_CLOSE))
 		return 0;
 	if (sk->__sk_common.skc_net.net->ns.inum != namespace_inum)
 		return 0;

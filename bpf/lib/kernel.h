@@ -42,7 +42,7 @@ typedef _Bool bool;
 #define IPPROTO_TCP 6
 
 /* include/net/tcp_states.h */
-enum { TCP_ESTABLISHED = 1, TCP_TIME_WAIT = 6, TCP_LISTEN = 10, TCP_NEW_SYN_RECV = 12 };
+enum { TCP_ESTABLISHED = 1, TCP_TIME_WAIT = 6, TCP_CLOSE = 7, TCP_LISTEN = 10, TCP_NEW_SYN_RECV = 12 };
 
 /* include/linux/skbuff.h: who has summed what */
 enum { CHECKSUM_NONE, CHECKSUM_UNNECESSARY, CHECKSUM_COMPLETE, CHECKSUM_PARTIAL };
