@@ -298,6 +298,13 @@ struct parking_sums {
 	__u32 young[WEIR_PRIORITIES + 1];
 };
 
+/* Who goes straight to the server, as of the last look of user space at its queue (lib/steer.h). */
+struct parking_rule {
+	__u32 depth;		/* connections that the server's queue is to hold; more are parked */
+	__u32 before;		/* the highest priority that one who waits counts as by now; 65: nobody waits */
+	__u32 top;		/* before those of this priority, or of a higher one, none is to come; 0: of no one */
+};
+
 struct parking_group {
 	__u64 summed_ns;	/* CLOCK_MONOTONIC: when sums[] was written last */
 	__u32 sums_side;	/* which of sums[] is whole */
@@ -308,7 +315,9 @@ struct parking_group {
 	__u32 slots;		/* entries of slot[] that may be in use */
 	__u16 port;		/* host order */
 	__u16 listener;		/* 1 + counters index of the guarded listener */
-	__u32 depth;		/* connections that the server's queue is to hold; more are parked */
+	struct parking_rule rule;
+	__u32 straight;		/* connections sent to the server, ever; wraps */
+	__u32 waits[WEIR_PRIORITIES]; /* taken slots by the priority of their connection, that of priority 1 first */
 	__u64 alive_until_ns;	/* CLOCK_MONOTONIC, renewed by user space: no parking from then on */
 	__u64 park_until_ns;	/* until when every connection is parked, so that none overtakes */
 	__u64 heir;		/* cookie of the socket that SO_REUSEPORT was lent to when the server was gone */

@@ -5,7 +5,8 @@
  *
  * Beside the server's listening socket stand parking listeners on the same
  * address, in one SO_REUSEPORT group. While the server's own queue is short, a
- * new connection goes straight there. Else it is sent to a free parking
+ * new connection goes straight there, if it is to be before all that wait. Else
+ * it is sent to a free parking
  * listener, where it completes its handshake and waits. User space, which sees
  * these become readable, releases the best one whenever the server's queue is
  * short: it shuts that parking listener down, and the kernel migrates the
@@ -38,6 +39,7 @@ extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym;
 
 #include "lib/parking.bpf.h"
 #include "lib/classify.bpf.h"
+#include "lib/steer.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -82,12 +84,13 @@ struct {
 	__uint(max_entries, 64 * 1024);
 } listen_events SEC(".maps");
 
-/* The server's socket with the shortest queue, handshakes under way included. */
-static __always_inline u32 shortest(const struct parking_group *g, u32 *length)
+/* The server's socket with the shortest queue, handshakes under way included; that length, and its limit. */
+static __always_inline u32 shortest(const struct parking_group *g, u32 *length, u32 *limit)
 {
 	u32 best = 0, i;
 
 	*length = ~0U;
+	*limit = 0;
 	bpf_for(i, 0, WEIR_MAX_SERVERS) {
 		const struct tcp_sock *tp;
 		u32 here;
@@ -100,6 +103,7 @@ static __always_inline u32 shortest(const struct parking_group *g, u32 *length)
 		here = listener_length(tp) + listener_half_open(tp);
 		if (here < *length) {
 			*length = here;
+			*limit = listener_limit(tp);
 			best = i;
 		}
 	}
@@ -139,6 +143,7 @@ static __always_inline bool park(struct sk_reuseport_md *md, struct parking_grou
 		return false;
 	g->slot[slot & (WEIR_MAX_SLOTS - 1)].class = class;
 	g->slot[slot & (WEIR_MAX_SLOTS - 1)].priority = priority;
+	__sync_fetch_and_add(&g->waits[(priority - 1) & (WEIR_PRIORITIES - 1)], 1);
 	*(volatile u64 *)&g->slot[slot & (WEIR_MAX_SLOTS - 1)].taken_ns = now;
 	__sync_fetch_and_add(&g->sent, 1);
 	key = group * WEIR_MAX_SLOTS + slot;
@@ -181,11 +186,25 @@ static __always_inline u32 class_read(struct sk_reuseport_md *md, const struct p
 	return class;
 }
 
+/* The highest priority, if not lower than this one, of a connection that was sent to a slot; else 65. */
+static __always_inline u32 best_parked(const struct parking_group *g, u32 priority)
+{
+	u32 i;
+
+	bpf_for(i, 0, WEIR_PRIORITIES) {
+		if (i >= priority)
+			break;
+		if (*(volatile u32 *)&g->waits[i & (WEIR_PRIORITIES - 1)])
+			return i + 1;
+	}
+	return WEIR_PRIORITIES + 1;
+}
+
 SEC("sk_reuseport/migrate")
 int queue_steer(struct sk_reuseport_md *md)
 {
 	u64 socket = (u64)md->sk, now = bpf_ktime_get_ns();
-	u32 *number = bpf_map_lookup_elem(&group_of, &socket), server, length, group, class, priority;
+	u32 *number = bpf_map_lookup_elem(&group_of, &socket), server, length, limit, group, class, priority;
 	struct parking_group *g;
 
 	if (!number)
@@ -194,20 +213,22 @@ int queue_steer(struct sk_reuseport_md *md)
 	g = parking_group(group);
 	if (!g)
 		return SK_PASS;
-	server = shortest(g, &length);
+	server = shortest(g, &length, &limit);
 	if (md->migrating_sk || now >= g->alive_until_ns) {
 		to_server(md, group, server);
 		return SK_PASS;
 	}
-	if (length >= g->depth)
-		g->park_until_ns = g->park_until_ns < now + PARK_NS ? now + PARK_NS : g->park_until_ns;
-	else if (now >= g->park_until_ns) {
-		to_server(md, group, server);
-		return SK_PASS;
+	if (!straight_for_all(&g->rule, length, now < g->park_until_ns)) {
+		class = class_read(md, g, &priority);
+		if (!straight_as_next(&g->rule, length, limit, priority, best_parked(g, priority))) {
+			if (length >= g->rule.depth)
+				g->park_until_ns = g->park_until_ns < now + PARK_NS ? now + PARK_NS : g->park_until_ns;
+			if (park(md, g, group, class, priority, now))
+				return SK_PASS;
+		}
 	}
-	class = class_read(md, g, &priority);
-	if (!park(md, g, group, class, priority, now))
-		to_server(md, group, server);
+	__sync_fetch_and_add(&g->straight, 1);
+	to_server(md, group, server);
 	return SK_PASS;
 }
 

@@ -30,6 +30,7 @@ typedef _Bool bool;
 #include "../lib/cookie.h"
 #include "../lib/reply.h"
 #include "../lib/bucket.h"
+#include "../lib/steer.h"
 
 int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p)
 {
@@ -39,6 +40,16 @@ int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p
 u8 pure_bucket_take(u64 *next, u64 now_ns, const struct bucket_limit *limit)
 {
 	return bucket_take(next, now_ns, limit);
+}
+
+u8 pure_straight_for_all(const struct parking_rule *r, u32 length, u8 all_park)
+{
+	return straight_for_all(r, length, all_park);
+}
+
+u8 pure_straight_as_next(const struct parking_rule *r, u32 length, u32 limit, u32 priority, u32 best_parked)
+{
+	return straight_as_next(r, length, limit, priority, best_parked);
 }
 
 u8 pure_syn_verdict(const struct listener_policy *l, const struct queue_view *q, u8 waiting, u8 cookies,

@@ -4,10 +4,13 @@
 use weir_core::admit::{QueueView, Room};
 use weir_core::class::{Bucket, Limit};
 use weir_core::packet::Packet;
+use weir_core::queue::{PRIORITIES, Rule};
 use weir_core::verdict::{VERDICTS, Verdict};
 use weir_core::wait::Wait;
 
-use crate::skel::types::{bucket_limit, listener_policy, siphash_key, syn_options, wait_state};
+use crate::skel::types::{
+    bucket_limit, listener_policy, parking_rule, siphash_key, syn_options, wait_state,
+};
 
 #[repr(C)]
 #[derive(Default)]
@@ -54,6 +57,14 @@ struct RawAnswer {
 unsafe extern "C" {
     fn pure_parse(frame: *const u8, len: u32, l3: u32, ethertype: u16, p: *mut RawPacket) -> i32;
     fn pure_bucket_take(next: *mut u64, now_ns: u64, limit: *const bucket_limit) -> u8;
+    fn pure_straight_for_all(r: *const parking_rule, length: u32, all_park: u8) -> u8;
+    fn pure_straight_as_next(
+        r: *const parking_rule,
+        length: u32,
+        limit: u32,
+        priority: u32,
+        best_parked: u32,
+    ) -> u8;
     fn pure_syn_verdict(
         l: *const listener_policy,
         q: *const RawView,
@@ -114,6 +125,14 @@ fn raw_view(q: &QueueView) -> RawView {
     }
 }
 
+fn raw_rule(rule: Rule) -> parking_rule {
+    parking_rule {
+        depth: rule.depth,
+        before: rule.before.into(),
+        top: rule.top.into(),
+    }
+}
+
 fn raw_policy(room: &Room) -> listener_policy {
     listener_policy {
         overbook_1024: room.overbook_1024,
@@ -152,6 +171,26 @@ pub fn bucket_take(bucket: &mut Bucket, now_ns: u64, limit: &Limit) -> bool {
     };
     // SAFETY: the word is exclusively ours, the limit lives through the call.
     unsafe { pure_bucket_take(&mut bucket.next, now_ns, &raw) != 0 }
+}
+
+/// `straight_for_all()` of bpf/lib/steer.h.
+pub fn straight_for_all(rule: Rule, length: u32, all_park: bool) -> bool {
+    // SAFETY: the rule lives through the call.
+    unsafe { pure_straight_for_all(&raw_rule(rule), length, all_park.into()) != 0 }
+}
+
+/// `straight_as_next()` of bpf/lib/steer.h.
+pub fn straight_as_next(
+    rule: Rule,
+    length: u32,
+    limit: u32,
+    priority: u8,
+    best_parked: Option<u8>,
+) -> bool {
+    let best = best_parked.unwrap_or(PRIORITIES + 1);
+    let rule = raw_rule(rule);
+    // SAFETY: the rule lives through the call.
+    unsafe { pure_straight_as_next(&rule, length, limit, priority.into(), best.into()) != 0 }
 }
 
 /// `syn_verdict()` of bpf/lib/admit.h.

@@ -8,6 +8,7 @@ use weir_core::admit::{QueueView, Room};
 use weir_core::class::{Bucket, Limit};
 use weir_core::listener::{Admit, Establish, RejectSyn};
 use weir_core::packet;
+use weir_core::queue::Rule;
 use weir_core::wait::Wait;
 use weir_kernel::pure::{self, CWait, CookieJar, Options};
 
@@ -363,6 +364,34 @@ fn the_buckets_of_c_and_rust_let_the_same_connections_in() {
                 );
                 prop_assert_eq!(c, model);
             }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn c_and_rust_send_the_same_connections_straight_to_the_server() {
+    // Small numbers, so that every edge is met often; priorities as they are, and nobody's.
+    let priority = || prop_oneof![1u8..5, 62u8..=64];
+    let or_none = |of| prop_oneof![of, Just(65u8)];
+    let rule = (
+        0u32..5,
+        or_none(priority().boxed()),
+        prop_oneof![Just(0u8), 1u8..5],
+    )
+        .prop_map(|(depth, before, top)| Rule { depth, before, top });
+    let best = prop::option::of(priority());
+    let input = (rule, 0u32..8, 0u32..8, priority(), best, any::<bool>());
+    runner(100_000)
+        .run(&input, |(rule, length, limit, priority, best, all_park)| {
+            prop_assert_eq!(
+                pure::straight_for_all(rule, length, all_park),
+                rule.straight_for_all(length, all_park)
+            );
+            prop_assert_eq!(
+                pure::straight_as_next(rule, length, limit, priority, best),
+                rule.straight_as_next(length, limit, priority, best)
+            );
             Ok(())
         })
         .unwrap();

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use weir_core::queue::Rule;
 use weir_kernel::queue::{Event, Queue, Slot};
 use weir_kernel::{Guard, ListenSocket};
 
@@ -41,7 +42,27 @@ impl Bed {
     }
 
     fn renew(&self, group: u32, depth: u32) {
-        self.queue.renew(group, PATIENCE, None, depth);
+        let rule = Rule {
+            depth,
+            ..Rule::default()
+        };
+        self.queue.renew(group, PATIENCE, None, rule);
+    }
+
+    /// How many listening sockets of this group have ceased to be since this was asked last. Those of other
+    /// tests come and go.
+    fn ceased(&mut self, group: u32) -> usize {
+        let told = self.queue.wait(Some(Duration::ZERO)).unwrap();
+        let its = |event: &Event| matches!(event, Event::ListenersChanged { ceased_in: Some(g), .. } if *g == group);
+        told.into_iter().filter(its).count()
+    }
+
+    /// The same of a port on which one has begun to be or has ceased.
+    fn changed(&mut self, port: u16) -> usize {
+        let told = self.queue.wait(Some(Duration::ZERO)).unwrap();
+        let its =
+            |event: &Event| matches!(event, Event::ListenersChanged { port: p, .. } if *p == port);
+        told.into_iter().filter(its).count()
     }
 
     fn arrivals(&mut self, n: usize) -> Vec<Slot> {
@@ -141,6 +162,21 @@ fn with_room_in_the_servers_queue_a_connection_goes_straight_there() {
     bed.arrivals(1);
     bed.queue.look(false).unwrap();
     assert_eq!(bed.queue.servers(group)[0].length, 1);
+}
+
+#[test]
+fn a_new_connection_is_not_taken_for_a_listening_socket_that_ceases() {
+    let Some(mut bed) = bed() else { return };
+    let server = server();
+    let group = bed.attach(&server);
+    bed.renew(group, 100);
+    let port = server.local_addr().unwrap().port();
+    bed.changed(port);
+    let clients: Vec<TcpStream> = (0..50).map(|_| connect(&server)).collect();
+    assert_eq!(bed.changed(port), 0);
+    drop(server);
+    assert_eq!(bed.ceased(group), 1);
+    drop(clients);
 }
 
 #[test]

@@ -184,7 +184,8 @@ fn the_server_accepts_the_higher_class_first_and_only_who_was_in_its_queue_alrea
         clients.extend((0..20).map(|_| connect(third)));
     }
     bed.until_waiting(60);
-    bed.until_parked(59);
+    // The highest class waits in the server's own queue: nobody comes who is to be before it.
+    bed.until_parked(39);
     let order: Vec<u8> = clients
         .iter()
         .map(|_| match accepted(&server) {
@@ -197,6 +198,28 @@ fn the_server_accepts_the_higher_class_first_and_only_who_was_in_its_queue_alrea
     assert!(order[1..21].iter().all(|third| *third == 1), "{order:?}");
     assert!(order[21..40].iter().all(|third| *third == 40), "{order:?}");
     assert!(order[40..].iter().all(|third| *third == 10), "{order:?}");
+}
+
+#[test]
+fn a_highest_class_with_a_queue_limit_is_parked_too_and_reset_above_it() {
+    let config = CONFIG.replace("priority = 1\n", "priority = 1\nqueue_limit = 2\n");
+    let Some((server, bed)) = bed_with("queue-high-limit", &config, 128) else {
+        return;
+    };
+    let low = connect(40);
+    bed.until_waiting(1);
+    let high: Vec<TcpStream> = (1..=2)
+        .map(|n| {
+            let client = connect(1);
+            bed.until_parked(n);
+            client
+        })
+        .collect();
+    assert_reset(&connect(1));
+    bed.until_counted("queue_reset_limit", 1);
+    let expected = addresses([&low].into_iter().chain(&high));
+    let got: Vec<SocketAddr> = expected.iter().map(|_| accepted(&server)).collect();
+    assert_eq!(got, expected);
 }
 
 #[test]
@@ -383,7 +406,9 @@ fn in_a_full_queue_the_youngest_of_the_lowest_is_reset_for_each_higher_one_and_t
         let classes = listener["classes"].as_array().unwrap();
         let class = |name| classes.iter().find(|class| class["name"] == name).unwrap();
         let (gold, low) = (class("gold"), class("low"));
-        gold["waiting"] == 3
+        // The high ones are in the server's own queue.
+        listener["queue_length"] == 8
+            && gold["waiting"] == 0
             && gold["counters"].get("queue_reset_full").is_none()
             && low["waiting"] == 4
             && low["counters"]["queue_reset_full"] == 3

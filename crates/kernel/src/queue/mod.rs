@@ -22,6 +22,7 @@ use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::resource::{Resource, getrlimit};
+use weir_core::queue::Rule;
 
 use crate::error::{Error, Result, of_libbpf};
 use crate::listeners::{self, ListenSocket};
@@ -277,10 +278,10 @@ impl Queue {
     }
 
     /// Renews the promise that parked connections are released: without it, none is parked from
-    /// `period` on. `park`: every connection is parked until then, so that none overtakes those that
-    /// wait. `depth`: connections that the server's own queue is to hold.
-    pub fn renew(&self, group: u32, period: Duration, park: Option<Duration>, depth: u32) {
-        self.table.renew(group, period, park, depth);
+    /// `period` on. `park`: until then a connection is parked, so that it does not overtake those that
+    /// wait, unless `rule` says that it is the next one.
+    pub fn renew(&self, group: u32, period: Duration, park: Option<Duration>, rule: Rule) {
+        self.table.renew(group, period, park, rule);
     }
 
     /// Reads the server's queues anew; with `sweep` also gives parking listeners back whose connection
@@ -315,6 +316,11 @@ impl Queue {
     pub fn servers(&self, group: u32) -> Vec<ServerQueue> {
         let servers = self.groups.get(&group).map_or(0, Group::servers);
         (0..servers).map(|i| self.table.server(group, i)).collect()
+    }
+
+    /// How many connections went straight to the server, ever; wraps.
+    pub fn straight_ever(&self, group: u32) -> u32 {
+        self.table.straight_ever(group)
     }
 
     /// What was sent to this slot last; `None`: it is free, and what it holds came by itself.

@@ -6,8 +6,10 @@ use std::ptr::{NonNull, addr_of, addr_of_mut};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-use super::skel::types::{look, parking_group, parking_server};
+use super::skel::types::{look, parking_group, parking_rule, parking_server};
 use super::{GROUPS, SLOTS, ServerQueue, Slot, Taken};
+use weir_core::queue::{PRIORITIES, Rule};
+
 use crate::error::{Result, of_errno};
 
 /// The mapping; unmapped on drop.
@@ -28,6 +30,14 @@ pub fn now_ns() -> u64 {
     // SAFETY: t is writable.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+fn raw(rule: Rule) -> parking_rule {
+    parking_rule {
+        depth: rule.depth,
+        before: rule.before.into(),
+        top: rule.top.into(),
+    }
 }
 
 const BYTES: usize = GROUPS as usize * size_of::<parking_group>();
@@ -76,7 +86,7 @@ impl Table {
             (*g).port = address.port();
             (*g).addr = std::mem::transmute::<[u8; 16], [u32; 4]>(ip.octets());
             (*g).listener = listener + 1;
-            (*g).depth = 1;
+            (*g).rule = raw(Rule::default());
             fence(Ordering::SeqCst);
             addr_of_mut!((*g).servers).write_volatile(servers.len() as u32);
         }
@@ -105,12 +115,12 @@ impl Table {
         unsafe { addr_of_mut!((*self.group(group)).alive_until_ns).write_volatile(0) };
     }
 
-    pub fn renew(&self, group: u32, period: Duration, park: Option<Duration>, depth: u32) {
+    pub fn renew(&self, group: u32, period: Duration, park: Option<Duration>, rule: Rule) {
         let (g, now) = (self.group(group), now_ns());
         // SAFETY: aligned fields inside the mapping. `park_until_ns` is also set by queue_steer; the
         // later time need not win, as the next connection that finds the queue full sets it again.
         unsafe {
-            addr_of_mut!((*g).depth).write_volatile(depth);
+            addr_of_mut!((*g).rule).write_volatile(raw(rule));
             if let Some(park) = park {
                 addr_of_mut!((*g).park_until_ns).write_volatile(now + park.as_nanos() as u64);
             }
@@ -157,7 +167,12 @@ impl Table {
     /// Gives a slot to the ring of free ones, unless it is free: a connection that was not sent there by
     /// queue_steer takes no slot.
     pub fn give_back(&self, slot: Slot) {
-        if self.taken(slot).is_some() {
+        if let Some(taken) = self.taken(slot) {
+            let g = self.group(slot.group);
+            let i = usize::from(taken.priority.clamp(1, PRIORITIES)) - 1;
+            // SAFETY: an aligned field inside the mapping, which queue_steer adds to atomically.
+            let waits = unsafe { AtomicU32::from_ptr(addr_of_mut!((*g).waits[i])) };
+            waits.fetch_sub(1, Ordering::SeqCst);
             self.free_again(slot);
         }
     }
@@ -218,6 +233,12 @@ impl Table {
     pub fn taken_ever(&self, group: u32) -> u32 {
         // SAFETY: an aligned field inside the mapping.
         unsafe { addr_of!((*self.group(group)).free_head).read_volatile() }
+    }
+
+    /// How many connections went straight to the server, ever; wraps.
+    pub fn straight_ever(&self, group: u32) -> u32 {
+        // SAFETY: an aligned field inside the mapping.
+        unsafe { addr_of!((*self.group(group)).straight).read_volatile() }
     }
 
     /// Free slots now.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::EventFd;
 use weir_core::class::OTHER;
-use weir_core::queue::{Depth, Order, Pace, Waiting};
+use weir_core::queue::{Depth, Order, Pace, Rule, Waiting};
 use weir_core::verdict::Verdict;
 use weir_kernel::ListenSocket;
 use weir_kernel::queue::{Event, Queue, QueueMaps, ServerQueue, Slot, hasten_this_thread};
@@ -107,8 +107,12 @@ struct Parked {
     pace: Pace,
     /// What the servers' queues held after the last look.
     left: u32,
-    /// Whether that is as many as they are to hold.
+    /// [`Queue::straight_ever`] at the last look.
+    straight: u32,
+    /// Whether the queues hold as many as they are to hold.
     full: bool,
+    /// How many more the shortest of them holds.
+    surplus: u32,
     limit: u32,
 }
 
@@ -142,7 +146,7 @@ impl Releaser {
     fn wait(&mut self, beat: Instant) -> weir_kernel::Result<Vec<Event>> {
         let busy = self.parked.values().filter(|p| !p.order.is_empty());
         let now = Queue::now();
-        if let Some(at) = busy.map(|p| p.pace.look_at(now, p.full)).min() {
+        if let Some(at) = busy.map(|p| p.pace.look_at(now, p.full, p.surplus)).min() {
             // Who arrives meanwhile is only entered at the next look: waking for each would cost more.
             self.queue.sleep(at.saturating_sub(now))?;
             return self.queue.wait(Some(Duration::ZERO));
@@ -354,7 +358,9 @@ impl Releaser {
             depth: Depth::default(),
             pace: Pace::default(),
             left: 0,
+            straight: 0,
             full: false,
+            surplus: 0,
             limit: sockets.iter().map(|s| s.queue_limit).sum(),
         };
         self.parked.insert(number, parked);
@@ -417,17 +423,17 @@ impl Parked {
         let mut servers: Vec<ServerQueue> = queue.servers(group);
         servers.retain(|server| server.listening);
         let waited = !self.order.is_empty();
-        self.pace
-            .took(self.left.saturating_sub(length(&servers)), now);
+        let straight = queue.straight_ever(group);
+        let came = straight.wrapping_sub(std::mem::replace(&mut self.straight, straight));
+        let taken = (self.left + came).saturating_sub(length(&servers));
+        self.pace.took(taken, now);
         if waited && let Some(shortest) = servers.iter().map(|s| s.length).min() {
             self.depth.looked(shortest);
         }
-        self.full = servers.iter().all(|s| s.length >= self.depth.get());
-        if self.pace.fill_at() <= now {
-            self.fill(queue, &mut servers, now, state)?;
-            self.full = true;
-        }
+        self.fill(queue, &mut servers, now, state)?;
         self.left = length(&servers);
+        let shortest = servers.iter().map(|s| s.length).min();
+        self.surplus = shortest.unwrap_or(0).saturating_sub(self.depth.get());
         let shed = self.shed(queue, &servers, now, state)?;
         if self.order.is_empty() {
             // A server that has nobody to take says nothing of its pace. And a depth that holds all who wait
@@ -439,7 +445,7 @@ impl Parked {
             true => Duration::ZERO,
             false => PARK,
         };
-        queue.renew(group, ALIVE, waited.then_some(park), self.depth.get());
+        queue.renew(group, ALIVE, waited.then_some(park), self.rule(now));
         queue.grow(group)?;
         if self.order.is_empty() {
             queue.shrink(group)?;
@@ -451,7 +457,16 @@ impl Parked {
         self.classes.get(&slot).map_or(OTHER, |class| &class.name)
     }
 
-    /// Fills the servers' queues up to the depth.
+    /// Who is released and who goes straight to the servers by now.
+    fn rule(&self, now: Duration) -> Rule {
+        let top = self.order.highest();
+        let mut of_it = self.classes.values().filter(|c| c.priority <= top);
+        let bounded = of_it.any(|class| class.queue_limit.is_some());
+        Rule::of(&self.order, now, self.depth.get(), bounded)
+    }
+
+    /// Fills the servers' queues: up to the depth, if it is time for that, and up to their limits with those
+    /// before whom none is to come.
     fn fill(
         &mut self,
         queue: &mut Queue,
@@ -459,12 +474,19 @@ impl Parked {
         now: Duration,
         state: &mut QueueState,
     ) -> weir_kernel::Result<()> {
-        let depth = self.depth.get();
-        while let Some(server) = servers.iter_mut().min_by_key(|s| s.length)
-            && server.length < depth
-        {
+        let in_time = self.pace.fill_at() <= now;
+        while let Some(server) = servers.iter_mut().min_by_key(|s| s.length) {
+            let rule = self.rule(now);
+            let room = match rule.before <= rule.top {
+                true => server.limit,
+                false if in_time => rule.depth,
+                false => 0,
+            };
+            if server.length >= room {
+                break;
+            }
             let Some(next) = self.order.pop(now) else {
-                return Ok(());
+                break;
             };
             self.inside.remove(&next.item);
             state.released += 1;
@@ -473,6 +495,7 @@ impl Parked {
             server.length += 1;
             self.depth.filled();
         }
+        self.full = in_time || servers.iter().all(|s| s.length >= self.depth.get());
         Ok(())
     }
 
