@@ -24,45 +24,20 @@ pub fn set_defer_accept(fd: impl AsFd, time: Option<Duration>) -> io::Result<()>
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)
 }
 
-/// Lets a listening socket drop the SYNs that come to it, and nothing else (SO_ATTACH_FILTER). The
-/// connections that it accepts inherit the filter; to them no SYN comes.
+/// Lets no SYN find a listening socket any more: it listens on a device that there is not
+/// (SO_BINDTOIFINDEX). Handshakes that have begun are found by themselves and go on, and what they become
+/// is bound to no device. Unlike a socket filter this needs no right.
 ///
 /// # Errors
 /// As setsockopt(2).
-pub fn drop_syns(fd: impl AsFd) -> io::Result<()> {
-    // The packet begins with the TCP header: byte 13 has the flags, 0x02 is SYN and 0x10 ACK.
-    let instruction = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    };
-    let mut program = [
-        instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 13),
-        instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, 0x12),
-        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, 0x02),
-        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
-        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
-    ];
-    let filter = libc::sock_fprog {
-        len: program.len() as libc::c_ushort,
-        filter: program.as_mut_ptr(),
-    };
-    // SAFETY: the kernel reads a live sock_fprog of that length, and through it a live program of `len`
-    // instructions, both before the call returns.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const filter).cast(),
-            size_of_val(&filter) as libc::socklen_t,
-        )
-    };
-    match result {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+pub fn listen_nowhere(fd: impl AsFd) -> io::Result<()> {
+    // The kernel counts devices from 1 and takes the number as it is.
+    set_int(
+        fd,
+        libc::SOL_SOCKET,
+        libc::SO_BINDTOIFINDEX,
+        libc::c_int::MAX,
+    )
 }
 
 /// Bytes that a socket's send queue has room for, in the kernel's accounting, which counts the
@@ -110,7 +85,7 @@ pub fn unacknowledged(fd: impl AsFd) -> io::Result<usize> {
 const MEMINFO_FIELDS: usize = 9;
 
 fn set_int(fd: impl AsFd, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
-    // SAFETY: the pointer and the length are those of a live int, which is what both options take.
+    // SAFETY: the pointer and the length are those of a live int, which is what these options take.
     let result = unsafe {
         libc::setsockopt(
             fd.as_fd().as_raw_fd(),

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use common::{Origin, PATIENCE, connect, settings, wait_until};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use weir_core::proxy::Mode;
 use weir_proxy::Server;
 
@@ -17,8 +18,17 @@ fn takes(address: SocketAddr) -> bool {
     TcpStream::connect_timeout(&address, Duration::from_millis(50)).is_ok()
 }
 
+/// A proxy needs no right of root's: takes them from this thread, and so from those that it starts.
+fn as_nobody() {
+    let mut own = capabilities(None).unwrap();
+    own.effective = CapabilitySet::empty();
+    own.permitted = CapabilitySet::empty();
+    set_capabilities(None, own).unwrap();
+}
+
 #[test]
 fn who_has_connected_and_not_spoken_yet_is_served_after_a_stop() {
+    as_nobody();
     let origin = Origin::start();
     let mut proxy = Server::start(settings(Mode::Reverse, &[origin.address])).unwrap();
     // Until they speak, their handshakes are not over for the kernel (TCP_DEFER_ACCEPT).
@@ -64,6 +74,7 @@ fn connect_until_refused(address: SocketAddr) -> std::io::Result<usize> {
 
 #[test]
 fn a_stop_under_load_resets_nobody_whose_connection_stands() {
+    as_nobody();
     let origin = Origin::start();
     for mode in [Mode::Reverse, Mode::Tcp] {
         for round in 0..3 {

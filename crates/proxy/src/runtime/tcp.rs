@@ -580,14 +580,16 @@ impl TcpListener {
         Ok(())
     }
 
-    /// Lets nobody begin to connect any more: SYNs are dropped, and their clients ask again in a
-    /// second. Who has begun may finish, and need not speak first.
+    /// Lets nobody begin to connect any more: SYNs are refused as if nobody listened. Who has begun may
+    /// finish, and need not speak first.
     ///
     /// # Errors
     /// As setsockopt(2).
     pub fn shut(&self) -> io::Result<()> {
-        sys::drop_syns(&self.fd)?;
-        sys::set_defer_accept(&self.fd, None)
+        let shut = sys::listen_nowhere(&self.fd);
+        // Whether it is shut or not, those who have connected are not to be waited for until they speak.
+        sys::set_defer_accept(&self.fd, None)?;
+        shut
     }
 
     /// Whether anybody is about to connect, who will be in the queue in a moment. Where that cannot

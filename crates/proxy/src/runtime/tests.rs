@@ -235,3 +235,35 @@ fn a_client_whose_server_answers_at_once_is_never_registered() {
         assert!(client.source_is_unwatched());
     });
 }
+
+#[test]
+fn a_listener_that_is_shut_refuses_who_comes_and_takes_who_has_begun() {
+    run(async |handle| {
+        let options = ListenOptions {
+            backlog: 16,
+            defer_accept: Some(Duration::from_secs(10)),
+            ..ListenOptions::default()
+        };
+        let fd = TcpListener::open("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+        let address = rustix::net::getsockname(&fd).unwrap().try_into().unwrap();
+        let listener = TcpListener::new(fd, &handle);
+        let connect = |address: SocketAddr| std::net::TcpStream::connect(address);
+        let begun = connect(address).unwrap();
+        assert!(listener.is_in_handshake(), "it has not spoken");
+        listener.shut().unwrap();
+        let refused = connect(address).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+        // The kernel asks for the ACK again.
+        for _ in 0..4000 {
+            if !listener.is_in_handshake() {
+                break;
+            }
+            handle.sleep(Duration::from_millis(5)).await;
+        }
+        let accepted = Cell::new(None);
+        let serve = |stream, peer| accepted.set(Some((stream, peer)));
+        listener.accept_all(serve).unwrap();
+        let (_stream, peer): (TcpStream, SocketAddr) = accepted.take().unwrap();
+        assert_eq!(peer, begun.local_addr().unwrap());
+    });
+}

@@ -274,8 +274,10 @@ impl Worker {
         let serve = |client, peer| self.serve(client, peer);
         let failed = |error| tracing::warn!("cannot accept the last connections: {error}");
         let until = self.handle.now() + time.min(HANDSHAKE_TIME).as_millis() as Clock;
-        let shut = listener.shut().map_err(failed).is_ok();
-        while shut && self.handle.now() < until && listener.is_in_handshake() {
+        if let Err(error) = listener.shut() {
+            tracing::warn!("cannot refuse new connections before the last are accepted: {error}");
+        }
+        while self.handle.now() < until && listener.is_in_handshake() {
             listener.accept_all(serve).map_err(failed).ok()?;
             self.handle.set_deadline(HANDSHAKE_LOOK);
             if let Ok(order) = orders.receive().await {
