@@ -317,6 +317,7 @@ struct parking_group {
 	__u16 listener;		/* 1 + counters index of the guarded listener */
 	struct parking_rule rule;
 	__u32 straight;		/* connections sent to the server, ever; wraps */
+	__u32 overtook;		/* of these, while others were parked; wraps */
 	__u32 waits[WEIR_PRIORITIES]; /* taken slots by the priority of their connection, that of priority 1 first */
 	__u64 alive_until_ns;	/* CLOCK_MONOTONIC, renewed by user space: no parking from then on */
 	__u64 park_until_ns;	/* until when every connection is parked, so that none overtakes */

@@ -186,14 +186,12 @@ static __always_inline u32 class_read(struct sk_reuseport_md *md, const struct p
 	return class;
 }
 
-/* The highest priority, if not lower than this one, of a connection that was sent to a slot; else 65. */
-static __always_inline u32 best_parked(const struct parking_group *g, u32 priority)
+/* The highest priority of the connections that were sent to slots; 65: none was. */
+static __always_inline u32 best_parked(const struct parking_group *g)
 {
 	u32 i;
 
 	bpf_for(i, 0, WEIR_PRIORITIES) {
-		if (i >= priority)
-			break;
 		if (*(volatile u32 *)&g->waits[i & (WEIR_PRIORITIES - 1)])
 			return i + 1;
 	}
@@ -219,12 +217,16 @@ int queue_steer(struct sk_reuseport_md *md)
 		return SK_PASS;
 	}
 	if (!straight_for_all(&g->rule, length, now < g->park_until_ns)) {
+		u32 best = best_parked(g);
+
 		class = class_read(md, g, &priority);
-		if (!straight_as_next(&g->rule, length, limit, priority, best_parked(g, priority))) {
+		if (!straight_as_next(&g->rule, length, limit, priority, best)) {
 			if (length >= g->rule.depth)
 				g->park_until_ns = g->park_until_ns < now + PARK_NS ? now + PARK_NS : g->park_until_ns;
 			if (park(md, g, group, class, priority, now))
 				return SK_PASS;
+		} else if (best <= WEIR_PRIORITIES) {
+			__sync_fetch_and_add(&g->overtook, 1);
 		}
 	}
 	__sync_fetch_and_add(&g->straight, 1);

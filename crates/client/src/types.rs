@@ -79,7 +79,7 @@ pub struct Listener {
     /// Of those that were parked, how many went to the server so far.
     #[serde(default)]
     pub released: u64,
-    /// Of these, how many overtook another.
+    /// How many went to the server, released or straight, before one that had come earlier.
     #[serde(default)]
     pub overtook: u64,
     /// Handshakes under way.

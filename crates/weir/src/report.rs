@@ -104,7 +104,7 @@ pub struct ListenerReport {
     /// Of those that were parked, how many went to the server so far.
     #[serde(default)]
     pub released: u64,
-    /// Of these, how many overtook another.
+    /// How many went to the server, released or straight, before one that had come earlier.
     #[serde(default)]
     pub overtook: u64,
     /// Estimated wait in the queue, µs: the longest of the sockets; null while not known.
@@ -294,7 +294,7 @@ impl ListenerReport {
         }
         match (self.queue_way.as_str(), &self.queue_way_because) {
             ("parking", because) => lines.push(format!(
-                "by priority: {} parked, {} released, of these {} overtook another{}",
+                "by priority: {} parked, {} released, {} overtook another{}",
                 self.parked,
                 self.released,
                 self.overtook,

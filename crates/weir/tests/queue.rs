@@ -186,6 +186,7 @@ fn the_server_accepts_the_higher_class_first_and_only_who_was_in_its_queue_alrea
     bed.until_waiting(60);
     // The highest class waits in the server's own queue: nobody comes who is to be before it.
     bed.until_parked(39);
+    bed.until(|listener| listener["overtook"] == 20 && listener["released"] == 0);
     let order: Vec<u8> = clients
         .iter()
         .map(|_| match accepted(&server) {

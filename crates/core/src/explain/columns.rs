@@ -105,7 +105,7 @@ pub(super) static COLUMNS: &[Column] = &[
     column(
         "parked",
         "Connections that wait before the server's own queue at the moment (queue = priority)",
-        "They are a part of queue_length.",
+        "They are a part of queue_length. Those of the highest class go straight to the server's own queue.",
     ),
     column(
         "released",
@@ -114,7 +114,7 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "overtook",
-        "Released connections that overtook another one: what the order by priority has changed",
+        "Connections that went to the server before one that had come earlier: what the order by priority has changed",
         "0 of many: no class of higher priority had to wait behind a lower one.",
     ),
     // Classes.
@@ -146,7 +146,7 @@ pub(super) static COLUMNS: &[Column] = &[
     column(
         "waiting",
         "Connections of the class that wait before a server's own queue; of a proxy: clients that wait for a connection to a backend",
-        "`-`: no listener of the class has queue = priority.",
+        "`-`: no listener of the class has queue = priority. The highest class waits in the server's own queue, where nobody is counted by class, unless it has a queue_limit.",
     ),
     column(
         "controlled_rate",

@@ -318,8 +318,9 @@ impl Queue {
         (0..servers).map(|i| self.table.server(group, i)).collect()
     }
 
-    /// How many connections went straight to the server, ever; wraps.
-    pub fn straight_ever(&self, group: u32) -> u32 {
+    /// How many connections went straight to the server, ever, and how many of them while others were parked;
+    /// both wrap.
+    pub fn straight_ever(&self, group: u32) -> (u32, u32) {
         self.table.straight_ever(group)
     }
 

@@ -235,10 +235,17 @@ impl Table {
         unsafe { addr_of!((*self.group(group)).free_head).read_volatile() }
     }
 
-    /// How many connections went straight to the server, ever; wraps.
-    pub fn straight_ever(&self, group: u32) -> u32 {
-        // SAFETY: an aligned field inside the mapping.
-        unsafe { addr_of!((*self.group(group)).straight).read_volatile() }
+    /// How many connections went straight to the server, ever, and how many of them while others were parked;
+    /// both wrap.
+    pub fn straight_ever(&self, group: u32) -> (u32, u32) {
+        let g = self.group(group);
+        // SAFETY: aligned fields inside the mapping.
+        unsafe {
+            (
+                addr_of!((*g).straight).read_volatile(),
+                addr_of!((*g).overtook).read_volatile(),
+            )
+        }
     }
 
     /// Free slots now.

@@ -45,7 +45,7 @@ pub fn text(listeners: &[ListenerReport], classes: &[ClassReport], log_lost: u64
         ),
         (
             "overtook",
-            "released connections that overtook another one",
+            "connections that went to the server before one that had come earlier",
             |l| l.overtook,
         ),
     ];

@@ -64,7 +64,7 @@ pub struct QueueState {
     pub refused: BTreeMap<String, Counters>,
     /// Connections that went from a parking listener to the server, ever.
     pub released: u64,
-    /// Of these, those that overtook another.
+    /// Connections that went to the server, released or straight, before one that had come earlier.
     pub overtook: u64,
 }
 

@@ -108,7 +108,7 @@ struct Parked {
     /// What the servers' queues held after the last look.
     left: u32,
     /// [`Queue::straight_ever`] at the last look.
-    straight: u32,
+    straight: (u32, u32),
     /// Whether the queues hold as many as they are to hold.
     full: bool,
     /// How many more the shortest of them holds.
@@ -358,7 +358,7 @@ impl Releaser {
             depth: Depth::default(),
             pace: Pace::default(),
             left: 0,
-            straight: 0,
+            straight: (0, 0),
             full: false,
             surplus: 0,
             limit: sockets.iter().map(|s| s.queue_limit).sum(),
@@ -423,8 +423,9 @@ impl Parked {
         let mut servers: Vec<ServerQueue> = queue.servers(group);
         servers.retain(|server| server.listening);
         let waited = !self.order.is_empty();
-        let straight = queue.straight_ever(group);
-        let came = straight.wrapping_sub(std::mem::replace(&mut self.straight, straight));
+        let before = std::mem::replace(&mut self.straight, queue.straight_ever(group));
+        let came = self.straight.0.wrapping_sub(before.0);
+        state.overtook += u64::from(self.straight.1.wrapping_sub(before.1));
         let taken = (self.left + came).saturating_sub(length(&servers));
         self.pace.took(taken, now);
         if waited && let Some(shortest) = servers.iter().map(|s| s.length).min() {
