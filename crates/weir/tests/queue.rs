@@ -4,10 +4,11 @@
 #[allow(dead_code, reason = "the other tests use the rest of it")]
 mod common;
 
+use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use common::{Folder, PATIENCE, in_namespace};
@@ -449,4 +450,83 @@ fn more_of_a_class_than_its_queue_limit_are_reset_and_the_other_classes_are_not(
     let expected = addresses(low.iter().chain(&others));
     let got: Vec<SocketAddr> = expected.iter().map(|_| accepted(&server)).collect();
     assert_eq!(got, expected);
+}
+
+/// A server in a process of its own; killed on drop.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server of the user nobody that may bind port 80, as systemd starts one by `User=`. It listens.
+fn server_of_nobody() -> Server {
+    let python = "import socket, time\n\
+                  server = socket.create_server(('127.0.0.1', 80))\n\
+                  print('on', flush=True)\n\
+                  time.sleep(1000)";
+    let mut server = Server(
+        Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .args([
+                "--inh-caps=+net_bind_service",
+                "--ambient-caps=+net_bind_service",
+            ])
+            .args(["--", "/usr/bin/python3", "-c", python])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let mut line = [0; 3];
+    let mut stdout = server.0.stdout.take().unwrap();
+    stdout.read_exact(&mut line).unwrap();
+    server
+}
+
+/// The capabilities of the packaged unit, as setpriv(1) has them.
+fn capabilities_of_the_unit() -> String {
+    let unit = include_str!("../../../packaging/weir.service");
+    let mut lines = unit.lines();
+    let set = lines.find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let names = set.unwrap().split(' ').map(|name| {
+        let name = name.strip_prefix("CAP_").unwrap();
+        format!(",+{}", name.to_lowercase())
+    });
+    format!("--bounding-set=-all{}", names.collect::<String>())
+}
+
+#[test]
+fn with_the_capabilities_of_the_packaged_unit_it_parks_for_a_server_of_another_user() {
+    if !in_namespace() {
+        return;
+    }
+    let _server = server_of_nobody();
+    let folder = Folder::new("queue-unit");
+    folder.write_config(&CONFIG.replace("*:8080", "*:80"));
+    let run = folder.command(&format!("run --config {}", folder.config().display()));
+    let log = folder.path.join("log");
+    let weir = Command::new("setpriv")
+        .args(["--no-new-privs", "--inh-caps=-all"])
+        .args([&capabilities_of_the_unit(), "--"])
+        .arg(run.get_program())
+        .args(run.get_args())
+        .stderr(File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let bed = Bed { folder, weir };
+    let said_so = |listener: &Value| {
+        listener["queue_way"] == "parking" || listener["queue_way_because"].is_string()
+    };
+    bed.until(said_so);
+    let listener = &bed.folder.status()["listeners"][0];
+    assert_eq!(
+        listener["queue_way"], "parking",
+        "{}",
+        listener["queue_way_because"]
+    );
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(!log.contains("WARN"), "{log}");
 }
