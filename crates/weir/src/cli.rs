@@ -65,7 +65,7 @@ pub enum Command {
     #[command(subcommand)]
     Class(Class),
     /// Take all protection off in this network namespace
-    Detach,
+    Detach(Detach),
     /// Say what this machine can do, mechanism by mechanism, and why not
     Doctor(Doctor),
     /// Explain a counter, a config key or a column of status; without a name, list them all
@@ -229,6 +229,14 @@ pub enum Class {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// `weir detach`.
+#[derive(Debug, Args)]
+pub struct Detach {
+    /// Only what a weir that was killed has left; one that runs stays
+    #[arg(long)]
+    pub left_over: bool,
 }
 
 /// `weir doctor`.

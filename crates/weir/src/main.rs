@@ -53,7 +53,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Check(args) => commands::check::run(args),
         Command::Status(args) => commands::status::run(dir, args),
         Command::Class(args) => commands::class::run(dir, args),
-        Command::Detach => commands::detach::run(dir),
+        Command::Detach(args) => commands::detach::run(dir, args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Explain(args) => commands::explain::run(dir, args),
         Command::Generate(args) => commands::generate::run(args),

@@ -20,6 +20,7 @@ const CASES: &[(&str, &str)] = &[
     ("class-set-nothing", "class set gold"),
     ("class-none", "--runtime-dir none class list"),
     ("class-rate", "class add gold --rate 0"),
+    ("help-detach", "detach --help"),
     ("help-doctor", "doctor --help"),
     ("help-explain", "explain --help"),
     ("no-command", ""),

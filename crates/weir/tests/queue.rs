@@ -530,3 +530,22 @@ fn with_the_capabilities_of_the_packaged_unit_it_parks_for_a_server_of_another_u
     let log = std::fs::read_to_string(log).unwrap();
     assert!(!log.contains("WARN"), "{log}");
 }
+
+#[test]
+fn what_a_killed_weir_has_left_is_taken_off_and_a_weir_that_runs_is_not() {
+    let Some((server, mut bed)) = bed("queue-left-over") else {
+        return;
+    };
+    let clean_up = |bed: &Bed| {
+        let output = bed.folder.weir("detach --left-over");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shared = || socket::getsockopt(&server, socket::sockopt::ReusePort).unwrap();
+    assert!(clean_up(&bed).contains("it stays"));
+    assert!(shared(), "it still parks");
+    bed.weir.kill().unwrap();
+    bed.weir.wait().unwrap();
+    assert!(clean_up(&bed).contains("on 1 listening socket"));
+    assert!(!shared());
+}

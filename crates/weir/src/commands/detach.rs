@@ -2,15 +2,23 @@
 
 use std::path::Path;
 
+use crate::cli::Detach;
 use crate::control::{Answer, Request, ask, namespace, sweep};
 use crate::failure::{Failure, Result};
 use crate::output::print;
 
 /// Runs the command. The guard's BPF links live as long as their process. The program that steers
 /// connections lives as long as the server's socket.
-pub fn run(runtime_dir: &Path) -> Result<()> {
+pub fn run(runtime_dir: &Path, args: &Detach) -> Result<()> {
     let namespace = namespace()?;
-    match ask(runtime_dir, namespace, Request::Detach)? {
+    let request = match args.left_over {
+        true => Request::Status,
+        false => Request::Detach,
+    };
+    match ask(runtime_dir, namespace, request)? {
+        Some(_) if args.left_over => {
+            print("a weir is running in this network namespace; it stays\n")
+        }
         Some(Answer::Detached { pid }) => print(&format!(
             "weir (pid {pid}) has ended; nothing is attached any more\n"
         )),
