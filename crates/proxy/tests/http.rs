@@ -255,6 +255,39 @@ fn a_forward_proxy_answers_what_it_cannot_forward() {
 }
 
 #[test]
+fn what_stands_behind_a_refused_connect_is_never_taken_for_a_request() {
+    let origin = Origin::start();
+    let inner = format!(
+        "GET http://{}/length/5 HTTP/1.1\r\nHost: x\r\n\r\n",
+        origin.address
+    );
+    for (mode, destination, status) in [
+        (Mode::Forward, "127.0.0.1:1", 502),
+        (Mode::Forward, "169.254.169.254:80", 403),
+        (Mode::Reverse, "127.0.0.1:1", 405),
+    ] {
+        let backends = [origin.address];
+        let backends = if mode == Mode::Reverse {
+            &backends[..]
+        } else {
+            &[]
+        };
+        let proxy = Server::start(settings(mode, backends)).unwrap();
+        let mut client = connect(proxy.address());
+        client.send(format!(
+            "CONNECT {destination} HTTP/1.1\r\nHost: x\r\n\r\n{inner}"
+        ));
+        let reply = client.reply(false);
+        assert_eq!(
+            (reply.status(), reply.field("connection")),
+            (status, Some("close"))
+        );
+        assert!(client.at_end(), "{mode:?} {destination}");
+    }
+    assert_eq!(origin.connections(), 0, "nothing of it reaches a server");
+}
+
+#[test]
 fn a_malformed_request_is_answered_and_the_connection_closed() {
     let origin = Origin::start();
     let proxy = reverse(&origin, Engine::Auto);

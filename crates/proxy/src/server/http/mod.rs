@@ -24,8 +24,8 @@ pub use seats::Seats;
 pub use target::Upstreams;
 
 use self::request::Request;
-use crate::http::Method;
 use crate::http::answer::{Answer, Envelope, ProxyError};
+use crate::http::{BodyKind, Method, persists};
 use crate::runtime::TcpStream;
 use crate::server::visitor::Visitor;
 use crate::server::worker::{Guest, Worker};
@@ -152,8 +152,10 @@ fn is_head(request: &Request) -> bool {
 }
 
 /// Whether a request may keep its connection after an answer of the proxy's own: then nothing of its
-/// body may be left.
+/// body may be left. Behind a CONNECT stands what was meant for the tunnel, as clients may send it
+/// without waiting: whoever wrote that did not write requests to this proxy (RFC 9931).
 fn leaves_nothing(worker: &Worker, request: &Request) -> bool {
-    let bodiless = request.facts.body == crate::http::BodyKind::None;
-    bodiless && crate::http::persists(&request.facts, worker.role(), worker.is_draining())
+    let facts = &request.facts;
+    let nothing_follows = facts.body == BodyKind::None && facts.method != Method::Connect;
+    nothing_follows && persists(facts, worker.role(), worker.is_draining())
 }
