@@ -5,6 +5,8 @@ mod common;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use common::{Origin, PATIENCE, connect};
@@ -128,6 +130,37 @@ fn what_is_refused_says_why() {
         reason(&lines[1]).contains("more than one Host"),
         "{lines:?}"
     );
+}
+
+/// Only what reached a server a second time was sent again.
+#[test]
+fn retries_are_what_was_sent_again_and_not_what_failed() {
+    let log = Log::new("retries");
+    let seen = Arc::<AtomicU64>::default();
+    let requests = seen.clone();
+    let origin = Origin::serving(move |connection, request| {
+        requests.fetch_add(1, Ordering::Relaxed);
+        let answers = request.first_line.contains("/good");
+        if answers {
+            connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+        answers
+    });
+    let proxy = log.start(Mode::Reverse, &[origin.address]);
+    let mut client = connect(proxy.address());
+    let mut lines = 0;
+    // On a new connection there is no second try; on one that was kept there is one.
+    for (path, status, sent) in [("/never", 502, 1), ("/good", 200, 1), ("/never", 502, 2)] {
+        seen.store(0, Ordering::Relaxed);
+        assert_eq!(client.get(path).status(), status);
+        assert_eq!(seen.load(Ordering::Relaxed), sent, "{path}");
+        lines += 1;
+        let line = log.wait_for(lines).pop().unwrap();
+        assert_eq!(line["retries"], sent - 1, "{line}");
+    }
+    assert_eq!(common::total(&proxy.totals(), "retries"), 1);
+    drop(client);
+    end(proxy);
 }
 
 #[test]

@@ -122,6 +122,7 @@ async fn forward(
     let mut last = io::Error::from(ErrorKind::NotFound);
     let mut own = client.take_link().filter(|link| link.stream.is_quiet());
     let mut same_again: Option<Lease> = None;
+    let mut was_sent = false;
     loop {
         worker.handle.set_deadline(worker.settings.connect_timeout);
         let link = match (own.take(), same_again.take()) {
@@ -147,12 +148,14 @@ async fn forward(
             }
             None => return fail(worker, client, request, unreachable(&last).into()).await,
         };
+        if std::mem::replace(&mut was_sent, true) {
+            worker.counters.retries.add(1);
+            client.note(|entry| entry.retries.update(|retries| retries + 1));
+        }
         let reused = link.reused;
         match attempt(worker, client, request, link).await {
             Ok(after) => return after,
             Err((error, lease)) => {
-                worker.counters.retries.add(1);
-                client.note(|entry| entry.retries.update(|retries| retries + 1));
                 last = error;
                 // Servers close idle connections; that says nothing of the server.
                 same_again = reused.then_some(lease);
