@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Connection, Origin, chunked, connect, connect_narrow, settings, total, wait_until};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use weir_core::proxy::{Engine, Mode, Proxy};
 use weir_proxy::Server;
 
@@ -199,6 +199,113 @@ fn a_server_that_takes_no_connection_in_time_is_a_504() {
     });
     assert_eq!(connect(proxy.address()).get("/").status(), 504);
     expect_nobody_left(&proxy);
+}
+
+/// `Proxy-Status` of the reply to one request, and its status.
+fn verdict(proxy: &Server) -> (u16, String) {
+    let mut client = connect(proxy.address());
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+    let mut reply = client.reply(false);
+    while reply.status() < 200 {
+        reply = client.reply(false);
+    }
+    let why = reply.field("proxy-status").unwrap_or_default().to_owned();
+    (reply.status(), why)
+}
+
+#[test]
+fn interim_replies_give_the_final_one_its_time_anew() {
+    let idle = Duration::from_millis(600);
+    let origin = Origin::serving(move |connection, _| {
+        // Longer than the idle time in all.
+        for _ in 0..10 {
+            connection.send("HTTP/1.1 102 Processing\r\n\r\n");
+            thread::sleep(idle / 6);
+        }
+        connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        true
+    });
+    let proxy = proxy(origin.address, |proxy| proxy.idle_timeout = idle);
+    let mut client = connect(proxy.address());
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+    for _ in 0..10 {
+        assert_eq!(client.reply(false).status(), 102);
+    }
+    assert_eq!(client.reply(false).status(), 200);
+}
+
+#[test]
+fn a_server_that_only_sends_interim_replies_is_ended() {
+    let origin = Origin::serving(|connection, _| {
+        while connection
+            .try_send("HTTP/1.1 103 Early Hints\r\n\r\n")
+            .is_ok()
+        {}
+        false
+    });
+    let proxy = proxy(origin.address, |proxy| {
+        proxy.idle_timeout = Duration::from_millis(300);
+    });
+    let (status, why) = verdict(&proxy);
+    assert_eq!(status, 504);
+    assert!(why.contains("http_response_timeout"), "{why}");
+    expect_nobody_left(&proxy);
+}
+
+#[test]
+fn a_504_says_whether_the_server_said_nothing_or_not_enough() {
+    for (said, why) in [
+        ("", "connection_read_timeout"),
+        (
+            "HTTP/1.1 103 Early Hints\r\n\r\n",
+            "connection_read_timeout",
+        ),
+        ("HTTP/1.1 200 OK\r\nX: y", "http_response_timeout"),
+    ] {
+        let origin = Origin::serving(move |connection, _| {
+            connection.send(said);
+            true
+        });
+        let proxy = proxy(origin.address, |proxy| {
+            proxy.idle_timeout = Duration::from_millis(100);
+        });
+        let (status, told) = verdict(&proxy);
+        assert_eq!(status, 504, "{said:?}");
+        assert!(told.contains(why), "{said:?}: {told}");
+    }
+}
+
+#[test]
+fn a_head_that_breaks_off_is_a_reply_that_broke_off_and_is_not_asked_for_again() {
+    for said in [
+        "HTTP/1.1 200 OK\r\nX: y",
+        "HTTP/1.1 20",
+        "HTTP/1.1 103 Early Hints\r\n\r\n",
+    ] {
+        for reset in [false, true] {
+            let origin = Origin::serving(move |connection, request| {
+                if request.first_line.contains("/good") {
+                    connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+                    return true;
+                }
+                connection.send(said);
+                if reset {
+                    // The proxy has read it by then.
+                    thread::sleep(Duration::from_millis(50));
+                    let socket = SockRef::from(connection.0.get_ref());
+                    socket.set_linger(Some(Duration::ZERO)).unwrap();
+                }
+                false
+            });
+            let proxy = proxy(origin.address, |_| {});
+            // On a kept connection, where a reply that did not begin is asked for again.
+            assert_eq!(connect(proxy.address()).get("/good").status(), 200);
+            let (status, why) = verdict(&proxy);
+            assert_eq!(status, 502, "{said:?} {reset}");
+            assert!(why.contains("http_response_incomplete"), "{said:?}: {why}");
+            assert_eq!(origin.connections(), 1, "{said:?}");
+        }
+    }
 }
 
 /// What a server says that is no reply, or none that may pass.

@@ -30,6 +30,7 @@ reasons! {
         HttpRequestError, 400, "http_request_error", "the request is malformed";
         HttpRequestDenied, 403, "http_request_denied", "the request is not allowed";
         HttpProtocolError, 502, "http_protocol_error", "the server's reply is malformed";
+        HttpResponseTimeout, 504, "http_response_timeout", "the head of the server's reply was not whole in time";
         HttpResponseIncomplete, 502, "http_response_incomplete", "the server's reply broke off";
         HttpUpgradeFailed, 502, "http_upgrade_failed", "the server did not take the upgrade";
         ProxyInternalError, 500, "proxy_internal_error", "the proxy failed";

@@ -418,6 +418,7 @@ async fn broken(
         Failure::Upload(_) | Failure::Client(_) => return After::Close,
         Failure::Unanswered(error) => unreachable(&error).into(),
         Failure::Late => ProxyError::ConnectionReadTimeout.into(),
+        Failure::Slow => ProxyError::HttpResponseTimeout.into(),
         Failure::Malformed(refusal) | Failure::Broken(Stopped::Malformed(refusal)) => {
             Answer::to_refused_reply(refusal)
         }

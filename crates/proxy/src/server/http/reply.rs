@@ -21,6 +21,9 @@ use crate::transfer::Broken;
 
 /// A reply of this size is large: its body is cheaper spliced than received.
 const LARGE_BYTES: u64 = 24 * 1024;
+/// So many interim replies (1xx) each give the final one `idle_timeout` anew. A server that says each
+/// second that it is still working has a quarter of an hour and more; one that never stops is ended.
+const MOST_INTERIM: u32 = 1000;
 /// Most heads are shorter.
 const HEAD_BYTES: usize = 2 * 1024;
 
@@ -29,15 +32,17 @@ const HEAD_BYTES: usize = 2 * 1024;
 pub enum Failure {
     /// The server closed or broke the connection before it said anything.
     Unanswered(io::Error),
-    /// The server said nothing, or not all of its head, in time.
+    /// The server said nothing in time.
     Late,
+    /// The server began its reply, and the head was not whole in time.
+    Slow,
     /// The reply's head is malformed.
     Malformed(Refusal),
     /// The client is gone, or takes nothing any more.
     Client(io::Error),
     /// The request's body stopped on its way.
     Upload(Stopped),
-    /// The reply broke off after its head was sent to the client.
+    /// The reply broke off, in its head or after that was sent to the client.
     Broken(Stopped),
 }
 
@@ -47,6 +52,7 @@ impl Failure {
         match self {
             Failure::Unanswered(_) => "connection_terminated",
             Failure::Late => "connection_read_timeout",
+            Failure::Slow => "http_response_timeout",
             Failure::Malformed(_) => "http_protocol_error",
             Failure::Client(_) => "client_gone",
             Failure::Upload(_) => "http_request_incomplete",
@@ -57,7 +63,7 @@ impl Failure {
     /// Nothing came, or went, for too long.
     pub fn is_timeout(&self) -> bool {
         match self {
-            Failure::Late => true,
+            Failure::Late | Failure::Slow => true,
             Failure::Client(error) => error.kind() == ErrorKind::TimedOut,
             Failure::Upload(Stopped::Broken(broken)) | Failure::Broken(Stopped::Broken(broken)) => {
                 broken.error().kind() == ErrorKind::TimedOut
@@ -95,17 +101,26 @@ pub async fn deliver(
     progress: &Progress,
 ) -> Result<Reply, Failure> {
     let mut head = worker.scratch.lend();
+    let mut interim = 0;
     let (facts, delivery) = loop {
         head.clear();
-        let (facts, delivery) =
-            read_head(worker, request, server, inbox, client, progress, &mut head).await?;
+        let read = read_head(worker, request, server, inbox, client, progress, &mut head).await;
+        let (facts, delivery) = read.map_err(|failure| after_interim(failure, interim))?;
         if !facts.is_interim() {
             break (facts, delivery);
         }
+        interim += 1;
+        let restart_idle_time = || {
+            if interim <= MOST_INTERIM {
+                worker.handle.set_deadline(worker.settings.idle_timeout);
+            }
+        };
         if request.facts.version == Version::Http11 {
+            restart_idle_time();
             let sent = client.send_all(&head, false).await;
             sent.map_err(Failure::Client)?;
         }
+        restart_idle_time();
     };
     if let Some(seat) = &worker.cache {
         if !request.facts.method.is_safe() {
@@ -152,6 +167,15 @@ impl From<Stopped> for Failure {
     }
 }
 
+/// What a failure is once so many interim replies have come: the server has begun to answer.
+fn after_interim(failure: Failure, interim: u32) -> Failure {
+    match failure {
+        Failure::Unanswered(_) if interim > 0 => Failure::Broken(Stopped::Incomplete),
+        Failure::Late if interim > MOST_INTERIM => Failure::Slow,
+        failure => failure,
+    }
+}
+
 /// Waits for a head, and writes the one that goes to the client.
 async fn read_head(
     worker: &Worker,
@@ -188,13 +212,20 @@ async fn read_head(
         };
         match received {
             Ok(1..) => {}
-            Err(error) if error.kind() == ErrorKind::TimedOut => return Err(Failure::Late),
-            Err(error) => return Err(Failure::Unanswered(error)),
-            Ok(0) if inbox.is_empty() => {
-                return Err(Failure::Unanswered(ErrorKind::UnexpectedEof.into()));
-            }
-            Ok(0) => return Err(Failure::Malformed(Refusal::StatusLine)),
+            Ok(0) => return Err(unfinished(inbox, ErrorKind::UnexpectedEof.into())),
+            Err(error) => return Err(unfinished(inbox, error)),
         }
+    }
+}
+
+/// Why there is no head, or not all of it.
+fn unfinished(inbox: &Inbox, error: io::Error) -> Failure {
+    let is_late = error.kind() == ErrorKind::TimedOut;
+    match (inbox.is_empty(), is_late) {
+        (true, true) => Failure::Late,
+        (false, true) => Failure::Slow,
+        (true, false) => Failure::Unanswered(error),
+        (false, false) => Failure::Broken(Stopped::Incomplete),
     }
 }
 
