@@ -8,8 +8,9 @@
 
 use super::Refusal;
 use super::field::{Known, TOKEN, is_value_byte};
+use super::framing::LENGTH_LIMIT;
 
-/// The most digits that fit 64 bits.
+/// Zeros in front are digits too. With one more a sum of 64 bits would wrap.
 const MAX_SIZE_DIGITS: u8 = 16;
 /// Bytes of extensions on one chunk. Nobody needs them; megabytes of them were attacks.
 const MAX_EXTENSION_BYTES: u16 = 256;
@@ -218,7 +219,10 @@ impl ChunkScanner {
             return Err(Refusal::ChunkSize);
         }
         self.remaining = self.remaining << 4 | u64::from(digit);
-        Ok(State::Size)
+        match self.remaining < LENGTH_LIMIT {
+            true => Ok(State::Size),
+            false => Err(Refusal::ChunkSize),
+        }
     }
 
     fn after_size(&mut self, byte: u8) -> Result<State, Refusal> {

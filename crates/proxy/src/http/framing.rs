@@ -15,6 +15,10 @@ pub enum BodyKind {
     Tunnel,
 }
 
+/// A body or a chunk is shorter. From 2^63 on a peer with signed lengths reads a negative number, from
+/// 2^53 on one whose numbers are doubles (JavaScript) another one, and where both add to it sums overflow.
+pub(super) const LENGTH_LIMIT: u64 = 1 << 53;
+
 /// The protocol version that a peer named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {

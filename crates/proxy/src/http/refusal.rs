@@ -31,7 +31,7 @@ reasons! {
         Loop, 508, "loop", "the request passed through this proxy too often";
 
         // Framing (RFC 9112 Sections 6 and 7).
-        Length, 400, "length", "Content-Length is not one decimal number below 2^64";
+        Length, 400, "length", "Content-Length is not one decimal number below 2^53";
         LengthTwice, 400, "length-twice", "there is more than one Content-Length";
         LengthAndCoding, 400, "length-and-coding", "there are both Content-Length and Transfer-Encoding";
         Coding, 501, "coding", "Transfer-Encoding names a coding other than `chunked`";
@@ -40,7 +40,7 @@ reasons! {
         CodingVersion, 400, "coding-version", "Transfer-Encoding in HTTP/1.0";
         BodyNotAllowed, 400, "body-not-allowed", "CONNECT and TRACE have no body";
         Nominated, 400, "nominated", "Connection names a field that is not only for this connection, or too many";
-        ChunkSize, 400, "chunk-size", "a chunk size is not 1 to 16 hexadecimal digits";
+        ChunkSize, 400, "chunk-size", "a chunk size is not 1 to 16 hexadecimal digits, below 2^53";
         ChunkExtension, 400, "chunk-extension", "a chunk extension is malformed or too long";
         ChunkEnd, 400, "chunk-end", "chunk data is not followed by CRLF";
         Trailer, 400, "trailer", "a trailer field is malformed, or names a field that is not allowed there";

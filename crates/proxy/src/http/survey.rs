@@ -2,7 +2,7 @@
 
 use super::Refusal;
 use super::field::{self, FieldSet, Known};
-use super::framing::{BodyKind, Method, ReplyFacts, RequestFacts, Version};
+use super::framing::{BodyKind, LENGTH_LIMIT, Method, ReplyFacts, RequestFacts, Version};
 use super::head::{ReplyHead, RequestHead};
 use super::lines::Lines;
 use super::target::{Authority, Target};
@@ -148,7 +148,8 @@ impl Survey {
     }
 
     fn read_length(&mut self, index: usize, value: &[u8]) -> Result<(), Refusal> {
-        let length = field::decimal(value).ok_or(Refusal::Length)?;
+        let length = field::decimal(value).filter(|&length| length < LENGTH_LIMIT);
+        let length = length.ok_or(Refusal::Length)?;
         self.framing.insert(index);
         if value.len() > 1 && value[0] == b'0' {
             self.dropped.insert(index);
