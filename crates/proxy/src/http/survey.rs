@@ -409,7 +409,7 @@ impl Options {
             }
         }
         match self.count > MAX_OPTIONS {
-            true => Err(Refusal::Nominated),
+            true => Err(Refusal::TooManyOptions),
             false => Ok(()),
         }
     }
