@@ -174,6 +174,33 @@ fn an_upgrade_becomes_a_tunnel() {
 }
 
 #[test]
+fn an_upgrade_to_what_was_not_offered_is_no_tunnel() {
+    for (offer, taken, status) in [
+        ("websocket", "Upgrade: WebSocket\r\n", 101),
+        ("echo, websocket/13", "Upgrade: websocket/13\r\n", 101),
+        ("websocket", "Upgrade: foo\r\n", 502),
+        ("websocket", "Upgrade: websocket, foo\r\n", 502),
+        ("websocket", "Upgrade:\r\n", 502),
+        ("websocket", "", 502),
+    ] {
+        let origin = Origin::serving(move |connection, _| {
+            connection.send(format!(
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n{taken}\r\n"
+            ));
+            connection.at_end();
+            false
+        });
+        let proxy = reverse(&origin, Engine::Auto);
+        let mut client = connect(proxy.address());
+        client.send(format!(
+            "GET / HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: {offer}\r\n\r\n"
+        ));
+        let head = client.head().unwrap();
+        assert_eq!(head.status(), status, "{offer} {taken}");
+    }
+}
+
+#[test]
 fn a_forward_proxy_goes_where_the_client_says() {
     let origins = [Origin::start(), Origin::start()];
     let proxy = Server::start(settings(Mode::Forward, &[])).unwrap();

@@ -32,7 +32,7 @@ pub fn start_line(head: &[u8]) -> &[u8] {
 }
 
 /// The lines after the first, up to the empty one.
-pub fn fields(head: &[u8]) -> impl Iterator<Item = Field<'_>> {
+pub fn fields(head: &[u8]) -> impl Iterator<Item = Field<'_>> + Clone {
     let after = |from: &[u8]| memchr::memchr(b'\n', from).map_or(from.len(), |at| at + 1);
     let mut rest = &head[after(head)..];
     std::iter::from_fn(move || {
@@ -48,7 +48,7 @@ pub fn fields(head: &[u8]) -> impl Iterator<Item = Field<'_>> {
 }
 
 /// The values of all lines with this name, in order.
-pub fn values<'a>(head: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+pub fn values<'a>(head: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> + Clone {
     fields(head)
         .filter(move |field| field.is(name))
         .map(|field| field.value)

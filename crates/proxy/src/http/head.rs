@@ -12,7 +12,7 @@ use httparse::{Header, Status};
 
 use super::Refusal;
 use super::diagnosis;
-use super::field::FieldSet;
+use super::field::{self, FieldSet};
 use super::framing::{ReplyFacts, RequestFacts, Version};
 use super::lines::Lines;
 use super::survey::{Side, Survey};
@@ -109,6 +109,26 @@ impl RequestHead<'_> {
 }
 
 impl ReplyHead<'_> {
+    /// Whether 101 goes over to what the request offered (RFC 9110 Section 7.8), given the values of
+    /// its `Upgrade`.
+    ///
+    /// # Errors
+    /// [`Refusal::SwitchOther`]: who listens in the tunnel may take the client's bytes for something else.
+    pub fn switches_to<'o>(
+        &self,
+        offered: impl Iterator<Item = &'o [u8]> + Clone,
+    ) -> Result<(), Refusal> {
+        let is_offered = |protocol: &[u8]| {
+            let mut offers = offered.clone().flat_map(field::members);
+            offers.any(|offer| offer.eq_ignore_ascii_case(protocol))
+        };
+        let mut taken = self.values("upgrade").flat_map(field::members).peekable();
+        match taken.peek().is_some() && taken.all(is_offered) {
+            true => Ok(()),
+            false => Err(Refusal::SwitchOther),
+        }
+    }
+
     /// The values of all lines with this name, in order.
     pub fn values<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s [u8]> {
         self.lines.values(name)

@@ -51,6 +51,8 @@ reasons! {
         Expectation, 417, "expectation", "Expect is not `100-continue`";
         Status, 502, "status", "the status is below 100";
         Switch, 502, "switch", "101 to a request that did not ask for an upgrade";
+        SwitchUnnamed, 502, "switch-unnamed", "101 without Upgrade";
+        SwitchOther, 502, "switch-other", "101 to a protocol that was not offered";
     }
 }
 

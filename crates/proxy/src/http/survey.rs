@@ -353,8 +353,11 @@ impl Survey {
         request: &RequestFacts,
     ) -> Result<BodyKind, Refusal> {
         match (status, request.method) {
-            (101, _) if request.upgrade => return Ok(BodyKind::Tunnel),
-            (101, _) => return Err(Refusal::Switch),
+            (101, _) if !request.upgrade => return Err(Refusal::Switch),
+            (101, _) if self.upgrade_lines == FieldSet::default() => {
+                return Err(Refusal::SwitchUnnamed);
+            }
+            (101, _) => return Ok(BodyKind::Tunnel),
             (200..300, Method::Connect) => return Ok(BodyKind::Tunnel),
             (100..200 | 204, _) => return Ok(BodyKind::None),
             _ => {}

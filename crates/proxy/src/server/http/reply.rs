@@ -10,10 +10,9 @@ use super::cached::{self, Taken};
 use super::exchange::{Answered, Progress};
 use super::request::Request;
 use super::scratch::Head;
+use crate::cache::fields;
 use crate::http::rewrite::{self, ReplyEdit};
-use crate::http::{
-    BodyKind, Delivery, FieldSlots, Refusal, ReplyFacts, RequestFacts, Version, read_reply,
-};
+use crate::http::{BodyKind, Delivery, FieldSlots, Refusal, ReplyFacts, Version, read_reply};
 use crate::runtime::TcpStream;
 use crate::server::inbox::Inbox;
 use crate::server::worker::Worker;
@@ -191,7 +190,7 @@ async fn read_head(
     loop {
         if !inbox.is_empty() {
             let closing = worker.is_draining() || !progress.uploaded.get();
-            let read = rewrite_head(worker, &request.facts, inbox, seen, closing, out);
+            let read = rewrite_head(worker, request, inbox, seen, closing, out);
             if let Some(read) = read.map_err(Failure::Malformed)? {
                 return Ok(read);
             }
@@ -242,7 +241,7 @@ fn first_receive(worker: &Worker, request: &Request) -> usize {
 /// Not a future: the slots are 4 KiB.
 fn rewrite_head(
     worker: &Worker,
-    request: &RequestFacts,
+    request: &Request,
     inbox: &mut Inbox,
     seen: usize,
     closing: bool,
@@ -250,17 +249,21 @@ fn rewrite_head(
 ) -> Result<Option<(ReplyFacts, Delivery)>, Refusal> {
     let mut slots = FieldSlots::new();
     let limits = &worker.limits;
-    let Some(head) = read_reply(inbox.bytes(), seen, request, limits, &mut slots)? else {
+    let asked = &request.facts;
+    let Some(head) = read_reply(inbox.bytes(), seen, asked, limits, &mut slots)? else {
         return Ok(None);
     };
     let facts = head.facts;
-    let delivery = Delivery::of(request, &facts, worker.role(), closing);
+    if facts.status == 101 {
+        head.switches_to(fields::values(&request.head, "upgrade"))?;
+    }
+    let delivery = Delivery::of(asked, &facts, worker.role(), closing);
     let date = worker.date();
     let edit = ReplyEdit {
         via: NAME,
         date: Some(&date),
         delivery,
-        client: request.version,
+        client: asked.version,
     };
     rewrite::reply(&head, &edit, out);
     inbox.consume(facts.len);
