@@ -50,6 +50,7 @@ reasons! {
         // Conversation (RFC 9110 Sections 7.8, 10.1.1 and 15).
         Expectation, 417, "expectation", "Expect is not `100-continue`";
         Status, 502, "status", "the status is below 100";
+        TooManyInterim, 502, "too-many-interim", "there are more than 1000 interim replies";
         Switch, 502, "switch", "101 to a request that did not ask for an upgrade";
         SwitchUnnamed, 502, "switch-unnamed", "101 without Upgrade";
         SwitchOther, 502, "switch-other", "101 to a protocol that was not offered";

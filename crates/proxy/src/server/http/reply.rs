@@ -20,8 +20,9 @@ use crate::transfer::Broken;
 
 /// A reply of this size is large: its body is cheaper spliced than received.
 const LARGE_BYTES: u64 = 24 * 1024;
-/// So many interim replies (1xx) each give the final one `idle_timeout` anew. A server that says each
-/// second that it is still working has a quarter of an hour and more; one that never stops is ended.
+/// Interim replies (1xx) to one request. A server that says each second that it is still working has a
+/// quarter of an hour and more. One that never stops is ended: waiting would not do it, as there is
+/// always something to read.
 const MOST_INTERIM: u32 = 1000;
 /// Most heads are shorter.
 const HEAD_BYTES: usize = 2 * 1024;
@@ -104,16 +105,15 @@ pub async fn deliver(
     let (facts, delivery) = loop {
         head.clear();
         let read = read_head(worker, request, server, inbox, client, progress, &mut head).await;
-        let (facts, delivery) = read.map_err(|failure| after_interim(failure, interim))?;
+        let (facts, delivery) = read.map_err(|failure| after_interim(failure, interim > 0))?;
         if !facts.is_interim() {
             break (facts, delivery);
         }
         interim += 1;
-        let restart_idle_time = || {
-            if interim <= MOST_INTERIM {
-                worker.handle.set_deadline(worker.settings.idle_timeout);
-            }
-        };
+        if interim > MOST_INTERIM {
+            return Err(Failure::Malformed(Refusal::TooManyInterim));
+        }
+        let restart_idle_time = || worker.handle.set_deadline(worker.settings.idle_timeout);
         if request.facts.version == Version::Http11 {
             restart_idle_time();
             let sent = client.send_all(&head, false).await;
@@ -166,11 +166,10 @@ impl From<Stopped> for Failure {
     }
 }
 
-/// What a failure is once so many interim replies have come: the server has begun to answer.
-fn after_interim(failure: Failure, interim: u32) -> Failure {
+/// What a failure is that may come after interim replies: with them the server has begun to answer.
+fn after_interim(failure: Failure, has_begun: bool) -> Failure {
     match failure {
-        Failure::Unanswered(_) if interim > 0 => Failure::Broken(Stopped::Incomplete),
-        Failure::Late if interim > MOST_INTERIM => Failure::Slow,
+        Failure::Unanswered(_) if has_begun => Failure::Broken(Stopped::Incomplete),
         failure => failure,
     }
 }
