@@ -104,7 +104,7 @@ fn serve<F: Future<Output = ()> + 'static>(
     let own = handle.clone();
     handle.spawn(async move {
         while listener
-            .accept(|client, _| own.spawn(work(client)))
+            .accept(|| Some(()), |(), client, _| own.spawn(work(client)))
             .await
             .is_ok()
         {}

@@ -12,6 +12,7 @@ pub mod metrics;
 pub mod proxy_protocol;
 pub mod runtime;
 mod server;
+mod shortage;
 mod sys;
 pub mod transfer;
 mod upstream;

@@ -29,6 +29,7 @@ counters! {
     ListenerCounters {
         clients_accepted: "connections of clients accepted",
         clients_refused: "connections of clients that may not come, or come without their PROXY header",
+        accepts_failed: "attempts to accept a connection that failed for want of descriptors or memory; it waits on",
         clients_closed: "connections of clients closed",
         requests: "HTTP requests whose head was read",
         tunnels: "tunnels opened: CONNECT, Upgrade, and every connection of mode tcp",

@@ -9,6 +9,7 @@ mod control;
 mod controller;
 mod daemon;
 mod describe;
+mod descriptors;
 mod diagnosis;
 mod environment;
 mod exec;

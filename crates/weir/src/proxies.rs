@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use weir_core::proxy::Proxy;
 use weir_proxy::{Bell, Heritage, Server, Sockets, Surroundings, Totals};
 
+use crate::descriptors::raise_limit;
 use crate::failure::{Failure, Result};
 use crate::report::ProxyReport;
 
@@ -158,6 +159,22 @@ impl Proxies {
     /// The proxies that accept.
     pub fn running(&self) -> &[Server] {
         &self.running
+    }
+
+    /// Says it if the process may not have the descriptors that `max_clients` of all proxies can come to: two for each
+    /// client, its own and that of its server.
+    pub fn check_descriptors(&self) {
+        let limit = raise_limit();
+        let most = |server: &Server| u64::from(server.settings().max_clients);
+        let clients: u64 = self.running.iter().map(most).sum();
+        let needed = clients * 2;
+        if limit < needed {
+            tracing::warn!(
+                "{clients} clients (max_clients) with a server each need {needed} descriptors, this process has {limit} at \
+                 most; then clients wait or get 503\n\
+                 hint: raise LimitNOFILE= of the service or ulimit -Hn, or lower max_clients"
+            );
+        }
     }
 
     /// Rings when [`tend`](Self::tend) has something to do.

@@ -472,3 +472,32 @@ fn after_a_kill_status_and_reload_pass_the_dead_process_over() {
     let proxy = bed.start("--take-over");
     assert_eq!(ask(&mut proxy.connect()).unwrap(), b'a');
 }
+
+#[test]
+fn the_limit_of_descriptors_is_raised_and_one_that_is_too_low_is_said() {
+    let bed = Bed::new("descriptors");
+    for (clients, said) in [(100, false), (300, true)] {
+        bed.configure(echo(b'a'), &format!("max_clients = {clients}"));
+        let weir = bed.command("proxy --config weir.toml");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "ulimit -Sn 64; ulimit -Hn 512; exec \"$@\"", "sh"])
+            .arg(weir.get_program())
+            .args(weir.get_args())
+            .current_dir(&*bed.path)
+            .stderr(Stdio::piped());
+        let mut proxy = Bed::started(command);
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", proxy.child.id()));
+        let limits = limits.unwrap();
+        let files = limits
+            .lines()
+            .find(|line| line.starts_with("Max open files"));
+        let files: Vec<&str> = files.unwrap().split_whitespace().collect();
+        assert_eq!(files[3..5], ["512", "512"]);
+        proxy.signal(Signal::SIGTERM);
+        let mut stderr = String::new();
+        let mut pipe = proxy.child.stderr.take().unwrap();
+        pipe.read_to_string(&mut stderr).unwrap();
+        assert_eq!(stderr.contains("need 600 descriptors"), said, "{stderr}");
+    }
+}

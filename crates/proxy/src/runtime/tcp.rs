@@ -555,8 +555,8 @@ impl TcpListener {
         }
     }
 
-    /// Waits for connections and hands each to `serve` with its peer's address, most of the time
-    /// one.
+    /// Waits for connections, asks `admit` for a place for each and hands it to `serve` with its peer's address, most
+    /// of the time one. False: there was no place for the next one, if there is a next one.
     ///
     /// As long as one is all that waits, no second one is asked for: that would cost a call that
     /// says no. Each time that there was one, twice as many are asked for.
@@ -564,20 +564,45 @@ impl TcpListener {
     /// # Errors
     /// accept4(2) fails for want of descriptors or memory: it may be called again, later. Errors of
     /// single connections are passed over.
-    pub async fn accept(&self, mut serve: impl FnMut(TcpStream, SocketAddr)) -> io::Result<()> {
+    pub async fn accept<P>(
+        &self,
+        admit: impl FnMut() -> Option<P>,
+        serve: impl FnMut(P, TcpStream, SocketAddr),
+    ) -> io::Result<bool> {
         let (fd, source) = (&self.fd, &self.source);
         let ready = self
             .handle
             .ready(fd, source, Trigger::Level, Direction::Read, || false);
         ready.await?;
         self.source.clear(Direction::Read);
+        self.accept_now(admit, serve)
+    }
+
+    /// As [`accept`](Self::accept), without waiting.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_now<P>(
+        &self,
+        mut admit: impl FnMut() -> Option<P>,
+        mut serve: impl FnMut(P, TcpStream, SocketAddr),
+    ) -> io::Result<bool> {
         let batch = self.batch.get();
-        let accepted = self.accept_up_to(batch, &mut serve)?;
-        self.batch.set(match accepted == batch {
-            true => (batch * 2).min(ACCEPT_BATCH),
-            false => 1,
+        let stopped = self.accept_up_to(batch, &mut admit, &mut serve)?;
+        self.batch.set(match stopped {
+            Stopped::Batch => (batch * 2).min(ACCEPT_BATCH),
+            Stopped::Empty => 1,
+            // With one, each place that becomes free would cost a look at epoll.
+            Stopped::Full => batch.max(2),
         });
-        Ok(())
+        Ok(stopped != Stopped::Full)
+    }
+
+    /// Lets events tell nothing of it until it accepts again: one that is readable all the time and not accepted
+    /// from would keep the loop turning.
+    pub fn rest(&self) {
+        self.handle.unregister(&self.fd, &self.source);
+        self.source.clear(Direction::Read);
     }
 
     /// Lets nobody begin to connect any more: SYNs are refused as if nobody listened. Who has begun may
@@ -610,24 +635,30 @@ impl TcpListener {
     /// # Errors
     /// As [`accept`](Self::accept).
     pub fn accept_all(&self, mut serve: impl FnMut(TcpStream, SocketAddr)) -> io::Result<()> {
-        while self.accept_up_to(ACCEPT_BATCH, &mut serve)? == ACCEPT_BATCH {}
+        let mut admit = || Some(());
+        let mut serve = |(), stream, peer| serve(stream, peer);
+        while self.accept_up_to(ACCEPT_BATCH, &mut admit, &mut serve)? == Stopped::Batch {}
         Ok(())
     }
 
-    fn accept_up_to(
+    fn accept_up_to<P>(
         &self,
         batch: usize,
-        serve: &mut impl FnMut(TcpStream, SocketAddr),
-    ) -> io::Result<usize> {
+        admit: &mut impl FnMut() -> Option<P>,
+        serve: &mut impl FnMut(P, TcpStream, SocketAddr),
+    ) -> io::Result<Stopped> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        for accepted in 0..batch {
+        for _ in 0..batch {
+            let Some(place) = admit() else {
+                return Ok(Stopped::Full);
+            };
             match rustix::net::acceptfrom_with(&self.fd, flags) {
                 Ok((fd, peer)) => {
                     if let Some(Ok(peer)) = peer.map(SocketAddr::try_from) {
-                        serve(TcpStream::new(fd, self.handle.clone()), peer);
+                        serve(place, TcpStream::new(fd, self.handle.clone()), peer);
                     }
                 }
-                Err(Errno::AGAIN) => return Ok(accepted),
+                Err(Errno::AGAIN) => return Ok(Stopped::Empty),
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     return Err(error.into());
                 }
@@ -635,8 +666,19 @@ impl TcpListener {
                 Err(_) => {}
             }
         }
-        Ok(batch)
+        Ok(Stopped::Batch)
     }
+}
+
+/// Why no more were accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stopped {
+    /// As many were as were asked for.
+    Batch,
+    /// Nobody waits.
+    Empty,
+    /// There is no place.
+    Full,
 }
 
 impl Drop for TcpListener {

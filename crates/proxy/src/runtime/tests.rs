@@ -32,7 +32,7 @@ async fn pair(handle: &Handle) -> (TcpStream, TcpStream) {
         .unwrap();
     let accepted = Cell::new(None);
     listener
-        .accept(|stream, _| accepted.set(Some(stream)))
+        .accept(|| Some(()), |(), stream, _| accepted.set(Some(stream)))
         .await
         .unwrap();
     (connected, accepted.take().unwrap())
@@ -146,7 +146,8 @@ fn a_burst_of_connections_is_accepted_whole() {
             .collect();
         let mut accepted = 0;
         while accepted < clients.len() {
-            listener.accept(|_, _| accepted += 1).await.unwrap();
+            let serve = |(), _, _| accepted += 1;
+            listener.accept(|| Some(()), serve).await.unwrap();
         }
     });
 }

@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use weir_core::proxy::{Proxy, Verdict};
 
+use super::crowd::Crowd;
 use crate::cache::Cache;
 use crate::upstream::BackendState;
 
-/// What a proxy leaves to the one that takes its place: what it has kept and what it has found out. It
-/// goes on using both until it ends.
+/// What a proxy leaves to the one that takes its place: what it has kept, what it has found out, and the count of its
+/// clients. It goes on using all of it until it ends.
 pub struct Heritage {
     pub(super) settings: Arc<Proxy>,
     pub(super) cache: Option<Arc<Cache>>,
     pub(super) health: Vec<(SocketAddr, BackendState)>,
+    pub(super) crowd: Arc<Crowd>,
 }
 
 impl fmt::Debug for Heritage {

@@ -1,6 +1,7 @@
 //! A running proxy: its threads, each with its own listening socket and event loop.
 
 mod bell;
+mod crowd;
 mod date;
 mod heritage;
 mod http;
@@ -37,6 +38,7 @@ use crate::metrics::{
 use crate::runtime::Sender;
 use crate::upstream::{self, Checks, Gate, HealthBoard, Question};
 use bell::AtEnd;
+use crowd::Crowd;
 use thread::{Falls, StateCell, Thread};
 use totals::sum;
 use worker::Order;
@@ -104,6 +106,8 @@ struct Shared {
     health: Option<Arc<HealthBoard>>,
     /// Of engine sockmap.
     redirector: Option<Arc<dyn Redirector>>,
+    /// All clients, those of earlier settings too.
+    crowd: Arc<Crowd>,
 }
 
 /// The counters of one thread.
@@ -243,6 +247,7 @@ impl Server {
             of.unwrap_or_default()
         });
         let verdicts: Vec<Verdict> = verdicts.collect();
+        let crowd = heritage.as_ref().map(|heritage| heritage.crowd.clone());
         let gate = Gate::new(&settings, sockets.len(), health.clone());
         let shared = Shared {
             classes: Arc::new(class::Rules::compile(&settings.classes, |_| None)),
@@ -253,6 +258,7 @@ impl Server {
             cache,
             gate,
             redirector,
+            crowd: crowd.unwrap_or_default(),
         };
         let mut server = Server {
             shared,
@@ -315,8 +321,6 @@ impl Server {
             cause,
         };
         let listener = sockets.of_thread(index).map_err(failed)?;
-        let most_clients = self.shared.settings.max_clients;
-        let share = most_clients.div_ceil(sockets.len() as u32) as usize;
         let (started, starting) = mpsc::sync_channel(1);
         let (shared, own) = (self.shared.clone(), counters.clone());
         ended.store(false, Ordering::Release);
@@ -328,7 +332,7 @@ impl Server {
             .name(format!("weir-proxy-{index}"))
             .spawn(move || {
                 let _at_end = at_end;
-                worker::run(index, shared, own, listener, share, &started)
+                worker::run(index, shared, own, listener, &started)
             })
             .map_err(failed)?;
         match starting.recv() {
@@ -367,6 +371,7 @@ impl Server {
         Heritage {
             health: backends.filter_map(verdict).collect(),
             cache: self.shared.cache.clone(),
+            crowd: self.shared.crowd.clone(),
             settings,
         }
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use weir_core::class;
 use weir_core::proxy::{Mode, Proxy};
 
+use super::crowd::Entrance;
 use super::date::DateCache;
 use super::http::{self, Forecast, Scratch, Seats, Upstreams};
 use super::thread::{StateCell, ThreadState};
@@ -25,6 +26,7 @@ use crate::metrics::ListenerCounters;
 use crate::runtime::{
     Clock, Handle, Mailbox, Runtime, Sender, TaskId, TcpListener, TcpStream, first, mailbox,
 };
+use crate::shortage;
 use crate::transfer::{Lanes, Redirect, Rules, Tunnelled};
 use crate::upstream::{
     Backend, Backends, Door, HealthBoard, Names, Notice, Origins, Resolved, Ties,
@@ -86,7 +88,8 @@ pub struct Worker {
     pub journal: Option<Journal>,
     /// Connections of clients that are open.
     clients: Cell<usize>,
-    most_clients: usize,
+    /// Where clients come in.
+    entrance: Entrance,
     draining: Cell<bool>,
     /// Clients that ask nothing are not waited for.
     ends_idle: Cell<bool>,
@@ -100,7 +103,6 @@ pub fn run(
     shared: Shared,
     counters: Counters,
     listener: OwnedFd,
-    most_clients: usize,
     started: &SyncSender<Sender<Order>>,
 ) -> io::Result<()> {
     counters.reset_gauges();
@@ -129,6 +131,8 @@ pub fn run(
         }
         None => (None, None),
     };
+    let (bell, called) = self::mailbox::<()>(&handle)?;
+    let entrance = Entrance::new(shared.crowd, shared.settings.max_clients as usize, bell);
     let listener = TcpListener::new(listener, &handle);
     let lane = shared
         .redirector
@@ -172,11 +176,11 @@ pub fn run(
             state: counters.state,
             journal: log.and_then(|log| log.journal()),
             clients: Cell::new(0),
-            most_clients,
+            entrance,
             draining: Cell::new(false),
             ends_idle: Cell::new(false),
         });
-        worker.spawn_chores(answered, rung, noticed);
+        worker.spawn_chores(called, answered, rung, noticed);
         worker.state.set(ThreadState::Accepting);
         let mut order = worker.accept_until_told(&listener, &mailbox).await?;
         worker.draining.set(true);
@@ -233,7 +237,9 @@ impl Worker {
                 Ok(Some(order)) => return Ok(obey(order)),
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!("cannot accept connections: {error}");
+                    shortage::warn("accept connections", &error);
+                    self.counters.accepts_failed.add(1);
+                    listener.rest();
                     self.handle.set_deadline(OUT_OF_DESCRIPTORS);
                     match orders.receive().await {
                         Ok(order) => return Ok(obey(order)),
@@ -245,20 +251,17 @@ impl Worker {
     }
 
     async fn accept(self: &Rc<Self>, listener: &TcpListener) -> io::Result<Option<Order>> {
-        self.room_for_a_client().await?;
-        let serve = |client, peer| self.serve(client, peer);
-        listener.accept(serve).await?;
-        Ok(None)
-    }
-
-    async fn room_for_a_client(&self) -> io::Result<()> {
-        let room = || (self.clients.get() < self.most_clients).then_some(());
-        if room().is_none() {
+        let admit = || Place::take(self);
+        let serve = |place, client, peer| self.serve(place, client, peer);
+        let mut admitted = listener.accept(admit, serve).await?;
+        while !admitted {
+            listener.rest();
             self.state.set(ThreadState::Full);
-            self.handle.wait_for(room).await?;
+            self.entrance.wait(&self.handle).await?;
             self.state.set(ThreadState::Accepting);
+            admitted = listener.accept_now(admit, serve)?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Takes everybody in before the socket goes for whom the connection stands already: those in the
@@ -271,7 +274,8 @@ impl Worker {
         orders: &Mailbox<Order>,
         time: Duration,
     ) -> Option<Order> {
-        let serve = |client, peer| self.serve(client, peer);
+        let serve = |client, peer| self.serve(Place::take_even_if_full(self), client, peer);
+        listener.rest();
         let failed = |error| tracing::warn!("cannot accept the last connections: {error}");
         let until = self.handle.now() + time.min(HANDSHAKE_TIME).as_millis() as Clock;
         if let Err(error) = listener.shut() {
@@ -294,8 +298,8 @@ impl Worker {
         self.handle.wake_all();
     }
 
-    fn serve(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
-        let guest = Guest::new(self);
+    fn serve(self: &Rc<Self>, place: Place, stream: TcpStream, peer: SocketAddr) {
+        let guest = Guest::new(place);
         // Tasks of their own: a tunnel's is smaller than that of a client who speaks HTTP.
         match self.settings.mode {
             Mode::Tcp => self.handle.spawn(tcp::serve(guest, stream, peer)),
@@ -326,14 +330,22 @@ impl Worker {
         }
     }
 
-    /// Work beside the clients: names that were looked up, places that other threads give, connections
-    /// that nobody uses.
+    /// Work beside the clients: places that others leave, names that were looked up, connections that other threads
+    /// give, and those that nobody uses.
     fn spawn_chores(
         self: &Rc<Self>,
+        called: Mailbox<()>,
         answered: Option<Mailbox<Resolved>>,
         rung: Option<Mailbox<TaskId>>,
         noticed: Option<Mailbox<Notice>>,
     ) {
+        let worker = self.clone();
+        self.handle.spawn(async move {
+            // It ends only with epoll, and so does the thread.
+            while let Ok(()) = called.receive().await {
+                worker.handle.wake(worker.main);
+            }
+        });
         if let Some(noticed) = noticed {
             let worker = self.clone();
             self.handle.spawn(async move {
@@ -444,30 +456,52 @@ impl Worker {
     }
 }
 
+/// A place among the `max_clients`, for one client.
+struct Place(Rc<Worker>);
+
+impl Place {
+    fn take(worker: &Rc<Worker>) -> Option<Place> {
+        worker.entrance.try_enter().then(|| Place(worker.clone()))
+    }
+
+    fn take_even_if_full(worker: &Rc<Worker>) -> Place {
+        worker.entrance.enter();
+        Place(worker.clone())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.0.entrance.leave() {
+            self.0.handle.wake(self.0.main);
+        }
+    }
+}
+
 /// A client that is counted as long as its task lives.
-pub struct Guest(Rc<Worker>);
+pub struct Guest(Place);
 
 impl Guest {
     /// Who serves it.
     pub fn worker(&self) -> &Rc<Worker> {
-        &self.0
+        &self.0.0
     }
 
-    fn new(worker: &Rc<Worker>) -> Guest {
+    fn new(place: Place) -> Guest {
+        let worker = &place.0;
         worker.clients.set(worker.clients.get() + 1);
         worker.counters.clients_accepted.add(1);
-        Guest(worker.clone())
+        Guest(place)
     }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        let worker = &self.0;
+        let worker = self.worker();
         worker.counters.clients_closed.add(1);
         let clients = worker.clients.get();
         worker.clients.set(clients - 1);
-        let awaited = clients == worker.most_clients || (worker.draining.get() && clients == 1);
-        if awaited {
+        if worker.draining.get() && clients == 1 {
             worker.handle.wake(worker.main);
         }
     }

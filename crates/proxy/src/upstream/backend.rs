@@ -14,6 +14,7 @@ use super::link::{Lease, Link};
 use super::source::Sources;
 use crate::metrics::{BackendCounters, BackendGauges};
 use crate::runtime::{Clock, Handle, TcpStream};
+use crate::shortage;
 
 /// How long a backend that refused a connection is passed over, if others are there.
 const PASSED_OVER: Clock = 1000;
@@ -152,8 +153,10 @@ impl Backend {
             }
             Err(error) => {
                 self.counters.connects_failed.add(1);
-                // That this machine has no port left says nothing of the server.
-                if error.kind() != ErrorKind::AddrNotAvailable {
+                // That this machine has no port or no descriptor left says nothing of the server.
+                if shortage::is_behind(error) {
+                    shortage::warn("connect to a server", error);
+                } else if error.kind() != ErrorKind::AddrNotAvailable {
                     self.note(Some(handle.now()));
                 }
             }

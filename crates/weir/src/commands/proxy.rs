@@ -12,6 +12,7 @@ use crate::cli;
 use crate::commands::check;
 use crate::daemon::{Signals, notify};
 use crate::describe::count;
+use crate::descriptors::raise_limit;
 use crate::failure::{Code, Failure, Result};
 use crate::output::{print, warn};
 use crate::proxies::{Metrics, Post, Proxies, Service, no_proxy_in, take_over};
@@ -21,6 +22,8 @@ use crate::table::{Align, indent, table};
 pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
     let config = args.config.as_deref().map(absolute).transpose()?;
     let proxies = proxies(args, config.as_deref())?;
+    // A client is one descriptor or two, and the usual soft limit is 1024.
+    raise_limit();
     // Before the threads, which inherit what is blocked.
     let signals = Signals::take()?;
     let (predecessors, inherited) = match args.take_over {
@@ -33,6 +36,7 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
         false => None,
     };
     let proxies = Proxies::start(proxies, inherited)?;
+    proxies.check_descriptors();
     let post = Post::open(runtime_dir);
     let took_over = !predecessors.is_empty();
     for predecessor in predecessors {

@@ -161,6 +161,7 @@ impl Service {
         }
         let proxies = config.proxies.len();
         self.proxies.swap(config.proxies)?;
+        self.proxies.check_descriptors();
         let warnings = config.warnings.iter().map(ToString::to_string).collect();
         tracing::info!("{} in force", count(proxies, "proxy"));
         Ok(Answer::Reloaded {

@@ -14,7 +14,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use weir_core::listener::Listener;
 use weir_core::verdict::Counters;
 #[cfg(doc)]
@@ -22,6 +21,7 @@ use weir_core::verdict::Verdict;
 use weir_kernel::Event;
 use weir_kernel::queue::QueueMaps;
 
+use crate::descriptors::raise_limit;
 use crate::failure::{Failure, Result};
 
 /// A listener whose queue is to be prioritized.
@@ -200,19 +200,10 @@ impl QueueState {
     }
 }
 
-/// Each parked connection is a descriptor of this process, and the usual soft limit is 1024.
-fn raise_descriptor_limit() {
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        tracing::warn!("cannot raise the limit of {soft} descriptors: {error}");
-    }
-}
-
 impl Running {
     fn start(maps: QueueMaps) -> Result<Running> {
-        raise_descriptor_limit();
+        // Each parked connection is a descriptor of this process.
+        raise_limit();
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = EventFd::from_flags(flags)
             .map_err(|errno| Failure::io("make an eventfd", errno.into()))?;

@@ -15,6 +15,7 @@ use crate::runtime::{TcpStream, first};
 use crate::server::inbox::{Inbox, Peer};
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
+use crate::shortage;
 use crate::transfer::{Broken, Moved, tunnel};
 use crate::upstream::{Backend, Lease, Link};
 use weir_core::proxy::SendProxy;
@@ -81,7 +82,7 @@ async fn connect(
         .await
     {
         Ok(link) => link,
-        Err(error) => return fail(worker, client, request, unreachable(&error).into()).await,
+        Err(error) => return fail(worker, client, request, unreachable(&error)).await,
     };
     client.note(|entry| {
         entry.backend.set(Some(link.lease.backend().address));
@@ -146,7 +147,7 @@ async fn forward(
                 last = error;
                 continue;
             }
-            None => return fail(worker, client, request, unreachable(&last).into()).await,
+            None => return fail(worker, client, request, unreachable(&last)).await,
         };
         if std::mem::replace(&mut was_sent, true) {
             worker.counters.retries.add(1);
@@ -416,7 +417,7 @@ async fn broken(
         Failure::Upload(Stopped::Malformed(refusal)) => Answer::to_refused_request(refusal),
         Failure::Upload(_) if failure.is_timeout() => Answer::to_late_request(),
         Failure::Upload(_) | Failure::Client(_) => return After::Close,
-        Failure::Unanswered(error) => unreachable(&error).into(),
+        Failure::Unanswered(error) => unreachable(&error),
         Failure::Late => ProxyError::ConnectionReadTimeout.into(),
         Failure::Slow => ProxyError::HttpResponseTimeout.into(),
         Failure::Malformed(refusal) | Failure::Broken(Stopped::Malformed(refusal)) => {
@@ -427,9 +428,19 @@ async fn broken(
     fail(worker, client, request, answer).await
 }
 
+/// As long as the process is out of them: no server is to blame.
+const NO_DESCRIPTOR: Answer<'static> = Answer {
+    status: 503,
+    error: ProxyError::ConnectionLimitReached,
+    details: "the proxy has no descriptor or memory left for a connection",
+};
+
 /// Why there is no connection to a server.
-fn unreachable(error: &io::Error) -> ProxyError {
-    match error.kind() {
+fn unreachable(error: &io::Error) -> Answer<'static> {
+    if shortage::is_behind(error) {
+        return NO_DESCRIPTOR;
+    }
+    let error = match error.kind() {
         ErrorKind::ConnectionRefused => ProxyError::ConnectionRefused,
         ErrorKind::TimedOut => ProxyError::ConnectionTimeout,
         // No local port is left (see `source`), or no place (see `max_connections`).
@@ -448,5 +459,6 @@ fn unreachable(error: &io::Error) -> ProxyError {
             ProxyError::ConnectionTerminated
         }
         _ => ProxyError::DestinationUnavailable,
-    }
+    };
+    error.into()
 }

@@ -1,0 +1,191 @@
+//! A proxy that has as many clients as it may, or no descriptor for another: the others wait, and their waiting costs
+//! nothing. The tests watch the process's CPU time and limits, so one runs at a time.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Connection, Origin, PATIENCE, settings, total, wait_until};
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
+use nix::sys::time::TimeValLike;
+use socket2::{Domain, Socket, Type};
+use weir_core::proxy::{Mode, Proxy};
+use weir_proxy::Server;
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A server that sends back what it gets.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            thread::spawn(move || {
+                let mut writer = stream.unwrap();
+                let _ = std::io::copy(&mut writer.try_clone().unwrap(), &mut writer);
+            });
+        }
+    });
+    address
+}
+
+fn tcp(change: impl FnOnce(&mut Proxy)) -> Server {
+    let mut settings = settings(Mode::Tcp, &[echo()]);
+    change(&mut settings);
+    Server::start(settings).unwrap()
+}
+
+fn clients(proxy: &Server) -> u64 {
+    let totals = proxy.totals();
+    total(&totals, "clients_accepted") - total(&totals, "clients_closed")
+}
+
+fn connect(proxy: &Server) -> TcpStream {
+    let stream = TcpStream::connect(proxy.address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn is_served(stream: &mut TcpStream) -> bool {
+    stream.write_all(b"x").is_ok() && stream.read_exact(&mut [0]).is_ok()
+}
+
+fn cpu_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
+    let time = usage.user_time() + usage.system_time();
+    Duration::from_micros(time.num_microseconds() as u64)
+}
+
+/// A loop that turns without rest takes all the CPU that it gets, half a core at least; one that rests next to none.
+fn expect_rest() {
+    let (start, before) = (Instant::now(), cpu_time());
+    thread::sleep(Duration::from_millis(400));
+    let (time, used) = (start.elapsed(), cpu_time() - before);
+    assert!(used < time / 10, "{used:?} of CPU in {time:?}");
+}
+
+#[test]
+fn who_waits_for_a_place_costs_no_cpu_and_gets_the_next_one() {
+    let _alone = alone();
+    for threads in [1, 2] {
+        let proxy = tcp(|proxy| (proxy.threads, proxy.max_clients) = (threads, 2));
+        let mut inside: Vec<TcpStream> = (0..2).map(|_| connect(&proxy)).collect();
+        assert!(inside.iter_mut().all(is_served));
+        let mut waiting: Vec<TcpStream> = (0..8).map(|_| connect(&proxy)).collect();
+        expect_rest();
+        assert_eq!(clients(&proxy), 2);
+        drop(inside);
+        // A place that becomes free is for the first of either queue.
+        let until = Instant::now() + PATIENCE;
+        while let Some(mut one) = waiting.pop() {
+            assert!(Instant::now() < until, "{} wait", waiting.len());
+            one.write_all(b"x").unwrap();
+            one.set_read_timeout(Some(Duration::from_millis(20)))
+                .unwrap();
+            if one.read(&mut [0]).is_err() {
+                waiting.insert(0, one);
+            }
+        }
+    }
+}
+
+#[test]
+fn max_clients_is_exact_over_threads_and_nobody_who_waits_is_forgotten() {
+    const MOST: usize = 3;
+    let _alone = alone();
+    let proxy = tcp(|proxy| (proxy.threads, proxy.max_clients) = (4, MOST as u32));
+    let served = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                for _ in 0..40 {
+                    let mut client = connect(&proxy);
+                    assert!(is_served(&mut client), "forgotten");
+                    assert!(served.fetch_add(1, Ordering::SeqCst) < MOST);
+                    assert!(is_served(&mut client));
+                    served.fetch_sub(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    wait_until("all are gone", || clients(&proxy) == 0);
+    assert_eq!(total(&proxy.totals(), "clients_accepted"), 16 * 40);
+}
+
+/// Lets the process open so many descriptors more, until this is dropped.
+struct Descriptors(u64, u64);
+
+impl Descriptors {
+    fn left(count: u64) -> Descriptors {
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        let next = TcpListener::bind("127.0.0.1:0").unwrap().as_raw_fd() as u64;
+        setrlimit(Resource::RLIMIT_NOFILE, next + count, hard).unwrap();
+        Descriptors(soft, hard)
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        setrlimit(Resource::RLIMIT_NOFILE, self.0, self.1).unwrap();
+    }
+}
+
+/// Clients whose descriptors are there before the others run out.
+fn unconnected(count: usize) -> Vec<Socket> {
+    let new = |_| Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    (0..count).map(new).collect()
+}
+
+#[test]
+fn who_waits_for_a_descriptor_costs_no_cpu_and_is_served_when_there_are_some() {
+    let _alone = alone();
+    // It accepts nobody itself: the kernel does.
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut settings = settings(Mode::Tcp, &[server.local_addr().unwrap()]);
+    settings.connect_timeout = PATIENCE;
+    let proxy = Server::start(settings).unwrap();
+    let sockets = unconnected(6);
+    // One client and its server.
+    let few = Descriptors::left(2);
+    for socket in &sockets {
+        socket.connect(&proxy.address().into()).unwrap();
+    }
+    wait_until("it tries in vain", || {
+        total(&proxy.totals(), "accepts_failed") > 1
+    });
+    expect_rest();
+    assert_eq!(clients(&proxy), 1);
+    drop(few);
+    wait_until("all are served", || clients(&proxy) == 6);
+}
+
+#[test]
+fn a_request_without_a_descriptor_for_its_server_is_told_so_and_the_server_is_not_blamed() {
+    let _alone = alone();
+    let origin = Origin::start();
+    let proxy = Server::start(settings(Mode::Reverse, &[origin.address])).unwrap();
+    let socket = unconnected(1).remove(0);
+    // For the client alone.
+    let few = Descriptors::left(1);
+    socket.connect(&proxy.address().into()).unwrap();
+    let mut client = Connection::new(socket.into());
+    let refused = client.get("/length/5");
+    assert_eq!(refused.status(), 503);
+    let why = refused.field("proxy-status").unwrap();
+    assert!(
+        why.contains("connection_limit_reached") && why.contains("no descriptor"),
+        "{why}"
+    );
+    drop(few);
+    assert_eq!(client.get("/length/5").status(), 200);
+}
