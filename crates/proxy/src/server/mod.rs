@@ -36,7 +36,7 @@ use crate::metrics::{
     BackendCounters, BackendGauges, HealthCounters, ListenerCounters, QueueCounters,
 };
 use crate::runtime::Sender;
-use crate::upstream::{self, Checks, Gate, HealthBoard, Question};
+use crate::upstream::{Checks, Gate, HealthBoard, Resolver};
 use bell::AtEnd;
 use crowd::Crowd;
 use thread::{Falls, StateCell, Thread};
@@ -97,7 +97,7 @@ struct Shared {
     /// If requests are to be logged.
     log: Option<Arc<AccessLog>>,
     /// Of mode forward.
-    resolver: Option<mpsc::Sender<Question>>,
+    resolver: Option<Resolver>,
     /// If replies are kept.
     cache: Option<Arc<Cache>>,
     /// Where connections to backends are limited.
@@ -222,13 +222,7 @@ impl Server {
                 sockets
             }
         };
-        let resolver = match settings.mode {
-            Mode::Forward => Some(upstream::start_resolver().map_err(|cause| Error::System {
-                what: "start the thread that looks names up",
-                cause,
-            })?),
-            Mode::Reverse | Mode::Tcp => None,
-        };
+        let resolver = (settings.mode == Mode::Forward).then(Resolver::default);
         let heritage = surroundings.heritage;
         let inherited = heritage
             .as_ref()

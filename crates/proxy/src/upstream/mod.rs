@@ -11,6 +11,7 @@ mod origins;
 mod places;
 mod queue;
 mod race;
+mod resolver;
 mod source;
 
 pub use backend::{Backend, Ties};
@@ -19,6 +20,7 @@ pub use checks::{Checks, Question as CheckQuestion};
 pub use door::{Door, Gate, Notice};
 pub use health::{BackendState, HealthBoard};
 pub use link::{Lease, Link};
-pub use names::{Names, Question, Resolved, start_resolver};
+pub use names::{Names, is_name_timeout};
 pub use origins::Origins;
 pub use race::race;
+pub use resolver::{Resolved, Resolver};

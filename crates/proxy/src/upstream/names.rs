@@ -1,68 +1,73 @@
-//! Names of servers that clients of a forward proxy ask for, looked up on a thread of their own:
-//! getaddrinfo(3) blocks.
+//! Names of servers that clients of a forward proxy ask for: what one thread knows of them, and who waits for an answer.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::mpsc;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::resolver::{Question, Resolved, Resolver};
 use crate::runtime::{Clock, Handle, Mailbox, Sender, TaskId};
 
 /// How long an answer is used: getaddrinfo(3) does not tell the records' own time to live.
 const ANSWER_KEPT: Clock = 30_000;
-/// How long a failure is.
+/// How long a failure is, at least: one that took longer is used for as long as it took, up to [`ANSWER_KEPT`].
 const FAILURE_KEPT: Clock = 2_000;
-/// Names remembered by one thread.
+/// Names remembered by one thread, beside those that are being looked up.
 const NAMES_KEPT: usize = 4096;
 
-/// A question to the resolver's thread.
-pub struct Question {
-    name: String,
-    asker: Sender<Resolved>,
-}
+/// No answer came in time.
+#[derive(Debug, thiserror::Error)]
+#[error("the name was not resolved in time")]
+struct Unresolved;
 
-/// The resolver's answer.
-pub struct Resolved {
-    name: String,
-    addresses: io::Result<Vec<IpAddr>>,
-}
-
-/// Starts the thread that looks names up; it ends when nobody can ask any more.
-///
-/// # Errors
-/// The kernel gives no thread.
-pub fn start_resolver() -> io::Result<mpsc::Sender<Question>> {
-    let (questions, asked) = mpsc::channel::<Question>();
-    let resolve = move || {
-        for Question { name, asker } in asked {
-            let found = (name.as_str(), 0).to_socket_addrs();
-            let addresses = found.map(|found| found.map(|address| address.ip()).collect());
-            asker.send(Resolved { name, addresses });
-        }
-    };
-    std::thread::Builder::new()
-        .name("weir-resolver".to_owned())
-        .spawn(resolve)?;
-    Ok(questions)
+/// Whether it was the name that took too long, and not a server.
+pub fn is_name_timeout(error: &io::Error) -> bool {
+    error
+        .get_ref()
+        .is_some_and(|inner| inner.is::<Unresolved>())
 }
 
 /// The names that one thread knows.
 pub struct Names {
     known: RefCell<HashMap<String, Name>>,
-    resolver: mpsc::Sender<Question>,
+    resolver: Resolver,
     answers: Sender<Resolved>,
 }
 
 enum Name {
-    Asked(Vec<TaskId>),
+    Asked(Asked),
     Found(Vec<IpAddr>, Clock),
     Failed(String, Clock),
 }
 
+/// A question that has no answer yet.
+struct Asked {
+    waiting: Vec<TaskId>,
+    askers: Arc<AtomicUsize>,
+}
+
+/// One who waits for an answer; gone when this is dropped.
+struct Asker(Arc<AtomicUsize>);
+
+impl Asker {
+    fn of(asked: &mut Asked, task: TaskId) -> Asker {
+        asked.waiting.push(task);
+        asked.askers.fetch_add(1, Ordering::Relaxed);
+        Asker(asked.askers.clone())
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Names {
     /// No names yet. Answers come to the mailbox behind `answers`: see [`learn`](Self::learn).
-    pub fn new(resolver: mpsc::Sender<Question>, answers: Sender<Resolved>) -> Names {
+    pub fn new(resolver: Resolver, answers: Sender<Resolved>) -> Names {
         Names {
             known: RefCell::default(),
             resolver,
@@ -70,53 +75,74 @@ impl Names {
         }
     }
 
-    /// The addresses of a host with this port.
+    /// The addresses of a host with this port, for this client.
     ///
     /// # Errors
-    /// The name has none, or cannot be looked up; `TimedOut` after the task's deadline.
+    /// The name has none, or cannot be looked up; after the task's deadline `TimedOut`, of which
+    /// [`is_name_timeout`] knows.
     pub async fn resolve(
         &self,
         handle: &Handle,
+        client: IpAddr,
         host: &str,
         port: u16,
     ) -> io::Result<Vec<SocketAddr>> {
         if let Ok(ip) = host.parse() {
             return Ok(vec![SocketAddr::new(ip, port)]);
         }
-        let ips = handle.wait_for(|| self.ask(handle, host)).await??;
+        let mut asker = None;
+        let answered = handle
+            .wait_for(|| self.ask(handle.running(), handle.now(), client, host, &mut asker))
+            .await;
+        let ips = answered.map_err(|_| io::Error::new(ErrorKind::TimedOut, Unresolved))??;
         Ok(ips
             .into_iter()
             .map(|ip| SocketAddr::new(ip, port))
             .collect())
     }
 
-    /// What is known of a name; if nothing, the running task is woken when it is.
-    fn ask(&self, handle: &Handle, host: &str) -> Option<io::Result<Vec<IpAddr>>> {
+    /// What is known of a name; if nothing, the task is woken when it is, as long as it keeps `asker`.
+    fn ask(
+        &self,
+        task: TaskId,
+        now: Clock,
+        client: IpAddr,
+        host: &str,
+        asker: &mut Option<Asker>,
+    ) -> Option<io::Result<Vec<IpAddr>>> {
         let mut known = self.known.borrow_mut();
         match known.get_mut(host) {
-            Some(Name::Found(ips, until)) if *until > handle.now() => Some(Ok(ips.clone())),
-            Some(Name::Failed(why, until)) if *until > handle.now() => {
-                Some(Err(io::Error::other(why.clone())))
+            Some(Name::Found(ips, until)) if *until > now => return Some(Ok(ips.clone())),
+            Some(Name::Failed(why, until)) if *until > now => {
+                return Some(Err(io::Error::other(why.clone())));
             }
-            Some(Name::Asked(waiting)) => {
-                waiting.push(handle.running());
-                None
-            }
-            _ => {
-                if known.len() >= NAMES_KEPT {
-                    known.retain(|_, name| matches!(name, Name::Asked(_)));
+            Some(Name::Asked(asked)) => {
+                let waits = |asker: &Asker| Arc::ptr_eq(&asker.0, &asked.askers);
+                if !asker.as_ref().is_some_and(waits) {
+                    *asker = Some(Asker::of(asked, task));
                 }
-                known.insert(host.to_owned(), Name::Asked(vec![handle.running()]));
-                let question = Question {
-                    name: host.to_owned(),
-                    asker: self.answers.clone(),
-                };
-                match self.resolver.send(question) {
-                    Ok(()) => None,
-                    Err(_) => Some(Err(io::Error::other("the resolver has ended"))),
-                }
+                return None;
             }
+            _ => {}
         }
+        if known.len() >= NAMES_KEPT {
+            known.retain(|_, name| matches!(name, Name::Asked(_)));
+        }
+        let mut asked = Asked {
+            waiting: Vec::new(),
+            askers: Arc::default(),
+        };
+        *asker = Some(Asker::of(&mut asked, task));
+        let question = Question {
+            name: host.to_owned(),
+            askers: asked.askers.clone(),
+            asker: self.answers.clone(),
+        };
+        if let Err(error) = self.resolver.ask(client, question) {
+            return Some(Err(error));
+        }
+        known.insert(host.to_owned(), Name::Asked(asked));
+        None
     }
 
     /// Takes answers in, for ever.
@@ -125,16 +151,127 @@ impl Names {
     /// epoll fails.
     pub async fn learn(&self, handle: &Handle, answers: &Mailbox<Resolved>) -> io::Result<()> {
         loop {
-            let Resolved { name, addresses } = answers.receive().await?;
+            let answer = answers.receive().await?;
             let now = handle.now();
-            let answer = match addresses {
-                Ok(ips) => Name::Found(ips, now + ANSWER_KEPT),
-                Err(error) => Name::Failed(error.to_string(), now + FAILURE_KEPT),
+            let asked = {
+                let mut known = self.known.borrow_mut();
+                match answer.addresses {
+                    Some(Ok(ips)) => known.insert(answer.name, Name::Found(ips, now + ANSWER_KEPT)),
+                    Some(Err(error)) => {
+                        let kept =
+                            (answer.took.as_millis() as Clock).clamp(FAILURE_KEPT, ANSWER_KEPT);
+                        known.insert(answer.name, Name::Failed(error.to_string(), now + kept))
+                    }
+                    // Who has come meanwhile asks again.
+                    None => known.remove(&answer.name),
+                }
             };
-            let asked = self.known.borrow_mut().insert(name, answer);
-            if let Some(Name::Asked(waiting)) = asked {
-                waiting.into_iter().for_each(|task| handle.wake(task));
+            if let Some(Name::Asked(asked)) = asked {
+                asked.waiting.into_iter().for_each(|task| handle.wake(task));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::sync::Mutex;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::runtime::{Runtime, mailbox};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn client(number: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, number])
+    }
+
+    /// Runs `main` with names whose resolver does not answer for those that begin with `slow` until the sender is
+    /// dropped or has sent something for each; says which names were looked up.
+    fn run(main: impl AsyncFnOnce(Handle, Rc<Names>, mpsc::Sender<()>) + 'static) -> Vec<String> {
+        let (go, gone) = mpsc::channel::<()>();
+        let gone = Mutex::new(gone);
+        let looked_up = Arc::<Mutex<Vec<String>>>::default();
+        let list = looked_up.clone();
+        let resolver = Resolver::asking(move |name| {
+            list.lock().unwrap().push(name.to_owned());
+            if name.starts_with("slow") {
+                let _ = gone.lock().unwrap().recv();
+            }
+            Ok(vec![client(9)])
+        });
+        let runtime = Runtime::new().unwrap();
+        let handle = runtime.handle().clone();
+        let (answers, answered) = mailbox(&handle).unwrap();
+        let names = Rc::new(Names::new(resolver, answers));
+        let (learner, loop_of) = (names.clone(), handle.clone());
+        handle.spawn(async move {
+            let _ = learner.learn(&loop_of, &answered).await;
+        });
+        runtime
+            .run(async move { main(handle, names, go).await })
+            .unwrap();
+        let looked_up = looked_up.lock().unwrap();
+        looked_up.clone()
+    }
+
+    async fn resolve(
+        names: &Names,
+        handle: &Handle,
+        number: u8,
+        name: &str,
+        patience: Duration,
+    ) -> io::Result<()> {
+        handle.set_deadline(patience);
+        let found = names.resolve(handle, client(number), name, 80).await;
+        found.map(|addresses| assert_eq!(addresses, [SocketAddr::new(client(9), 80)]))
+    }
+
+    #[test]
+    fn a_client_whose_names_are_slow_holds_no_other_client_up() {
+        run(async |handle, names, _go| {
+            for number in 0..100 {
+                let (names, handle) = (names.clone(), handle.clone());
+                let own = handle.clone();
+                handle.spawn(async move {
+                    let _ = resolve(&names, &own, 1, &format!("slow{number}"), PATIENCE).await;
+                });
+            }
+            // They have asked.
+            handle.yield_now().await;
+            handle.yield_now().await;
+            resolve(&names, &handle, 2, "fast", PATIENCE).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_name_that_takes_too_long_is_told_from_a_server_that_does() {
+        run(async |handle, names, _go| {
+            let late = resolve(&names, &handle, 1, "slow", Duration::from_millis(20)).await;
+            let late = late.unwrap_err();
+            assert!(late.kind() == ErrorKind::TimedOut && is_name_timeout(&late));
+            assert!(!is_name_timeout(&ErrorKind::TimedOut.into()));
+        });
+    }
+
+    #[test]
+    fn names_for_which_nobody_waits_any_more_are_not_looked_up() {
+        let looked_up = run(async |handle, names, go| {
+            for number in 0..100 {
+                let (names, own) = (names.clone(), handle.clone());
+                handle.spawn(async move {
+                    let short = Duration::from_millis(10);
+                    let _ = resolve(&names, &own, 1, &format!("slow{number}"), short).await;
+                });
+            }
+            handle.sleep(Duration::from_millis(50)).await;
+            drop(go);
+            // It waits behind all of them.
+            resolve(&names, &handle, 1, "last", PATIENCE).await.unwrap();
+        });
+        assert_eq!(looked_up.len(), 9, "{looked_up:?}");
     }
 }

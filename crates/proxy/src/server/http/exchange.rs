@@ -17,7 +17,7 @@ use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
 use crate::shortage;
 use crate::transfer::{Broken, Moved, tunnel};
-use crate::upstream::{Backend, Lease, Link};
+use crate::upstream::{Backend, Lease, Link, is_name_timeout};
 use weir_core::proxy::SendProxy;
 
 /// Gets the client its reply.
@@ -442,6 +442,7 @@ fn unreachable(error: &io::Error) -> Answer<'static> {
     }
     let error = match error.kind() {
         ErrorKind::ConnectionRefused => ProxyError::ConnectionRefused,
+        ErrorKind::TimedOut if is_name_timeout(error) => ProxyError::DnsTimeout,
         ErrorKind::TimedOut => ProxyError::ConnectionTimeout,
         // No local port is left (see `source`), or no place (see `max_connections`).
         ErrorKind::AddrNotAvailable | ErrorKind::QuotaExceeded => {

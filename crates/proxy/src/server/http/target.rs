@@ -160,7 +160,9 @@ impl Upstreams {
         client: IpAddr,
     ) -> io::Result<Vec<Rc<Backend>>> {
         let names = self.names.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        let found = names.resolve(handle, &origin.host, origin.port).await?;
+        let found = names
+            .resolve(handle, client, &origin.host, origin.port)
+            .await?;
         if found.is_empty() {
             return Err(io::ErrorKind::NotFound.into());
         }

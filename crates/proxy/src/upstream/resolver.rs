@@ -1,0 +1,283 @@
+//! Threads that look names up: getaddrinfo(3) blocks, for as long as a name server says nothing (resolver(5): 5 s, twice,
+//! for each server). So there are several, started when they are needed, and no client has them all: its further
+//! names wait, while those of others go ahead.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::runtime::Sender;
+
+/// Names that are looked up at once.
+const THREADS: usize = 64;
+/// Of these, those of one client.
+const SHARE: usize = 8;
+/// Names that wait at most, of all clients.
+const WAITING: usize = 1024;
+/// A thread that has nothing to do for so long ends.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// A question.
+pub struct Question {
+    /// What is to be looked up.
+    pub name: String,
+    /// How many wait for the answer; it is not looked up for nobody.
+    pub askers: Arc<AtomicUsize>,
+    /// Where the answer goes.
+    pub asker: Sender<Resolved>,
+}
+
+/// The answer.
+pub struct Resolved {
+    /// The question.
+    pub name: String,
+    /// `None`: nobody waited for it any more.
+    pub addresses: Option<io::Result<Vec<IpAddr>>>,
+    /// How long that took.
+    pub took: Duration,
+}
+
+type LookUp = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
+
+/// The threads, and who waits for them.
+#[derive(Clone)]
+pub struct Resolver(Arc<Pool>);
+
+struct Pool {
+    state: Mutex<State>,
+    asked: Condvar,
+    look_up: Box<LookUp>,
+}
+
+#[derive(Default)]
+struct State {
+    lines: Lines<Question>,
+    threads: usize,
+    idle: usize,
+}
+
+impl Default for Resolver {
+    /// Asks getaddrinfo(3).
+    fn default() -> Resolver {
+        Resolver::asking(|name| {
+            let found = (name, 0).to_socket_addrs()?;
+            Ok(found.map(|address| address.ip()).collect())
+        })
+    }
+}
+
+impl Resolver {
+    /// Asks `look_up`, which may block.
+    pub fn asking(
+        look_up: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static,
+    ) -> Resolver {
+        Resolver(Arc::new(Pool {
+            state: Mutex::default(),
+            asked: Condvar::new(),
+            look_up: Box::new(look_up),
+        }))
+    }
+
+    /// Has a name looked up for a client.
+    ///
+    /// # Errors
+    /// Too many wait already, or the kernel gives no thread.
+    pub fn ask(&self, client: IpAddr, question: Question) -> io::Result<()> {
+        let mut state = self.0.lock();
+        if !state.lines.push(household(client), question) {
+            return Err(io::Error::other("too many names are being looked up"));
+        }
+        if state.idle >= state.lines.waiting {
+            self.0.asked.notify_one();
+        } else if state.lines.is_ready() && state.threads < THREADS {
+            let pool = self.0.clone();
+            let thread = std::thread::Builder::new().name("weir-resolver".to_owned());
+            match thread.spawn(move || pool.work()) {
+                Ok(_) => state.threads += 1,
+                // The others come to it.
+                Err(error) if state.threads > 0 => tracing::debug!("no further resolver: {error}"),
+                Err(error) => {
+                    state.lines = Lines::default();
+                    return Err(io::Error::other(error));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The life of a thread.
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            while let Some((client, question)) = state.lines.next() {
+                drop(state);
+                self.answer(question);
+                state = self.lock();
+                state.lines.done(client);
+            }
+            state.idle += 1;
+            let waited = self.asked.wait_timeout(state, IDLE);
+            let (next, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            state.idle -= 1;
+            if timeout.timed_out() && !state.lines.is_ready() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, question: Question) {
+        let Question {
+            name,
+            asker,
+            askers,
+        } = question;
+        let start = Instant::now();
+        let is_wanted = askers.load(Ordering::Relaxed) > 0;
+        asker.send(Resolved {
+            addresses: is_wanted.then(|| (self.look_up)(&name)),
+            took: start.elapsed(),
+            name,
+        });
+    }
+}
+
+/// Whom the share is for: an address, of IPv6 a network.
+fn household(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        ip => ip,
+    }
+}
+
+/// A line for each client. They are served in turn, and each has so many served at once.
+struct Lines<T> {
+    clients: HashMap<IpAddr, Line<T>>,
+    /// Those who wait and have not had their share.
+    turn: VecDeque<IpAddr>,
+    waiting: usize,
+}
+
+struct Line<T> {
+    waiting: VecDeque<T>,
+    served: usize,
+}
+
+impl<T> Default for Lines<T> {
+    fn default() -> Self {
+        Lines {
+            clients: HashMap::new(),
+            turn: VecDeque::new(),
+            waiting: 0,
+        }
+    }
+}
+
+impl<T> Lines<T> {
+    /// False if too many wait.
+    fn push(&mut self, client: IpAddr, item: T) -> bool {
+        if self.waiting >= WAITING {
+            return false;
+        }
+        let line = self.clients.entry(client).or_insert_with(|| Line {
+            waiting: VecDeque::new(),
+            served: 0,
+        });
+        if line.waiting.is_empty() && line.served < SHARE {
+            self.turn.push_back(client);
+        }
+        line.waiting.push_back(item);
+        self.waiting += 1;
+        true
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.turn.is_empty()
+    }
+
+    fn next(&mut self) -> Option<(IpAddr, T)> {
+        let client = self.turn.pop_front()?;
+        let line = self.clients.get_mut(&client)?;
+        let item = line.waiting.pop_front()?;
+        self.waiting -= 1;
+        line.served += 1;
+        if !line.waiting.is_empty() && line.served < SHARE {
+            self.turn.push_back(client);
+        }
+        Some((client, item))
+    }
+
+    fn done(&mut self, client: IpAddr) {
+        let Some(line) = self.clients.get_mut(&client) else {
+            return;
+        };
+        if line.served == SHARE && !line.waiting.is_empty() {
+            self.turn.push_back(client);
+        }
+        line.served -= 1;
+        if line.served == 0 && line.waiting.is_empty() {
+            self.clients.remove(&client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(number: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, number])
+    }
+
+    #[test]
+    fn a_client_has_its_share_and_the_others_go_ahead_in_turn() {
+        let mut lines = Lines::default();
+        for item in 0..20 {
+            assert!(lines.push(client(1), item));
+        }
+        for item in 100..102 {
+            assert!(lines.push(client(2), item));
+        }
+        let order: Vec<i32> = std::iter::from_fn(|| lines.next().map(|(_, item)| item)).collect();
+        assert_eq!(order, [0, 100, 1, 101, 2, 3, 4, 5, 6, 7]);
+        assert!(!lines.is_ready());
+        lines.done(client(1));
+        assert_eq!(lines.next(), Some((client(1), 8)));
+        assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn nothing_is_kept_of_clients_that_are_done_and_no_more_wait_than_may() {
+        let mut lines = Lines::default();
+        for item in 0..WAITING {
+            assert!(lines.push(client(item as u8), item));
+        }
+        assert!(!lines.push(client(1), 0));
+        let mut served = 0;
+        while let Some((client, _)) = lines.next() {
+            lines.done(client);
+            served += 1;
+        }
+        assert_eq!(
+            (served, lines.clients.len(), lines.waiting),
+            (WAITING, 0, 0)
+        );
+    }
+
+    #[test]
+    fn the_addresses_of_one_network_are_one_client() {
+        let household = |ip: &str| household(ip.parse().unwrap()).to_string();
+        assert_eq!(household("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(household("::ffff:192.0.2.1"), "192.0.2.1");
+    }
+}
