@@ -55,7 +55,7 @@ impl Proxies {
             let sockets = sockets.map(|at| inherited.swap_remove(at).1);
             proxies
                 .running
-                .push(proxies.start_one(proxy, sockets, None)?);
+                .push(proxies.start_one(proxy, sockets, None, &[])?);
         }
         Ok(proxies)
     }
@@ -65,10 +65,13 @@ impl Proxies {
         proxy: Proxy,
         sockets: Option<Sockets>,
         heritage: Option<Heritage>,
+        started: &[Server],
     ) -> Result<Server> {
+        let beside = self.running.iter().chain(&self.retiring).chain(started);
         let bell = Some(self.bell.clone());
         let surroundings = Surroundings {
             redirector: redirect::redirector(&proxy)?,
+            beside: beside.map(Server::address).collect(),
             sockets,
             heritage,
             bell,
@@ -85,7 +88,7 @@ impl Proxies {
     pub fn swap(&mut self, settings: Vec<Proxy>) -> Result<()> {
         let mut started = Vec::new();
         for proxy in settings.iter().filter(|proxy| !self.runs(proxy)) {
-            match self.start_successor(proxy) {
+            match self.start_successor(proxy, &started) {
                 Ok(server) => started.push(server),
                 Err(failure) => {
                     // They may have clients already.
@@ -123,13 +126,13 @@ impl Proxies {
         self.running.iter().any(|server| server.settings() == proxy)
     }
 
-    fn start_successor(&self, proxy: &Proxy) -> Result<Server> {
+    fn start_successor(&self, proxy: &Proxy, started: &[Server]) -> Result<Server> {
         let same = |server: &&Server| server.settings().listen == proxy.listen;
         let old = self.running.iter().find(same);
         let sockets = old.and_then(Server::sockets).map(Sockets::try_clone);
         let sockets = sockets.transpose();
         let sockets = sockets.map_err(|error| Failure::io("hand sockets on", error))?;
-        self.start_one(proxy.clone(), sockets, old.map(Server::heritage))
+        self.start_one(proxy.clone(), sockets, old.map(Server::heritage), started)
     }
 
     fn retire(&mut self, mut server: Server) {

@@ -501,3 +501,54 @@ fn the_limit_of_descriptors_is_raised_and_one_that_is_too_low_is_said() {
         assert_eq!(stderr.contains("need 600 descriptors"), said, "{stderr}");
     }
 }
+
+#[test]
+fn a_second_process_on_the_same_address_is_refused_unless_it_takes_over() {
+    let bed = Bed::new("second");
+    bed.configure(echo(b'a'), "threads = 2");
+    let first = bed.start("");
+    let listen = |backend: SocketAddr| {
+        format!(
+            "proxy --listen {} --mode tcp --threads 2 --backend {backend}",
+            first.address
+        )
+    };
+    let second = bed.weir(&listen(echo(b'b')));
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    let said = stderr(&second);
+    assert!(
+        said.contains("Address already in use") && said.contains("--take-over"),
+        "{said}"
+    );
+    for _ in 0..16 {
+        assert_eq!(ask(&mut first.connect()).unwrap(), b'a');
+    }
+}
+
+#[test]
+fn one_process_listens_on_one_address_and_on_all_of_the_same_port() {
+    let bed = Bed::new("overlap");
+    // Free on all addresses.
+    let port = TcpListener::bind("0.0.0.0:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let (narrow, wide) = (echo(b'n'), echo(b'w'));
+    let table = |name, ip, backend| {
+        format!(
+            "[[proxy]]\nname = \"{name}\"\nlisten = \"{ip}:{port}\"\nmode = \"tcp\"\nbackends = [\"{backend}\"]\n"
+        )
+    };
+    bed.write_config(&(table("narrow", "127.0.0.1", narrow) + &table("wide", "0.0.0.0", wide)));
+    let _running = bed.start("");
+    bed.until(|status| {
+        status["proxies"]
+            .as_array()
+            .is_some_and(|all| all.len() == 2)
+    });
+    for (ip, letter) in [("127.0.0.1", b'n'), ("127.0.0.2", b'w')] {
+        let mut client = TcpStream::connect((ip, port)).unwrap();
+        assert_eq!(ask(&mut client).unwrap(), letter);
+    }
+}

@@ -532,6 +532,20 @@ impl TcpListener {
         Ok(fd)
     }
 
+    /// Opens the first socket of the port's group and listens, if nobody else does.
+    ///
+    /// # Errors
+    /// As bind(2) and listen(2): `AddrInUse` also if the other would share the port.
+    pub fn open_first(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
+        let fd = tcp_socket(address)?;
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        rustix::net::bind(&fd, &address)?;
+        TcpListener::listen(&fd, options)?;
+        // From now on others may come to the group; of two that begin at once only one has got here.
+        sockopt::set_socket_reuseport(&fd, true)?;
+        Ok(fd)
+    }
+
     /// Lets a socket listen with these options, also one that listens already with others.
     ///
     /// # Errors

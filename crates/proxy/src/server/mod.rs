@@ -69,6 +69,8 @@ pub struct Server {
 pub struct Surroundings {
     /// Sockets that listen already, instead of its own.
     pub sockets: Option<Sockets>,
+    /// Where other proxies of the process listen.
+    pub beside: Vec<SocketAddr>,
     /// Rings when one of its threads ends.
     pub bell: Option<Bell>,
     /// What the one before it had, whose settings these follow.
@@ -215,7 +217,7 @@ impl Server {
         settings::check(&settings)?;
         let wanted = thread_count(&settings);
         let sockets = match surroundings.sockets {
-            None => Sockets::open(&settings, wanted)?,
+            None => Sockets::open(&settings, wanted, &surroundings.beside)?,
             Some(mut sockets) => {
                 sockets.adopt(&settings)?;
                 sockets.grow(&settings, wanted)?;

@@ -1,14 +1,20 @@
 //! The listening sockets of a proxy, which may outlive its threads, its settings and its process.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 use weir_core::proxy::{Mode, Proxy};
 
 use super::Error;
 use crate::runtime::{ListenOptions, TcpListener};
+
+/// How long an address that is in use is tried: a proxy that was stopped a moment ago still accepts those who are in the
+/// middle of a handshake, for 1.5 s at most.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Sockets that listen on one port, one for each thread. Connections that wait in their accept
 /// queues wait on as long as anybody holds the sockets.
@@ -71,14 +77,46 @@ impl Sockets {
         self.fds[index].try_clone()
     }
 
-    /// Opens `threads` sockets.
-    pub(super) fn open(settings: &Proxy, threads: usize) -> Result<Sockets, Error> {
+    /// Opens `threads` sockets, where nobody listens but perhaps this process, at `beside`.
+    pub(super) fn open(
+        settings: &Proxy,
+        threads: usize,
+        beside: &[SocketAddr],
+    ) -> Result<Sockets, Error> {
         let mut sockets = Sockets {
             address: settings.listen,
             fds: Vec::new(),
         };
+        // One address of a machine and all of them are two proxies that share the port.
+        let overlaps = |other: &SocketAddr| {
+            other.port() == settings.listen.port() && *other != settings.listen
+        };
+        if !beside.iter().any(overlaps) {
+            sockets.open_first(settings)?;
+        }
         sockets.grow(settings, threads)?;
         Ok(sockets)
+    }
+
+    /// Whoever listens there may be about to end: see [`ENDS_WITHIN`].
+    fn open_first(&mut self, settings: &Proxy) -> Result<(), Error> {
+        let options = listen_options(settings);
+        let until = Instant::now() + ENDS_WITHIN;
+        loop {
+            let opened = TcpListener::open_first(self.address, &options)
+                .and_then(|fd| Ok((local_address(&fd)?, fd)));
+            match opened {
+                Ok((address, fd)) => {
+                    self.address = address;
+                    self.fds.push(fd);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < until => {
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+                Err(cause) => return Err(self.failed(cause)),
+            }
+        }
     }
 
     /// Gives sockets that were taken over these settings.

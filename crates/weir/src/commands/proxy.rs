@@ -150,7 +150,9 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let hint = match &error {
             Error::Listen { cause, .. } => match cause.kind() {
-                std::io::ErrorKind::AddrInUse => "`ss -ltnp` shows who listens there",
+                std::io::ErrorKind::AddrInUse => {
+                    "`ss -ltnp` shows who listens there; `--take-over` takes the place of a running weir proxy"
+                }
                 std::io::ErrorKind::AddrNotAvailable => "`ip address` lists this machine's",
                 std::io::ErrorKind::PermissionDenied => {
                     "ports below 1024 need root or CAP_NET_BIND_SERVICE"
