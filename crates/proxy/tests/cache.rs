@@ -604,3 +604,47 @@ fn a_forward_proxy_keeps_replies_by_the_host_that_they_are_from() {
     ));
     assert!(reply.status() == 400 || reply.body == b"one", "{reply:?}");
 }
+
+/// Behind one who ends TLS every request says so, and the server's own URIs begin with https.
+#[test]
+fn a_post_outdates_what_requests_with_other_forwarding_fields_were_given() {
+    const PLAIN: &str = "";
+    const TLS: &str = "X-Forwarded-Proto: https\r\n";
+    for (kept_for, posted_by, named) in [
+        (TLS, TLS, "/a"),
+        (TLS, PLAIN, "/a"),
+        (PLAIN, TLS, "/a"),
+        (TLS, TLS, "https://test/a"),
+        (TLS, TLS, "https://test:443/a"),
+        (TLS, TLS, "//TEST/a#part"),
+        (PLAIN, PLAIN, "http://test/a"),
+    ] {
+        for field in ["Location", "Content-Location", "X-Target"] {
+            let (origin, requests) = counting(move |connection, request, _| {
+                let reply = match request.first_line.starts_with("POST") {
+                    true => with_length(&format!("{field}: {named}"), b""),
+                    false => with_length(FRESH, b"kept"),
+                };
+                connection.send(reply);
+                true
+            });
+            let proxy = caching(&origin);
+            let mut client = connect(proxy.address());
+            let get = format!("GET /a HTTP/1.1\r\nHost: test\r\n{kept_for}\r\n");
+            client.ask(&get);
+            wait_until("it is kept", || count(&proxy, "cache_stored") == 1);
+            client.ask(&get);
+            assert_eq!(requests.load(Ordering::SeqCst), 1, "it is kept");
+            let target = if field == "X-Target" { "/a" } else { "/post" };
+            client.ask(&format!(
+                "POST {target} HTTP/1.1\r\nHost: test\r\n{posted_by}Content-Length: 0\r\n\r\n"
+            ));
+            client.ask(&get);
+            let asked = requests.load(Ordering::SeqCst);
+            assert_eq!(
+                asked, 3,
+                "{field}: {named}, kept for {kept_for:?}, by {posted_by:?}"
+            );
+        }
+    }
+}

@@ -34,9 +34,7 @@ const MAX_VARY: usize = 16;
 /// [`UNDECLARED`]. The head is the one that goes to the server, so that an absolute target and `Host`
 /// cannot say two things.
 pub fn uri(head: &[u8]) -> Vec<u8> {
-    let line = start_line(head);
-    let target = line.split(|&byte| byte == b' ').nth(1).unwrap_or_default();
-    let mut uri = on_host(head, target);
+    let mut uri = own_family(head);
     for field in fields(head).filter(chooses_undeclared) {
         // No target has a line's end in it, so this is the URI of no other request.
         uri.push(b'\n');
@@ -47,20 +45,49 @@ pub fn uri(head: &[u8]) -> Vec<u8> {
     uri
 }
 
-/// The URI of another target at the same host, for [`Location` and
-/// `Content-Location`](https://www.rfc-editor.org/rfc/rfc9111#section-4.4): a path, or an absolute
-/// URI; `None` if that names another host.
+/// The part of a [`uri`] that all requests to one host and target have in common.
+pub fn family(uri: &[u8]) -> &[u8] {
+    uri.split(|&byte| byte == b'\n').next().unwrap_or_default()
+}
+
+/// The family of the request's own URI.
+pub fn own_family(head: &[u8]) -> Vec<u8> {
+    let line = start_line(head);
+    let target = line.split(|&byte| byte == b' ').nth(1).unwrap_or_default();
+    on_host(head, target)
+}
+
+/// The family of another target at the same host, for [`Location` and
+/// `Content-Location`](https://www.rfc-editor.org/rfc/rfc9111#section-4.4): a path, or a URI of either
+/// scheme, as who ends TLS in front of the proxy makes one the other; `None` if that names another host.
 pub fn sibling(head: &[u8], target: &[u8]) -> Option<Vec<u8>> {
-    let path = match target.strip_prefix(b"http://") {
-        Some(rest) => {
+    let (scheme, rest) = match memchr::memmem::find(target, b"//") {
+        Some(at) => (&target[..at], &target[at + 2..]),
+        None => (target, target),
+    };
+    let is = |name: &[u8]| scheme.eq_ignore_ascii_case(name);
+    let path = match is(b"http:") || is(b"https:") || scheme.is_empty() && rest.len() < target.len()
+    {
+        true => {
             let end = rest.iter().position(|byte| b"/?#".contains(byte));
             let (authority, path) = rest.split_at(end.unwrap_or(rest.len()));
-            authority.eq_ignore_ascii_case(host(head)).then_some(path)?
+            is_same_host(authority, host(head)).then_some(path)?
         }
-        None => target,
+        false => target,
     };
     let path = path.split(|&byte| byte == b'#').next().unwrap_or_default();
     path.starts_with(b"/").then(|| on_host(head, path))
+}
+
+/// Whether two authorities are one, given that either may name the port that its scheme has anyway.
+fn is_same_host(one: &[u8], other: &[u8]) -> bool {
+    fn bare(authority: &[u8]) -> &[u8] {
+        let without = |port| authority.strip_suffix(port);
+        without(&b":80"[..])
+            .or(without(b":443"))
+            .unwrap_or(authority)
+    }
+    bare(one).eq_ignore_ascii_case(bare(other))
 }
 
 fn on_host(head: &[u8], target: &[u8]) -> Vec<u8> {
@@ -215,7 +242,23 @@ mod tests {
         let sibling = |target: &str| super::sibling(&head, target.as_bytes());
         assert_eq!(sibling("/y?z#f"), Some(b"a:8080 /y?z".to_vec()));
         assert_eq!(sibling("http://A:8080/y"), Some(b"a:8080 /y".to_vec()));
-        assert_eq!(sibling("http://b/y"), None);
+        for same in ["HTTP://a:8080/y", "https://a:8080/y#f", "//a:8080/y"] {
+            assert_eq!(sibling(same), Some(b"a:8080 /y".to_vec()), "{same}");
+        }
+        for other in [
+            "http://b/y",
+            "https://a/y",
+            "//b/y",
+            "ftp://a:8080/y",
+            "//a:8080",
+        ] {
+            assert_eq!(sibling(other), None, "{other}");
+        }
+        let plain = request("/x", "Host: a");
+        for same in ["https://a:443/y", "http://a:80/y", "https://a/y"] {
+            let found = super::sibling(&plain, same.as_bytes());
+            assert_eq!(found, Some(b"a /y".to_vec()), "{same}");
+        }
         assert_eq!(sibling("y"), None);
     }
 

@@ -180,6 +180,19 @@ impl Cache {
         self.store.forget(uri);
     }
 
+    /// Forgets the replies of all URIs of this [family](key::family), as [`forget`](Self::forget) does.
+    pub fn forget_family(&self, family: &[u8]) {
+        let mut flights = self.flights_of(family);
+        flights.retain(|uri, flight| {
+            let is_of_another = key::family(uri) != family;
+            if !is_of_another {
+                flight.outdate();
+            }
+            is_of_another
+        });
+        self.store.forget_family(family);
+    }
+
     /// So many bytes of room; `None` if they are not free.
     pub fn room_for(&self, bytes: u64) -> Option<Share> {
         self.room.take(bytes)
@@ -216,7 +229,8 @@ impl Cache {
     }
 
     fn flights_of(&self, uri: &[u8]) -> MutexGuard<'_, Flights> {
-        let table = self.hasher.hash_one(uri) as usize % FLIGHT_TABLES;
+        // Those of one family are in one table.
+        let table = self.hasher.hash_one(key::family(uri)) as usize % FLIGHT_TABLES;
         self.flights[table]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

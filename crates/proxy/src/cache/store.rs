@@ -2,7 +2,8 @@
 //!
 //! A URI leads to what its replies depend on and to a number; number and variant lead to a reply. So
 //! forgetting a URI forgets all of its replies at once: nobody finds them any more, and they are the
-//! next to be evicted.
+//! next to be evicted. URIs of one family, to the same host and target but with other fields by which
+//! servers choose unsaid, are found only with the number that their family had when they were kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
 
 use super::clock::{Clock, Moment};
-use super::key::{Vary, variant};
+use super::key::{Vary, family, variant};
 use super::{Entry, Kept};
 
 /// How long requests for a URI whose reply is not kept do not wait for each other.
@@ -37,12 +38,16 @@ enum Value {
     /// Requests for this URI do not wait for each other, until then.
     Alone(Moment),
     Reply(Arc<Entry>),
+    /// The number of a family.
+    Family(u64),
 }
 
 /// What the replies of one URI have in common.
 struct Resource {
     number: u64,
     vary: Arc<Vary>,
+    /// Of its family; `None` for the family's own URI.
+    family: Option<u64>,
 }
 
 /// What is known of a request's URI.
@@ -79,7 +84,7 @@ impl Store {
     /// What there is for a request.
     pub fn find(&self, uri: &[u8], request: &[u8]) -> Lookup {
         match self.cache.get(uri) {
-            Some(Value::Resource(resource)) => {
+            Some(Value::Resource(resource)) if self.holds(uri, &resource) => {
                 let variant = variant(request, &resource.vary);
                 match self.cache.get(&reply_key(resource.number, &variant)) {
                     Some(Value::Reply(entry)) => Lookup::Reply(entry),
@@ -95,17 +100,20 @@ impl Store {
     /// what the last one says (RFC 9111 Section 4.1): if that has changed, the others are forgotten.
     pub fn put(&self, uri: &[u8], kept: &Kept) -> u64 {
         let known = match self.cache.get(uri) {
-            Some(Value::Resource(resource)) if *resource.vary == *kept.vary => {
+            Some(Value::Resource(resource))
+                if *resource.vary == *kept.vary && self.holds(uri, &resource) =>
+            {
                 Some(resource.number)
             }
             _ => None,
         };
         let mut evicted = 0;
-        let number = known.unwrap_or_else(|| self.numbers.fetch_add(1, Ordering::Relaxed));
+        let number = known.unwrap_or_else(|| self.next_number());
         if known.is_none() {
             let resource = Arc::new(Resource {
                 number,
                 vary: kept.vary.clone(),
+                family: self.join_family(uri, &mut evicted),
             });
             let value = Value::Resource(resource);
             self.cache
@@ -125,6 +133,43 @@ impl Store {
         }
     }
 
+    fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether the family of what was kept for a URI has not been forgotten since.
+    fn holds(&self, uri: &[u8], resource: &Resource) -> bool {
+        resource.family.is_none() || resource.family == self.family_number(family(uri))
+    }
+
+    fn family_number(&self, family: &[u8]) -> Option<u64> {
+        match self.cache.get(&family_key(family)) {
+            Some(Value::Family(number)) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The number of a URI's family, if that is not the URI itself.
+    fn join_family(&self, uri: &[u8], evicted: &mut u64) -> Option<u64> {
+        let family = family(uri);
+        if family.len() == uri.len() {
+            return None;
+        }
+        let number = self.family_number(family).unwrap_or_else(|| {
+            let number = self.next_number();
+            let (key, value) = (family_key(family), Value::Family(number));
+            self.cache.insert_with_lifecycle(key, value, evicted);
+            number
+        });
+        Some(number)
+    }
+
+    /// Forgets the replies of all URIs of a family.
+    pub fn forget_family(&self, family: &[u8]) {
+        self.forget(family);
+        self.cache.remove(&family_key(family));
+    }
+
     /// Forgets the replies of a URI.
     pub fn forget(&self, uri: &[u8]) {
         self.cache
@@ -137,13 +182,17 @@ fn reply_key(number: u64, variant: &[u8]) -> Box<[u8]> {
     [b"\n", &number.to_le_bytes()[..], variant].concat().into()
 }
 
+fn family_key(family: &[u8]) -> Box<[u8]> {
+    [b"\n\n", family].concat().into()
+}
+
 #[derive(Clone)]
 struct Weigh;
 
 impl Weighter<Box<[u8]>, Value> for Weigh {
     fn weight(&self, key: &Box<[u8]>, value: &Value) -> u64 {
         let bytes = match value {
-            Value::Resource(_) | Value::Alone(_) => 0,
+            Value::Resource(_) | Value::Alone(_) | Value::Family(_) => 0,
             Value::Reply(entry) => entry.bytes(),
         };
         OVERHEAD_BYTES + key.len() as u64 + bytes

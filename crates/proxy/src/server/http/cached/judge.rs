@@ -228,13 +228,13 @@ pub fn outdate(seat: &Seat, request: &[u8], status: u16, reply: &[u8]) {
         key::sibling(request, target)
     };
     let uris = [
-        Some(key::uri(request)),
+        Some(key::own_family(request)),
         location("location"),
         location("content-location"),
     ];
     for uri in uris.iter().flatten() {
         for scope in Scope::ALL {
-            seat.cache.forget(&in_realm(scope as u8, uri));
+            seat.cache.forget_family(&in_realm(scope as u8, uri));
         }
     }
 }
