@@ -648,3 +648,40 @@ fn a_post_outdates_what_requests_with_other_forwarding_fields_were_given() {
         }
     }
 }
+
+#[test]
+fn age_is_said_of_what_was_not_made_or_confirmed_for_the_request() {
+    for (fields, first, again) in [
+        ("Cache-Control: max-age=60", None, Some("0")),
+        (
+            "Cache-Control: max-age=60\r\nAge: 20",
+            Some("20"),
+            Some("20"),
+        ),
+        // Confirmed each time.
+        ("Cache-Control: max-age=0\r\nETag: \"x\"", None, None),
+    ] {
+        let (origin, _) = counting(move |connection, request, _| {
+            connection.send(match request.field("if-none-match") {
+                Some(_) => b"HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n".to_vec(),
+                None => with_length(fields, b"kept"),
+            });
+            true
+        });
+        let proxy = caching(&origin);
+        let mut client = connect(proxy.address());
+        let reply = client.get("/a");
+        assert_eq!(reply.field("age"), first, "{fields}");
+        wait_until("it is kept", || count(&proxy, "cache_stored") == 1);
+        let reply = client.get("/a");
+        let age = reply.field("age");
+        // A second may have passed.
+        let is_so = match (age, again) {
+            (Some(age), Some(least)) => {
+                (0..3).contains(&(age.parse::<i64>().unwrap() - least.parse::<i64>().unwrap()))
+            }
+            (age, again) => age == again,
+        };
+        assert!(is_so, "{fields}: {age:?}");
+    }
+}

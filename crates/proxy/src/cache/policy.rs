@@ -62,6 +62,8 @@ pub struct Terms {
     pub lifetime: u64,
     /// Its age when it was received.
     pub initial_age: u64,
+    /// It said its age: it came from another cache.
+    pub has_age: bool,
     /// Must be validated before each use.
     pub always_validate: bool,
     /// Must not be used stale, whoever allows it: a server that says `must-revalidate` and
@@ -115,6 +117,7 @@ pub fn terms(
     Ok(Terms {
         lifetime,
         initial_age: initial_age(reply, exchange),
+        has_age: fields(reply).any(|field| field.is("age")),
         always_validate: control.no_cache,
         never_stale: control.no_cache
             || control.must_revalidate

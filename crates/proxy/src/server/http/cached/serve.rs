@@ -117,7 +117,10 @@ pub async fn serve(
     let cut = Cut::of(asked, request.facts.method, entry);
     let mut head = worker.scratch.lend();
     cut.write_head(entry, &mut head);
-    append_number(&mut head, "Age", seat.cache.age(entry));
+    // Age says that a reply was not made or confirmed for this request (RFC 9111 Section 5.1).
+    if !how.is_news() || entry.terms.has_age {
+        append_number(&mut head, "Age", seat.cache.age(entry));
+    }
     how.write(&mut head);
     match (keep_alive, request.facts.version) {
         (false, _) => append_field(&mut head, "Connection", b"close"),

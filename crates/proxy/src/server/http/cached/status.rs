@@ -47,6 +47,11 @@ pub enum How {
 }
 
 impl How {
+    /// Whether a server has made or confirmed it for this request.
+    pub fn is_news(self) -> bool {
+        matches!(self, How::Stored(_) | How::Confirmed | How::Passed(..))
+    }
+
     /// Appends the field.
     pub fn write(self, out: &mut Vec<u8>) {
         let mut value = Vec::with_capacity(64);
