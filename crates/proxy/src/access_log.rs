@@ -32,7 +32,7 @@ pub struct Entry {
     target: Option<String>,
     /// The reply's status.
     pub status: Cell<Option<u16>>,
-    /// Bytes of bodies and tunnels, from the client and to it.
+    /// Bytes of bodies, without the framing of chunks, and of tunnels, from the client and to it.
     pub bytes: Cell<(u64, u64)>,
     /// Of these, those that splice(2) moved, and those that the kernel carried from socket to socket.
     by_kernel: Cell<(u64, u64)>,

@@ -3,14 +3,16 @@
 mod common;
 
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use common::{Origin, PATIENCE, connect};
+use common::{Connection, Origin, PATIENCE, chunked, connect, pattern};
 use serde_json::Value;
+use socket2::SockRef;
 use weir_core::proxy::{Engine, Mode, Proxy};
 use weir_proxy::Server;
 
@@ -72,7 +74,7 @@ fn end(mut server: Server) {
 
 /// An address that nobody listens on.
 fn nobody() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }
 
@@ -188,6 +190,151 @@ fn a_tunnel_has_one_line_at_its_end() {
         );
         assert_eq!(line.get("method").is_some(), mode == Mode::Forward);
         std::fs::remove_file(&log.0).unwrap();
+    }
+}
+
+#[test]
+fn a_server_that_takes_no_connection_is_named() {
+    let log = Log::new("unreached");
+    let nobody = nobody();
+    for mode in [Mode::Reverse, Mode::Tcp, Mode::Forward] {
+        let backends = [nobody];
+        let backends = if mode == Mode::Forward {
+            &[]
+        } else {
+            &backends[..]
+        };
+        let proxy = log.start(mode, backends);
+        let mut client = connect(proxy.address());
+        let _ = client.try_send(format!(
+            "GET http://{nobody}/ HTTP/1.1\r\nHost: {nobody}\r\n\r\n"
+        ));
+        let line = log.wait_for(1).remove(0);
+        assert_eq!(line["backend"], nobody.to_string(), "{mode:?} {line}");
+        let reason = line["reason"].as_str().unwrap();
+        assert!(
+            reason.starts_with("connection_refused: "),
+            "{mode:?} {line}"
+        );
+        drop(client);
+        end(proxy);
+        std::fs::remove_file(&log.0).unwrap();
+    }
+}
+
+#[test]
+fn a_reply_that_breaks_off_has_the_status_that_its_client_got_and_says_who_ended_it() {
+    let reset = |connection: &Connection| {
+        let socket = SockRef::from(connection.0.get_ref());
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+    };
+    for (framing, resets, cached, reason) in [
+        (
+            "Content-Length: 1000",
+            false,
+            false,
+            "http_response_incomplete: the server ended early",
+        ),
+        (
+            "Content-Length: 1000",
+            true,
+            false,
+            "http_response_incomplete: Connection reset by peer",
+        ),
+        (
+            "Transfer-Encoding: chunked",
+            false,
+            false,
+            "http_response_incomplete: the server ended early",
+        ),
+        (
+            "Transfer-Encoding: chunked",
+            false,
+            true,
+            "http_response_incomplete: the server ended early",
+        ),
+        (
+            "Content-Length: 1000",
+            false,
+            true,
+            "http_response_incomplete: the server ended early",
+        ),
+    ] {
+        let log = Log::new("broken");
+        let (go, wait) = channel::<()>();
+        let wait = Mutex::new(wait);
+        let origin = Origin::serving(move |connection, _| {
+            let head =
+                format!("HTTP/1.1 201 Created\r\nCache-Control: max-age=9\r\n{framing}\r\n\r\n");
+            connection
+                .send(head.replace("201 Created", if cached { "200 OK" } else { "201 Created" }));
+            connection.send("100\r\nhalf");
+            wait.lock().unwrap().recv().unwrap();
+            if resets {
+                reset(connection);
+            }
+            false
+        });
+        let mut settings = log.settings(Mode::Reverse, &[origin.address]);
+        settings.cache = if cached { 1 << 20 } else { 0 };
+        let proxy = Server::start(settings).unwrap();
+        let mut client = connect(proxy.address());
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+        client.head().unwrap();
+        go.send(()).unwrap();
+        let line = log.wait_for(1).remove(0);
+        assert_eq!(
+            line["status"],
+            if cached { 200 } else { 201 },
+            "{framing} {line}"
+        );
+        let told = line["reason"].as_str().unwrap();
+        assert!(told.starts_with(reason), "{framing} {line}");
+        drop(client);
+        end(proxy);
+    }
+}
+
+#[test]
+fn a_tunnel_that_breaks_says_which_side_has_reset_it() {
+    for (client_resets, reason) in [(true, "client_gone: "), (false, "server_gone: ")] {
+        let log = Log::new("side");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = log.start(Mode::Tcp, &[listener.local_addr().unwrap()]);
+        let mut client = connect(proxy.address());
+        client.send("hello");
+        let mut server = Connection::new(listener.accept().unwrap().0);
+        server.0.read_exact(&mut [0; 5]).unwrap();
+        let resetting = if client_resets { &client } else { &server };
+        let socket = SockRef::from(resetting.0.get_ref());
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+        match client_resets {
+            true => drop(client),
+            false => drop(server),
+        }
+        let line = log.wait_for(1).remove(0);
+        let told = line["reason"].as_str().unwrap();
+        assert!(told.starts_with(reason), "{line}");
+        end(proxy);
+    }
+}
+
+#[test]
+fn bytes_of_bodies_are_their_data_without_the_framing_of_chunks() {
+    let origin = Origin::start();
+    for size in [5, 70_000, 1_000_000] {
+        let log = Log::new("chunks");
+        let proxy = log.start(Mode::Reverse, &[origin.address]);
+        let mut client = connect(proxy.address());
+        client.get(&format!("/chunked/{size}"));
+        client.send("POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n");
+        client.send(chunked(&pattern(size), 30_000));
+        assert!(client.reply(false).body == pattern(size));
+        let lines = log.wait_for(2);
+        assert_eq!(lines[0]["bytes_down"], size, "{}", lines[0]);
+        assert_eq!(lines[1]["bytes_up"], size, "{}", lines[1]);
+        drop(client);
+        end(proxy);
     }
 }
 

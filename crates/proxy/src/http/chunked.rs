@@ -76,6 +76,8 @@ pub enum Piece {
 pub struct Scanned {
     /// So many bytes at its start belong to the body.
     pub body: usize,
+    /// Of these, so many are data.
+    pub data: usize,
     /// What follows them.
     pub next: Next,
 }
@@ -115,10 +117,14 @@ impl ChunkScanner {
     /// The body is malformed; nothing of `buf` may be passed on, and both connections must be closed:
     /// the receiver must not take what it has for the whole body.
     pub fn scan(&mut self, buf: &[u8]) -> Result<Scanned, Refusal> {
-        let mut body = 0;
+        let (mut body, mut data) = (0, 0);
         while body < buf.len() {
             match self.piece(&buf[body..])? {
-                Piece::Framing(len) | Piece::Data(len) => body += len,
+                Piece::Framing(len) => body += len,
+                Piece::Data(len) => {
+                    body += len;
+                    data += len;
+                }
                 Piece::End => break,
             }
         }
@@ -127,7 +133,7 @@ impl ChunkScanner {
             State::Data => Next::Data(self.remaining),
             _ => Next::Framing,
         };
-        Ok(Scanned { body, next })
+        Ok(Scanned { body, data, next })
     }
 
     /// Reads the first piece of `buf`, for a receiver that wants the data alone. Pieces are not

@@ -245,6 +245,11 @@ impl TcpStream {
         self.source.is_broken()
     }
 
+    /// Whether the peer has reset it: the kernel is asked, which may know it before an event has told.
+    pub fn is_over(&self) -> bool {
+        self.is_broken() || rustix::net::getpeername(&self.fd).is_err()
+    }
+
     /// Whether nothing has come since [`quiesce`](Self::quiesce): no bytes, no end, no reset.
     pub fn is_quiet(&self) -> bool {
         !self.source.is_ready(Direction::Read)

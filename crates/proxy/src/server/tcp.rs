@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::http::unreachable;
 use super::visitor::Visitor;
 use super::worker::{Guest, Worker};
 use crate::runtime::TcpStream;
@@ -26,7 +27,7 @@ pub async fn serve(guest: Guest, stream: TcpStream, peer: SocketAddr) {
     let ahead = [client.inbox.take_all(), Vec::new()];
     let (near, far) = (&client.stream, &server.stream);
     let tunnelled = tunnel(&worker.lanes, near, far, ahead, worker.rules()).await;
-    worker.count_tunnel(&client, &tunnelled);
+    worker.count_tunnel(&client, &server.stream, &tunnelled);
     worker.log(&mut client);
 }
 
@@ -47,7 +48,10 @@ async fn reach(worker: &Worker, client: &mut Visitor) -> Option<Link> {
     if let Err(error) = &reached {
         client.stream.reset_on_close();
         worker.counters.transfers_broken.add(1);
-        client.note(|entry| entry.because(error.to_string()));
+        client.note(|entry| {
+            let why = unreachable(error);
+            entry.because(format!("{}: {}", why.error.name(), why.details));
+        });
     }
     reached.ok()
 }

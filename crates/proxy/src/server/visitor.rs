@@ -170,10 +170,13 @@ impl Visitor {
 
     /// Who asks for a connection to a server.
     pub fn asker(&self) -> Asker<'_> {
+        let rare = self.rare.as_ref();
+        let entry = rare.and_then(|rare| rare.entry.as_ref());
         Asker {
             client: &self.stream,
-            ip: self.source.ip(),
-            rank: self.rare.as_ref().map_or(LOWEST_PRIORITY, |rare| rare.rank),
+            source: &self.source,
+            rank: rare.map_or(LOWEST_PRIORITY, |rare| rare.rank),
+            tried: entry.map(|entry| &entry.backend),
         }
     }
 

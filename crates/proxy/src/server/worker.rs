@@ -432,14 +432,20 @@ impl Worker {
         }
     }
 
-    /// Counts a tunnel that has ended.
-    pub fn count_tunnel(&self, client: &Visitor, tunnelled: &Tunnelled) {
+    /// Counts a tunnel to this server that has ended.
+    pub fn count_tunnel(&self, client: &Visitor, server: &TcpStream, tunnelled: &Tunnelled) {
         client.note(|entry| {
             entry.tunnel.set(true);
             entry.moved(tunnelled.forth, tunnelled.back);
             entry.moved_by_kernel(tunnelled.spliced, tunnelled.redirected);
             if let Err(broken) = &tunnelled.end {
-                entry.because(broken.error().to_string());
+                let error = broken.error();
+                entry.because(match error.kind() {
+                    io::ErrorKind::TimedOut => "idle: nothing came for idle_timeout".to_owned(),
+                    _ if client.stream.is_over() => format!("client_gone: {error}"),
+                    _ if server.is_over() => format!("server_gone: {error}"),
+                    _ => format!("proxy_internal_error: {error}"),
+                });
             }
         });
         self.counters.bytes_up.add(tunnelled.forth);

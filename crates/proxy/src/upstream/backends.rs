@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use weir_core::proxy::Balance;
@@ -26,9 +26,20 @@ pub struct Asker<'a> {
     /// One that is gone waits no longer.
     pub client: &'a TcpStream,
     /// Its address, or what the proxy in front says of it.
-    pub ip: IpAddr,
+    pub source: &'a SocketAddr,
     /// 0 the first.
     pub rank: u8,
+    /// Where it is noted which server is tried, if anybody wants to know.
+    pub tried: Option<&'a Cell<Option<SocketAddr>>>,
+}
+
+impl Asker<'_> {
+    /// A connection to this server is tried for it.
+    pub fn note(&self, backend: &Backend) {
+        if let Some(tried) = self.tried {
+            tried.set(Some(backend.address));
+        }
+    }
 }
 
 impl Backends {
@@ -90,7 +101,11 @@ impl Backends {
         asker: Asker<'_>,
     ) -> Option<io::Result<Link>> {
         match &self.door {
-            None => Some(turn.next(self)?.link(handle).await),
+            None => {
+                let backend = turn.next(self)?;
+                asker.note(backend);
+                Some(backend.link(handle).await)
+            }
             Some(door) => {
                 turn.attempt(self)?;
                 let link = self.enter(handle, door, *turn, asker).await;
@@ -117,9 +132,13 @@ impl Backends {
             )
             .await?;
         match entry {
-            Entry::Idle(index) => self.list[index].reuse_promised(handle).await,
+            Entry::Idle(index) => {
+                asker.note(&self.list[index]);
+                self.list[index].reuse_promised(handle).await
+            }
             Entry::New(permit) => {
                 let backend = self.list[permit.backend()].clone();
+                asker.note(&backend);
                 Lease::new(backend, Some(permit)).connect(handle).await
             }
             Entry::Stream(stream, permit) => {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::{Backend, Link};
+use super::{Asker, Backend, Link};
 use crate::runtime::Handle;
 
 /// How long an address is tried alone before the next one is tried too (RFC 8305, Section 8).
@@ -22,13 +22,19 @@ type Attempt<'a> = Pin<Box<dyn Future<Output = io::Result<Link>> + 'a>>;
 ///
 /// # Errors
 /// That of the last one that failed, once all have.
-pub async fn race(handle: &Handle, addresses: &[Rc<Backend>]) -> io::Result<Link> {
+pub async fn race(
+    handle: &Handle,
+    addresses: &[Rc<Backend>],
+    asker: Asker<'_>,
+) -> io::Result<Link> {
     // Most servers have one.
     if let [only] = addresses {
+        asker.note(only);
         return only.connect(handle).await;
     }
     let mut race = Race {
         handle,
+        asker,
         waiting: addresses.iter(),
         running: Vec::new(),
         start: None,
@@ -39,6 +45,7 @@ pub async fn race(handle: &Handle, addresses: &[Rc<Backend>]) -> io::Result<Link
 
 struct Race<'a> {
     handle: &'a Handle,
+    asker: Asker<'a>,
     waiting: std::slice::Iter<'a, Rc<Backend>>,
     running: Vec<(&'a Rc<Backend>, Attempt<'a>)>,
     /// Set when the last one that began has had its head start.
@@ -82,6 +89,7 @@ impl<'a> Race<'a> {
     }
 
     fn begin(&mut self, backend: &'a Rc<Backend>) {
+        self.asker.note(backend);
         let handle = self.handle;
         let attempt = Box::pin(async move { backend.connect(handle).await });
         self.running.push((backend, attempt));

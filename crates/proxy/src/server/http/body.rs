@@ -56,14 +56,16 @@ impl Body {
         matches!(self, Body::Length(0) | Body::Ended)
     }
 
-    /// Says how many of these bytes belong to the body, and counts them as gone by.
-    pub fn claim(&mut self, bytes: &[u8]) -> Result<usize, Refusal> {
+    /// Says how many of these bytes belong to the body, and counts them as gone by; in `moved`, without
+    /// the framing of chunks.
+    pub fn claim(&mut self, bytes: &[u8], moved: &Moved) -> Result<usize, Refusal> {
         match self {
             Body::Length(left) => {
                 let claimed = bytes
                     .len()
                     .min(usize::try_from(*left).unwrap_or(usize::MAX));
                 *left -= claimed as u64;
+                moved.add(claimed as u64);
                 Ok(claimed)
             }
             Body::Chunked(scanner, data) => {
@@ -73,10 +75,14 @@ impl Body {
                     Next::Data(left) => *data = left,
                     Next::End => *self = Body::Ended,
                 }
+                moved.add(scanned.data as u64);
                 Ok(scanned.body)
             }
             Body::Ended => Ok(0),
-            Body::UntilEnd => Ok(bytes.len()),
+            Body::UntilEnd => {
+                moved.add(bytes.len() as u64);
+                Ok(bytes.len())
+            }
         }
     }
 
@@ -114,8 +120,8 @@ pub async fn relay(
 ) -> Result<(), Stopped> {
     while !body.is_done() {
         if !inbox.is_empty() {
-            let claimed = body.claim(inbox.bytes()).map_err(Stopped::Malformed)?;
-            moved.add(claimed as u64);
+            let claimed = body.claim(inbox.bytes(), moved);
+            let claimed = claimed.map_err(Stopped::Malformed)?;
             to.handle().set_deadline(rules.idle);
             send_from_inbox(inbox, claimed, to)
                 .await
@@ -166,8 +172,8 @@ pub fn try_send_with_head(
     to: &TcpStream,
     moved: &Moved,
 ) -> Result<Vec<u8>, Stopped> {
-    let claimed = body.claim(inbox.bytes()).map_err(Stopped::Malformed)?;
-    moved.add(claimed as u64);
+    let claimed = body.claim(inbox.bytes(), moved);
+    let claimed = claimed.map_err(Stopped::Malformed)?;
     // More is there already, or was on its way a moment ago.
     let follows = claimed > 0 && !from.is_quiet() || claimed >= BULK_BYTES;
     let more = follows && matches!(body, Body::Length(1..));

@@ -105,7 +105,7 @@ async fn carry(worker: &Worker, client: &mut Visitor, server: &mut Peer) -> Afte
     let (near, far) = (&client.stream, &server.stream);
     let replies = near.unacknowledged();
     let tunnelled = tunnel(&worker.lanes, near, far, ahead, worker.rules()).await;
-    worker.count_tunnel(client, &tunnelled);
+    worker.count_tunnel(client, &server.stream, &tunnelled);
     if replies > 0 && tunnelled.end.is_err() {
         farewell::let_replies_arrive(worker, client, tunnelled.back).await;
     }
@@ -176,6 +176,8 @@ pub struct Progress {
     pub uploaded: Cell<bool>,
     /// What the client has of its reply.
     pub answered: Cell<Answered>,
+    /// The status that it was sent.
+    pub status: Cell<Option<u16>>,
 }
 
 /// What a client has of its reply.
@@ -219,8 +221,11 @@ async fn attempt(
     worker.counters.bytes_up.add(progress.up.get());
     worker.counters.bytes_down.add(progress.down.get());
     worker.counters.bytes_spliced.add(spliced_before);
-    client.note(|entry| entry.moved(progress.up.get(), progress.down.get()));
-    client.note(|entry| entry.moved_by_kernel(spliced_before, 0));
+    client.note(|entry| {
+        entry.moved(progress.up.get(), progress.down.get());
+        entry.moved_by_kernel(spliced_before, 0);
+        entry.status.set(progress.status.get());
+    });
     match result {
         Ok(Reply::Delivered(delivered)) => {
             Ok(delivered_to(worker, client, request, delivered, lease, server, &progress).await)
@@ -406,7 +411,7 @@ async fn broken(
     failure: Failure,
     progress: &Progress,
 ) -> After {
-    client.note(|entry| entry.because(failure.word()));
+    client.note(|entry| entry.because(failure.reason()));
     match (&failure, progress.answered.get()) {
         (Failure::Client(_), _) => return After::Reset,
         (_, Answered::UntilClose) => return After::CutOff,
@@ -436,7 +441,7 @@ const NO_DESCRIPTOR: Answer<'static> = Answer {
 };
 
 /// Why there is no connection to a server.
-fn unreachable(error: &io::Error) -> Answer<'static> {
+pub fn unreachable(error: &io::Error) -> Answer<'static> {
     if shortage::is_behind(error) {
         return NO_DESCRIPTOR;
     }

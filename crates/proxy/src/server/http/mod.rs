@@ -17,6 +17,7 @@ mod target;
 
 use std::net::SocketAddr;
 
+pub use exchange::unreachable;
 pub use forecast::Forecast;
 pub use request::limits;
 pub use scratch::Scratch;

@@ -47,8 +47,36 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What it is called in the access log.
-    pub fn word(&self) -> &'static str {
+    /// What the access log says of it: a word, and which side failed how.
+    pub fn reason(&self) -> String {
+        format!("{}: {}", self.word(), self.details())
+    }
+
+    fn details(&self) -> String {
+        let unless_late = |error: &io::Error, late: &str| match error.kind() {
+            ErrorKind::TimedOut => late.to_owned(),
+            _ => error.to_string(),
+        };
+        match self {
+            Failure::Unanswered(error) => error.to_string(),
+            Failure::Late => "the server sent nothing for idle_timeout".to_owned(),
+            Failure::Slow => "the head was not whole after idle_timeout".to_owned(),
+            Failure::Client(error) => unless_late(error, "it took nothing for idle_timeout"),
+            Failure::Malformed(refusal)
+            | Failure::Upload(Stopped::Malformed(refusal))
+            | Failure::Broken(Stopped::Malformed(refusal)) => refusal.text().to_owned(),
+            Failure::Upload(Stopped::Incomplete) => "the client ended early".to_owned(),
+            Failure::Broken(Stopped::Incomplete) => "the server ended early".to_owned(),
+            Failure::Upload(Stopped::Broken(broken)) => {
+                unless_late(broken.error(), "the client sent nothing for idle_timeout")
+            }
+            Failure::Broken(Stopped::Broken(broken)) => {
+                unless_late(broken.error(), "the server sent nothing for idle_timeout")
+            }
+        }
+    }
+
+    fn word(&self) -> &'static str {
         match self {
             Failure::Unanswered(_) => "connection_terminated",
             Failure::Late => "connection_read_timeout",
@@ -131,6 +159,7 @@ pub async fn deliver(
     }
     worker.handle.set_deadline(worker.settings.idle_timeout);
     let (lanes, rules, moved) = (&worker.lanes, worker.rules(), &progress.down);
+    progress.status.set(Some(facts.status));
     if delivery.dechunk {
         progress.answered.set(Answered::UntilClose);
         let sent = client.send_all(&head, true).await;
@@ -145,6 +174,9 @@ pub async fn deliver(
             (_, BodyKind::UntilClose) => Answered::UntilClose,
             (_, _) => Answered::Framed,
         });
+        if progress.answered.get() == Answered::No {
+            progress.status.set(None);
+        }
         sent?;
         drop(head);
         relay(lanes, server, inbox, client, &mut body, rules, moved).await?;

@@ -119,10 +119,10 @@ impl Upstreams {
             Choice::Backends(turn) => self.backends.next(handle, turn, asker).await,
             Choice::Origin(origin) => {
                 let origin = origin.take()?;
-                Some(match self.find(handle, origin, asker.ip).await {
+                Some(match self.find(handle, origin, asker.source.ip()).await {
                     Ok(addresses) => match addresses.iter().find_map(Backend::reuse) {
                         Some(link) => Ok(link),
-                        None => race(handle, &addresses).await,
+                        None => race(handle, &addresses, asker).await,
                     },
                     Err(error) => Err(error),
                 })
@@ -147,8 +147,8 @@ impl Upstreams {
         origin: &Origin,
         asker: Asker<'_>,
     ) -> io::Result<Link> {
-        let addresses = self.find(handle, origin, asker.ip).await?;
-        race(handle, &addresses).await
+        let addresses = self.find(handle, origin, asker.source.ip()).await?;
+        race(handle, &addresses, asker).await
     }
 
     /// The addresses of a server that this client may go to, those that did not just fail first.

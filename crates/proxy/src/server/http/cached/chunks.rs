@@ -106,6 +106,7 @@ pub async fn pass_and_keep(
     let mut body = Body::new(facts.body);
     let mut keeps = copy.take(inbox.bytes());
     progress.answered.set(Answered::Framed);
+    client.note(|entry| entry.status.set(Some(facts.status)));
     let (to, moved) = (&client.stream, &progress.down);
     send_with_head(&outgoing, stream, inbox, &mut body, to, moved).await?;
     let mut audience = Audience {
@@ -121,9 +122,9 @@ pub async fn pass_and_keep(
         if received.map_err(Broken::From).map_err(Stopped::from)? == 0 {
             return Err(Stopped::Incomplete.into());
         }
-        let claimed = body.claim(inbox.bytes()).map_err(Stopped::Malformed)?;
+        let claimed = body.claim(inbox.bytes(), &progress.down);
+        let claimed = claimed.map_err(Stopped::Malformed)?;
         keeps = copy.take(&inbox.bytes()[..claimed]);
-        progress.down.add(claimed as u64);
         audience.give(inbox, claimed, progress.down.get()).await;
     }
     if keeps {

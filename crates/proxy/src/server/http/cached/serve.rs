@@ -147,11 +147,15 @@ pub async fn serve(
             }
         }
         Err(Unsent::Client) => {
+            client.note(|line| {
+                line.because("client_gone: it has reset the connection, or took nothing")
+            });
             worker.counters.transfers_broken.add(1);
             After::Reset
         }
         // The head says how long the body is: the client sees that it is not whole.
         Err(Unsent::Reply) => {
+            client.note(|line| line.because("http_response_incomplete: the server ended early"));
             worker.counters.transfers_broken.add(1);
             After::Linger
         }
