@@ -203,6 +203,12 @@ static __always_inline bool half_reserved(const struct listener_policy *l, const
 	return q->half_open + q->claims >= (half ? half : 1);
 }
 
+/* So empty that there is a place by any of these rules, with the claims and without. */
+static __always_inline bool half_empty(const struct queue_view *q)
+{
+	return 2ULL * (q->length + q->half_open + q->claims) < q->limit;
+}
+
 static __always_inline bool reserves(const struct listener_policy *l)
 {
 	return l->establish == ESTABLISH_RESERV || l->establish == ESTABLISH_NO_SYN_DROP;

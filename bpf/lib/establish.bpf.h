@@ -76,7 +76,7 @@ static __always_inline void view_read(struct listen_state *s, struct arrival *x,
 /* Whether to take out claims that the kernel counts by now, and to read again. */
 static __always_inline bool view_in_doubt(const struct listener_policy *l, const struct arrival *x, u32 extra)
 {
-	return x->q.claims != extra && reserves(l) && claims_matter(l, &x->q, extra);
+	return x->q.claims != extra && reserves(l) && !half_empty(&x->q) && claims_matter(l, &x->q, extra);
 }
 
 /*

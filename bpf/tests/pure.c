@@ -58,6 +58,11 @@ u8 pure_syn_verdict(const struct listener_policy *l, const struct queue_view *q,
 	return syn_verdict(l, q, waiting, cookies, flooded);
 }
 
+u8 pure_half_empty(const struct queue_view *q)
+{
+	return half_empty(q);
+}
+
 u8 pure_cookie_ack_verdict(const struct listener_policy *l, const struct queue_view *q, u8 waiting)
 {
 	return cookie_ack_verdict(l, q, waiting);

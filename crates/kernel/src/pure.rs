@@ -72,6 +72,7 @@ unsafe extern "C" {
         cookies: u8,
         flooded: u8,
     ) -> u8;
+    fn pure_half_empty(q: *const RawView) -> u8;
     fn pure_cookie_ack_verdict(l: *const listener_policy, q: *const RawView, waiting: u8) -> u8;
     fn pure_wait_look(
         w: *mut wait_state,
@@ -212,6 +213,12 @@ pub fn syn_verdict(
         )
     };
     verdict(index)
+}
+
+/// `half_empty()` of bpf/lib/admit.h.
+pub fn half_empty(q: &QueueView) -> bool {
+    // SAFETY: the view lives through the call.
+    unsafe { pure_half_empty(&raw_view(q)) != 0 }
 }
 
 /// `cookie_ack_verdict()` of bpf/lib/admit.h.

@@ -84,6 +84,34 @@ fn verdicts_on_syn_and_final_ack_are_those_of_the_model() {
 }
 
 #[test]
+fn in_a_half_empty_queue_no_claim_stands_between_anybody_and_a_place() {
+    runner(200_000)
+        .run(
+            &(room(), view(), any::<[bool; 3]>()),
+            |(room, q, [waiting, cookies, flooded])| {
+                // The limits of view() are small: of most of these the queue would be half full.
+                let q = QueueView {
+                    limit: q.limit * 4,
+                    ..q
+                };
+                let bare = QueueView { claims: 0, ..q };
+                if pure::half_empty(&q) {
+                    prop_assert_eq!(
+                        room.syn_verdict(&q, waiting, cookies, flooded),
+                        room.syn_verdict(&bare, waiting, cookies, flooded)
+                    );
+                    prop_assert_eq!(
+                        room.cookie_ack_verdict(&q, waiting),
+                        room.cookie_ack_verdict(&bare, waiting)
+                    );
+                }
+                Ok(())
+            },
+        )
+        .unwrap();
+}
+
+#[test]
 fn the_estimator_goes_through_the_model_s_states() {
     let look = (0u64..200_000_000, view(), 0u32..40);
     let looks = prop::collection::vec(look, 1..200);
