@@ -685,3 +685,15 @@ fn age_is_said_of_what_was_not_made_or_confirmed_for_the_request() {
         assert!(is_so, "{fields}: {age:?}");
     }
 }
+
+#[test]
+fn a_reply_that_is_replaced_by_a_newer_one_made_room_for_nobody() {
+    let (origin, _) = replying(with_length(FRESH, b"kept"));
+    let proxy = caching(&origin);
+    let mut client = connect(proxy.address());
+    for times in 1..=10 {
+        client.ask("GET /a HTTP/1.1\r\nHost: test\r\nCache-Control: no-cache\r\n\r\n");
+        wait_until("it is kept", || count(&proxy, "cache_stored") == times);
+    }
+    assert_eq!(count(&proxy, "cache_evicted"), 0);
+}

@@ -121,8 +121,10 @@ impl Store {
         }
         let key = reply_key(number, &kept.variant);
         let value = Value::Reply(kept.entry.clone());
+        // The one that this replaces had to make room for nobody.
+        let replaced = self.cache.peek(&key).is_some();
         self.cache.insert_with_lifecycle(key, value, &mut evicted);
-        evicted
+        evicted.saturating_sub(replaced.into())
     }
 
     /// Requests for this URI need not wait for each other for a while.
