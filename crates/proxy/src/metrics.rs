@@ -37,6 +37,10 @@ counters! {
         bytes_down: "bytes of bodies and tunnels from servers to clients",
         bytes_spliced: "of these, bytes that splice(2) moved",
         bytes_redirected: "of these, bytes that went from socket to socket inside the kernel (engine sockmap)",
+        replies_2xx: "replies with a status of 200 to 299, from servers, the cache and the proxy itself",
+        replies_3xx: "replies with a status of 300 to 399",
+        replies_4xx: "replies with a status of 400 to 499",
+        replies_5xx: "replies with a status of 500 to 599",
         replies_refused: "replies that the proxy itself gave: bad requests, no backend, timeouts",
         transfers_broken: "transfers that a connection's failure ended early",
         timed_out: "connections closed because nothing came for too long",
@@ -126,6 +130,18 @@ impl Gauge {
 pub struct Counter(AtomicU64);
 
 impl ListenerCounters {
+    /// A reply with this status is sent to a client.
+    pub fn count_reply(&self, status: u16) {
+        match status {
+            200..300 => self.replies_2xx.add(1),
+            300..400 => self.replies_3xx.add(1),
+            400..500 => self.replies_4xx.add(1),
+            500..600 => self.replies_5xx.add(1),
+            // To another protocol, or of no class that is known.
+            _ => {}
+        }
+    }
+
     /// A reply was kept, and so many others had to go for it; `None` if it was not kept after all.
     pub fn count_kept(&self, evicted: Option<u64>) {
         if let Some(evicted) = evicted {

@@ -315,6 +315,44 @@ fn what_stands_behind_a_refused_connect_is_never_taken_for_a_request() {
 }
 
 #[test]
+fn replies_are_counted_by_the_class_of_their_status_whoever_made_them() {
+    let origin = Origin::serving(|connection, request| {
+        let status = request.first_line.split(['/', ' ']).nth(2).unwrap();
+        let framing = match request.first_line.contains("?chunked") {
+            true => "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            false => "Content-Length: 0\r\n\r\n",
+        };
+        let status = &status[..3];
+        let kept = "Cache-Control: max-age=60";
+        connection.send(format!("HTTP/1.1 {status} X\r\n{kept}\r\n{framing}"));
+        true
+    });
+    for cache in [0, 1 << 20] {
+        let mut settings = settings(Mode::Reverse, &[origin.address]);
+        settings.cache = cache;
+        let proxy = Server::start(settings).unwrap();
+        let mut client = connect(proxy.address());
+        for path in [
+            "/200",
+            "/200?chunked",
+            "/200",
+            "/301",
+            "/404",
+            "/500",
+            "/503?chunked",
+        ] {
+            client.get(path);
+        }
+        // The proxy's own.
+        client.ask("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n");
+        let totals = proxy.totals();
+        let classes = ["replies_2xx", "replies_3xx", "replies_4xx", "replies_5xx"];
+        let counted = classes.map(|class| total(&totals, class));
+        assert_eq!(counted, [3, 1, 2, 2], "cache of {cache} bytes");
+    }
+}
+
+#[test]
 fn a_malformed_request_is_answered_and_the_connection_closed() {
     let origin = Origin::start();
     let proxy = reverse(&origin, Engine::Auto);

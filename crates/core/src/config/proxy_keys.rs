@@ -196,7 +196,7 @@ pub static PROXY_KEYS: &[Key<Proxy>] = &[
     health!(timeout: Time "1ms to 10min", |v| duration(v, "1ms", "10min"), shown_time, "Time that a check has to pass"),
     health!(rise: Number "1 to 1000", times, shown_times, "Checks in a row that pass, after which a backend is up again"),
     health!(fall: Number "1 to 1000", times, shown_times, "Checks in a row that fail, after which a backend is down"),
-    health!(path: Path "a path, from /", |v| text(v).and_then(parse_check_path), |path: &String| Setting::Text(path.clone()), "What health_check = http asks for"),
+    health!(path: UriPath "a path, from /", |v| text(v).and_then(parse_check_path), |path: &String| Setting::Text(path.clone()), "What health_check = http asks for"),
     health!(host: Name "backend | a host", |v| text(v).and_then(parse_check_host), shown_host, "The Host that health_check = http names; backend is the backend's address"),
     health!(status: Range "a status | two with - between", |v| text(v).and_then(parse_statuses), |statuses: &Statuses| Setting::Text(statuses.to_string()), "The status that health_check = http expects"),
     number!(max_connections: 0 to 1000000, "Connections to each backend at most, on all threads; 0 is no limit"),

@@ -55,6 +55,8 @@ pub enum Kind {
     Flag,
     /// The path of a file.
     Path,
+    /// The path of a URI.
+    UriPath,
 }
 
 impl Kind {
@@ -74,6 +76,7 @@ impl Kind {
             Kind::Number | Kind::Limit => "N",
             Kind::Flag => "true|false",
             Kind::Path => "FILE",
+            Kind::UriPath => "PATH",
         }
     }
 

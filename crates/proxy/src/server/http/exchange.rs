@@ -59,6 +59,7 @@ async fn fail(worker: &Worker, client: &Visitor, request: &Request, answer: Answ
 
 async fn options(worker: &Worker, client: &Visitor, request: &Request) -> After {
     let keep_alive = leaves_nothing(worker, request);
+    worker.counters.count_reply(200);
     let mut reply = worker.scratch.lend();
     answer::options(&worker.date(), keep_alive, &mut reply);
     match client.stream.send_all(&reply, false).await {
@@ -88,6 +89,7 @@ async fn connect(
         entry.backend.set(Some(link.lease.backend().address));
         entry.status.set(Some(200));
     });
+    worker.counters.count_reply(200);
     let mut server = Peer::new(link.stream);
     let greeted = client.stream.send_all(answer::CONNECTED, false).await;
     if greeted.is_err() {

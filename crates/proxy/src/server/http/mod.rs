@@ -126,6 +126,7 @@ async fn refuse(
     head_only: bool,
 ) -> After {
     worker.counters.replies_refused.add(1);
+    worker.counters.count_reply(answer.status);
     client.note(|entry| {
         entry.status.set(Some(answer.status));
         entry.because(format!("{}: {}", answer.error.name(), answer.details));

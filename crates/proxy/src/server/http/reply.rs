@@ -162,6 +162,7 @@ pub async fn deliver(
     progress.status.set(Some(facts.status));
     if delivery.dechunk {
         progress.answered.set(Answered::UntilClose);
+        worker.counters.count_reply(facts.status);
         let sent = client.send_all(&head, true).await;
         sent.map_err(Failure::Client)?;
         drop(head);
@@ -174,8 +175,9 @@ pub async fn deliver(
             (_, BodyKind::UntilClose) => Answered::UntilClose,
             (_, _) => Answered::Framed,
         });
-        if progress.answered.get() == Answered::No {
-            progress.status.set(None);
+        match progress.answered.get() {
+            Answered::No => progress.status.set(None),
+            _ => worker.counters.count_reply(facts.status),
         }
         sent?;
         drop(head);

@@ -106,6 +106,7 @@ pub async fn pass_and_keep(
     let mut body = Body::new(facts.body);
     let mut keeps = copy.take(inbox.bytes());
     progress.answered.set(Answered::Framed);
+    worker.counters.count_reply(facts.status);
     client.note(|entry| entry.status.set(Some(facts.status)));
     let (to, moved) = (&client.stream, &progress.down);
     send_with_head(&outgoing, stream, inbox, &mut body, to, moved).await?;

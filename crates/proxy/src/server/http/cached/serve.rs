@@ -134,6 +134,7 @@ pub async fn serve(
     };
     let length = range.end - range.start;
     client.note(|line| line.status.set(Some(cut.status(entry))));
+    worker.counters.count_reply(cut.status(entry));
     match send(worker, seat, &client.stream, &head, &entry.body, range).await {
         Ok(()) => {
             client.note(|line| line.sent_by_cache(length));
