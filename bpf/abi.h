@@ -15,7 +15,8 @@
 /* Listeners that one network namespace can have under guard. */
 #define WEIR_MAX_LISTENERS 256
 /* Slots of the exact-address table: sixteen per listener, so that a seed with short probes exists. */
-#define WEIR_EXACT_SLOTS 4096
+#define WEIR_EXACT_SLOT_BITS 12
+#define WEIR_EXACT_SLOTS (1 << WEIR_EXACT_SLOT_BITS)
 /* Longest probe in the exact-address table; the rule compiler searches a seed that keeps it. */
 #define WEIR_EXACT_PROBES 4
 /* Interfaces that one listener can name. */

@@ -137,7 +137,8 @@ static __always_inline u32 exact_slot(const __be32 *addr, __be16 port, u32 seed)
 		h *= 0x9e3779b1; /* 2^32 / golden ratio, odd */
 		h ^= h >> 15;
 	}
-	return h % WEIR_EXACT_SLOTS;
+	/* Its high bits: an IPv4 address's last octet, the highest byte here, changes no lower ones. */
+	return h >> (32 - WEIR_EXACT_SLOT_BITS);
 }
 
 static __always_inline u32 exact_listener(const struct policy *policy, const __be32 *addr, __be16 port)
