@@ -13,8 +13,10 @@ const LINGER_QUIET: Duration = Duration::from_secs(2);
 /// How long it may go on sending what is not wanted: whoever sends a large body before it reads the
 /// reply that came early would lose that reply to a RST (RFC 9112, Section 9.6).
 const LINGER_MOST: Duration = Duration::from_secs(30);
-/// How often it is looked whether a client has acknowledged its replies: no event tells it.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How soon it is looked again whether a client has acknowledged more of its replies: no event tells it.
+const LOOK_AGAIN: Clock = 10;
+/// How late, when it has stood still for longer than that.
+const LOOK_LATEST: Clock = 1000;
 
 /// Ends the connection as `after` says; the caller drops it then.
 pub async fn say(worker: &Worker, client: &mut Visitor, after: After) {
@@ -36,7 +38,8 @@ pub async fn let_replies_arrive(worker: &Worker, client: &Visitor, given_up: u64
     let left = || client.stream.unacknowledged().saturating_sub(given_up);
     let mut arrival = Arrival::begins(worker);
     while arrival.goes_on(left(), worker.handle.now()) {
-        worker.handle.sleep(LOOK_AGAIN).await;
+        let pause = arrival.pause(worker.handle.now());
+        worker.handle.sleep(Duration::from_millis(pause)).await;
     }
 }
 
@@ -82,6 +85,12 @@ impl Arrival {
         }
     }
 
+    /// How long until it is worth a look again: as long as it has stood still, so that thousands of clients that take
+    /// nothing cost next to nothing, and the wait of one that goes on is at most doubled.
+    fn pause(&self, now: Clock) -> Clock {
+        (now - self.since).clamp(LOOK_AGAIN, LOOK_LATEST)
+    }
+
     /// Whether to wait on: something is left, and some of it arrived within the idle time.
     fn goes_on(&mut self, left: usize, now: Clock) -> bool {
         if left < self.left {
@@ -106,6 +115,23 @@ mod tests {
         let mut arrival = BEGUN;
         assert!(arrival.goes_on(50, 10));
         assert!(!arrival.goes_on(0, 20));
+    }
+
+    #[test]
+    fn a_client_that_takes_nothing_is_looked_at_ever_more_rarely_and_one_that_goes_on_often() {
+        let mut arrival = Arrival {
+            idle: 300_000,
+            ..BEGUN
+        };
+        let (mut now, mut looks) = (0, 0);
+        while arrival.goes_on(100, now) {
+            now += arrival.pause(now);
+            looks += 1;
+        }
+        assert!((300..320).contains(&looks), "{looks} looks in 300 s");
+        let mut arrival = BEGUN;
+        assert!(arrival.goes_on(50, 900));
+        assert_eq!(arrival.pause(900), 10);
     }
 
     #[test]
