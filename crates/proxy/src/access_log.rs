@@ -7,6 +7,8 @@ use std::cell::{Cell, RefCell};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -178,6 +180,8 @@ pub struct AccessLog {
     queue: Option<SyncSender<Message>>,
     /// Closed by the writer's end.
     writer: Mutex<Receiver<()>>,
+    /// Lines that could not be written.
+    lost: Arc<AtomicU64>,
 }
 
 impl AccessLog {
@@ -189,18 +193,32 @@ impl AccessLog {
         let out = open(path)?;
         let (queue, messages) = sync_channel(QUEUE);
         let (at_end, writer) = channel();
-        let (proxy, path) = (proxy.to_owned(), path.to_owned());
+        let lost = Arc::<AtomicU64>::default();
+        let mut writer_of = Writer {
+            proxy: proxy.to_owned(),
+            path: path.to_owned(),
+            out,
+            lost: lost.clone(),
+            is_failing: false,
+            is_torn: false,
+        };
         std::thread::Builder::new()
             .name("weir-access-log".to_owned())
             .spawn(move || {
                 // Nothing is ever sent: it goes when the thread does.
                 let _at_end = at_end;
-                Writer { proxy, path, out }.run(&messages);
+                writer_of.run(&messages);
             })?;
         Ok(AccessLog {
             queue: Some(queue),
             writer: Mutex::new(writer),
+            lost,
         })
+    }
+
+    /// Lines that could not be written so far.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// A way into the log, for one thread.
@@ -243,7 +261,20 @@ fn open(path: &str) -> io::Result<Box<dyn Write + Send>> {
     if path == STDERR {
         return Ok(Box::new(io::stderr()));
     }
-    let file: File = OpenOptions::new().create(true).append(true).open(path)?;
+    // Who opens a FIFO to write waits for a reader, and here nobody may wait.
+    let open = |read| {
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).read(read);
+        options.custom_flags(libc::O_NONBLOCK).open(path)
+    };
+    // One that reads as well needs no other reader, and survives it: what nobody reads stays in the FIFO until it is full.
+    let file: File = match open(false) {
+        Ok(file) if file.metadata()?.file_type().is_fifo() => open(true)?,
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => open(true)?,
+        opened => opened?,
+    };
+    // From here on the writer's thread alone waits.
+    rustix::io::ioctl_fionbio(&file, false)?;
     Ok(Box::new(file))
 }
 
@@ -251,10 +282,15 @@ struct Writer {
     proxy: String,
     path: String,
     out: Box<dyn Write + Send>,
+    lost: Arc<AtomicU64>,
+    /// It was said that writing fails.
+    is_failing: bool,
+    /// The last line that was written broke off.
+    is_torn: bool,
 }
 
 impl Writer {
-    fn run(mut self, messages: &Receiver<Message>) {
+    fn run(&mut self, messages: &Receiver<Message>) {
         let mut lines = Vec::new();
         while let Ok(message) = messages.recv() {
             let mut next = Some(message);
@@ -286,11 +322,47 @@ impl Writer {
         }
     }
 
+    /// Writes the lines. Those that a full disk has no room for are lost and counted; that is said when it begins and
+    /// when it ends, and not for each line.
     fn flush(&mut self, lines: &mut Vec<u8>) {
-        if let Err(error) = self.out.write_all(lines) {
-            tracing::error!("cannot write {}: {error}", self.path);
+        let was_torn = std::mem::take(&mut self.is_torn);
+        if was_torn {
+            lines.insert(0, b'\n');
+        }
+        let (written, failure) = self.write(lines);
+        if let Some(error) = failure {
+            let unwritten = &lines[written.max(usize::from(was_torn))..];
+            let unwritten = unwritten.iter().filter(|byte| **byte == b'\n');
+            self.lost
+                .fetch_add(unwritten.count() as u64, Ordering::Relaxed);
+            self.is_torn = match written {
+                0 => was_torn,
+                written => lines[written - 1] != b'\n',
+            };
+            if !std::mem::replace(&mut self.is_failing, true) {
+                tracing::error!(
+                    "cannot write {}: {error}; lines are lost (access_log_lost) until that ends",
+                    self.path
+                );
+            }
+        } else if written > 0 && std::mem::take(&mut self.is_failing) {
+            tracing::info!("{} can be written again", self.path);
         }
         lines.clear();
+    }
+
+    /// How many bytes went out, and why not all.
+    fn write(&mut self, lines: &[u8]) -> (usize, Option<io::Error>) {
+        let mut written = 0;
+        while written < lines.len() {
+            match self.out.write(&lines[written..]) {
+                Ok(0) => return (written, Some(io::ErrorKind::WriteZero.into())),
+                Ok(bytes) => written += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (written, Some(error)),
+            }
+        }
+        (written, None)
     }
 }
 
@@ -316,6 +388,60 @@ mod tests {
         assert!(!journal.write(entry()));
         drop(messages);
         assert!(!journal.write(entry()));
+    }
+
+    /// Takes so many bytes in all, then it is full.
+    struct Disk(Arc<Mutex<(usize, Vec<u8>)>>);
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut disk = self.0.lock().unwrap();
+            let taken = bytes.len().min(disk.0);
+            disk.0 -= taken;
+            disk.1.extend(&bytes[..taken]);
+            match taken {
+                0 => Err(io::ErrorKind::StorageFull.into()),
+                taken => Ok(taken),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_a_full_disk_does_not_take_are_counted_and_those_after_it_are_whole() {
+        let disk = Arc::new(Mutex::new((9, Vec::new())));
+        let mut writer = Writer {
+            proxy: String::new(),
+            path: String::new(),
+            out: Box::new(Disk(disk.clone())),
+            lost: Arc::default(),
+            is_failing: false,
+            is_torn: false,
+        };
+        writer.flush(&mut b"first\nsecond\nthird\n".to_vec());
+        writer.flush(&mut b"fourth\n".to_vec());
+        assert!(writer.is_failing);
+        assert_eq!(writer.lost.load(Ordering::Relaxed), 3);
+        disk.lock().unwrap().0 = 100;
+        writer.flush(&mut b"fifth\n".to_vec());
+        assert!(!writer.is_failing);
+        assert_eq!(disk.lock().unwrap().1, b"first\nsec\nfifth\n");
+    }
+
+    #[test]
+    fn a_fifo_needs_no_reader_to_be_opened_and_its_reader_may_come_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut out = open(path.to_str().unwrap()).unwrap();
+        out.write_all(b"line\n").unwrap();
+        let mut line = String::new();
+        let reader = File::open(&path).unwrap();
+        io::BufRead::read_line(&mut io::BufReader::new(reader), &mut line).unwrap();
+        assert_eq!(line, "line\n");
     }
 
     #[test]

@@ -44,7 +44,7 @@ counters! {
         replies_refused: "replies that the proxy itself gave: bad requests, no backend, timeouts",
         transfers_broken: "transfers that a connection's failure ended early",
         timed_out: "connections closed because nothing came for too long",
-        access_log_lost: "lines of the access log that its writer was too slow for",
+        access_log_lost: "lines of the access log that its writer was too slow for, or that could not be written",
         retries: "requests that were sent again to another connection or backend",
         cache_hits: "requests answered from the cache without asking a server",
         cache_misses: "requests that the cache had nothing for, and that went to a server",

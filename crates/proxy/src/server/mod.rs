@@ -215,6 +215,12 @@ impl Server {
     pub fn start_in(settings: Proxy, surroundings: Surroundings) -> Result<Server, Error> {
         let redirector = redirector(&settings, surroundings.redirector)?;
         settings::check(&settings)?;
+        // Before it listens: clients are not to find a proxy that then cannot start.
+        let log = access_log::of_settings(&settings).map_err(|cause| Error::Setting {
+            key: "access_log".to_owned(),
+            value: settings.access_log.clone().unwrap_or_default(),
+            cause,
+        })?;
         let wanted = thread_count(&settings);
         let sockets = match surroundings.sockets {
             None => Sockets::open(&settings, wanted, &surroundings.beside)?,
@@ -230,11 +236,6 @@ impl Server {
             .as_ref()
             .and_then(|heritage| heritage.cache(&settings));
         let cache = inherited.or_else(|| Cache::of(&settings));
-        let log = access_log::of_settings(&settings).map_err(|cause| Error::Setting {
-            key: "access_log".to_owned(),
-            value: settings.access_log.clone().unwrap_or_default(),
-            cause,
-        })?;
         let health = HealthBoard::new(&settings).map(Arc::new);
         let verdicts = settings.backends.iter().map(|backend| {
             let of = heritage
@@ -442,11 +443,17 @@ impl Server {
             (*address, totals)
         };
         let backends = self.shared.settings.backends.iter().enumerate();
+        let mut listener = sum(
+            ListenerCounters::NAMES,
+            listener.map(|counters| counters.values().collect()),
+        );
+        let lost = self.shared.log.as_ref().map_or(0, |log| log.lost());
+        let by_name = |total: &&mut Total| total.name == "access_log_lost";
+        if let Some(total) = listener.iter_mut().find(by_name) {
+            total.value += lost;
+        }
         Totals {
-            listener: sum(
-                ListenerCounters::NAMES,
-                listener.map(|counters| counters.values().collect()),
-            ),
+            listener,
             backends: backends.map(backend).collect(),
             queue: self.queue_totals(),
         }
