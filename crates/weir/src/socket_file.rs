@@ -71,7 +71,10 @@ fn id_of(path: &Path) -> io::Result<FileId> {
 }
 
 /// Removes a socket that nobody listens on.
-fn remove_dead(path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// There is something else, which stays, or it cannot be removed.
+pub fn remove_dead(path: &Path) -> io::Result<()> {
     let file = match symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         file => file?,

@@ -552,3 +552,50 @@ fn one_process_listens_on_one_address_and_on_all_of_the_same_port() {
         assert_eq!(ask(&mut client).unwrap(), letter);
     }
 }
+
+#[test]
+fn a_start_removes_the_sockets_of_proxies_that_were_killed_and_no_others() {
+    let bed = Bed::new("killed");
+    let sockets = || {
+        let entries = std::fs::read_dir(&bed.path).unwrap().flatten();
+        let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name.ends_with(".sock")).collect();
+        names.sort();
+        names
+    };
+    bed.configure(echo(b'a'), "");
+    let living = bed.start("");
+    bed.until(|status| {
+        status["proxies"]
+            .as_array()
+            .is_some_and(|all| all.len() == 1)
+    });
+    let kept = sockets();
+    let mut killed = bed.start("");
+    bed.until(|status| {
+        status["proxies"]
+            .as_array()
+            .is_some_and(|all| all.len() == 2)
+    });
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    // One of another namespace, whose process is gone too, and one that is no proxy's.
+    let other = format!("proxy-1-{}.sock", killed.child.id());
+    for name in [other.as_str(), "weir-1.sock"] {
+        drop(std::os::unix::net::UnixListener::bind(bed.path.join(name)).unwrap());
+    }
+    assert_eq!(sockets().len(), 4);
+    let next = bed.start("");
+    bed.until(|status| {
+        status["proxies"]
+            .as_array()
+            .is_some_and(|all| all.len() == 2)
+    });
+    let left = sockets();
+    assert!(kept.iter().all(|name| left.contains(name)), "{left:?}");
+    assert!(
+        left.contains(&"weir-1.sock".to_owned()) && left.len() == 3,
+        "{left:?}"
+    );
+    drop((living, next));
+}

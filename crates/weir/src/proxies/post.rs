@@ -1,8 +1,8 @@
 //! How a process of proxies is found and asked: a control socket of its own in the runtime directory,
 //! named after the network namespace and the process. Several may run side by side, unlike guards.
 //!
-//! A proxy needs no root: where it has no right to the runtime directory, the socket is in the user's
-//! (`$XDG_RUNTIME_DIR/weir`).
+//! A proxy needs no root: where it has no right to the runtime directory, the socket is in that of its service
+//! (`/run/weir-proxy`) or in the user's (`$XDG_RUNTIME_DIR/weir`).
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,7 +16,10 @@ use super::Inherited;
 use crate::cli::RUNTIME_DIR;
 use crate::control::{self, Answer, Client, HandedOver, Request, namespace};
 use crate::failure::{Failure, Result};
-use crate::socket_file::SocketFile;
+use crate::socket_file::{SocketFile, remove_dead};
+
+/// The runtime directory of the packaged unit, whose user is not root.
+const SERVICE_DIR: &str = "/run/weir-proxy";
 
 /// The control socket of this process.
 pub struct Post {
@@ -36,7 +39,10 @@ impl Post {
         for dir in directories(runtime_dir) {
             let path = dir.join(&file);
             match control::create_dir(&dir).and_then(|()| SocketFile::listen(&path)) {
-                Ok((_file, listener)) => return Ok(Post { _file, listener }),
+                Ok((_file, listener)) => {
+                    sweep(&dir);
+                    return Ok(Post { _file, listener });
+                }
                 Err(error) => failures.push(format!("{}: {error}", dir.display())),
             }
         }
@@ -58,16 +64,37 @@ impl AsFd for Post {
     }
 }
 
+/// Removes the sockets of proxies that were killed, of all network namespaces.
+fn sweep(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let pid = pid_of(&entry.file_name().to_string_lossy());
+        // A process that starts has its socket for a moment before it listens on it.
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            // One that is not dead or not ours to remove stays.
+            let _ = remove_dead(&entry.path());
+        }
+    }
+}
+
+fn pid_of(file: &str) -> Option<u32> {
+    let (_, pid) = file
+        .strip_prefix("proxy-")?
+        .strip_suffix(".sock")?
+        .rsplit_once('-')?;
+    pid.parse().ok()
+}
+
 fn prefix(namespace: u64) -> String {
     format!("proxy-{namespace}-")
 }
 
 fn directories(runtime_dir: &Path) -> Vec<PathBuf> {
     let mut directories = vec![runtime_dir.to_path_buf()];
-    if runtime_dir == Path::new(RUNTIME_DIR)
-        && let Some(users) = std::env::var_os("XDG_RUNTIME_DIR")
-    {
-        directories.push(Path::new(&users).join("weir"));
+    if runtime_dir == Path::new(RUNTIME_DIR) {
+        directories.push(PathBuf::from(SERVICE_DIR));
+        if let Some(users) = std::env::var_os("XDG_RUNTIME_DIR") {
+            directories.push(Path::new(&users).join("weir"));
+        }
     }
     directories
 }
