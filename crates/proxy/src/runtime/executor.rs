@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -20,7 +21,8 @@ use super::wheel::Wheel;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskId {
     index: u32,
-    generation: u32,
+    /// Not zero, so that an optional one is as small.
+    generation: NonZeroU32,
 }
 
 /// Milliseconds since the loop began.
@@ -33,7 +35,7 @@ type Work = Pin<Box<dyn Future<Output = ()>>>;
 struct Task {
     /// `None` while it runs.
     work: Option<Work>,
-    generation: u32,
+    generation: NonZeroU32,
     queued: bool,
     deadline: Clock,
     /// When it is woken, though nothing has come.
@@ -56,7 +58,7 @@ struct Inner {
     /// Read once per turn of the loop.
     now: Cell<Clock>,
     running: Cell<TaskId>,
-    generation: Cell<u32>,
+    generation: Cell<NonZeroU32>,
 }
 
 /// A reference to the loop of this thread.
@@ -76,7 +78,7 @@ impl Runtime {
     pub fn new() -> io::Result<Runtime> {
         let nobody = TaskId {
             index: u32::MAX,
-            generation: 0,
+            generation: NonZeroU32::MIN,
         };
         let inner = Inner {
             poller: RefCell::new(Poller::new()?),
@@ -86,7 +88,7 @@ impl Runtime {
             start: Instant::now(),
             now: Cell::new(0),
             running: Cell::new(nobody),
-            generation: Cell::new(0),
+            generation: Cell::new(NonZeroU32::MIN),
         };
         Ok(Runtime {
             handle: Handle(Rc::new(inner)),
@@ -127,7 +129,8 @@ impl Drop for Runtime {
 impl Handle {
     /// Starts a task. It runs for the first time before the loop waits again.
     pub fn spawn(&self, work: impl Future<Output = ()> + 'static) {
-        let generation = self.0.generation.get().wrapping_add(1);
+        let next = self.0.generation.get().checked_add(1);
+        let generation = next.unwrap_or(NonZeroU32::MIN);
         self.0.generation.set(generation);
         let index = self.0.tasks.borrow_mut().insert(Task {
             work: Some(Box::pin(work)),
@@ -308,16 +311,16 @@ impl Handle {
         source: &Rc<Source>,
         trigger: Trigger,
     ) -> io::Result<()> {
-        if source.key.get().is_none() {
+        if source.key().is_none() {
             let key = self.0.poller.borrow_mut().register(fd, source, trigger)?;
-            source.key.set(Some(key));
+            source.set_key(key);
         }
         Ok(())
     }
 
     /// As [`forget`](Self::forget), for a descriptor that others go on holding.
     pub(super) fn unregister(&self, fd: impl AsFd, source: &Source) {
-        if let Some(key) = source.key.take() {
+        if let Some(key) = source.take_key() {
             self.0.poller.borrow_mut().unregister(fd, key);
         }
     }
@@ -325,12 +328,12 @@ impl Handle {
     /// Lets only the end of `fd` be reported, or bytes as well.
     pub(super) fn mute(&self, fd: impl AsFd, source: &Rc<Source>, muted: bool) -> io::Result<()> {
         self.register(&fd, source, Trigger::Edge)?;
-        let key = source.key.get().ok_or(io::ErrorKind::NotFound)?;
+        let key = source.key().ok_or(io::ErrorKind::NotFound)?;
         self.0.poller.borrow().mute(fd, key, muted)
     }
 
     pub(super) fn forget(&self, source: &Source) {
-        if let Some(key) = source.key.take() {
+        if let Some(key) = source.take_key() {
             self.0.poller.borrow_mut().forget(key);
         }
     }

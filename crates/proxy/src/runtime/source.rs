@@ -24,56 +24,75 @@ pub struct Readiness {
     pub broken: bool,
 }
 
-/// A socket's side of the event loop.
+/// A socket's side of the event loop. There are as many as idle connections, so it is small.
 pub struct Source {
-    read: Side,
-    write: Side,
+    /// Who waits for a way to be ready.
+    reader: Cell<Option<TaskId>>,
+    writer: Cell<Option<TaskId>>,
+    /// Its key in the poller, once it had to wait; else [`NO_KEY`].
+    key: Cell<u32>,
+    /// Whether a system call is worth a try. A guess at first, and exact after an EAGAIN.
+    readable: Cell<bool>,
+    writable: Cell<bool>,
     read_closed: Cell<bool>,
     broken: Cell<bool>,
-    /// Its key in the poller, once it had to wait.
-    pub key: Cell<Option<usize>>,
 }
 
-struct Side {
-    /// Whether a system call is worth a try. A guess at first, and exact after an EAGAIN.
-    ready: Cell<bool>,
-    waiter: Cell<Option<TaskId>>,
-}
-
-impl Side {
-    fn new() -> Side {
-        Side {
-            ready: Cell::new(true),
-            waiter: Cell::new(None),
-        }
-    }
-
-    fn set_ready(&self) -> Option<TaskId> {
-        self.ready.set(true);
-        self.waiter.take()
-    }
-}
+const NO_KEY: u32 = u32::MAX;
+const _: () = assert!(size_of::<Source>() == 24);
 
 impl Source {
     pub fn new() -> Source {
         Source {
-            read: Side::new(),
-            write: Side::new(),
+            reader: Cell::new(None),
+            writer: Cell::new(None),
+            key: Cell::new(NO_KEY),
+            readable: Cell::new(true),
+            writable: Cell::new(true),
             read_closed: Cell::new(false),
             broken: Cell::new(false),
-            key: Cell::new(None),
         }
     }
 
-    fn side(&self, direction: Direction) -> &Side {
+    /// Its key in the poller; `None`: it is not registered there.
+    pub fn key(&self) -> Option<usize> {
+        let key = self.key.get();
+        (key != NO_KEY).then_some(key as usize)
+    }
+
+    /// It is registered with the poller. Descriptors are fewer than 2^31, and so are keys.
+    pub fn set_key(&self, key: usize) {
+        self.key.set(key as u32);
+    }
+
+    /// It is registered no more.
+    pub fn take_key(&self) -> Option<usize> {
+        let key = self.key();
+        self.key.set(NO_KEY);
+        key
+    }
+
+    fn ready(&self, direction: Direction) -> &Cell<bool> {
         match direction {
-            Direction::Read => &self.read,
-            Direction::Write => &self.write,
+            Direction::Read => &self.readable,
+            Direction::Write => &self.writable,
         }
+    }
+
+    fn waiter(&self, direction: Direction) -> &Cell<Option<TaskId>> {
+        match direction {
+            Direction::Read => &self.reader,
+            Direction::Write => &self.writer,
+        }
+    }
+
+    fn set_ready(&self, direction: Direction) -> Option<TaskId> {
+        self.ready(direction).set(true);
+        self.waiter(direction).take()
     }
 
     pub fn is_ready(&self, direction: Direction) -> bool {
-        self.side(direction).ready.get()
+        self.ready(direction).get()
     }
 
     /// Whether the connection is known to be over, in both ways.
@@ -88,21 +107,21 @@ impl Source {
 
     /// Nothing is known of what has come.
     pub fn guess_readable(&self) {
-        self.read.ready.set(true);
+        self.readable.set(true);
     }
 
     /// A call said EAGAIN: the next event tells when to try again.
     pub fn clear(&self, direction: Direction) {
-        self.side(direction).ready.set(false);
+        self.ready(direction).set(false);
     }
 
     /// A read returned less than it could have: nothing is left, unless the end is.
     pub fn clear_after_short_read(&self) {
-        self.read.ready.set(self.read_closed.get());
+        self.readable.set(self.read_closed.get());
     }
 
     pub fn wait(&self, direction: Direction, task: TaskId) {
-        self.side(direction).waiter.set(Some(task));
+        self.waiter(direction).set(Some(task));
     }
 
     /// Takes note of an event and hands those who waited for it to `wake`.
@@ -114,12 +133,12 @@ impl Source {
             self.broken.set(true);
         }
         if readiness.read
-            && let Some(task) = self.read.set_ready()
+            && let Some(task) = self.set_ready(Direction::Read)
         {
             wake(task);
         }
         if readiness.write
-            && let Some(task) = self.write.set_ready()
+            && let Some(task) = self.set_ready(Direction::Write)
         {
             wake(task);
         }

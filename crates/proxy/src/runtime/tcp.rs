@@ -108,7 +108,7 @@ impl TcpStream {
     /// # Errors
     /// `TimedOut` after the task's deadline.
     pub async fn readable_or_broken_lazily(&self, other: &TcpStream) -> io::Result<()> {
-        if other.source.key.get().is_none() {
+        if other.source.key().is_none() {
             let late = self.late_after(UNWATCHED);
             self.wait(Direction::Read, late).await?;
             self.handle.forget_reminder();
@@ -428,7 +428,7 @@ impl TcpStream {
     /// Whether no event tells of it yet.
     #[cfg(test)]
     pub fn source_is_unwatched(&self) -> bool {
-        self.source.key.get().is_none()
+        self.source.key().is_none()
     }
 
     /// The loop that it belongs to.
