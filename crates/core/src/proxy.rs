@@ -140,6 +140,8 @@ pub struct Proxy {
     /// Local addresses that backends are connected from, in turn; empty: the route's. Each has
     /// local ports of its own for each backend.
     pub source: Vec<IpAddr>,
+    /// It listens also where another process of its user does; each has its part of the clients.
+    pub share_port: bool,
     /// Each connection of a client begins with a PROXY header, version 1 or 2, which says who the
     /// client is; one without is reset.
     pub accept_proxy: bool,
@@ -204,6 +206,7 @@ impl Proxy {
             allow_to: Vec::new(),
             deny_to: Vec::new(),
             source: Vec::new(),
+            share_port: false,
             accept_proxy: false,
             trust: Vec::new(),
             send_proxy: SendProxy::Off,

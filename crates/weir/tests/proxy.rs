@@ -526,6 +526,26 @@ fn a_second_process_on_the_same_address_is_refused_unless_it_takes_over() {
 }
 
 #[test]
+fn a_second_process_that_shares_the_port_has_its_part_of_the_clients() {
+    let bed = Bed::new("share");
+    bed.configure(echo(b'a'), "");
+    let first = bed.start("");
+    let other = Bed::new("share-too");
+    other.write_config(&format!(
+        "[[proxy]]\nlisten = \"{}\"\nmode = \"tcp\"\nshare_port = true\nbackends = [\"{}\"]\n",
+        first.address,
+        echo(b'b')
+    ));
+    let _second = other.start("");
+    let asked = |_| ask(&mut first.connect()).unwrap();
+    let letters: Vec<u8> = (0..64).map(asked).collect();
+    assert!(
+        letters.contains(&b'a') && letters.contains(&b'b'),
+        "{letters:?}"
+    );
+}
+
+#[test]
 fn one_process_listens_on_one_address_and_on_all_of_the_same_port() {
     let bed = Bed::new("overlap");
     // Free on all addresses.

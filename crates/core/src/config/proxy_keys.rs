@@ -226,6 +226,10 @@ pub static PROXY_KEYS: &[Key<Proxy>] = &[
     ),
     words!(engine: Engine, "auto | copy | splice | sockmap", "What moves the bytes of bodies and tunnels"),
     number!(threads: 0 to 1024, "Threads, each with an event loop of its own; 0 is one per CPU"),
+    flag!(
+        share_port,
+        "It listens also where another process of its user does; each has its part of the clients"
+    ),
     number!(backlog: 1 to 65535, "Accept queue of each thread; net.core.somaxconn caps it"),
     number!(max_clients: 1 to 10000000, "Connections of clients at most; more wait in the accept queues"),
     size!(max_head: "1KiB" to "60KiB", "A request's or a reply's head at most"),

@@ -256,6 +256,7 @@ fn every_key_of_a_proxy_is_read() {
         queue_timeout = "1s"
         access_log = "/var/log/weir.log"
         source = ["10.0.0.2", "10.0.0.3"]
+        share_port = true
         accept_proxy = true
         send_proxy = "v2"
         forwarded = "x-forwarded-for"

@@ -200,6 +200,9 @@ impl Contender {
             let listen = format!("0.0.0.0:{}", self.port(mode));
             let mut command = Command::new(&weir);
             command.args(["proxy", "--listen", &listen, "--engine", self.engine()]);
+            if setting.processes > 1 {
+                command.args(["--share-port", "true"]);
+            }
             let backend = setting.origin.to_string();
             match mode {
                 Mode::Http => command.args(["--mode", "reverse", "--backend", &backend]),

@@ -77,7 +77,7 @@ impl Sockets {
         self.fds[index].try_clone()
     }
 
-    /// Opens `threads` sockets, where nobody listens but perhaps this process, at `beside`.
+    /// Opens `threads` sockets, where nobody listens but perhaps this process, at `beside`, or those who share the port.
     pub(super) fn open(
         settings: &Proxy,
         threads: usize,
@@ -91,7 +91,7 @@ impl Sockets {
         let overlaps = |other: &SocketAddr| {
             other.port() == settings.listen.port() && *other != settings.listen
         };
-        if !beside.iter().any(overlaps) {
+        if !settings.share_port && !beside.iter().any(overlaps) {
             sockets.open_first(settings)?;
         }
         sockets.grow(settings, threads)?;
