@@ -321,7 +321,7 @@ struct parking_group {
 	__u32 overtook;		/* of these, while others were parked; wraps */
 	__u32 waits[WEIR_PRIORITIES]; /* taken slots by the priority of their connection, that of priority 1 first */
 	__u64 alive_until_ns;	/* CLOCK_MONOTONIC, renewed by user space: no parking from then on */
-	__u64 park_until_ns;	/* until when every connection is parked, so that none overtakes */
+	__u64 park_until_ns;	/* until when connections are parked, so that they overtake nobody */
 	__u64 heir;		/* cookie of the socket that SO_REUSEPORT was lent to when the server was gone */
 	__u32 addr[4];		/* the server's address, big endian; IPv4 as ::ffff:a.b.c.d */
 	__u32 free_head;	/* free[]: next to be taken, counted without end */

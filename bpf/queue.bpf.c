@@ -37,6 +37,7 @@
 
 extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym;
 
+#include "lib/packet.h"
 #include "lib/parking.bpf.h"
 #include "lib/classify.bpf.h"
 #include "lib/steer.h"
@@ -198,12 +199,21 @@ static __always_inline u32 best_parked(const struct parking_group *g)
 	return WEIR_PRIORITIES + 1;
 }
 
+/* Other segments may come here too: late ones, and those of nobody. */
+static __always_inline bool begins(struct sk_reuseport_md *md)
+{
+	u8 flags;
+
+	return !bpf_skb_load_bytes(md, 13, &flags, 1) && (flags & (FLAG_SYN | FLAG_ACK | FLAG_RST)) == FLAG_SYN;
+}
+
 SEC("sk_reuseport/migrate")
 int queue_steer(struct sk_reuseport_md *md)
 {
 	u64 socket = (u64)md->sk, now = bpf_ktime_get_ns();
 	u32 *number = bpf_map_lookup_elem(&group_of, &socket), server, length, limit, group, class, priority;
 	struct parking_group *g;
+	bool others = false;
 
 	if (!number)
 		return SK_PASS;
@@ -225,11 +235,14 @@ int queue_steer(struct sk_reuseport_md *md)
 				g->park_until_ns = g->park_until_ns < now + PARK_NS ? now + PARK_NS : g->park_until_ns;
 			if (park(md, g, group, class, priority, now))
 				return SK_PASS;
-		} else if (best <= WEIR_PRIORITIES) {
-			__sync_fetch_and_add(&g->overtook, 1);
 		}
+		others = best <= WEIR_PRIORITIES;
 	}
-	__sync_fetch_and_add(&g->straight, 1);
+	if (begins(md)) {
+		__sync_fetch_and_add(&g->straight, 1);
+		if (others)
+			__sync_fetch_and_add(&g->overtook, 1);
+	}
 	to_server(md, group, server);
 	return SK_PASS;
 }

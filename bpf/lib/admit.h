@@ -206,7 +206,7 @@ static __always_inline bool half_reserved(const struct listener_policy *l, const
 /* So empty that there is a place by any of these rules, with the claims and without. */
 static __always_inline bool half_empty(const struct queue_view *q)
 {
-	return 2ULL * (q->length + q->half_open + q->claims) < q->limit;
+	return 2ULL * (q->length + q->half_open + q->claims) + 1 < q->limit;
 }
 
 static __always_inline bool reserves(const struct listener_policy *l)

@@ -87,11 +87,11 @@ fn verdicts_on_syn_and_final_ack_are_those_of_the_model() {
 fn in_a_half_empty_queue_no_claim_stands_between_anybody_and_a_place() {
     runner(200_000)
         .run(
-            &(room(), view(), any::<[bool; 3]>()),
-            |(room, q, [waiting, cookies, flooded])| {
+            &(room(), view(), any::<[bool; 3]>(), 0u32..4),
+            |(room, q, [waiting, cookies, flooded], odd)| {
                 // The limits of view() are small: of most of these the queue would be half full.
                 let q = QueueView {
-                    limit: q.limit * 4,
+                    limit: q.limit * 4 + odd,
                     ..q
                 };
                 let bare = QueueView { claims: 0, ..q };

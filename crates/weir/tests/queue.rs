@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{Folder, PATIENCE, in_namespace};
 use nix::errno::Errno;
@@ -419,6 +419,25 @@ fn in_a_full_queue_the_youngest_of_the_lowest_is_reset_for_each_higher_one_and_t
     let mut expected = addresses(&low[..1]);
     expected.extend(addresses(&gold));
     expected.extend(addresses(&low[1..5]));
+    let got: Vec<SocketAddr> = expected.iter().map(|_| accepted(&server)).collect();
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn who_has_aged_is_still_parked_and_gives_its_place_to_a_higher_one() {
+    const AGEING: Duration = Duration::from_millis(20);
+    let config = CONFIG.replace("ageing = \"off\"", "ageing = \"20ms\"");
+    let Some((server, bed)) = bed_with("queue-aged", &config, 8) else {
+        return;
+    };
+    let low: Vec<TcpStream> = (0..8).map(|_| connect(40)).collect();
+    let since = Instant::now();
+    bed.until(|listener| listener["parked"] == 7 && since.elapsed() > 5 * AGEING);
+    let gold = connect(1);
+    bed.until_counted("queue_reset_full", 1);
+    assert_reset(&low[7]);
+    // It came after those who have aged as far as its priority.
+    let expected = addresses(low[..7].iter().chain([&gold]));
     let got: Vec<SocketAddr> = expected.iter().map(|_| accepted(&server)).collect();
     assert_eq!(got, expected);
 }

@@ -121,7 +121,7 @@ impl Pace {
     pub fn look_at(&self, now: Duration, full: bool, surplus: u32) -> Duration {
         let (soon, late) = (now + LOOK, now + LOOK_LATEST);
         if !full && self.fill_at() > now {
-            return self.fill_at().min(late);
+            return self.fill_at().clamp(now + LOOK / 4, late);
         }
         // It takes no other connection before its least interval is over; what was seen may be as old as a look.
         let busy = self.least().saturating_mul(surplus.saturating_add(1));

@@ -90,12 +90,16 @@ impl<T: Copy> Order<T> {
         *self.by_class.entry(class).or_default() += 1;
     }
 
-    /// The connection to be accepted next; it leaves.
-    pub fn pop(&mut self, now: Duration) -> Option<Waiting<T>> {
+    /// The connection to be accepted next.
+    pub fn first(&self, now: Duration) -> Option<&Waiting<T>> {
         // The first of each priority has aged most.
         let firsts = self.waiting.iter().filter_map(VecDeque::front);
-        let best = firsts.min_by_key(|w| (self.rank(w, now), w.number))?;
-        let priority = best.priority;
+        firsts.min_by_key(|w| (self.rank(w, now), w.number))
+    }
+
+    /// The connection to be accepted next; it leaves.
+    pub fn pop(&mut self, now: Duration) -> Option<Waiting<T>> {
+        let priority = self.first(now)?.priority;
         let taken = self.waiting[usize::from(priority) - 1].pop_front();
         taken.inspect(|w| self.left(w.class))
     }
@@ -144,9 +148,8 @@ impl<T: Copy> Order<T> {
     /// The priority that the next one counts as by now: who comes and is of a higher one is before all that
     /// wait. [`PRIORITIES`] + 1 when nobody does.
     pub fn before(&self, now: Duration) -> u8 {
-        let firsts = self.waiting.iter().filter_map(VecDeque::front);
-        let best = firsts.map(|w| self.rank(w, now)).min();
-        best.map_or(PRIORITIES + 1, |rank| self.in_use[rank])
+        let first = self.first(now);
+        first.map_or(PRIORITIES + 1, |w| self.in_use[self.rank(w, now)])
     }
 
     /// The highest priority in use.

@@ -38,6 +38,14 @@ impl Rule {
         }
     }
 
+    /// How many the server's queue may hold for one of this priority to go there.
+    pub fn room(&self, priority: u8, limit: u32) -> u32 {
+        match priority <= self.top {
+            true => limit,
+            false => self.depth,
+        }
+    }
+
     /// Whether whoever comes goes straight to the server. `length`: of its queue, handshakes under way
     /// included. `all_park`: others wait, and it might overtake them.
     pub fn straight_for_all(&self, length: u32, all_park: bool) -> bool {
@@ -53,12 +61,9 @@ impl Rule {
         priority: u8,
         best_parked: Option<u8>,
     ) -> bool {
-        let room = if priority <= self.top {
-            limit
-        } else {
-            self.depth
-        };
-        length < room && priority < self.before && best_parked.is_none_or(|best| priority < best)
+        length < self.room(priority, limit)
+            && priority < self.before
+            && best_parked.is_none_or(|best| priority < best)
     }
 }
 

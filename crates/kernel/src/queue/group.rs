@@ -319,9 +319,16 @@ impl Group {
             return Ok(());
         }
         // Before the new one is made, which may have its address.
-        self.close(queue, slot, "release a parked connection")?;
-        let socket = self.listen(queue, slot)?;
-        queue.table.give_back_with(slot, socket);
+        let closed = self.close(queue, slot, "release a parked connection");
+        match closed.and_then(|()| self.listen(queue, slot)) {
+            Ok(socket) => queue.table.give_back_with(slot, socket),
+            Err(error) => {
+                // Its connection went to the server when the listener was closed.
+                queue.table.lose(slot);
+                self.unused.push(slot.number);
+                return Err(error);
+            }
+        }
         Ok(())
     }
 

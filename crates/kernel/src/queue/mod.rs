@@ -110,6 +110,13 @@ pub struct ServerQueue {
     pub listening: bool,
 }
 
+impl ServerQueue {
+    /// Connections that are in it or on their way there.
+    pub fn used(&self) -> u32 {
+        self.length + self.half_open
+    }
+}
+
 /// A socket began or ceased to listen (struct listen_event).
 struct Change {
     socket: u64,
@@ -231,7 +238,7 @@ impl Queue {
     }
 
     /// Puts parking listeners beside these sockets of one server, all on one address. `listener`:
-    /// index of the guarded listener's counters. `priorities`: those that classes have.
+    /// index of the guarded listener's counters.
     ///
     /// # Errors
     /// Why this server cannot be served so; nothing has changed then.

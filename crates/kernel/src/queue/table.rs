@@ -167,14 +167,31 @@ impl Table {
     /// Gives a slot to the ring of free ones, unless it is free: a connection that was not sent there by
     /// queue_steer takes no slot.
     pub fn give_back(&self, slot: Slot) {
-        if let Some(taken) = self.taken(slot) {
-            let g = self.group(slot.group);
-            let i = usize::from(taken.priority.clamp(1, PRIORITIES)) - 1;
-            // SAFETY: an aligned field inside the mapping, which queue_steer adds to atomically.
-            let waits = unsafe { AtomicU32::from_ptr(addr_of_mut!((*g).waits[i])) };
-            waits.fetch_sub(1, Ordering::SeqCst);
+        if self.left(slot) {
             self.free_again(slot);
         }
+    }
+
+    /// Whoever was sent to the slot waits there no more. Returns whether anybody was.
+    fn left(&self, slot: Slot) -> bool {
+        let Some(taken) = self.taken(slot) else {
+            return false;
+        };
+        let g = self.group(slot.group);
+        let i = usize::from(taken.priority.clamp(1, PRIORITIES)) - 1;
+        // SAFETY: aligned fields inside the mapping; queue_steer adds to `waits` atomically, and knows the slot
+        // only once it is in the ring of free ones.
+        unsafe {
+            AtomicU32::from_ptr(addr_of_mut!((*g).waits[i])).fetch_sub(1, Ordering::SeqCst);
+            addr_of_mut!((*g).slot[slot.number as usize].taken_ns).write_volatile(0);
+        }
+        true
+    }
+
+    /// The slot has lost its parking listener while it was taken.
+    pub fn lose(&self, slot: Slot) {
+        self.left(slot);
+        self.close(slot);
     }
 
     /// The same, with another parking listener.

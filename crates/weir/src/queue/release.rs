@@ -20,7 +20,7 @@ use super::{ClassLimits, EXAMPLES, HEARTBEAT, QueueState, Shared, Wanted};
 
 /// For how long each look promises to release: longer than any pause of this thread that is not a fault.
 const ALIVE: Duration = Duration::from_secs(1);
-/// While something waits every connection is parked; for this long after a look.
+/// While something waits connections are parked that might overtake it; for this long after a look.
 const PARK: Duration = Duration::from_millis(20);
 /// How long after a change of the listening sockets they are read again: one that begins to listen is
 /// told of before the kernel has entered it.
@@ -105,7 +105,7 @@ struct Parked {
     inside: HashSet<Slot>,
     depth: Depth,
     pace: Pace,
-    /// What the servers' queues held after the last look.
+    /// What the servers' queues held after the last look, handshakes under way included.
     left: u32,
     /// [`Queue::straight_ever`] at the last look.
     straight: (u32, u32),
@@ -232,7 +232,8 @@ impl Releaser {
         drop(mine);
         self.wanted = wanted;
         self.scan();
-        self.publish(shared);
+        // What is asked for is in force, and answered, after the next step.
+        self.changed = true;
         true
     }
 
@@ -412,6 +413,11 @@ fn length(servers: &[ServerQueue]) -> u32 {
     servers.iter().map(|s| s.length).sum()
 }
 
+/// And those on their way there.
+fn used(servers: &[ServerQueue]) -> u32 {
+    servers.iter().map(ServerQueue::used).sum()
+}
+
 impl Parked {
     fn step(
         &mut self,
@@ -426,13 +432,13 @@ impl Parked {
         let before = std::mem::replace(&mut self.straight, queue.straight_ever(group));
         let came = self.straight.0.wrapping_sub(before.0);
         state.overtook += u64::from(self.straight.1.wrapping_sub(before.1));
-        let taken = (self.left + came).saturating_sub(length(&servers));
+        let taken = (self.left + came).saturating_sub(used(&servers));
         self.pace.took(taken, now);
         if waited && let Some(shortest) = servers.iter().map(|s| s.length).min() {
             self.depth.looked(shortest);
         }
         self.fill(queue, &mut servers, now, state)?;
-        self.left = length(&servers);
+        self.left = used(&servers);
         let shortest = servers.iter().map(|s| s.length).min();
         self.surplus = shortest.unwrap_or(0).saturating_sub(self.depth.get());
         let shed = self.shed(queue, &servers, now, state)?;
@@ -467,7 +473,8 @@ impl Parked {
     }
 
     /// Fills the servers' queues: up to the depth, if it is time for that, and up to their limits with those
-    /// before whom none is to come.
+    /// before whom none is to come. Who has only aged to the highest priority is not of these: in a full
+    /// queue it is to be shed, and its class held to its limit.
     fn fill(
         &mut self,
         queue: &mut Queue,
@@ -475,15 +482,16 @@ impl Parked {
         now: Duration,
         state: &mut QueueState,
     ) -> weir_kernel::Result<()> {
+        let rule = self.rule(now);
         let in_time = self.pace.fill_at() <= now;
-        while let Some(server) = servers.iter_mut().min_by_key(|s| s.length) {
-            let rule = self.rule(now);
-            let room = match rule.before <= rule.top {
-                true => server.limit,
-                false if in_time => rule.depth,
-                false => 0,
+        while let Some(server) = servers.iter_mut().min_by_key(|s| s.length)
+            && let Some(first) = self.order.first(now)
+        {
+            let is_free = match first.priority <= rule.top {
+                true => server.used() < server.limit,
+                false => in_time && server.length < rule.depth,
             };
-            if server.length >= room {
+            if !is_free {
                 break;
             }
             let Some(next) = self.order.pop(now) else {
@@ -496,7 +504,7 @@ impl Parked {
             server.length += 1;
             self.depth.filled();
         }
-        self.full = in_time || servers.iter().all(|s| s.length >= self.depth.get());
+        self.full = in_time || servers.iter().all(|s| s.length >= rule.depth);
         Ok(())
     }
 
