@@ -6,11 +6,11 @@
  * Beside the server's listening socket stand parking listeners on the same
  * address, in one SO_REUSEPORT group. While the server's own queue is short, a
  * new connection goes straight there, if it is to be before all that wait. Else
- * it is sent to a free parking
- * listener, where it completes its handshake and waits. User space, which sees
- * these become readable, releases the best one whenever the server's queue is
- * short: it shuts that parking listener down, and the kernel migrates the
- * connection that waits in it to the server's (listener migration, 5.14).
+ * it is sent to a free parking listener, where it completes its handshake and
+ * waits. User space, which sees these become readable, releases the best one
+ * whenever the server's queue is short: it shuts that parking listener down,
+ * and the kernel migrates the connection that waits in it to the server's
+ * (listener migration, 5.14).
  *
  *   queue_steer   runs for each new connection and each migration: which
  *                 socket of the group gets it

@@ -39,7 +39,7 @@ impl Rule {
     }
 
     /// How many the server's queue may hold for one of this priority to go there.
-    pub fn room(&self, priority: u8, limit: u32) -> u32 {
+    fn room(&self, priority: u8, limit: u32) -> u32 {
         match priority <= self.top {
             true => limit,
             false => self.depth,

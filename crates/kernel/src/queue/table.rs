@@ -6,10 +6,10 @@ use std::ptr::{NonNull, addr_of, addr_of_mut};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-use super::skel::types::{look, parking_group, parking_rule, parking_server};
-use super::{GROUPS, SLOTS, ServerQueue, Slot, Taken};
 use weir_core::queue::{PRIORITIES, Rule};
 
+use super::skel::types::{look, parking_group, parking_rule, parking_server};
+use super::{GROUPS, SLOTS, ServerQueue, Slot, Taken};
 use crate::error::{Result, of_errno};
 
 /// The mapping; unmapped on drop.
@@ -209,7 +209,6 @@ impl Table {
         // SAFETY: inside the mapping. The programs read an entry only between head and tail, and there
         // are no more slots than entries, so the one written is not read until the tail has moved.
         unsafe {
-            addr_of_mut!((*g).slot[slot.number as usize].taken_ns).write_volatile(0);
             let tail = addr_of_mut!((*g).free_tail);
             let at = tail.read_volatile();
             addr_of_mut!((*g).free[(at % SLOTS) as usize]).write_volatile(slot.number as u16);

@@ -1,7 +1,7 @@
 //! Tables of points in 80 columns: what was served, what became of the rest, and SB06's Table II. The rates of a
 //! policy stand below its words, however many these are.
 
-use super::{Summary, WIDTH, count, ms, table, wrapped};
+use super::{Row, Summary, WIDTH, count, ms, table, wrapped};
 
 /// What was served, and how fast: ms from the first SYN to the end of the reply.
 pub fn served(summaries: &[Summary], name: &dyn Fn(&str) -> String) -> String {
@@ -37,34 +37,23 @@ pub fn served(summaries: &[Summary], name: &dyn Fn(&str) -> String) -> String {
 /// What became of the connections that were not served.
 pub fn fate(summaries: &[Summary], name: &dyn Fn(&str) -> String) -> String {
     let head = ["refused", "reset", "timed out", "false est.", "overflows"];
-    let cells = |summary: &Summary| {
-        let (row, fate) = (&summary.median, &summary.median.fate);
-        let counts = [
-            fate.refused,
-            fate.reset,
-            fate.timed_out,
-            fate.false_establishments,
-            row.listen_overflows.max(0) as u64,
-        ];
-        counts.map(n).into()
-    };
-    by_policy("not served", &head, summaries, name, &cells)
+    by_count("not served", head, summaries, name, |row| {
+        let fate = &row.fate;
+        let overflows = row.listen_overflows.max(0) as u64;
+        let (refused, falsely) = (fate.refused, fate.false_establishments);
+        [refused, fate.reset, fate.timed_out, falsely, overflows]
+    })
 }
 
 /// Connections that waited until a packet was sent again, and packets that the kernel lost before weir.
 pub fn lost(summaries: &[Summary], name: &dyn Fn(&str) -> String) -> String {
     let head = ["SYN", "request", "FIN", "softnet drops"];
-    let cells = |summary: &Summary| {
-        let (row, fate) = (&summary.median, &summary.median.fate);
-        let counts = [
-            fate.waited_for_syn,
-            fate.waited_for_request,
-            fate.waited_for_fin,
-            row.softnet_drops.max(0) as u64,
-        ];
-        counts.map(n).into()
-    };
-    by_policy("sent again", &head, summaries, name, &cells)
+    by_count("sent again", head, summaries, name, |row| {
+        let fate = &row.fate;
+        let drops = row.softnet_drops.max(0) as u64;
+        let (syn, request) = (fate.waited_for_syn, fate.waited_for_request);
+        [syn, request, fate.waited_for_fin, drops]
+    })
 }
 
 /// SB06's Table II of the same points.
@@ -88,6 +77,18 @@ pub fn table_two(summaries: &[Summary], name: &dyn Fn(&str) -> String) -> String
         counted.map(n).into_iter().chain([ratio]).collect()
     };
     by_policy("offered/s", &head, summaries, name, &cells)
+}
+
+/// A table of numbers of connections or packets.
+fn by_count<const N: usize>(
+    title: &str,
+    head: [&str; N],
+    summaries: &[Summary],
+    name: &dyn Fn(&str) -> String,
+    counts: fn(&Row) -> [u64; N],
+) -> String {
+    let cells = |summary: &Summary| counts(&summary.median).map(n).into();
+    by_policy(title, &head, summaries, name, &cells)
 }
 
 /// A line with the words of each policy, and below it one for each of its rates.
@@ -149,7 +150,6 @@ fn of_peak_cell((median, least, most): (f64, f64, f64), rounds: usize) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Row;
 
     fn point(policy: &str, replies_per_s: f64) -> Summary {
         let row = |replies_per_s| Row {

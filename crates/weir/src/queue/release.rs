@@ -100,6 +100,8 @@ struct Parked {
     listener: String,
     sockets: Vec<u64>,
     classes: BTreeMap<u32, ClassLimits>,
+    /// Of `classes`: see [`is_highest_bounded`].
+    bounded: bool,
     order: Order<Slot>,
     /// The slots in `order`.
     inside: HashSet<Slot>,
@@ -331,6 +333,7 @@ impl Releaser {
         };
         if let Some(parked) = self.parked.get_mut(&number) {
             parked.classes = wanted.classes.clone();
+            parked.bounded = is_highest_bounded(&wanted.classes);
             parked.order.change(&priorities, ageing);
         }
         Ok(number)
@@ -354,6 +357,7 @@ impl Releaser {
             listener: wanted.listener.name.clone(),
             sockets: identity(sockets),
             classes: BTreeMap::new(),
+            bounded: false,
             order: Order::new(priorities, wanted.listener.ageing),
             inside: HashSet::new(),
             depth: Depth::default(),
@@ -406,6 +410,13 @@ impl Releaser {
         drop(notes);
         shared.answer(self.states.clone());
     }
+}
+
+/// Whether a class of the highest priority has a `queue_limit`: only who is parked can be held to it.
+fn is_highest_bounded(classes: &BTreeMap<u32, ClassLimits>) -> bool {
+    let top = classes.values().map(|class| class.priority).min();
+    let mut of_it = classes.values().filter(|class| Some(class.priority) == top);
+    of_it.any(|class| class.queue_limit.is_some())
 }
 
 /// Connections in the servers' own queues.
@@ -466,10 +477,7 @@ impl Parked {
 
     /// Who is released and who goes straight to the servers by now.
     fn rule(&self, now: Duration) -> Rule {
-        let top = self.order.highest();
-        let mut of_it = self.classes.values().filter(|c| c.priority <= top);
-        let bounded = of_it.any(|class| class.queue_limit.is_some());
-        Rule::of(&self.order, now, self.depth.get(), bounded)
+        Rule::of(&self.order, now, self.depth.get(), self.bounded)
     }
 
     /// Fills the servers' queues: up to the depth, if it is time for that, and up to their limits with those
