@@ -280,7 +280,7 @@ impl Handle {
     /// which is asked each time that the task is woken.
     ///
     /// No `async fn`, nor is what stands on it: those keep their arguments twice, and this is what
-    /// idle connections consist of.
+    /// idle tunnels consist of.
     pub(super) fn ready(
         &self,
         fd: impl AsFd,
@@ -290,18 +290,30 @@ impl Handle {
         interrupted: impl Fn() -> bool,
     ) -> impl Future<Output = io::Result<()>> {
         std::future::poll_fn(move |_| {
-            if source.is_ready(direction) || interrupted() {
-                return Poll::Ready(Ok(()));
-            }
-            if self.deadline_has_passed() {
-                return Poll::Ready(Err(timed_out()));
-            }
-            source.wait(direction, self.running());
-            match self.register(&fd, source, trigger) {
-                Ok(()) => Poll::Pending,
-                Err(error) => Poll::Ready(Err(error)),
-            }
+            self.poll_ready(&fd, source, trigger, direction, &interrupted)
         })
+    }
+
+    /// One look of [`ready`](Self::ready), for a future that keeps nothing of it between two.
+    pub(super) fn poll_ready(
+        &self,
+        fd: impl AsFd,
+        source: &Rc<Source>,
+        trigger: Trigger,
+        direction: Direction,
+        interrupted: impl Fn() -> bool,
+    ) -> Poll<io::Result<()>> {
+        if source.is_ready(direction) || interrupted() {
+            return Poll::Ready(Ok(()));
+        }
+        if self.deadline_has_passed() {
+            return Poll::Ready(Err(timed_out()));
+        }
+        source.wait(direction, self.running());
+        match self.register(&fd, source, trigger) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
     }
 
     /// Lets events tell the readiness of `fd` from now on, if they do not yet.

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -201,16 +202,15 @@ impl TcpStream {
         self.source.is_read_closed()
     }
 
-    /// Waits until a read is worth a try, or `interrupted`, which is asked each time that the task
-    /// is woken.
+    /// Looks whether a read is worth a try, or `interrupted`; if not, the running task is woken when
+    /// it is.
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
-    pub fn readable_or(
-        &self,
-        interrupted: impl Fn() -> bool,
-    ) -> impl Future<Output = io::Result<()>> {
-        self.wait(Direction::Read, interrupted)
+    pub fn poll_readable_or(&self, interrupted: impl Fn() -> bool) -> Poll<io::Result<()>> {
+        let (fd, source) = (&self.fd, &self.source);
+        self.handle
+            .poll_ready(fd, source, Trigger::Edge, Direction::Read, interrupted)
     }
 
     /// Waits until `ready`, which is asked each time that the task is woken, gives a value; `None`

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use crate::runtime::TcpStream;
-use crate::transfer::{Buffer, Buffers};
+use crate::transfer::{BUFFER_BYTES, Buffer, Buffers};
 
 /// One end of an HTTP connection.
 pub struct Peer {
@@ -32,35 +32,58 @@ const HEADROOM_BYTES: usize = 512;
 #[derive(Default)]
 pub struct Inbox {
     buffer: Option<Buffer>,
-    filled: Range<usize>,
+    filled: Filled,
+}
+
+/// Where in the buffer they are. Half as large as a range: there is one for each idle client.
+#[derive(Default, Clone, Copy)]
+struct Filled {
+    start: u32,
+    end: u32,
+}
+
+const _: () = assert!(BUFFER_BYTES <= u32::MAX as usize);
+
+impl Filled {
+    fn of(range: Range<usize>) -> Filled {
+        Filled {
+            start: range.start as u32,
+            end: range.end as u32,
+        }
+    }
+
+    fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
 }
 
 impl Inbox {
     /// What was received and not yet used.
     pub fn bytes(&self) -> &[u8] {
         match &self.buffer {
-            Some(buffer) => &buffer[self.filled.clone()],
+            Some(buffer) => &buffer[self.filled.range()],
             None => &[],
         }
     }
 
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
-        self.filled.is_empty()
+        self.filled.start == self.filled.end
     }
 
     /// The first bytes are used.
     pub fn consume(&mut self, bytes: usize) {
-        self.filled.start += bytes;
-        debug_assert!(self.filled.start <= self.filled.end);
-        if self.filled.is_empty() {
+        let filled = self.filled.range();
+        debug_assert!(bytes <= filled.len());
+        self.filled = Filled::of(filled.start + bytes..filled.end);
+        if self.is_empty() {
             self.buffer = None;
         }
     }
 
     /// Takes all bytes out.
     pub fn take_all(&mut self) -> Vec<u8> {
-        self.take(self.filled.len())
+        self.take(self.bytes().len())
     }
 
     /// Takes the first bytes out into memory of their own: what waits for a slow receiver must not
@@ -74,14 +97,15 @@ impl Inbox {
     /// Puts bytes in front of those that are there, into the place of what was used; false if that is
     /// too small.
     pub fn prepend(&mut self, bytes: &[u8]) -> bool {
-        let Some(start) = self.filled.start.checked_sub(bytes.len()) else {
+        let filled = self.filled.range();
+        let Some(start) = filled.start.checked_sub(bytes.len()) else {
             return false;
         };
         let Some(buffer) = &mut self.buffer else {
             return false;
         };
-        buffer[start..self.filled.start].copy_from_slice(bytes);
-        self.filled.start = start;
+        buffer[start..filled.start].copy_from_slice(bytes);
+        self.filled = Filled::of(start..filled.end);
         true
     }
 
@@ -113,23 +137,21 @@ impl Inbox {
         stream: &TcpStream,
         most: usize,
     ) -> io::Result<Option<usize>> {
-        let mut buffer = match self.buffer.take() {
-            Some(buffer) => buffer,
-            None => {
-                self.filled = HEADROOM_BYTES..HEADROOM_BYTES;
-                buffers.lend()
-            }
+        let (mut buffer, mut filled) = match self.buffer.take() {
+            Some(buffer) => (buffer, self.filled.range()),
+            None => (buffers.lend(), HEADROOM_BYTES..HEADROOM_BYTES),
         };
-        if self.filled.end == buffer.len() && self.filled.start > 0 {
-            buffer.copy_within(self.filled.clone(), 0);
-            self.filled = 0..self.filled.len();
+        if filled.end == buffer.len() && filled.start > 0 {
+            buffer.copy_within(filled.clone(), 0);
+            filled = 0..filled.len();
         }
-        let end = buffer.len().min(self.filled.end.saturating_add(most));
-        let received = stream.try_receive(&mut buffer[self.filled.end..end]);
-        self.filled.end += received.as_ref().ok().copied().flatten().unwrap_or(0);
-        if !self.filled.is_empty() {
+        let end = buffer.len().min(filled.end.saturating_add(most));
+        let received = stream.try_receive(&mut buffer[filled.end..end]);
+        filled.end += received.as_ref().ok().copied().flatten().unwrap_or(0);
+        if !filled.is_empty() {
             self.buffer = Some(buffer);
         }
+        self.filled = Filled::of(filled);
         received
     }
 }

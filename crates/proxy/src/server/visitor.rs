@@ -25,10 +25,19 @@ pub struct Visitor {
     pub inbox: Inbox,
     /// Its address: that of the peer, or what the proxy in front says.
     pub source: SocketAddr,
-    /// It may not use the proxy, and is to be told so.
-    pub is_denied: bool,
+    admission: Admission,
     /// What only some settings ask for.
     rare: Option<Box<Rare>>,
+}
+
+/// What is known of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Admission {
+    /// Nothing yet: [`Visitor::is_admitted`] was not asked.
+    Stranger,
+    Admitted,
+    /// It may not use the proxy, and is to be told so.
+    Denied,
 }
 
 #[derive(Default)]
@@ -71,9 +80,19 @@ impl Visitor {
             stream,
             inbox: Inbox::default(),
             source: peer,
-            is_denied: false,
+            admission: Admission::Stranger,
             rare: None,
         }
+    }
+
+    /// Whether nobody has asked yet if it is let in.
+    pub fn is_stranger(&self) -> bool {
+        self.admission == Admission::Stranger
+    }
+
+    /// Whether it was let in only to be told that it may not use the proxy.
+    pub fn is_denied(&self) -> bool {
+        self.admission == Admission::Denied
     }
 
     /// Whether it is let in. It is not if it does not introduce itself as it must, nor if it may not
@@ -85,6 +104,7 @@ impl Visitor {
             worker.counters.clients_refused.add(1);
             return false;
         }
+        self.admission = Admission::Admitted;
         let settings = &worker.settings;
         if !may_use(settings.mode, settings.clients(), self.source.ip()) {
             tracing::debug!("{} may not use the proxy", self.source);
@@ -93,7 +113,7 @@ impl Visitor {
                 self.stream.reset_on_close();
                 return false;
             }
-            self.is_denied = true;
+            self.admission = Admission::Denied;
         }
         if worker.settings.forwarded != Forwarded::Off {
             let ip = self.source.ip().to_canonical();

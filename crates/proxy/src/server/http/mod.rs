@@ -1,11 +1,12 @@
 //! Modes forward and reverse: HTTP/1 requests, one after the other, and tunnels.
 //!
-//! A connection of a client is one task. It reads a head, sends it on, moves the bodies, and begins
-//! again; between requests nothing of the thread is held, and the task is as small as a wait for the
-//! next one: what an exchange needs is in a [seat](seats).
+//! A connection of a client is one [task](client). A head is read and sent on, the bodies are moved,
+//! and it begins again; between requests nothing of the thread is held: what an exchange needs is in
+//! a [seat](seats).
 
 mod body;
 mod cached;
+mod client;
 mod exchange;
 mod farewell;
 mod forecast;
@@ -15,8 +16,7 @@ mod scratch;
 mod seats;
 mod target;
 
-use std::net::SocketAddr;
-
+pub use client::Client;
 pub use exchange::unreachable;
 pub use forecast::Forecast;
 pub use request::limits;
@@ -27,9 +27,8 @@ pub use target::Upstreams;
 use self::request::Request;
 use crate::http::answer::{Answer, Envelope, ProxyError};
 use crate::http::{BodyKind, Method, persists};
-use crate::runtime::TcpStream;
 use crate::server::visitor::Visitor;
-use crate::server::worker::{Guest, Worker};
+use crate::server::worker::Worker;
 
 /// This proxy's name in `Via` and `Proxy-Status`.
 const NAME: &str = "weir";
@@ -58,32 +57,6 @@ enum After {
     Reset,
 }
 
-/// Serves one client, until its task is dropped with `guest`.
-///
-/// No `async fn`: those keep their arguments twice, and this is what an idle client consists of.
-pub fn serve(guest: Guest, stream: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> {
-    let mut client = Visitor::new(stream, peer);
-    async move {
-        let worker = guest.worker();
-        if !client.is_admitted(worker).await {
-            return;
-        }
-        let mut first = true;
-        loop {
-            if client.inbox.is_empty() && !request::due(worker, &client.stream, first).await {
-                return;
-            }
-            let (back, turn) = worker.seats.seat(worker, client, first).await;
-            client = back;
-            match turn {
-                Turn::NothingCame => {}
-                Turn::Answered => first = false,
-                Turn::Ended => return,
-            }
-        }
-    }
-}
-
 /// What a client's turn in a seat came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
@@ -95,12 +68,20 @@ enum Turn {
     Ended,
 }
 
-/// Reads one request and answers it.
+/// Reads one request and answers it. `first`: the client has not asked anything yet.
 async fn take_turn(worker: &Worker, client: &mut Visitor, first: bool) -> Turn {
+    if client.is_stranger() {
+        if worker.settings.accept_proxy && request::is_silent(worker, client) {
+            return Turn::NothingCame;
+        }
+        if !client.is_admitted(worker).await {
+            return Turn::Ended;
+        }
+    }
     let after = match request::next(worker, client, first).await {
         Ok(Some(request)) => {
             worker.counters.requests.add(1);
-            match client.is_denied {
+            match client.is_denied() {
                 true => refuse(worker, client, DENIED, false, is_head(&request)).await,
                 false => exchange::answer(worker, client, request).await,
             }

@@ -1,6 +1,7 @@
 //! From a client's bytes to a request that is fit to be sent on.
 
 use std::io::{self, ErrorKind};
+use std::task::Poll;
 
 use super::cached::Asked;
 use super::forecast::Place;
@@ -28,16 +29,20 @@ pub struct Request {
     pub asked: Option<Box<Asked>>,
 }
 
-/// Waits until the client may have begun to ask; false if its time is over. `first`: it has not
-/// asked anything yet. Between requests a drain ends the connection; who has not asked yet has just
-/// come, and may.
-pub async fn due(worker: &Worker, client: &TcpStream, first: bool) -> bool {
+/// Gives the running task the time that its client has to begin to ask. `first`: it has not asked
+/// anything yet.
+pub fn await_next(worker: &Worker, first: bool) {
     worker.handle.set_deadline(match first {
         true => worker.settings.head_timeout,
         false => worker.settings.keep_alive,
     });
+}
+
+/// Whether the client may have begun to ask; false if its time is over. Between requests a drain ends
+/// the connection; who has not asked yet has just come, and may.
+pub fn poll_due(worker: &Worker, client: &TcpStream, first: bool) -> Poll<bool> {
     let over = || !first && worker.ends_idle();
-    match client.readable_or(over).await {
+    client.poll_readable_or(over).map(|due| match due {
         Ok(()) => !(over() && client.is_quiet()),
         Err(error) => {
             if error.kind() == ErrorKind::TimedOut {
@@ -45,7 +50,7 @@ pub async fn due(worker: &Worker, client: &TcpStream, first: bool) -> bool {
             }
             false
         }
-    }
+    })
 }
 
 /// Reads the client's next request, once its head is whole; `None` if there is nothing to read.
@@ -87,15 +92,22 @@ pub async fn next(
     }
 }
 
-/// Receives more of a head. Its first bytes are not waited for: that is what [`due`] does.
+/// Whether a client has sent nothing yet.
+pub fn is_silent(worker: &Worker, client: &mut Visitor) -> bool {
+    matches!(try_first_bytes(worker, client), Ok(None))
+}
+
+/// Receives more of a head. Its first bytes are not waited for: that is what [`poll_due`] does.
 async fn more(worker: &Worker, client: &mut Visitor) -> io::Result<Option<usize>> {
-    let buffers = &worker.lanes.buffers;
     match client.inbox.is_empty() {
-        true => client
-            .inbox
-            .try_receive_at_most(buffers, &client.stream, usize::MAX),
-        false => client.receive(buffers).await.map(Some),
+        true => try_first_bytes(worker, client),
+        false => client.receive(&worker.lanes.buffers).await.map(Some),
     }
+}
+
+fn try_first_bytes(worker: &Worker, client: &mut Visitor) -> io::Result<Option<usize>> {
+    let Visitor { inbox, stream, .. } = client;
+    inbox.try_receive_at_most(&worker.lanes.buffers, stream, usize::MAX)
 }
 
 /// Reads the head, writes the one that goes on, and takes it out of the inbox. No future may hold

@@ -38,12 +38,7 @@ struct Desk {
 impl Seats {
     /// Seats a client for one turn; it comes back with what that came to. `first`: it has not asked
     /// anything yet.
-    pub(super) fn seat(
-        &self,
-        worker: &Rc<Worker>,
-        client: Visitor,
-        first: bool,
-    ) -> impl Future<Output = (Visitor, Turn)> {
+    pub(super) fn seat(&self, worker: &Rc<Worker>, client: Visitor, first: bool) -> Seated {
         let seat = self.0.borrow_mut().pop().unwrap_or_else(Seat::new);
         seat.desk.client.set(Some((worker.clone(), client, first)));
         Seated {
@@ -76,7 +71,7 @@ async fn work(desk: Rc<Desk>) -> Infallible {
 }
 
 /// A client in its seat. Dropped, the client's connection is closed, and the seat is gone.
-struct Seated {
+pub(super) struct Seated {
     /// Taken at the end.
     seat: Option<Seat>,
     free: Rc<RefCell<Vec<Seat>>>,

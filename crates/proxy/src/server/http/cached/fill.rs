@@ -1,6 +1,7 @@
 //! Receives a reply of known length into the cache, as a task of its own: no client's pace is its
 //! pace, and a client that goes away takes nothing from those who stay.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,7 +108,9 @@ impl Fill {
             None => self.settings.idle_timeout,
         });
         let left_alone = || abandoned.is_none() && filler.is_abandoned();
-        stream.readable_or(left_alone).await.ok()?;
+        poll_fn(|_| stream.poll_readable_or(left_alone))
+            .await
+            .ok()?;
         match stream.try_receive(filler.space()) {
             Ok(Some(0)) | Err(_) => None,
             Ok(Some(received)) => {
