@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::{Connection, Origin, PATIENCE, chunked, connect, pattern};
 use serde_json::Value;
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 use weir_core::proxy::{Engine, Mode, Proxy};
 use weir_proxy::Server;
 
@@ -72,10 +72,13 @@ fn end(mut server: Server) {
     server.join().unwrap();
 }
 
-/// An address that nobody listens on.
-fn nobody() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
+/// An address that nobody listens on, as long as the socket lives: another test would get the port else.
+fn nobody() -> (Socket, SocketAddr) {
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&any.into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
 }
 
 #[test]
@@ -112,7 +115,8 @@ fn each_request_has_a_line_with_its_sizes_its_server_and_its_client() {
 #[test]
 fn what_is_refused_says_why() {
     let log = Log::new("refused");
-    let proxy = log.start(Mode::Reverse, &[nobody()]);
+    let (_held, nobody) = nobody();
+    let proxy = log.start(Mode::Reverse, &[nobody]);
     assert_eq!(connect(proxy.address()).get("/").status(), 502);
     let malformed = "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n";
     assert_eq!(connect(proxy.address()).ask(malformed).status(), 400);
@@ -196,7 +200,7 @@ fn a_tunnel_has_one_line_at_its_end() {
 #[test]
 fn a_server_that_takes_no_connection_is_named() {
     let log = Log::new("unreached");
-    let nobody = nobody();
+    let (_held, nobody) = nobody();
     for mode in [Mode::Reverse, Mode::Tcp, Mode::Forward] {
         let backends = [nobody];
         let backends = if mode == Mode::Forward {

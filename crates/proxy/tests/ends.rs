@@ -5,6 +5,7 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener};
+use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -245,5 +246,45 @@ fn a_reset_that_the_upload_meets_first_is_no_end_of_the_reply() {
         assert_eq!(rest, "only this");
         assert_eq!(end, Err(ErrorKind::ConnectionReset), "{engine:?}");
         server.join().unwrap();
+    }
+}
+
+/// Segments that a connection has received: tcpi_segs_in of struct tcp_info, of kernel 4.2.
+#[allow(unsafe_code)]
+fn segments_in(connection: &Connection) -> u32 {
+    const SEGS_IN: usize = 140 / size_of::<u32>();
+    let mut info = [0u32; SEGS_IN + 1];
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `info`, which lives until it has.
+    let result = unsafe {
+        libc::getsockopt(
+            connection.0.get_ref().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    assert_eq!((result, length as usize), (0, size_of_val(&info)));
+    info[SEGS_IN]
+}
+
+#[test]
+fn the_end_of_a_connection_comes_with_the_last_bytes_of_its_reply() {
+    let origin = Origin::start();
+    let proxy = reverse(&origin, Engine::Auto);
+    for (method, path, status) in [
+        ("GET", "/length/5", 200),
+        ("GET", "/length/10000", 200),
+        ("HEAD", "/length/10000", 200),
+    ] {
+        let mut client = connect(proxy.address());
+        client.send(format!(
+            "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+        ));
+        assert_eq!(client.reply(method == "HEAD").status(), status);
+        assert!(client.at_end());
+        // The handshake, the ACK of the request, and all of the reply with the FIN.
+        assert_eq!(segments_in(&client), 3, "{method} {path}");
     }
 }

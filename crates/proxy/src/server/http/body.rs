@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::http::{BodyKind, ChunkScanner, Next, Piece, Refusal};
+use crate::http::{BodyKind, ChunkScanner, Delivery, Next, Piece, Refusal, ReplyFacts};
 use crate::runtime::TcpStream;
 use crate::server::inbox::Inbox;
 use crate::transfer::{BULK_BYTES, Broken, Lanes, Limit, Moved, Rules, transfer};
@@ -149,6 +149,25 @@ pub async fn relay(
     Ok(())
 }
 
+/// What follows a message on its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behind {
+    /// Perhaps another, some time.
+    Another,
+    /// The end, at once: a last segment that is not full waits for the FIN, and both are one packet.
+    End,
+}
+
+impl Behind {
+    /// What follows a reply. After the head that makes its connection a tunnel nothing ends yet.
+    pub fn of(reply: &ReplyFacts, delivery: Delivery) -> Behind {
+        match delivery.keep_alive || reply.body == BodyKind::Tunnel {
+            true => Behind::Another,
+            false => Behind::End,
+        }
+    }
+}
+
 /// Sends a head, and in the same call what came of the body with it.
 pub async fn send_with_head(
     head: &[u8],
@@ -156,9 +175,10 @@ pub async fn send_with_head(
     inbox: &mut Inbox,
     body: &mut Body,
     to: &TcpStream,
+    behind: Behind,
     moved: &Moved,
 ) -> Result<(), Stopped> {
-    let rest = try_send_with_head(head, from, inbox, body, to, moved)?;
+    let rest = try_send_with_head(head, from, inbox, body, to, behind, moved)?;
     Ok(to.send_all(&rest, false).await.map_err(Broken::To)?)
 }
 
@@ -170,13 +190,17 @@ pub fn try_send_with_head(
     inbox: &mut Inbox,
     body: &mut Body,
     to: &TcpStream,
+    behind: Behind,
     moved: &Moved,
 ) -> Result<Vec<u8>, Stopped> {
     let claimed = body.claim(inbox.bytes(), moved);
     let claimed = claimed.map_err(Stopped::Malformed)?;
     // More is there already, or was on its way a moment ago.
     let follows = claimed > 0 && !from.is_quiet() || claimed >= BULK_BYTES;
-    let more = follows && matches!(body, Body::Length(1..));
+    let more = match body.is_done() {
+        true => behind == Behind::End,
+        false => follows && matches!(body, Body::Length(1..)),
+    };
     let send = |bytes: &[u8], more| to.try_send(bytes, more).map_err(Broken::To);
     if claimed > 0 && inbox.prepend(head) {
         let whole = head.len() + claimed;
@@ -235,5 +259,31 @@ pub async fn relay_data_alone(
                     .map_err(Broken::To)?;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::Version;
+
+    #[test]
+    fn the_head_that_begins_a_tunnel_is_held_back_for_no_end() {
+        let mut reply = ReplyFacts {
+            len: 0,
+            status: 101,
+            version: Version::Http11,
+            body: BodyKind::Tunnel,
+            keep_alive: false,
+        };
+        let mut delivery = Delivery {
+            dechunk: false,
+            keep_alive: false,
+        };
+        assert_eq!(Behind::of(&reply, delivery), Behind::Another);
+        reply.body = BodyKind::Length(5);
+        assert_eq!(Behind::of(&reply, delivery), Behind::End);
+        delivery.keep_alive = true;
+        assert_eq!(Behind::of(&reply, delivery), Behind::Another);
     }
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::pin::pin;
 
-use super::body::{Body, Stopped, relay, try_send_with_head};
+use super::body::{Behind, Body, Stopped, relay, try_send_with_head};
 use super::reply::{Delivered, Failure, Reply, deliver, leaves_open};
 use super::request::Request;
 use super::target::{Choice, Destination, Origin};
@@ -304,7 +304,8 @@ async fn exchange(
     let Visitor { stream, inbox, .. } = client;
     let (to, replies) = (&server.stream, &mut server.inbox);
     let mut body = Body::new(request.facts.body);
-    let sent = try_send_with_head(&request.head, stream, inbox, &mut body, to, &progress.up);
+    let (head, behind) = (&request.head, Behind::Another);
+    let sent = try_send_with_head(head, stream, inbox, &mut body, to, behind, &progress.up);
     let rest = match sent {
         Ok(rest) => rest,
         Err(Stopped::Broken(broken)) => {
@@ -376,7 +377,12 @@ pub async fn delivered_to(
     match (delivered.keep_alive && uploaded, may_be_sending) {
         (true, _) => After::Continue,
         (false, true) => After::Linger,
-        (false, false) => After::Close,
+        (false, false) => {
+            // Before the close: with bytes that nobody has read that is a RST, which would throw away what waits
+            // for the end.
+            client.stream.shut_down_write();
+            After::Close
+        }
     }
 }
 

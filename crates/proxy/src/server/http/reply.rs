@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use weir_core::proxy::Engine;
 
 use super::NAME;
-use super::body::{Body, Stopped, relay, relay_data_alone, send_with_head};
+use super::body::{Behind, Body, Stopped, relay, relay_data_alone, send_with_head};
 use super::cached::{self, Taken};
 use super::exchange::{Answered, Progress};
 use super::request::Request;
@@ -169,7 +169,8 @@ pub async fn deliver(
         relay_data_alone(lanes, server, inbox, client, rules, moved).await?;
     } else {
         let mut body = Body::new(facts.body);
-        let sent = send_with_head(&head, server, inbox, &mut body, client, moved).await;
+        let behind = Behind::of(&facts, delivery);
+        let sent = send_with_head(&head, server, inbox, &mut body, client, behind, moved).await;
         progress.answered.set(match (&sent, facts.body) {
             (Err(Stopped::Malformed(_)), _) => Answered::No,
             (_, BodyKind::UntilClose) => Answered::UntilClose,

@@ -9,7 +9,7 @@ use crate::cache::conditions::kept as kept_head;
 use crate::cache::{Body as KeptBody, Lead, Pieces, Share, Standing, finishes};
 use crate::http::{ChunkScanner, Delivery, Piece, ReplyFacts};
 use crate::runtime::TcpStream;
-use crate::server::http::body::{Body, Stopped, relay, send_from_inbox, send_with_head};
+use crate::server::http::body::{Behind, Body, Stopped, relay, send_from_inbox, send_with_head};
 use crate::server::http::exchange::{Answered, Progress};
 use crate::server::http::reply::Failure;
 use crate::server::http::request::Request;
@@ -109,7 +109,8 @@ pub async fn pass_and_keep(
     worker.counters.count_reply(facts.status);
     client.note(|entry| entry.status.set(Some(facts.status)));
     let (to, moved) = (&client.stream, &progress.down);
-    send_with_head(&outgoing, stream, inbox, &mut body, to, moved).await?;
+    let behind = Behind::of(&facts, delivery);
+    send_with_head(&outgoing, stream, inbox, &mut body, to, behind, moved).await?;
     let mut audience = Audience {
         client: &client.stream,
         gone: None,
