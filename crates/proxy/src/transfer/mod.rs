@@ -31,8 +31,9 @@ use crate::runtime::TcpStream;
 use crate::sys;
 
 /// A body with at least this much left is spliced: GETs of 64 KB then take 0.84 of what copying takes, those of 10 KB
-/// come whole with their heads (docs/design/proxy.md has the command).
-const SPLICE_FROM_BYTES: u64 = 16 * 1024;
+/// come whole with their heads (docs/design/proxy.md has the command). A shorter rest is the caller's: received with
+/// what may be behind it, it tells that there is nothing, which would have to be asked for.
+pub const SPLICE_FROM_BYTES: u64 = 16 * 1024;
 /// What one transfer moves before other tasks of the thread have their turn.
 pub const TURN_BYTES: u64 = 1024 * 1024;
 /// A read at least this long is bulk: it pays to hold back its last, short segment for the next.
@@ -53,7 +54,8 @@ pub struct Lanes {
 /// How much a transfer moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// Exactly so many bytes; what follows them stays in the sender's socket.
+    /// So many bytes; what follows them stays in the sender's socket. A rest of less than [`SPLICE_FROM_BYTES`] may stay
+    /// there too.
     Bytes(u64),
     /// All until the sender's end.
     UntilEnd,
@@ -151,9 +153,17 @@ impl Broken {
     }
 }
 
-/// Moves bytes and adds to `moved` as they go; says how many they were. Fewer than
-/// [`Limit::Bytes`] means that the sender ended early. `back` has what goes the other way, which tells the messages
-/// of a tunnel apart.
+/// What a transfer came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transferred {
+    /// How many bytes were moved.
+    pub bytes: u64,
+    /// The sender has ended.
+    pub ended: bool,
+}
+
+/// Moves bytes and adds to `moved` as they go. `back` has what goes the other way, which tells the messages of a tunnel
+/// apart.
 ///
 /// # Errors
 /// A connection broke, or nothing moved for [`Rules::idle`] (`TimedOut`).
@@ -167,11 +177,12 @@ pub fn transfer(
     rules: Rules,
     moved: &Moved,
     back: &Moved,
-) -> impl Future<Output = Result<u64, Broken>> {
+) -> impl Future<Output = Result<Transferred, Broken>> {
     let mut course = Course::new(limit, rules);
     let mut turn = 0;
     async move {
-        while course.left() > 0 {
+        let mut ended = false;
+        while course.goes_on() {
             course.restart_idle_time(from);
             if course.slow {
                 to.writable().await.map_err(Broken::To)?;
@@ -184,6 +195,7 @@ pub fn transfer(
                 continue;
             };
             if step == 0 {
+                ended = true;
                 break;
             }
             course.advance(step, moved, back);
@@ -193,7 +205,10 @@ pub fn transfer(
                 from.handle().yield_now().await;
             }
         }
-        Ok(course.moved)
+        Ok(Transferred {
+            bytes: course.moved,
+            ended,
+        })
     }
 }
 
@@ -310,6 +325,15 @@ impl Course {
         match self.limit {
             Limit::Bytes(bytes) => bytes - self.moved,
             Limit::UntilEnd => u64::MAX,
+        }
+    }
+
+    /// Whether there is more to move. For a slow receiver also a short rest: the caller would hold it in memory.
+    fn goes_on(&self) -> bool {
+        let leaves_rest = !self.slow && self.rules.engine != Engine::Splice;
+        match leaves_rest {
+            true => self.left() >= SPLICE_FROM_BYTES,
+            false => self.left() > 0,
         }
     }
 

@@ -5,7 +5,10 @@ use std::io;
 use crate::http::{BodyKind, ChunkScanner, Delivery, Next, Piece, Refusal, ReplyFacts};
 use crate::runtime::TcpStream;
 use crate::server::inbox::Inbox;
-use crate::transfer::{BULK_BYTES, Broken, Lanes, Limit, Moved, Rules, transfer};
+use crate::transfer::{
+    BULK_BYTES, Broken, Lanes, Limit, Moved, Rules, SPLICE_FROM_BYTES, transfer,
+};
+use weir_core::proxy::Engine;
 
 /// Chunk data that is at least this long is moved by the engines unseen; what is shorter comes with
 /// the framing behind it in one receive.
@@ -86,10 +89,13 @@ impl Body {
         }
     }
 
-    /// What the engines may move unseen.
-    fn unseen(&self) -> Option<Limit> {
+    /// What is to be moved unseen.
+    fn unseen(&self, engine: Engine) -> Option<Limit> {
         match self {
-            Body::Length(left) => Some(Limit::Bytes(*left)),
+            Body::Length(left) => {
+                let is_short = *left < SPLICE_FROM_BYTES && engine != Engine::Splice;
+                (!is_short).then_some(Limit::Bytes(*left))
+            }
             Body::Chunked(_, data) if *data >= UNSEEN_BYTES => Some(Limit::Bytes(*data)),
             Body::Chunked(..) | Body::Ended => None,
             Body::UntilEnd => Some(Limit::UntilEnd),
@@ -126,22 +132,23 @@ pub async fn relay(
             send_from_inbox(inbox, claimed, to)
                 .await
                 .map_err(Broken::To)?;
-        } else if let Some(limit) = body.unseen() {
-            let bytes = transfer(lanes, from, to, limit, rules, moved, &Moved::default()).await?;
-            body.moved_unseen(bytes);
+        } else if let Some(limit) = body.unseen(rules.engine) {
+            let back = Moved::default();
+            let transferred = transfer(lanes, from, to, limit, rules, moved, &back).await?;
+            body.moved_unseen(transferred.bytes);
             match limit {
                 Limit::UntilEnd => return Ok(()),
-                Limit::Bytes(wanted) if bytes < wanted => return Err(Stopped::Incomplete),
+                Limit::Bytes(_) if transferred.ended => return Err(Stopped::Incomplete),
                 Limit::Bytes(_) => {}
             }
         } else {
             from.handle().set_deadline(rules.idle);
-            if inbox
-                .receive(&lanes.buffers, from)
-                .await
-                .map_err(Broken::From)?
-                == 0
-            {
+            from.readable_or_broken(to).await.map_err(Broken::From)?;
+            if to.is_broken() {
+                return Err(Broken::To(to.take_error()).into());
+            }
+            let received = inbox.try_receive_at_most(&lanes.buffers, from, usize::MAX);
+            if received.map_err(Broken::From)? == Some(0) {
                 return Err(Stopped::Incomplete);
             }
         }
