@@ -14,7 +14,7 @@ use common::{Connection, Origin, PATIENCE, chunked, connect, pattern};
 use serde_json::Value;
 use socket2::{Domain, SockRef, Socket, Type};
 use weir_core::proxy::{Engine, Mode, Proxy};
-use weir_proxy::Server;
+use weir_proxy::{Server, Totals};
 
 /// A log in a folder of its own.
 struct Log(PathBuf);
@@ -67,9 +67,10 @@ impl Drop for Log {
     }
 }
 
-fn end(mut server: Server) {
+/// Says what it counted. While it runs, a client may have its reply before that is counted.
+fn end(mut server: Server) -> Totals {
     server.drain(PATIENCE);
-    server.join().unwrap();
+    server.join().unwrap()
 }
 
 /// An address that nobody listens on, as long as the socket lives: another test would get the port else.
@@ -450,8 +451,7 @@ fn the_engine_of_a_line_is_the_one_that_moved_its_bytes() {
             let mut client = connect(proxy.address());
             assert_eq!(client.get(path).status(), 200);
             drop(client);
-            let totals = proxy.totals();
-            end(proxy);
+            let totals = end(proxy);
             let line = log.lines().pop().unwrap();
             assert_eq!(line["engine"], expected, "{engine:?} {mode:?} {path}");
             if mode == Mode::Reverse {
