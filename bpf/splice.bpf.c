@@ -7,7 +7,8 @@
  * It redirects the packet to the other socket of the tunnel, whose kworker
  * sends it, or passes it to user space, which reads it with recv(). Once it
  * has passed a byte it passes all that follow, so that they stay in order:
- * user space takes the tunnel back and goes on by itself.
+ * user space takes the tunnel back and goes on by itself, until it has received
+ * all of them and arms the tunnel again.
  *
  * What the kernel does not care for, and this program does:
  *
@@ -21,6 +22,9 @@
  *                      the end, as ever.
  *   two sockets        cannot come into the map at once: a socket passes until
  *                      user space has armed it, when both are there.
+ *   leaving the map    drops the packets that are about to be judged at that moment:
+ *                      a socket stays until it is closed. While it is not armed, all
+ *                      its packets are passed.
  *   many small pages   each page of a packet would be sent as a packet of its own,
  *                      and a byte of it would hold its page for as long as it is
  *                      not acknowledged: packets are made linear, and so copied.
@@ -46,14 +50,6 @@ struct {
 	__type(value, u64);
 } sockets SEC(".maps");
 
-/* Sockets on their way out: keeps what was passed to user space when `sockets` lets go. No program. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SOCKMAP);
-	__uint(max_entries, WEIR_SPLICE_SLOTS);
-	__type(key, u32);
-	__type(value, u64);
-} leaving SEC(".maps");
-
 /* A socket's slot by its cookie. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -71,7 +67,7 @@ struct {
 	__type(value, struct splice_way);
 } ways SEC(".maps");
 
-/* For each thread of the proxy: slots in which something was passed for the first time. */
+/* For each thread of the proxy: slots in which something was passed for the first time since they were armed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, WEIR_SPLICE_LANES);
@@ -122,7 +118,7 @@ static __always_inline bool redirect(struct __sk_buff *skb, struct splice_way *w
 	struct sk_buff *packet = bpf_cast_to_kern_ctx(skb);
 	u32 length = skb->len;
 
-	if (!way->armed || way->passed || length > SHORT_BYTES)
+	if (!way->armed || way->passed != way->received || length > SHORT_BYTES)
 		return false;
 	if ((!way->looked || way->since_mark >= WINDOW_BYTES) && !receiver_keeps_up(way, other))
 		return false;
@@ -140,15 +136,14 @@ static __always_inline bool redirect(struct __sk_buff *skb, struct splice_way *w
 static __always_inline void pass(struct __sk_buff *skb, struct splice_way *way, u32 slot)
 {
 	u32 lane = way->lane;
-	bool first = !way->passed;
 	void *ring;
 
 	way->passed += skb->len;
-	if (!way->armed || !first)
+	if (!way->armed || way->told)
 		return;
 	ring = bpf_map_lookup_elem(&rings, &lane);
-	if (ring)
-		bpf_ringbuf_output(ring, &slot, sizeof(slot), 0);
+	if (ring && !bpf_ringbuf_output(ring, &slot, sizeof(slot), 0))
+		way->told = 1;
 }
 
 SEC("sk_skb/stream_verdict")

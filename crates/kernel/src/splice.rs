@@ -2,7 +2,10 @@
 //! tunnels of one thread.
 //!
 //! [`weir_core::redirect`] says how it is used. A socket that is closed leaves by itself, and
-//! everything goes with the process.
+//! everything goes with the process. One that is open stays: deleting it from the map takes the
+//! program away without the socket's lock, and a packet that is about to be judged then finds none and
+//! is dropped, although acknowledged (sk_psock_verdict_recv of net/core/skmsg.c; under a flood within a
+//! hundred times). No system call deletes under that lock.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -17,7 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
-use weir_core::redirect::{self, Left, Pair as _, Sockets, Way};
+use weir_core::redirect::{self, Sockets, Way};
 
 use crate::error::{Error, Result, of_errno, of_libbpf};
 
@@ -37,8 +40,8 @@ const LANES: u32 = 256;
 /// Pairs that a thread takes at a time, and at most.
 const BLOCK: u32 = 64;
 const PAIRS_PER_LANE: usize = 8192;
-/// A record with its header has 16 bytes, and each pair has one at most for each time that it is
-/// joined: room for all, twice.
+/// A record with its header has 16 bytes, and each way has one at most for each time that it is
+/// armed: room for all. A way that finds none tells with its next packet.
 const RING_BYTES: u32 = 32 * PAIRS_PER_LANE as u32;
 /// Older kernels lose redirected packets when a receiver is full for a moment ("bpf, sockmap: Fix
 /// data lost during EAGAIN retries", 6.15), which no trial can show.
@@ -50,7 +53,6 @@ pub struct Splice(Arc<Maps>);
 
 struct Maps {
     sockets: MapHandle,
-    leaving: MapHandle,
     slots: MapHandle,
     rings: MapHandle,
     ways: Ways,
@@ -91,15 +93,13 @@ impl Splice {
         let handles = (|| {
             Ok((
                 MapHandle::try_from(&maps.sockets)?,
-                MapHandle::try_from(&maps.leaving)?,
                 MapHandle::try_from(&maps.slots)?,
                 MapHandle::try_from(&maps.rings)?,
             ))
         })();
-        let (sockets, leaving, slots, rings) = handles.map_err(keep)?;
+        let (sockets, slots, rings) = handles.map_err(keep)?;
         Ok(Splice(Arc::new(Maps {
             sockets,
-            leaving,
             slots,
             rings,
             ways: Ways::map(maps.ways.as_fd())?,
@@ -228,8 +228,8 @@ impl redirect::Lane for Lane {
             number,
             free: self.free.clone(),
             cookies: sockets.map(cookie),
-            places: Default::default(),
-            sent_before: Default::default(),
+            inside: Default::default(),
+            before: Default::default(),
         };
         for way in [0, 1] {
             pair.maps.ways.reset(pair.slot(way), self.number);
@@ -240,11 +240,11 @@ impl redirect::Lane for Lane {
         }
         for (way, socket) in sockets.iter().enumerate() {
             if put(&self.maps.sockets, pair.slot(way), *socket) {
-                pair.places[way].set(Place::Inside);
+                pair.inside[way].set(true);
             }
         }
-        let outside = |place: &Cell<Place>| place.get() == Place::Outside;
-        (!pair.places.iter().all(outside)).then(|| Box::new(pair) as Box<dyn redirect::Pair>)
+        let any_inside = pair.inside.iter().any(Cell::get);
+        any_inside.then(|| Box::new(pair) as Box<dyn redirect::Pair>)
     }
 }
 
@@ -261,55 +261,42 @@ impl Lane {
     }
 }
 
-/// Where a socket of a pair is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Place {
-    /// An ordinary socket.
-    #[default]
-    Outside,
-    /// The program judges its packets.
-    Inside,
-    /// The program is done with it; what was passed is still to be read.
-    Leaving,
-}
-
 /// The two sockets of a tunnel in the map.
 struct Pair {
     maps: Arc<Maps>,
     number: u32,
     free: Rc<RefCell<Vec<u32>>>,
     cookies: [u64; 2],
-    places: [Cell<Place>; 2],
-    /// What each way's receiver had been sent when the pair was armed.
-    sent_before: [Cell<u64>; 2],
+    /// Whose packets the program judges: not those of a socket whose peer had ended.
+    inside: [Cell<bool>; 2],
+    /// What each way's receiver had been sent, less what was redirected to it, when the pair was armed.
+    before: [Cell<u64>; 2],
 }
-
-/// So many bytes may arrive on a socket that is leaving before the program is called for them.
-const QUIET_BYTES: i32 = 32 * 1024;
 
 impl redirect::Pair for Pair {
     fn number(&self) -> u32 {
         self.number
     }
 
-    fn arm(&self, sockets: Sockets<'_>) -> bool {
+    fn arm(&self, sockets: Sockets<'_>, received: [u64; 2]) -> bool {
         for way in [0, 1] {
-            let inside = self.places[way].get() == Place::Inside;
+            let inside = self.inside[way].get();
             let Some(sent) = sent(sockets[1 - way]).filter(|_| inside) else {
                 return false;
             };
-            self.sent_before[way].set(sent);
+            self.before[way].set(sent - self.redirected(way));
         }
         for way in [0, 1] {
-            self.maps.ways.set_armed(self.slot(way), true);
+            self.maps.ways.arm(self.slot(way), received[way]);
         }
-        // Packets that came before the socket was inside are judged now.
+        // Packets that came before the socket was inside are judged now. And it waits for verdicts
+        // from before: what they passed is counted, what later ones pass is told.
         sockets.iter().all(|socket| set_low_water(*socket, 1))
     }
 
     fn disarm(&self, sockets: Sockets<'_>) {
         for way in [0, 1] {
-            self.maps.ways.set_armed(self.slot(way), false);
+            self.maps.ways.disarm(self.slot(way));
             wait_for_verdicts(sockets[way]);
         }
     }
@@ -323,19 +310,9 @@ impl redirect::Pair for Pair {
     }
 
     fn is_sent(&self, way: Way, sockets: Sockets<'_>) -> bool {
-        let due = self.sent_before[way].get() + self.redirected(way);
+        let due = self.before[way].get() + self.redirected(way);
         // A socket that cannot be asked is broken, and waits for nothing.
         sent(sockets[1 - way]).is_none_or(|sent| sent >= due)
-    }
-
-    fn leave(&self, sockets: Sockets<'_>, received: [u64; 2]) -> Left {
-        for way in [0, 1] {
-            match self.leave_one(way, sockets[way], received[way]) {
-                Left::Both => {}
-                other => return other,
-            }
-        }
-        Left::Both
     }
 }
 
@@ -343,65 +320,13 @@ impl Pair {
     fn slot(&self, way: Way) -> u32 {
         2 * self.number + way as u32
     }
-
-    fn leave_one(&self, way: Way, socket: BorrowedFd<'_>, received: u64) -> Left {
-        if self.places[way].get() == Place::Outside {
-            return Left::Both;
-        }
-        let all_received = || self.passed(way) == received;
-        if self.places[way].get() == Place::Inside && all_received() {
-            match put(&self.maps.leaving, self.slot(way), socket) {
-                true => self.let_go(way, socket, all_received),
-                // Its peer's end has come, and nothing comes after that; asking for it has waited
-                // for the verdicts on what came before.
-                false if is_read_closed(socket) => {}
-                // The other half has ended, or there is no memory: it stays.
-                false => return Left::NotYet,
-            }
-        }
-        let place = self.places[way].get();
-        if !all_received() {
-            // One that is leaving still has ended, and so could not come in again. Either all its
-            // bytes were passed, or others stand behind them, in a queue that is not read in turn.
-            let passed = self.passed(way).saturating_sub(received);
-            let torn = place == Place::Leaving && unread(socket).is_none_or(|all| all > passed);
-            return if torn { Left::Torn } else { Left::NotYet };
-        }
-        self.take_out(way);
-        Left::Both
-    }
-
-    /// Lets the map with the program go, while the one without keeps what was passed meanwhile. If
-    /// something was, the socket comes in again, so that it is read as what it is.
-    fn let_go(&self, way: Way, socket: BorrowedFd<'_>, all_received: impl Fn() -> bool) {
-        let slot = self.slot(way).to_ne_bytes();
-        set_low_water(socket, QUIET_BYTES);
-        let _ = self.maps.sockets.delete(&slot);
-        wait_for_verdicts(socket);
-        self.places[way].set(Place::Leaving);
-        if !all_received() && put(&self.maps.sockets, self.slot(way), socket) {
-            let _ = self.maps.leaving.delete(&slot);
-            self.places[way].set(Place::Inside);
-        }
-        set_low_water(socket, 1);
-    }
-
-    fn take_out(&self, way: Way) {
-        let slot = self.slot(way).to_ne_bytes();
-        match self.places[way].replace(Place::Outside) {
-            Place::Outside => return,
-            Place::Inside => drop(self.maps.sockets.delete(&slot)),
-            Place::Leaving => drop(self.maps.leaving.delete(&slot)),
-        }
-        let _ = self.maps.slots.delete(&self.cookies[way].to_ne_bytes());
-    }
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
         // Sockets that were closed have gone by themselves.
         for way in [0, 1] {
-            self.take_out(way);
+            let _ = self.maps.sockets.delete(&self.slot(way).to_ne_bytes());
             let _ = self.maps.slots.delete(&self.cookies[way].to_ne_bytes());
         }
         self.free.borrow_mut().push(self.number);
@@ -455,10 +380,28 @@ impl Ways {
         fence(Ordering::SeqCst);
     }
 
-    fn set_armed(&self, slot: u32, armed: bool) {
-        // SAFETY: a live, aligned field, accessed by others in one piece.
+    /// The program writes none of this while it is not armed.
+    fn arm(&self, slot: u32, received: u64) {
+        let line = self.line(slot);
+        // SAFETY: live, aligned fields, accessed by others in one piece.
+        let (told, looked, taken, armed) = unsafe {
+            (
+                AtomicU32::from_ptr(&raw mut (*line).told),
+                AtomicU32::from_ptr(&raw mut (*line).looked),
+                AtomicU64::from_ptr(&raw mut (*line).received),
+                AtomicU32::from_ptr(&raw mut (*line).armed),
+            )
+        };
+        told.store(0, Ordering::Relaxed);
+        looked.store(0, Ordering::Relaxed);
+        taken.store(received, Ordering::Relaxed);
+        armed.store(1, Ordering::SeqCst);
+    }
+
+    fn disarm(&self, slot: u32) {
+        // SAFETY: as above.
         let field = unsafe { AtomicU32::from_ptr(&raw mut (*self.line(slot)).armed) };
-        field.store(armed.into(), Ordering::SeqCst);
+        field.store(0, Ordering::SeqCst);
     }
 
     fn redirected(&self, slot: u32) -> u64 {
@@ -497,14 +440,6 @@ fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
     option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, zero)
 }
 
-/// Whether the peer's end has come.
-fn is_read_closed(socket: BorrowedFd<'_>) -> bool {
-    // include/net/tcp_states.h: TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING
-    const READ_CLOSED: [u8; 5] = [6, 7, 8, 9, 11];
-    // The first field is the state.
-    tcp_info(socket).is_none_or(|info| READ_CLOSED.contains(&info.fields[0].to_ne_bytes()[0]))
-}
-
 fn cookie(socket: BorrowedFd<'_>) -> u64 {
     option(socket, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64).unwrap_or(0)
 }
@@ -536,11 +471,6 @@ fn sent(socket: BorrowedFd<'_>) -> Option<u64> {
             more => acknowledged = more,
         }
     }
-}
-
-/// Bytes that have come and were not received (SIOCINQ).
-fn unread(socket: BorrowedFd<'_>) -> Option<u64> {
-    queue_length(socket, libc::FIONREAD)
 }
 
 fn queue_length(socket: BorrowedFd<'_>, which: libc::Ioctl) -> Option<u64> {

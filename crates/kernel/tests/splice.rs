@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::time::{Duration, Instant};
 
-use weir_core::redirect::{Lane, Left, Pair, Redirector};
+use weir_core::redirect::{Lane, Pair, Redirector};
 use weir_kernel::Splice;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -57,7 +57,7 @@ impl Bed {
 
     fn armed(&self, lane: &dyn Lane) -> Box<dyn Pair> {
         let pair = lane.join(self.fds()).unwrap();
-        assert!(pair.arm(self.fds()));
+        assert!(pair.arm(self.fds(), [0, 0]));
         pair
     }
 }
@@ -133,7 +133,7 @@ fn bytes_that_come_between_joining_and_arming_are_passed() {
     let pair = lane.join(bed.fds()).unwrap();
     bed.client.write_all(b"meanwhile").unwrap();
     until("it is passed", || pair.passed(0) == 9);
-    assert!(pair.arm(bed.fds()));
+    assert!(pair.arm(bed.fds(), [0, 0]));
     bed.client.write_all(b", later").unwrap();
     until("what follows is passed too", || pair.passed(0) == 16);
     assert_eq!(receive(&bed.proxy[0]).unwrap(), b"meanwhile, later");
@@ -141,7 +141,7 @@ fn bytes_that_come_between_joining_and_arming_are_passed() {
 }
 
 #[test]
-fn a_long_packet_and_all_after_it_are_passed_and_the_thread_is_told_once() {
+fn a_long_packet_and_all_after_it_are_passed_and_the_thread_is_told_once_each_time() {
     let Some(lane) = lane() else { return };
     let mut bed = Bed::new();
     let pair = bed.armed(&*lane);
@@ -158,11 +158,40 @@ fn a_long_packet_and_all_after_it_are_passed_and_the_thread_is_told_once() {
     let passed = receive(&bed.proxy[0]).unwrap();
     assert_eq!(passed[..50_000], text(50_000));
     assert_eq!(&passed[50_000..], b"short again");
-    assert_eq!(pair.leave(bed.fds(), [50_011, 0]), Left::Both);
-    bed.client.write_all(b"as before").unwrap();
+    bed.client.write_all(b"in between").unwrap();
     until("it comes", || {
-        receive(&bed.proxy[0]).is_some_and(|bytes| bytes == b"as before")
+        receive(&bed.proxy[0]).is_some_and(|bytes| bytes == b"in between")
     });
+    assert!(lane.take_passed().is_empty());
+
+    assert!(pair.arm(bed.fds(), [50_021, 0]));
+    bed.client.write_all(b"once more").unwrap();
+    assert_eq!(read(&bed.server, 9), b"once more");
+    bed.client.write_all(&text(50_000)).unwrap();
+    until("the bell rings", || lane.take_passed() == [pair.number()]);
+    until("all is passed", || pair.passed(0) == 100_021);
+    assert_eq!(pair.redirected(0), 14);
+    pair.disarm(bed.fds());
+    assert!(pair.is_sent(0, bed.fds()));
+}
+
+/// User space armed, and did not know of what was passed just before.
+#[test]
+fn what_was_passed_and_not_received_keeps_all_that_follows_from_being_redirected() {
+    let Some(lane) = lane() else { return };
+    let mut bed = Bed::new();
+    let pair = lane.join(bed.fds()).unwrap();
+    bed.client.write_all(b"first").unwrap();
+    until("it is passed", || pair.passed(0) == 5);
+    assert!(pair.arm(bed.fds(), [0, 0]));
+    bed.client.write_all(b"second").unwrap();
+    until("the bell rings", || lane.take_passed() == [pair.number()]);
+    assert_eq!(pair.passed(0), 11);
+    pair.disarm(bed.fds());
+    assert_eq!(receive(&bed.proxy[0]).unwrap(), b"firstsecond");
+    assert!(pair.arm(bed.fds(), [11, 0]));
+    bed.client.write_all(b"third").unwrap();
+    assert_eq!(read(&bed.server, 5), b"third");
 }
 
 /// Trap 2: an end is a packet without bytes.
@@ -183,7 +212,6 @@ fn an_end_stays_with_its_socket_and_breaks_nothing() {
     until("it is sent", || {
         pair.is_sent(0, bed.fds()) && pair.is_sent(1, bed.fds())
     });
-    assert_eq!(pair.leave(bed.fds(), [0, 0]), Left::Both);
     bed.proxy[1].shutdown(Shutdown::Write).unwrap();
     let mut rest = Vec::new();
     bed.server.read_to_end(&mut rest).unwrap();
@@ -203,7 +231,7 @@ fn a_socket_that_has_ended_stays_outside() {
 }
 
 #[test]
-fn one_socket_that_has_ended_lets_the_other_leave() {
+fn a_pair_of_which_one_socket_has_ended_passes_what_the_other_gets() {
     let Some(lane) = lane() else { return };
     let mut bed = Bed::new();
     bed.server.shutdown(Shutdown::Write).unwrap();
@@ -213,12 +241,10 @@ fn one_socket_that_has_ended_lets_the_other_leave() {
             .is_ok_and(|length| length == 0)
     });
     let pair = lane.join(bed.fds()).unwrap();
-    assert!(!pair.arm(bed.fds()));
+    assert!(!pair.arm(bed.fds(), [0, 0]));
     bed.client.write_all(b"hello").unwrap();
     until("it is passed", || pair.passed(0) == 5);
-    assert_eq!(pair.leave(bed.fds(), [0, 0]), Left::NotYet);
     assert_eq!(receive(&bed.proxy[0]).unwrap(), b"hello");
-    assert_eq!(pair.leave(bed.fds(), [5, 0]), Left::Both);
 }
 
 /// Trap 1: a receiver that reads nothing.
@@ -243,89 +269,109 @@ fn a_receiver_that_stalls_holds_its_sender_back() {
     until("it is sent", || pair.is_sent(0, bed.fds()));
 }
 
-/// Trap 3: what is on its way when the sockets are taken back.
-#[test]
-fn taking_back_at_any_time_loses_doubles_and_reorders_nothing() {
-    let Some(lane) = lane() else { return };
-    let bed = Bed::new();
-    let total = 4_000_000usize;
-    let mut sender = bed.client.try_clone().unwrap();
-    let sending = std::thread::spawn(move || {
-        let bytes = text(total);
-        let mut random = 1u32;
-        let mut at = 0;
-        while at < bytes.len() {
-            random = random.wrapping_mul(1664525).wrapping_add(1013904223);
-            let (dice, mut length) = (random >> 16, (random >> 20) as usize % 900 + 1);
-            if dice.is_multiple_of(64) {
-                length *= 20;
-            }
-            let end = (at + length).min(bytes.len());
-            sender.write_all(&bytes[at..end]).unwrap();
-            at = end;
-            // Faster than the proxy, all would come in long packets.
-            let next = Instant::now() + Duration::from_micros(u64::from(dice % 40));
-            while Instant::now() < next {
-                std::thread::yield_now();
-            }
+/// How a sender goes on after a message.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// At once: most messages come in long packets, and a packet may come at any moment.
+    Flood,
+    /// After some microseconds, so that short messages are short packets.
+    Chat,
+}
+
+fn random(last: &mut u32) -> u32 {
+    *last = last.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+    *last >> 16
+}
+
+/// Sends `total` bytes in messages of 1 to 900 bytes, and 20 times that now and then.
+fn send(mut to: TcpStream, total: usize, pace: Pace) {
+    let bytes = text(total);
+    let (mut at, mut seed) = (0, 1);
+    while at < total {
+        let dice = random(&mut seed);
+        let mut length = random(&mut seed) as usize % 900 + 1;
+        if dice.is_multiple_of(64) {
+            length *= 20;
         }
-        sender.shutdown(Shutdown::Write).unwrap();
-    });
+        let end = (at + length).min(total);
+        to.write_all(&bytes[at..end]).unwrap();
+        at = end;
+        if let Pace::Flood = pace {
+            continue;
+        }
+        let next = Instant::now() + Duration::from_micros(u64::from(dice % 40));
+        while Instant::now() < next {
+            std::thread::yield_now();
+        }
+    }
+    to.shutdown(Shutdown::Write).unwrap();
+}
+
+fn forward(mut to: &TcpStream, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match to.write(bytes) {
+            Ok(length) => bytes = &bytes[length..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Arms and takes back as often as it can while bytes come, and holds what comes out against them.
+fn take_back_all_the_time(lane: &dyn Lane, total: usize, pace: Pace) {
+    let bed = Bed::new();
+    let sender = bed.client.try_clone().unwrap();
+    let sending = std::thread::spawn(move || send(sender, total, pace));
     let mut reader = bed.server.try_clone().unwrap();
     let reading = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).unwrap();
         bytes
     });
-    let (mut rounds, mut redirected, mut ended) = (0, 0, false);
-    let forward = |bytes: &[u8]| {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            match (&bed.proxy[1]).write(rest) {
-                Ok(length) => rest = &rest[length..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => panic!("{error}"),
-            }
-        }
-    };
+    let (mut rounds, mut received, mut ended) = (0, 0, false);
+    let pair = lane.join(bed.fds()).unwrap();
     while !ended {
-        let Some(pair) = lane.join(bed.fds()) else {
-            break;
-        };
-        pair.arm(bed.fds());
+        pair.arm(bed.fds(), [received, 0]);
         let end = Instant::now() + Duration::from_micros(300);
-        while pair.passed(0) == 0 && Instant::now() < end {}
+        while pair.passed(0) == received && Instant::now() < end {}
         pair.disarm(bed.fds());
         until("it is sent", || pair.is_sent(0, bed.fds()));
-        redirected += pair.redirected(0);
-        let mut received = 0;
-        loop {
+        until("all that was passed is received", || {
             match receive(&bed.proxy[0]) {
-                Some(bytes) if bytes.is_empty() => ended = true,
+                Some(bytes) if bytes.is_empty() => ended = received == pair.passed(0),
                 Some(bytes) => {
                     received += bytes.len() as u64;
-                    forward(&bytes);
+                    forward(&bed.proxy[1], &bytes);
                 }
                 None => {}
             }
-            match pair.leave(bed.fds(), [received, 0]) {
-                Left::Both => break,
-                Left::NotYet => {}
-                Left::Torn => panic!("torn after {rounds} rounds"),
-            }
-        }
+            received == pair.passed(0)
+        });
         rounds += 1;
-    }
-    while let Some(bytes) = receive(&bed.proxy[0]).filter(|bytes| !bytes.is_empty()) {
-        forward(&bytes);
     }
     bed.proxy[1].shutdown(Shutdown::Write).unwrap();
     sending.join().unwrap();
     let bytes = reading.join().unwrap();
+    let redirected = pair.redirected(0);
     println!("{rounds} rounds, {redirected} bytes of {total} redirected");
     assert_eq!(bytes.len(), total);
     assert!(bytes == text(total));
     assert!(redirected > 0);
+}
+
+/// Trap 3: what is on its way when the sockets are taken back.
+#[test]
+fn taking_back_at_any_time_loses_doubles_and_reorders_nothing() {
+    let Some(lane) = lane() else { return };
+    take_back_all_the_time(&*lane, 4_000_000, Pace::Chat);
+}
+
+#[test]
+fn taking_back_under_a_flood_loses_doubles_and_reorders_nothing() {
+    let Some(lane) = lane() else { return };
+    for _ in 0..4 {
+        take_back_all_the_time(&*lane, 64_000_000, Pace::Flood);
+    }
 }
 
 /// What a socket passes waits behind what is redirected to it, in a queue of the kernel's.
@@ -351,13 +397,12 @@ fn an_end_is_no_end_before_all_that_was_passed_has_come() {
 }
 
 #[test]
-fn a_half_that_the_proxy_ended_keeps_the_socket_in_and_loses_nothing() {
+fn a_half_that_the_proxy_ended_leaves_the_other_whole() {
     let Some(lane) = lane() else { return };
     let mut bed = Bed::new();
     let pair = bed.armed(&*lane);
     pair.disarm(bed.fds());
     bed.proxy[1].shutdown(Shutdown::Write).unwrap();
-    assert_eq!(pair.leave(bed.fds(), [0, 0]), Left::NotYet);
     bed.server.write_all(b"still open").unwrap();
     until("it comes", || pair.passed(1) == 10);
     assert_eq!(receive(&bed.proxy[1]).unwrap(), b"still open");
@@ -365,7 +410,6 @@ fn a_half_that_the_proxy_ended_keeps_the_socket_in_and_loses_nothing() {
     until("the end", || {
         receive(&bed.proxy[1]).is_some_and(|bytes| bytes.is_empty())
     });
-    assert_eq!(pair.leave(bed.fds(), [0, 10]), Left::Both);
 }
 
 /// Trap 6: a packet that lies in several pages.

@@ -6,8 +6,9 @@
 //! to receive, and nothing is in hand. It is taken back when the kernel passes something to user
 //! space (a long message, a receiver without room) or an end comes. What was redirected has to be in
 //! the receiver's send queue before user space sends there, so each way waits for that, and then
-//! copies until both are at rest again and the sockets can leave the map. Ends, resets, slow
-//! receivers and bulk are therefore never the kernel's.
+//! copies until the messages are short and both ways at rest again. Ends, resets, slow receivers and
+//! bulk are therefore never the kernel's. The sockets stay in the map until they are closed, because
+//! the kernel loses what arrives when they leave it; splice(2) does not see what comes through it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,7 +18,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_core::proxy::Engine;
-use weir_core::redirect::{self, Left, Pair, Sockets, Way};
+use weir_core::redirect::{self, Pair, Sockets, Way};
 
 use super::{Broken, Course, Lanes, Limit, Moved, Rules, TURN_BYTES, Tunnelled, step};
 use crate::runtime::{Doorbell, Handle, TaskId, TcpStream, try_both};
@@ -147,12 +148,20 @@ impl Tunnel<'_> {
 
     async fn carry(&self, redirect: &Redirect) -> Result<(), Broken> {
         let mut enough = SHORT_MESSAGES;
+        let mut pair: Option<Box<dyn Pair>> = None;
         loop {
-            self.carry_until_short(enough).await?;
+            self.carry_until_short(pair.as_deref(), enough).await?;
             if self.has_ended() {
                 return Ok(());
             }
-            let redirected = self.hand_over(redirect).await?;
+            if pair.is_none() {
+                pair = redirect.lane.join(self.sockets());
+                self.ways.iter().for_each(|way| way.received.set(0));
+            }
+            let redirected = match &pair {
+                Some(pair) => self.hand_over(redirect, &**pair).await?,
+                None => 0,
+            };
             enough = match redirected >= WORTH_BYTES {
                 true => SHORT_MESSAGES,
                 false => (enough * 2).min(MOST_SHORT_MESSAGES),
@@ -161,40 +170,47 @@ impl Tunnel<'_> {
     }
 
     /// Carries by user space alone, until both ways are open and so many short messages came.
-    async fn carry_until_short(&self, enough: u32) -> Result<(), Broken> {
+    async fn carry_until_short(&self, pair: Option<&dyn Pair>, enough: u32) -> Result<(), Broken> {
         self.short_in_a_row.set(0);
         self.met.set(false);
+        let sent = [0, 1].map(|_| Cell::new(pair.is_none()));
+        let received = |way: Way| {
+            let received = self.ways[way].received.get();
+            pair.is_none_or(|pair| received >= pair.passed(way))
+        };
         let wanted = || {
             let open = self.ways.iter().all(|way| !way.ended.get());
-            open && self.short_in_a_row.get() >= enough
+            let at_rest = || sent.iter().all(Cell::get) && received(0) && received(1);
+            open && self.short_in_a_row.get() >= enough && at_rest()
         };
-        let ends = |_| true;
-        let flow = |way| self.flow(way, self.rules.engine, &wanted, &ends);
+        let engine = match pair {
+            Some(_) => Engine::Copy,
+            None => self.rules.engine,
+        };
+        let flow = async |way: Way| {
+            if let Some(pair) = pair {
+                self.wait_until_sent(pair, way, &sent[way]).await?;
+            }
+            self.flow(way, engine, &wanted, &received).await
+        };
         try_both(pin!(flow(0)), pin!(flow(1))).await.map(drop)
     }
 
     /// Lets the kernel carry until it passes something on or an end comes, and takes the tunnel
     /// back; says how many bytes the kernel carried.
-    async fn hand_over(&self, redirect: &Redirect) -> Result<u64, Broken> {
-        let Some(pair) = redirect.lane.join(self.sockets()) else {
-            return Ok(0);
-        };
-        for way in &self.ways {
-            way.received.set(0);
-        }
-        let watched = match pair.arm(self.sockets()) {
-            true => self.watch(redirect, &*pair).await,
+    async fn hand_over(&self, redirect: &Redirect, pair: &dyn Pair) -> Result<u64, Broken> {
+        let before = [0, 1].map(|way| pair.redirected(way));
+        let watched = match pair.arm(self.sockets(), self.received()) {
+            true => self.watch(redirect, pair).await,
             false => Ok(()),
         };
         pair.disarm(self.sockets());
-        let redirected = [0, 1].map(|way| pair.redirected(way));
+        let redirected = [0, 1].map(|way| pair.redirected(way) - before[way]);
         self.count(0, redirected[0]);
         self.count(1, redirected[1]);
         let both = redirected.iter().sum();
         self.redirected.set(self.redirected.get() + both);
-        watched?;
-        self.take_back(&*pair).await?;
-        Ok(both)
+        watched.map(|()| both)
     }
 
     /// Waits until there is a reason to take the tunnel back.
@@ -212,7 +228,11 @@ impl Tunnel<'_> {
         for end in self.ends {
             end.mute(true).map_err(Broken::From)?;
         }
-        let passed = || pair.passed(0) + pair.passed(1) > 0;
+        let passed = || {
+            [0, 1]
+                .iter()
+                .any(|&way| pair.passed(way) > self.ways[way].received.get())
+        };
         let reason = || (passed() || a.notices_end() || b.notices_end()).then_some(());
         let carried = || pair.redirected(0) + pair.redirected(1);
         let (mut before, mut looks) = (carried(), 0);
@@ -245,34 +265,6 @@ impl Tunnel<'_> {
             true => Err(Broken::To(to.take_error())),
             false => Ok(()),
         }
-    }
-
-    /// Carries by user space until the sockets have left the map, or both ways have ended.
-    async fn take_back(&self, pair: &dyn Pair) -> Result<(), Broken> {
-        let sent: [Cell<bool>; 2] = Default::default();
-        let stays = Cell::new(false);
-        let received = |way: Way| self.ways[way].received.get() >= pair.passed(way);
-        let all_received = || received(0) && received(1);
-        while !self.has_ended() {
-            self.met.set(false);
-            let wanted = || !stays.get() && sent.iter().all(Cell::get) && all_received();
-            let flow = async |way: Way| {
-                self.wait_until_sent(pair, way, &sent[way]).await?;
-                // splice(2) does not see what was passed.
-                self.flow(way, Engine::Copy, &wanted, &received).await
-            };
-            try_both(pin!(flow(0)), pin!(flow(1))).await?;
-            if self.has_ended() {
-                return Ok(());
-            }
-            match pair.leave(self.sockets(), self.received()) {
-                Left::Both => return Ok(()),
-                // The kernel keeps them, because one half has ended: it goes on as it is.
-                Left::NotYet => stays.set(all_received()),
-                Left::Torn => return Err(Broken::From(io::ErrorKind::ConnectionReset.into())),
-            }
-        }
-        Ok(())
     }
 
     /// The kernel thread that sends what was redirected runs at once, and the receiver has room for
