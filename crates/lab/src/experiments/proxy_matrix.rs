@@ -50,7 +50,8 @@ pub struct Args {
     /// Threads of the proxy [default: its own]
     #[arg(long)]
     pub threads: Option<u32>,
-    /// Memory for replies that the proxy keeps, in reverse and forward; half of them may be kept
+    /// Memory for replies that the proxy keeps, in reverse and forward; half of them may be kept, and every sixth is
+    /// of an object that many clients ask for
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<String>,
     /// The weir program [default: beside weir-lab, else from PATH]
@@ -113,6 +114,7 @@ impl Matrix {
             "transfers",
             "whole",
             "cut",
+            "hits",
             "MB",
             "s",
             "RSS KiB",
@@ -143,6 +145,7 @@ impl Row {
             tally.transfers.to_string(),
             tally.whole.to_string(),
             tally.cut.to_string(),
+            tally.hits.to_string(),
             (tally.bytes / 1_000_000).to_string(),
             format!("{:.1}", tally.seconds),
             rss.join(" > "),

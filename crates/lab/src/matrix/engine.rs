@@ -60,6 +60,8 @@ pub struct Tally {
     pub whole: u64,
     /// Those that one of the ends cut short, as it was to.
     pub cut: u64,
+    /// Replies that a cache gave.
+    pub hits: u64,
     /// Bytes that the ends heard.
     pub bytes: u64,
     /// Seconds.
@@ -83,6 +85,7 @@ impl Tally {
         self.transfers += other.transfers;
         self.whole += other.whole;
         self.cut += other.cut;
+        self.hits += other.hits;
         self.bytes += other.bytes;
         self.seconds += other.seconds;
         for (kind, count) in other.faults {
@@ -426,6 +429,7 @@ impl<'a> Run<'a> {
             }
             Ear::Asking(asking) => {
                 self.clients -= 1;
+                self.tally.hits += asking.hits();
                 for fate in asking.fates() {
                     match fate {
                         Fate::Whole => self.tally.whole += 1,

@@ -38,6 +38,7 @@ pub struct Asking {
     /// The last of them waits with its body for the origin's 100.
     holds_back: bool,
     fates: Vec<Fate>,
+    hits: u64,
     reader: Reader,
     reply: Reply,
 }
@@ -62,6 +63,7 @@ impl Asking {
             asked: 0,
             holds_back: false,
             fates: Vec::new(),
+            hits: 0,
             reader: Reader::new(),
             reply: Reply::default(),
         }
@@ -180,6 +182,11 @@ impl Asking {
         speech.abandon();
     }
 
+    /// Replies that a cache gave.
+    pub fn hits(&self) -> u64 {
+        self.hits
+    }
+
     /// What became of each exchange; those that were not settled are unfinished.
     pub fn fates(&self) -> impl Iterator<Item = Fate> {
         let unsettled = self.call.exchanges as usize - self.fates.len();
@@ -277,6 +284,13 @@ impl Listener for Asking {
                 return Err(self.corrupt(&text));
             }
         };
+        let from_cache = field(reply.headers, "Cache-Status");
+        if from_cache.is_some_and(|value| value.split("; ").any(|word| word == "hit")) {
+            self.hits += 1;
+            if !exchange.is_kept {
+                return Err(self.corrupt("a cache gave what it may not keep"));
+            }
+        }
         let connection = field(reply.headers, "Connection");
         let closes = connection.is_some_and(|value| value.eq_ignore_ascii_case("close"));
         self.reply = Reply { refused, closes };

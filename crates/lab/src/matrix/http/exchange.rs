@@ -7,6 +7,10 @@ use super::super::speech::Speech;
 
 /// Exchanges on one connection at most.
 pub const MOST: u64 = 16;
+/// Numbers from here on are those of objects that many clients ask for: no call has so high a number.
+const SHARED: u64 = 1 << 40;
+/// How many such objects there are.
+const OBJECTS: u64 = 64;
 
 /// Where a body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +115,7 @@ impl Habit {
 /// One request and its reply.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange {
-    /// Unique in a run.
+    /// Unique in a run, but for objects that many ask for.
     pub id: u64,
     /// The run: a cache must not take the exchange of another for this one.
     pub run: u64,
@@ -140,12 +144,22 @@ pub struct Exchange {
 impl Exchange {
     /// The exchange of this number; `last` on its connection.
     pub fn new(seed: u64, id: u64, last: bool) -> Exchange {
+        if id >= SHARED {
+            return Exchange::shared(seed, id);
+        }
         let mut rng = plan::rng(!seed, id);
         let is_old = is_old(seed, id / MOST);
         if last && !is_old && rng.u32(..6) == 0 {
             return Exchange {
                 run: seed,
                 ..Exchange::upgrade(&mut rng, id)
+            };
+        }
+        if rng.u32(..6) == 0 {
+            let object = SHARED + rng.u64(..OBJECTS);
+            return Exchange {
+                is_old,
+                ..Exchange::shared(seed, object)
             };
         }
         let (method, request) = match rng.u32(..10) {
@@ -176,6 +190,25 @@ impl Exchange {
             closes: matches!(reply, Framing::Close(_)) || rng.u32(..12) == 0,
             hints: rng.u32(..20) == 0,
             cut: cut(&mut rng),
+        }
+    }
+
+    /// An object that many clients ask for, several at a time: a cache may give it to all of them.
+    fn shared(seed: u64, id: u64) -> Exchange {
+        let mut rng = plan::rng(!seed, id);
+        Exchange {
+            id,
+            run: seed,
+            method: "GET",
+            request: Framing::None,
+            status: 200,
+            reply: framing(&mut rng),
+            habit: Habit::Plain,
+            is_old: false,
+            is_kept: true,
+            closes: false,
+            hints: false,
+            cut: None,
         }
     }
 
@@ -240,13 +273,17 @@ impl Exchange {
             habit if habit.expects() => self.request.field() + "Expect: 100-continue\r\n",
             _ => self.request.field(),
         };
+        let place = match self.id >= SHARED {
+            true => 0,
+            false => last,
+        };
         let (version, keep) = match (self.is_old, last) {
             (false, _) => ("1.1", ""),
             (true, 0) => ("1.0", "Connection: keep-alive\r\n"),
             (true, _) => ("1.0", ""),
         };
         speech.say(format!(
-            "{method} {origin}/{id}/{last}?{run} HTTP/{version}\r\nHost: {authority}\r\n{keep}{field}\r\n"
+            "{method} {origin}/{id}/{place}?{run} HTTP/{version}\r\nHost: {authority}\r\n{keep}{field}\r\n"
         ));
     }
 
