@@ -370,7 +370,7 @@ fn taking_back_at_any_time_loses_doubles_and_reorders_nothing() {
 fn taking_back_under_a_flood_loses_doubles_and_reorders_nothing() {
     let Some(lane) = lane() else { return };
     for _ in 0..4 {
-        take_back_all_the_time(&*lane, 64_000_000, Pace::Flood);
+        take_back_all_the_time(&*lane, 16_000_000, Pace::Flood);
     }
 }
 
