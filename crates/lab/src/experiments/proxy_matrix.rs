@@ -227,6 +227,8 @@ fn case(settings: &Settings, engine: &str, args: &Args, weir: &Path) -> Result<R
         "--engine".into(),
         engine.into(),
     ];
+    // So many that none waits for a place, and that descriptors are enough for.
+    arguments.extend(["--max-clients".into(), (8 * args.clients).to_string()]);
     if mode != "forward" {
         arguments.extend(["--backend".into(), format!("127.0.0.1:{port}")]);
     }
