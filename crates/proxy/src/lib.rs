@@ -7,6 +7,7 @@
 pub mod access_log;
 mod cache;
 pub mod handover;
+pub mod histogram;
 pub mod http;
 pub mod metrics;
 pub mod proxy_protocol;

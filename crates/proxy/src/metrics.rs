@@ -2,14 +2,31 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Declares the counters once: field, name and text.
+use crate::histogram::{Histogram, Times};
+
+/// Declares the counters and histograms once: field, name and text.
 macro_rules! counters {
-    ($(#[$of:meta])* $name:ident { $($field:ident: $text:literal,)* }) => {
+    (
+        $(#[$of:meta])* $name:ident { $($field:ident: $text:literal,)* }
+        $(times { $($time:ident: $time_text:literal,)* })?
+    ) => {
         $(#[$of])*
         #[derive(Debug, Default)]
         pub struct $name {
             $(#[doc = $text] pub $field: Counter,)*
+            $($(#[doc = $time_text] pub $time: Histogram,)*)?
         }
+
+        $(impl $name {
+            /// Name and text of each histogram.
+            pub const TIMES: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($time), $time_text),)*];
+
+            /// What was observed, in the order of [`TIMES`](Self::TIMES).
+            pub fn times(&self) -> impl Iterator<Item = Times> {
+                [$(self.$time.times(),)*].into_iter()
+            }
+        })?
 
         impl $name {
             /// Name and text of each counter.
@@ -55,6 +72,9 @@ counters! {
         cache_finished: "replies received to their end after all their clients were gone",
         cache_bytes: "bytes of bodies sent from the cache",
     }
+    times {
+        request_duration: "time from a request's first byte to the last one of its reply that the kernel took; not of tunnels",
+    }
 }
 
 counters! {
@@ -64,6 +84,10 @@ counters! {
         connects_failed: "connections that could not be opened",
         reused: "requests on a connection that was open already",
         failures: "replies that broke, were late or were no HTTP",
+    }
+    times {
+        connect: "time that connections took to be opened",
+        first_byte: "time from a connection's being there for a request to its reply's first byte",
     }
 }
 

@@ -293,11 +293,18 @@ fn status_and_metrics_say_which_backends_are_down_and_why() {
     assert!(why.contains("refused"), "{why}");
     assert_eq!(down["backends"][0]["counters"]["downs"], 1);
     let text = String::from_utf8(bed.weir("status").stdout).unwrap();
-    assert!(text.contains(": up; 1 in use, 0 idle"), "{text}");
+    assert!(
+        text.contains(": up; 1 in use, 0 idle; connect p50 "),
+        "{text}"
+    );
+    assert_eq!(up["backends"][0]["times"]["connect"]["count"], 1);
+    assert_eq!(up["times"]["request_duration"]["count"], 0);
     assert!(text.contains(&format!("backend {gone}: down (")), "{text}");
     let text = scrape(address, "/metrics");
     let line = format!("weir_proxy_backend_up{{proxy=\"other\",backend=\"{gone}\"}} 0");
     assert!(text.contains(&line), "{text}");
+    let line = "weir_proxy_connect_seconds_bucket{le=\"+Inf\",proxy=\"edge\"} 1\n";
+    assert!(text.contains(line), "{text}");
     drop(client);
 }
 

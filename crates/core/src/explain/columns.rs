@@ -349,6 +349,21 @@ pub(super) static COLUMNS: &[Column] = &[
         "Not 0: please report what its log says.",
     ),
     column(
+        "times",
+        "How long requests, connects and first bytes took since the proxy began, by their names",
+        "Ranges of time are counted, so p50 and p99 are estimates: exact to the range, spread evenly within it. In the metrics the names end in _seconds.",
+    ),
+    column("count", "How often it happened", ""),
+    column("sum_us", "How long all of them together took, in µs", ""),
+    column("p50_us", "Half of them took no longer, in µs", ""),
+    column("p99_us", "99 of 100 took no longer, in µs", ""),
+    column("ranges", "How many fell into each range of time", ""),
+    column(
+        "up_to_us",
+        "The longest time of the range, in µs; left out of the last one",
+        "",
+    ),
+    column(
         "mean_wait_ms",
         "How long those waited on average who got a connection to a backend: wait_ns / served",
         "",

@@ -57,6 +57,8 @@ struct Inner {
     start: Instant,
     /// Read once per turn of the loop.
     now: Cell<Clock>,
+    /// The same reading in microseconds.
+    now_us: Cell<u64>,
     running: Cell<TaskId>,
     generation: Cell<NonZeroU32>,
 }
@@ -87,6 +89,7 @@ impl Runtime {
             wheel: RefCell::new(Wheel::new(0)),
             start: Instant::now(),
             now: Cell::new(0),
+            now_us: Cell::new(0),
             running: Cell::new(nobody),
             generation: Cell::new(NonZeroU32::MIN),
         };
@@ -147,6 +150,11 @@ impl Handle {
     /// The loop's clock, as of this turn.
     pub fn now(&self) -> Clock {
         self.0.now.get()
+    }
+
+    /// The same reading in microseconds, for what is measured: its error is the length of a turn.
+    pub fn now_us(&self) -> u64 {
+        self.0.now_us.get()
     }
 
     /// Gives the running task this long: waits that last beyond it fail with `TimedOut`, until the
@@ -398,7 +406,9 @@ impl Handle {
             source.update(readiness, |task| self.wake(task));
         })?;
         drop(poller);
-        self.0.now.set(self.0.start.elapsed().as_millis() as Clock);
+        let elapsed = self.0.start.elapsed();
+        self.0.now.set(elapsed.as_millis() as Clock);
+        self.0.now_us.set(elapsed.as_micros() as u64);
         self.fire_timers();
         Ok(())
     }

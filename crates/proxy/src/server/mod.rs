@@ -118,7 +118,7 @@ struct Counters {
     listener: Arc<ListenerCounters>,
     backends: Vec<BackendAccount>,
     /// Of all servers of mode forward.
-    origins: Arc<BackendGauges>,
+    origins: BackendAccount,
     state: Arc<StateCell>,
 }
 
@@ -131,11 +131,15 @@ struct BackendAccount {
 
 impl Counters {
     fn reset_gauges(&self) {
-        let backends = self.backends.iter().map(|account| &account.gauges);
-        for gauges in backends.chain([&self.origins]) {
-            gauges.in_use.reset();
-            gauges.idle.reset();
+        for account in self.servers() {
+            account.gauges.in_use.reset();
+            account.gauges.idle.reset();
         }
+    }
+
+    /// The backends, and all servers of mode forward as one.
+    fn servers(&self) -> impl Iterator<Item = &BackendAccount> {
+        self.backends.iter().chain([&self.origins])
     }
 }
 
@@ -291,7 +295,7 @@ impl Server {
         let counters = Counters {
             listener: Arc::default(),
             backends: backends.map(|_| BackendAccount::default()).collect(),
-            origins: Arc::default(),
+            origins: BackendAccount::default(),
             state: Arc::default(),
         };
         let ended = Arc::default();
@@ -423,40 +427,58 @@ impl Server {
         };
         let backends = self.shared.settings.backends.iter().enumerate();
         Servers {
-            origins: threads().map(|own| &*own.origins).sum(),
+            origins: threads().map(|own| &*own.origins.gauges).sum(),
             backends: backends.map(backend).collect(),
         }
     }
 
     /// Sums of all threads' counters.
     pub fn totals(&self) -> Totals {
-        let listener = self.threads.iter().map(|thread| &*thread.counters.listener);
-        let backend = |(index, address): (usize, &SocketAddr)| {
-            let threads = self.threads.iter();
-            let counters = threads.map(|thread| &*thread.counters.backends[index].counters);
-            let values = counters.map(|counters| counters.values().collect());
-            let mut totals = sum(BackendCounters::NAMES, values);
-            if let Some(health) = &self.shared.health {
-                let checks = health.counters(index).values().collect();
-                totals.extend(sum(HealthCounters::NAMES, std::iter::once(checks)));
-            }
-            (*address, totals)
+        let threads = || self.threads.iter().map(|thread| &thread.counters);
+        let times = |account: &BackendAccount| account.counters.times().collect();
+        let addresses = || self.shared.settings.backends.iter().enumerate();
+        let backend =
+            |(index, address): (usize, &SocketAddr)| (*address, self.backend_totals(index));
+        let backend_times = |(index, address): (usize, &SocketAddr)| {
+            let threads = threads().map(|own| times(&own.backends[index]));
+            (*address, sum(BackendCounters::TIMES, threads))
         };
-        let backends = self.shared.settings.backends.iter().enumerate();
-        let mut listener = sum(
+        let listeners = threads().map(|own| own.listener.times().collect());
+        let servers = threads().flat_map(Counters::servers).map(times);
+        Totals {
+            listener: self.listener_totals(),
+            listener_times: sum(ListenerCounters::TIMES, listeners),
+            backends: addresses().map(backend).collect(),
+            backend_times: addresses().map(backend_times).collect(),
+            server_times: sum(BackendCounters::TIMES, servers),
+            queue: self.queue_totals(),
+        }
+    }
+
+    fn listener_totals(&self) -> Vec<Total> {
+        let threads = self.threads.iter().map(|thread| &thread.counters.listener);
+        let mut totals = sum(
             ListenerCounters::NAMES,
-            listener.map(|counters| counters.values().collect()),
+            threads.map(|counters| counters.values().collect()),
         );
         let lost = self.shared.log.as_ref().map_or(0, |log| log.lost());
         let by_name = |total: &&mut Total| total.name == "access_log_lost";
-        if let Some(total) = listener.iter_mut().find(by_name) {
+        if let Some(total) = totals.iter_mut().find(by_name) {
             total.value += lost;
         }
-        Totals {
-            listener,
-            backends: backends.map(backend).collect(),
-            queue: self.queue_totals(),
+        totals
+    }
+
+    fn backend_totals(&self, index: usize) -> Vec<Total> {
+        let threads = self.threads.iter();
+        let counters = threads.map(|thread| &thread.counters.backends[index].counters);
+        let values = counters.map(|counters| counters.values().collect());
+        let mut totals = sum(BackendCounters::NAMES, values);
+        if let Some(health) = &self.shared.health {
+            let checks = health.counters(index).values().collect();
+            totals.extend(sum(HealthCounters::NAMES, std::iter::once(checks)));
         }
+        totals
     }
 
     fn queue_totals(&self) -> Vec<(u8, Vec<Total>)> {

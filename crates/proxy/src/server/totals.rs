@@ -1,14 +1,23 @@
 //! Sums of the threads' counters.
 
 use std::net::SocketAddr;
+use std::ops::AddAssign;
 
-/// Sums of the counters, each with its name and text.
+use crate::histogram::Times;
+
+/// Sums of the counters and histograms, each with its name and text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Totals {
     /// The clients' side.
     pub listener: Vec<Total>,
+    /// How long it took there.
+    pub listener_times: Vec<Total<Times>>,
     /// Each backend with its address.
     pub backends: Vec<(SocketAddr, Vec<Total>)>,
+    /// How long each took.
+    pub backend_times: Vec<(SocketAddr, Vec<Total<Times>>)>,
+    /// How long all servers took, also those that the clients of mode forward name.
+    pub server_times: Vec<Total<Times>>,
     /// Clients that had to wait for a connection to a backend, by their class's priority, 1 to 64;
     /// only those priorities of which there were any.
     pub queue: Vec<(u8, Vec<Total>)>,
@@ -16,26 +25,33 @@ pub struct Totals {
 
 /// One sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Total {
+pub struct Total<V = u64> {
     /// The counter's name.
     pub name: &'static str,
     /// What it counts.
     pub text: &'static str,
     /// Over all threads.
-    pub value: u64,
+    pub value: V,
 }
 
 impl Totals {
     /// Adds what another generation of the same proxy did; backends that it alone had come with it.
     pub fn add(&mut self, other: &Totals) {
         add(&mut self.listener, &other.listener);
+        add(&mut self.listener_times, &other.listener_times);
         add_by_key(&mut self.backends, &other.backends);
+        add_by_key(&mut self.backend_times, &other.backend_times);
+        add(&mut self.server_times, &other.server_times);
         add_by_key(&mut self.queue, &other.queue);
         self.queue.sort_by_key(|(priority, _)| *priority);
     }
 }
 
-fn add_by_key<K: PartialEq + Copy>(to: &mut Vec<(K, Vec<Total>)>, more: &[(K, Vec<Total>)]) {
+fn add_by_key<K, V>(to: &mut Vec<(K, Vec<Total<V>>)>, more: &[(K, Vec<Total<V>>)])
+where
+    K: PartialEq + Copy,
+    V: Copy + for<'a> AddAssign<&'a V>,
+{
     for (key, totals) in more {
         match to.iter_mut().find(|(own, _)| own == key) {
             Some((_, own)) => add(own, totals),
@@ -45,31 +61,31 @@ fn add_by_key<K: PartialEq + Copy>(to: &mut Vec<(K, Vec<Total>)>, more: &[(K, Ve
 }
 
 /// By name: a generation whose backends are not checked lacks the counters of checks.
-fn add(to: &mut Vec<Total>, more: &[Total]) {
+fn add<V: Copy + for<'a> AddAssign<&'a V>>(to: &mut Vec<Total<V>>, more: &[Total<V>]) {
     for more in more {
         match to.iter_mut().find(|total| total.name == more.name) {
-            Some(total) => total.value += more.value,
+            Some(total) => total.value += &more.value,
             None => to.push(*more),
         }
     }
 }
 
-/// Sums counters of these names over the threads.
-pub(super) fn sum(
+/// Sums counters or histograms of these names over the threads.
+pub(super) fn sum<V: Default + for<'a> AddAssign<&'a V>>(
     names: &[(&'static str, &'static str)],
-    threads: impl Iterator<Item = Vec<u64>>,
-) -> Vec<Total> {
-    let mut totals: Vec<Total> = names
+    threads: impl Iterator<Item = Vec<V>>,
+) -> Vec<Total<V>> {
+    let mut totals: Vec<Total<V>> = names
         .iter()
         .map(|(name, text)| Total {
             name,
             text,
-            value: 0,
+            value: V::default(),
         })
         .collect();
     for values in threads {
         for (total, value) in totals.iter_mut().zip(values) {
-            total.value += value;
+            total.value += &value;
         }
     }
     totals

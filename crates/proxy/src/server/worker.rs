@@ -156,7 +156,11 @@ pub fn run(
                     settings.balance,
                     door,
                 ),
-                origins: Origins::new(Arc::default(), counters.origins.clone(), settings.clone()),
+                origins: Origins::new(
+                    counters.origins.counters.clone(),
+                    counters.origins.gauges.clone(),
+                    settings.clone(),
+                ),
                 names,
                 settings: settings.clone(),
             },

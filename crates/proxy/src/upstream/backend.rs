@@ -144,11 +144,13 @@ impl Backend {
     /// Connects, and takes note of what came of it.
     pub(super) async fn dial(&self, handle: &Handle) -> io::Result<TcpStream> {
         handle.set_deadline(self.settings.connect_timeout);
+        let began_us = handle.now_us();
         let options = &self.settings.server;
         let dialled = self.sources.connect(handle, self.address, options).await;
         match &dialled {
             Ok(_) => {
                 self.counters.connects.add(1);
+                self.counters.connect.observe(handle.now_us() - began_us);
                 self.note(None);
             }
             Err(error) => {

@@ -50,8 +50,8 @@ fn running_controller(runtime_dir: &Path) -> Option<weir_client::Controller> {
 fn counter_text(name: &str) -> Option<String> {
     let name = name.replace('-', "_");
     let mut texts: Vec<String> = counters()
-        .filter(|(own, ..)| *own == name)
-        .map(|(name, of, text)| format!("{name} (counter of {of})\n  {text}\n"))
+        .filter(|[own, ..]| *own == name)
+        .map(|[name, kind, of, text]| format!("{name} ({kind} of {of})\n  {text}\n"))
         .collect();
     if texts.is_empty() {
         return None;
@@ -60,16 +60,20 @@ fn counter_text(name: &str) -> Option<String> {
     Some(texts.join("\n"))
 }
 
-/// Name, whose it is, and text.
-fn counters() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+/// Name, kind, whose it is, and text.
+fn counters() -> impl Iterator<Item = [&'static str; 4]> {
     let of = [
-        ("a proxy", ListenerCounters::NAMES),
-        ("a proxy's backend", BackendCounters::NAMES),
-        ("a proxy's backend", HealthCounters::NAMES),
-        ("a proxy's queue", QueueCounters::NAMES),
+        ("counter", "a proxy", ListenerCounters::NAMES),
+        ("counter", "a proxy's backend", BackendCounters::NAMES),
+        ("counter", "a proxy's backend", HealthCounters::NAMES),
+        ("counter", "a proxy's queue", QueueCounters::NAMES),
+        ("histogram", "a proxy", ListenerCounters::TIMES),
+        ("histogram", "a proxy's backend", BackendCounters::TIMES),
     ];
-    of.into_iter()
-        .flat_map(|(of, names)| names.iter().map(move |(name, text)| (*name, of, *text)))
+    of.into_iter().flat_map(|(kind, of, names)| {
+        let names = names.iter();
+        names.map(move |(name, text)| [*name, kind, of, *text])
+    })
 }
 
 fn all() -> String {
@@ -79,7 +83,7 @@ fn all() -> String {
         ("text", Align::Left),
     ];
     let row = |(name, kind, text): (&str, &str, &str)| vec![name.into(), kind.into(), text.into()];
-    let counters = counters().map(|(name, _, text)| (name, "counter", text));
+    let counters = counters().map(|[name, kind, _, text]| (name, kind, text));
     let all = list().into_iter().chain(counters);
     table(&head, &all.map(row).collect::<Vec<_>>())
 }
@@ -96,6 +100,7 @@ mod tests {
     use weir_core::proxy::Proxy;
 
     use super::*;
+    use crate::report::proxy::times::{Range, TimesReport};
     use crate::report::proxy::{BackendReport, ConnectionsNow, QueueReport, ThreadLine};
     use crate::report::{ClassReport, InterfaceReport, ListenerReport, Process, SocketReport};
     use crate::report::{ProxyReport, Report, counters_by_name};
@@ -134,9 +139,14 @@ mod tests {
         };
         let listen = "127.0.0.1:3128".parse().unwrap();
         let settings = Proxy::new("edge", listen, weir_core::proxy::Mode::Forward);
+        let times = TimesReport {
+            ranges: vec![Range::default()],
+            ..TimesReport::default()
+        };
         let proxy = ProxyReport {
             queue: vec![QueueReport::default()],
             connections: ConnectionsNow::default(),
+            times: [("connect".to_owned(), times)].into(),
             backends: vec![BackendReport::default()],
             threads: vec![ThreadLine {
                 state: "accepting".into(),
@@ -233,6 +243,10 @@ mod tests {
             let name = name.split(' ').next().unwrap_or_default();
             let name = name.strip_prefix("proxy_").unwrap_or(name);
             let name = name.strip_prefix("class_").unwrap_or(name);
+            let name = match name.strip_suffix("_seconds") {
+                Some(time) if counters().any(|[own, ..]| time.ends_with(own)) => time,
+                _ => name,
+            };
             let known = ["backend_up", "queue_length", "queue_limit"];
             if known.contains(&name) || is_known(name) {
                 return name.to_owned();

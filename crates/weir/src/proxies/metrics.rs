@@ -4,6 +4,8 @@
 //! request and answers, so that a slow reader holds nobody up but others like it. Threads that move
 //! data are not involved: their counters are read as they stand.
 
+mod histograms;
+
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,6 +20,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use weir_proxy::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
 
+use self::histograms::Histograms;
 use crate::api::add_log;
 use crate::log;
 use crate::report::ProxyReport;
@@ -151,6 +154,7 @@ pub fn text(proxies: &[ProxyReport], log_lost: u64) -> String {
     let mut registry = Registry::with_prefix("weir_proxy");
     add_listeners(&mut registry, proxies);
     add_backends(&mut registry, proxies);
+    add_times(&mut registry, proxies);
     add_connections(&mut registry, proxies);
     add_queues(&mut registry, proxies);
     add_threads(&mut registry, proxies);
@@ -182,6 +186,28 @@ fn add_backends(registry: &mut Registry, proxies: &[ProxyReport]) {
             family.get_or_create(&labels).inc_by(value);
         }
         registry.register(format!("backend_{name}"), *help, family);
+    }
+}
+
+/// By proxy and by backend; what is the servers' also of all servers of a proxy together.
+fn add_times(registry: &mut Registry, proxies: &[ProxyReport]) {
+    for (name, help) in ListenerCounters::TIMES.iter().chain(BackendCounters::TIMES) {
+        let rows = proxies.iter().filter_map(|proxy| {
+            let labels = OfProxy {
+                proxy: proxy.name.clone(),
+            };
+            Some((labels, proxy.times.get(*name)?.clone()))
+        });
+        let histograms = Histograms::new((*name).to_owned(), help, rows);
+        registry.register_collector(Box::new(histograms));
+    }
+    for (name, help) in BackendCounters::TIMES {
+        let rows = backends(proxies).filter_map(|(labels, backend)| {
+            let times = backend.times.get(*name)?;
+            Some((labels, times.clone()))
+        });
+        let histograms = Histograms::new(format!("backend_{name}"), help, rows);
+        registry.register_collector(Box::new(histograms));
     }
 }
 
@@ -283,6 +309,18 @@ fn add_threads(registry: &mut Registry, proxies: &[ProxyReport]) {
 mod tests {
     use super::*;
     use crate::report::proxy::ThreadLine;
+    use crate::report::proxy::times::{Range, TimesReport};
+
+    /// So many of 50 µs, and one of 90 s.
+    fn times(short: u64) -> TimesReport {
+        let range = |up_to_us, count| Range { up_to_us, count };
+        TimesReport {
+            count: short + 1,
+            sum_us: short * 50 + 90_000_000,
+            ranges: vec![range(Some(100), short), range(Some(200), 0), range(None, 1)],
+            ..TimesReport::default()
+        }
+    }
 
     #[test]
     fn every_counter_is_a_metric_with_its_text() {
@@ -291,6 +329,7 @@ mod tests {
             health: "down".into(),
             connections: ConnectionsNow { in_use: 4, idle: 5 },
             counters: [("connects".to_owned(), 3)].into(),
+            times: [("connect".to_owned(), times(12))].into(),
             ..BackendReport::default()
         };
         let thread = ThreadLine {
@@ -300,6 +339,7 @@ mod tests {
         };
         let proxy = ProxyReport {
             name: "edge".into(),
+            times: [("request_duration".to_owned(), times(11))].into(),
             queue: vec![QueueReport {
                 priority: 64,
                 waiting: 6,
@@ -322,6 +362,13 @@ mod tests {
             "weir_proxy_queue_late_total{proxy=\"edge\",priority=\"64\"} 8",
             "weir_proxy_clients{proxy=\"edge\",thread=\"0\"} 2",
             "weir_proxy_falls_total{proxy=\"edge\",thread=\"0\"} 1",
+            "# TYPE weir_proxy_request_duration_seconds histogram",
+            "weir_proxy_request_duration_seconds_count{proxy=\"edge\"} 12",
+            "weir_proxy_request_duration_seconds_sum{proxy=\"edge\"} 90.00055",
+            "weir_proxy_request_duration_seconds_bucket{le=\"0.0001\",proxy=\"edge\"} 11",
+            "weir_proxy_request_duration_seconds_bucket{le=\"0.0002\",proxy=\"edge\"} 11",
+            "weir_proxy_request_duration_seconds_bucket{le=\"+Inf\",proxy=\"edge\"} 12",
+            "weir_proxy_backend_connect_seconds_count{proxy=\"edge\",backend=\"10.0.0.5:80\"} 13",
             "# HELP weir_proxy_requests HTTP requests whose head was read.",
             "weir_proxy_log_lost_total 9",
             "# EOF",

@@ -1,5 +1,7 @@
 //! What `weir status` shows of proxies.
 
+pub mod times;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -8,6 +10,7 @@ use serde_json::{Map, Value};
 use weir_core::config::Word;
 use weir_proxy::{BackendReport as BackendNow, Connections, Server, Total, Totals};
 
+pub use self::times::TimesReport;
 use crate::commands::check::settings;
 use crate::table::{Align, indent, table};
 
@@ -35,6 +38,8 @@ pub struct ProxyReport {
     pub queue: Vec<QueueReport>,
     /// Connections to all servers now.
     pub connections: ConnectionsNow,
+    /// How long what takes time took, by its name; that of all servers together too.
+    pub times: BTreeMap<String, TimesReport>,
     /// Every counter by its name.
     pub counters: BTreeMap<String, u64>,
     /// Its backends.
@@ -84,6 +89,8 @@ pub struct BackendReport {
     pub last_check: String,
     /// Connections to it now.
     pub connections: ConnectionsNow,
+    /// How long what takes time took, by its name.
+    pub times: BTreeMap<String, TimesReport>,
     /// Every counter by its name.
     pub counters: BTreeMap<String, u64>,
 }
@@ -140,8 +147,14 @@ impl ProxyReport {
         }
         let backend = |(address, counters): &(SocketAddr, Vec<Total>)| {
             let now = now.iter().find(|now| now.address == *address);
-            BackendReport::of(*address, now, counters)
+            let mut times = totals.backend_times.iter();
+            let times = times.find(|(own, _)| own == address);
+            BackendReport {
+                times: times.map_or_else(BTreeMap::new, |(_, times)| times::by_name(times)),
+                ..BackendReport::of(*address, now, counters)
+            }
         };
+        let all_times = [&totals.listener_times[..], &totals.server_times].concat();
         let queue = |(priority, counters): &(u8, Vec<Total>)| QueueReport {
             priority: *priority,
             waiting: waiting.get(priority).copied().unwrap_or(0),
@@ -158,6 +171,7 @@ impl ProxyReport {
             waiting: waiting.values().sum(),
             queue: totals.queue.iter().map(queue).collect(),
             connections,
+            times: times::by_name(&all_times),
             counters: by_name(&totals.listener),
             backends: totals.backends.iter().map(backend).collect(),
             threads,
@@ -179,11 +193,12 @@ impl BackendReport {
             health: state.word().to_owned(),
             last_check: now.map(|now| now.last_check.clone()).unwrap_or_default(),
             connections,
+            times: BTreeMap::new(),
             counters: by_name(counters),
         }
     }
 
-    /// `up; 3 in use, 1 idle`, and why it is down.
+    /// `up; 3 in use, 1 idle`, why it is down, and how long it takes.
     fn line(&self) -> String {
         let ConnectionsNow { in_use, idle } = self.connections;
         let mut line = format!("  backend {}: ", self.address);
@@ -192,7 +207,9 @@ impl BackendReport {
             "down" => line += &format!("down ({}); ", self.last_check),
             health => line += &format!("{health}; "),
         }
-        line + &format!("{in_use} in use, {idle} idle\n")
+        let times = times::line(&self.times);
+        let times = times.map_or(String::new(), |times| format!("; {times}"));
+        line + &format!("{in_use} in use, {idle} idle{times}\n")
     }
 }
 
@@ -238,6 +255,9 @@ pub fn text(proxies: &[ProxyReport], all: bool) -> String {
     let mut text = table(&head, &proxies.iter().map(row).collect::<Vec<_>>());
     for proxy in proxies {
         text += &format!("\n{}\n", proxy.name);
+        if let Some(times) = times::line(&proxy.times) {
+            text += &format!("  {times}\n");
+        }
         text += &indent(&counters(&proxy.counters, all));
         text += &indent(&queue(&proxy.queue));
         for backend in &proxy.backends {

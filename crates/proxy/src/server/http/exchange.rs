@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::pin::pin;
+use std::rc::Rc;
 
 use super::body::{Behind, Body, Stopped, relay, try_send_with_head};
 use super::reply::{Delivered, Failure, Reply, deliver, leaves_open};
@@ -111,7 +112,7 @@ async fn carry(worker: &Worker, client: &mut Visitor, server: &mut Peer) -> Afte
     if replies > 0 && tunnelled.end.is_err() {
         farewell::let_replies_arrive(worker, client, tunnelled.back).await;
     }
-    After::Close
+    After::Tunnelled
 }
 
 /// Sends the request to a server and its reply to the client; to the next server, or on another
@@ -168,8 +169,11 @@ async fn forward(
 }
 
 /// How far an exchange has come.
-#[derive(Default)]
 pub struct Progress {
+    /// The server.
+    backend: Rc<Backend>,
+    /// When it began; `None` once the server has begun to answer.
+    began_us: Cell<Option<u64>>,
     /// Bytes of the request's body.
     pub up: Moved,
     /// Bytes of the reply's body.
@@ -180,6 +184,28 @@ pub struct Progress {
     pub answered: Cell<Answered>,
     /// The status that it was sent.
     pub status: Cell<Option<u16>>,
+}
+
+impl Progress {
+    fn begins(worker: &Worker, backend: &Rc<Backend>) -> Progress {
+        Progress {
+            backend: backend.clone(),
+            began_us: Cell::new(Some(worker.handle.now_us())),
+            up: Moved::default(),
+            down: Moved::default(),
+            uploaded: Cell::default(),
+            answered: Cell::default(),
+            status: Cell::default(),
+        }
+    }
+
+    /// The server has sent something.
+    pub fn note_received(&self, worker: &Worker) {
+        if let Some(began_us) = self.began_us.take() {
+            let time_us = worker.handle.now_us() - began_us;
+            self.backend.counters.first_byte.observe(time_us);
+        }
+    }
 }
 
 /// What a client has of its reply.
@@ -216,7 +242,7 @@ async fn attempt(
             return Err((error, lease));
         }
     }
-    let progress = Progress::default();
+    let progress = Progress::begins(worker, lease.backend());
     let result = exchange(worker, client, request, &mut server, &progress).await;
     let spliced = || progress.up.spliced() + progress.down.spliced();
     let spliced_before = spliced();
@@ -233,7 +259,6 @@ async fn attempt(
             Ok(delivered_to(worker, client, request, delivered, lease, server, &progress).await)
         }
         Ok(Reply::Taken(taken, facts)) => {
-            let backend = lease.backend().clone();
             let source = cached::Source {
                 facts,
                 server,
@@ -250,9 +275,7 @@ async fn attempt(
             client.note(|entry| entry.moved_by_kernel(spliced, 0));
             match taken {
                 Ok(after) => Ok(after),
-                Err(failure) => {
-                    Ok(failed(worker, client, request, &backend, failure, &progress).await)
-                }
+                Err(failure) => Ok(failed(worker, client, request, failure, &progress).await),
             }
         }
         Err(Failure::Unanswered(error)) if may_be_sent_again(&request.facts) => {
@@ -260,11 +283,10 @@ async fn attempt(
             Err((error, lease))
         }
         Err(failure) => {
-            let backend = lease.backend().clone();
             // The client may take its time for the answer.
             drop(server);
             drop(lease);
-            Ok(failed(worker, client, request, &backend, failure, &progress).await)
+            Ok(failed(worker, client, request, failure, &progress).await)
         }
     }
 }
@@ -274,7 +296,6 @@ async fn failed(
     worker: &Worker,
     client: &mut Visitor,
     request: &Request,
-    backend: &Backend,
     failure: Failure,
     progress: &Progress,
 ) -> After {
@@ -283,7 +304,7 @@ async fn failed(
         false => worker.counters.transfers_broken.add(1),
     }
     if !matches!(failure, Failure::Client(_) | Failure::Upload(_)) {
-        backend.counters.failures.add(1);
+        progress.backend.counters.failures.add(1);
     }
     broken(worker, client, request, failure, progress).await
 }

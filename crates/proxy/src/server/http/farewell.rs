@@ -21,7 +21,7 @@ const LOOK_LATEST: Clock = 1000;
 /// Ends the connection as `after` says; the caller drops it then.
 pub async fn say(worker: &Worker, client: &mut Visitor, after: After) {
     match after {
-        After::Continue | After::Close => {}
+        After::Continue | After::Close | After::Tunnelled => {}
         After::Linger => linger(worker, client).await,
         After::CutOff => {
             let_replies_arrive(worker, client, 0).await;

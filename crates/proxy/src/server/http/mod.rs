@@ -47,6 +47,8 @@ enum After {
     Continue,
     /// The end.
     Close,
+    /// The end, after a tunnel.
+    Tunnelled,
     /// The end, though the client may still be sending: its last bytes must not become a RST that
     /// overtakes the answer (RFC 9112 Section 9.6).
     Linger,
@@ -78,13 +80,19 @@ async fn take_turn(worker: &Worker, client: &mut Visitor, first: bool) -> Turn {
             return Turn::Ended;
         }
     }
+    let began_us = worker.handle.now_us();
     let after = match request::next(worker, client, first).await {
         Ok(Some(request)) => {
             worker.counters.requests.add(1);
-            match client.is_denied() {
+            let after = match client.is_denied() {
                 true => refuse(worker, client, DENIED, false, is_head(&request)).await,
                 false => exchange::answer(worker, client, request).await,
+            };
+            if after != After::Tunnelled {
+                let duration_us = worker.handle.now_us() - began_us;
+                worker.counters.request_duration.observe(duration_us);
             }
+            after
         }
         Ok(None) => return Turn::NothingCame,
         Err(after) => after,

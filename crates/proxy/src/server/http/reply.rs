@@ -244,7 +244,7 @@ async fn read_head(
             Err(error) => Err(error),
         };
         match received {
-            Ok(1..) => {}
+            Ok(1..) => progress.note_received(worker),
             Ok(0) => return Err(unfinished(inbox, ErrorKind::UnexpectedEof.into())),
             Err(error) => return Err(unfinished(inbox, error)),
         }
