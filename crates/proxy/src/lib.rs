@@ -18,6 +18,7 @@ mod sys;
 pub mod transfer;
 mod upstream;
 
+pub use cache::CacheMemory;
 pub use server::{
     BackendReport, BackendState, Bell, Connections, Error, Heritage, Server, Servers, Sockets,
     Surroundings, ThreadReport, ThreadState, Total, Totals,

@@ -309,6 +309,49 @@ fn status_and_metrics_say_which_backends_are_down_and_why() {
 }
 
 #[test]
+fn what_a_cache_holds_is_shown_and_one_that_a_reload_leaves_in_place_counts_once() {
+    let bed = Bed::new("cache");
+    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+    let backend = origin.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in origin.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let kept =
+                "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 4\r\n\r\nbody";
+            stream.write_all(kept.as_bytes()).unwrap();
+        }
+    });
+    let configure = |keys: &str| {
+        bed.write_config(&format!(
+            "[[proxy]]\nname = \"edge\"\nlisten = \"127.0.0.1:0\"\nmode = \"reverse\"\n\
+             cache = \"4MiB\"\nbackends = [\"{backend}\"]\n{keys}\n"
+        ));
+    };
+    configure("");
+    let proxy = bed.start("");
+    let mut client = proxy.connect();
+    client
+        .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    bed.until(|status| status["proxies"][0]["cache_memory"]["objects"] == 1);
+    let memory = |status: &Value| status["proxies"][0]["cache_memory"].clone();
+    assert_eq!(memory(&bed.status())["limit_bytes"], 4 << 20);
+    assert!(memory(&bed.status())["held_bytes"].as_u64().unwrap() > 4);
+    let text = String::from_utf8(bed.weir("status").stdout).unwrap();
+    assert!(
+        text.contains("  cache: 0.0 MiB of 4.0 MiB, 1 object\n"),
+        "{text}"
+    );
+    // The client stays with the old settings.
+    configure("idle_timeout = \"59s\"");
+    assert!(bed.weir("reload").status.success());
+    assert_eq!(memory(&bed.status())["limit_bytes"], 4 << 20);
+    assert_eq!(memory(&bed.status())["objects"], 1);
+    drop(client);
+}
+
+#[test]
 fn metrics_are_those_of_status_and_move_to_a_successor() {
     let bed = Bed::new("metrics");
     bed.configure(echo(b'a'), "threads = 1");

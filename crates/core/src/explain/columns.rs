@@ -349,6 +349,29 @@ pub(super) static COLUMNS: &[Column] = &[
         "Not 0: please report what its log says.",
     ),
     column(
+        "cache_memory",
+        "What the proxy's cache holds: held_bytes of at most limit_bytes, and how many objects",
+        "Settings that a reload has replaced may have had another cache; it counts as long as its clients read.",
+    ),
+    column(
+        "held_bytes",
+        "Bytes of what the cache keeps, is receiving, and has evicted under a reader; cache_held_bytes in metrics",
+        "",
+    ),
+    column(
+        "limit_bytes",
+        "The most that the cache holds: the key cache; cache_limit_bytes in metrics",
+        "",
+    ),
+    column(
+        "objects",
+        "Replies that the cache holds, likewise; cache_objects in metrics",
+        "",
+    ),
+    column("cache_held_bytes", "held_bytes of --json: the metric", ""),
+    column("cache_limit_bytes", "limit_bytes of --json: the metric", ""),
+    column("cache_objects", "objects of --json: the metric", ""),
+    column(
         "times",
         "How long requests, connects and first bytes took since the proxy began, by their names",
         "Ranges of time are counted, so p50 and p99 are estimates: exact to the range, spread evenly within it. In the metrics the names end in _seconds.",

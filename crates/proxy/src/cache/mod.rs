@@ -38,7 +38,7 @@ pub use abort::{Standing, finishes};
 pub use body::{Body, Filler, Found, Pieces, Reader};
 pub use clock::{Moment, wall_clock};
 pub use flight::{Flight, Lead};
-pub use room::{Room, Share};
+pub use room::{Object, Room, Share};
 pub use seat::Seat;
 pub use store::Lookup;
 
@@ -68,6 +68,17 @@ pub struct Cache {
     seats: AtomicU64,
 }
 
+/// What a cache holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheMemory {
+    /// Bytes of what is kept, of what is being received, and of what was evicted while someone reads it.
+    pub held_bytes: u64,
+    /// At most so many: the setting `cache`.
+    pub limit_bytes: u64,
+    /// Replies, of these three kinds.
+    pub objects: u64,
+}
+
 /// A reply that is kept, or is to be.
 #[derive(Debug)]
 pub struct Entry {
@@ -81,7 +92,7 @@ pub struct Entry {
     pub body: Arc<Body>,
     received: Moment,
     /// Of the head.
-    _share: Share,
+    _object: Object,
 }
 
 /// A reply and the requests that it is for.
@@ -134,9 +145,13 @@ impl Cache {
         self.seats.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Bytes that are held now.
-    pub fn bytes(&self) -> u64 {
-        self.room.held()
+    /// What it holds now.
+    pub fn memory(&self) -> CacheMemory {
+        CacheMemory {
+            held_bytes: self.room.held(),
+            limit_bytes: self.room.limit(),
+            objects: self.room.objects(),
+        }
     }
 
     /// What there is for a request to this URI.
@@ -211,14 +226,14 @@ impl Cache {
         terms: Terms,
         body: Arc<Body>,
     ) -> Option<Entry> {
-        let share = self.room.take(head.len() as u64 + ENTRY_BYTES)?;
+        let object = self.room.take_object(head.len() as u64 + ENTRY_BYTES)?;
         Some(Entry {
             head: head.into(),
             status,
             terms,
             body,
             received: self.clock.now(),
-            _share: share,
+            _object: object,
         })
     }
 

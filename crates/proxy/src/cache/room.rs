@@ -8,7 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Room {
     held: AtomicU64,
     limit: u64,
+    objects: AtomicU64,
 }
+
+/// The bytes of one reply's head, counted as an object while they are held.
+#[derive(Debug)]
+pub struct Object(Share);
 
 /// Bytes that are held, until it is dropped.
 #[derive(Debug)]
@@ -23,6 +28,7 @@ impl Room {
         Arc::new(Room {
             held: AtomicU64::new(0),
             limit,
+            objects: AtomicU64::new(0),
         })
     }
 
@@ -32,6 +38,23 @@ impl Room {
             bytes: AtomicU64::new(bytes),
             room: self.clone(),
         })
+    }
+
+    /// As [`take`](Self::take), for one object more.
+    pub fn take_object(self: &Arc<Room>, bytes: u64) -> Option<Object> {
+        let share = self.take(bytes)?;
+        self.objects.fetch_add(1, Ordering::Relaxed);
+        Some(Object(share))
+    }
+
+    /// Objects that are held now.
+    pub fn objects(&self) -> u64 {
+        self.objects.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that may be held.
+    pub fn limit(&self) -> u64 {
+        self.limit
     }
 
     /// Bytes that are held now.
@@ -60,6 +83,12 @@ impl Share {
     pub fn shrink(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.room.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.0.room.objects.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -31,7 +31,7 @@ use weir_core::proxy::{Engine, Mode, Proxy, Verdict};
 use weir_core::redirect::Redirector;
 
 use crate::access_log::{self, AccessLog};
-use crate::cache::Cache;
+use crate::cache::{Cache, CacheMemory};
 use crate::metrics::{
     BackendCounters, BackendGauges, HealthCounters, ListenerCounters, QueueCounters,
 };
@@ -396,9 +396,17 @@ impl Server {
         })
     }
 
-    /// Bytes of memory that the cache holds now; at most the setting `cache`.
-    pub fn cache_bytes(&self) -> u64 {
-        self.shared.cache.as_ref().map_or(0, |cache| cache.bytes())
+    /// What the cache holds now; `None` without one.
+    pub fn cache_memory(&self) -> Option<CacheMemory> {
+        self.shared.cache.as_ref().map(|cache| cache.memory())
+    }
+
+    /// Whether the other has the same cache, as generations of settings do.
+    pub fn shares_cache_with(&self, other: &Server) -> bool {
+        match (&self.shared.cache, &other.shared.cache) {
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+            _ => false,
+        }
     }
 
     /// How many clients wait for a connection to a backend, where those are limited.

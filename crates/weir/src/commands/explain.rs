@@ -101,7 +101,9 @@ mod tests {
 
     use super::*;
     use crate::report::proxy::times::{Range, TimesReport};
-    use crate::report::proxy::{BackendReport, ConnectionsNow, QueueReport, ThreadLine};
+    use crate::report::proxy::{
+        BackendReport, CacheMemoryReport, ConnectionsNow, QueueReport, ThreadLine,
+    };
     use crate::report::{ClassReport, InterfaceReport, ListenerReport, Process, SocketReport};
     use crate::report::{ProxyReport, Report, counters_by_name};
 
@@ -146,6 +148,7 @@ mod tests {
         let proxy = ProxyReport {
             queue: vec![QueueReport::default()],
             connections: ConnectionsNow::default(),
+            cache_memory: Some(CacheMemoryReport::default()),
             times: [("connect".to_owned(), times)].into(),
             backends: vec![BackendReport::default()],
             threads: vec![ThreadLine {

@@ -155,6 +155,7 @@ pub fn text(proxies: &[ProxyReport], log_lost: u64) -> String {
     add_listeners(&mut registry, proxies);
     add_backends(&mut registry, proxies);
     add_times(&mut registry, proxies);
+    add_caches(&mut registry, proxies);
     add_connections(&mut registry, proxies);
     add_queues(&mut registry, proxies);
     add_threads(&mut registry, proxies);
@@ -220,6 +221,28 @@ fn backends(proxies: &[ProxyReport]) -> impl Iterator<Item = (OfBackend, &Backen
         let backends = proxy.backends.iter();
         backends.map(move |backend| (labels(backend), backend))
     })
+}
+
+/// What caches hold; absent of a proxy without one.
+fn add_caches(registry: &mut Registry, proxies: &[ProxyReport]) {
+    let [held, limit, objects] = [(); 3].map(|()| Family::<OfProxy, Gauge>::default());
+    for proxy in proxies {
+        let Some(memory) = proxy.cache_memory else {
+            continue;
+        };
+        let labels = OfProxy {
+            proxy: proxy.name.clone(),
+        };
+        held.get_or_create(&labels).set(memory.held_bytes as i64);
+        limit.get_or_create(&labels).set(memory.limit_bytes as i64);
+        objects.get_or_create(&labels).set(memory.objects as i64);
+    }
+    let text = "bytes of memory that the cache holds";
+    registry.register("cache_held_bytes", text, held);
+    let text = "bytes of memory that the cache holds at most";
+    registry.register("cache_limit_bytes", text, limit);
+    let text = "replies that the cache holds";
+    registry.register("cache_objects", text, objects);
 }
 
 /// Connections to servers, who waits for one, and which backends are up.
@@ -308,8 +331,8 @@ fn add_threads(registry: &mut Registry, proxies: &[ProxyReport]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::proxy::ThreadLine;
     use crate::report::proxy::times::{Range, TimesReport};
+    use crate::report::proxy::{CacheMemoryReport, ThreadLine};
 
     /// So many of 50 µs, and one of 90 s.
     fn times(short: u64) -> TimesReport {
@@ -346,6 +369,11 @@ mod tests {
                 counters: [("late".to_owned(), 8)].into(),
             }],
             counters: [("requests".to_owned(), 7)].into(),
+            cache_memory: Some(CacheMemoryReport {
+                held_bytes: 5,
+                limit_bytes: 10,
+                objects: 2,
+            }),
             backends: vec![backend],
             threads: vec![thread],
             ..ProxyReport::default()
@@ -369,6 +397,9 @@ mod tests {
             "weir_proxy_request_duration_seconds_bucket{le=\"0.0002\",proxy=\"edge\"} 11",
             "weir_proxy_request_duration_seconds_bucket{le=\"+Inf\",proxy=\"edge\"} 12",
             "weir_proxy_backend_connect_seconds_count{proxy=\"edge\",backend=\"10.0.0.5:80\"} 13",
+            "weir_proxy_cache_held_bytes{proxy=\"edge\"} 5",
+            "weir_proxy_cache_limit_bytes{proxy=\"edge\"} 10",
+            "weir_proxy_cache_objects{proxy=\"edge\"} 2",
             "# HELP weir_proxy_requests HTTP requests whose head was read.",
             "weir_proxy_log_lost_total 9",
             "# EOF",

@@ -12,6 +12,7 @@ use weir_proxy::{BackendReport as BackendNow, Connections, Server, Total, Totals
 
 pub use self::times::TimesReport;
 use crate::commands::check::settings;
+use crate::describe::count;
 use crate::table::{Align, indent, table};
 
 /// One proxy, over all generations of its settings.
@@ -38,6 +39,9 @@ pub struct ProxyReport {
     pub queue: Vec<QueueReport>,
     /// Connections to all servers now.
     pub connections: ConnectionsNow,
+    /// What its cache holds, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_memory: Option<CacheMemoryReport>,
     /// How long what takes time took, by its name; that of all servers together too.
     pub times: BTreeMap<String, TimesReport>,
     /// Every counter by its name.
@@ -69,6 +73,47 @@ pub struct ConnectionsNow {
     pub in_use: u64,
     /// Those that are kept for the next request.
     pub idle: u64,
+}
+
+/// The memory of a proxy's cache, and of those that clients of earlier settings still read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CacheMemoryReport {
+    /// Bytes of what is kept, of what is being received, and of what was evicted while someone reads it.
+    pub held_bytes: u64,
+    /// At most so many.
+    pub limit_bytes: u64,
+    /// Replies, of these three kinds.
+    pub objects: u64,
+}
+
+impl CacheMemoryReport {
+    /// Each cache once: generations of settings share theirs.
+    fn of(generations: &[&Server]) -> Option<CacheMemoryReport> {
+        let mut sum = None::<CacheMemoryReport>;
+        for (index, server) in generations.iter().enumerate() {
+            let earlier = &generations[..index];
+            if let Some(memory) = server.cache_memory()
+                && !earlier.iter().any(|other| other.shares_cache_with(server))
+            {
+                let sum = sum.get_or_insert_default();
+                sum.held_bytes += memory.held_bytes;
+                sum.limit_bytes += memory.limit_bytes;
+                sum.objects += memory.objects;
+            }
+        }
+        sum
+    }
+
+    /// `cache: 12.0 MiB of 256.0 MiB, 331 objects`
+    fn line(&self) -> String {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        format!(
+            "  cache: {:.1} MiB of {:.1} MiB, {}\n",
+            mib(self.held_bytes),
+            mib(self.limit_bytes),
+            count(self.objects as usize, "object")
+        )
+    }
 }
 
 impl ConnectionsNow {
@@ -118,7 +163,8 @@ impl ProxyReport {
         let mut connections = ConnectionsNow::default();
         let mut now = server.servers().backends;
         let mut waiting = BTreeMap::<u8, u64>::new();
-        for generation in generations {
+        let generations: Vec<&Server> = generations.collect();
+        for generation in &generations {
             totals.add(&generation.totals());
             for (priority, count) in generation.waiting_by_priority() {
                 *waiting.entry(priority).or_default() += u64::from(count);
@@ -171,6 +217,7 @@ impl ProxyReport {
             waiting: waiting.values().sum(),
             queue: totals.queue.iter().map(queue).collect(),
             connections,
+            cache_memory: CacheMemoryReport::of(&generations),
             times: times::by_name(&all_times),
             counters: by_name(&totals.listener),
             backends: totals.backends.iter().map(backend).collect(),
@@ -255,6 +302,9 @@ pub fn text(proxies: &[ProxyReport], all: bool) -> String {
     let mut text = table(&head, &proxies.iter().map(row).collect::<Vec<_>>());
     for proxy in proxies {
         text += &format!("\n{}\n", proxy.name);
+        text += &proxy
+            .cache_memory
+            .map_or(String::new(), |cache| cache.line());
         if let Some(times) = times::line(&proxy.times) {
             text += &format!("  {times}\n");
         }
