@@ -18,6 +18,12 @@ use crate::proxy::sockets::SocketMemory;
 use crate::proxy::stage::{self, Stage};
 use crate::report;
 
+/// Longest time of reading.
+const MOST_SECONDS: f64 = 600.0;
+/// Distance of two moments that are kept.
+const MOMENTS_EVERY: Duration = Duration::from_secs(10);
+/// What is less is no growth.
+const GROWTH: f64 = 1.01;
 /// Distance of two sips of a reader.
 const SIP_EVERY: Duration = Duration::from_millis(500);
 
@@ -39,6 +45,9 @@ pub struct Args {
     /// How long they read, in s
     #[arg(long, default_value_t = 15.0)]
     pub seconds: f64,
+    /// End before that once the memory of the process and of all TCP has not grown by 1 % for so many s
+    #[arg(long, value_name = "SECONDS")]
+    pub plateau: Option<f64>,
     /// Kinds of transfer, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_value = "http,tunnel")]
     pub modes: Vec<Mode>,
@@ -78,6 +87,10 @@ pub struct Row {
     pub rss_end_kib: u64,
     /// The same in the middle, in KiB.
     pub rss_middle_kib: u64,
+    /// What was held, from 10 s to 10 s.
+    pub course: Vec<Moment>,
+    /// When it had stopped growing, in s; `None` if it had not.
+    pub plateau_s: Option<f64>,
     /// Pipes, which hold at most 256 KiB each.
     pub pipes: usize,
     /// TCP's queues.
@@ -89,6 +102,21 @@ pub struct Row {
     pub available_bytes: u64,
     /// What ended it early, if anything did.
     pub ended_by: Option<String>,
+}
+
+/// What was held at one moment.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Moment {
+    /// Since the readers began, in s.
+    pub at_s: f64,
+    /// Resident memory of the contender, in KiB.
+    pub rss_kib: u64,
+    /// Its pipes.
+    pub pipes: usize,
+    /// The queues of its sockets, in bytes.
+    pub proxy_bytes: u64,
+    /// All TCP of the machine, in bytes.
+    pub machine_bytes: u64,
 }
 
 /// All that was found.
@@ -111,6 +139,7 @@ impl Results {
             "readers",
             "RSS MiB",
             "middle > end",
+            "plateau s",
             "B each",
             "pipes",
             "proxy's queues MiB",
@@ -139,6 +168,7 @@ fn cells(row: &Row) -> Vec<String> {
             mib(row.rss_middle_kib * 1024),
             mib(row.rss_end_kib * 1024)
         ),
+        row.plateau_s.map_or("-".into(), |s| format!("{s:.0}")),
         format!("{:.0}", row.rss_kib as f64 * 1024.0 / readers),
         row.pipes.to_string(),
         mib(queues),
@@ -151,9 +181,10 @@ fn cells(row: &Row) -> Vec<String> {
 
 /// Measures all; progress goes to stderr.
 pub fn measure(args: &Args) -> Result<Results> {
-    if !(args.seconds > 0.0 && args.seconds <= 50.0) {
+    if !(args.seconds > 0.0 && args.seconds <= MOST_SECONDS) {
         let what = format!("bad --seconds {}", args.seconds);
-        return Err(Error::usage(what, "it must be above 0 and at most 50"));
+        let hint = format!("it must be above 0 and at most {MOST_SECONDS}");
+        return Err(Error::usage(what, hint));
     }
     let mut rows = Vec::new();
     for &mode in &args.modes {
@@ -200,9 +231,12 @@ fn read_slowly(args: &Args, stage: &mut Stage, crowd: &Crowd, watch: &mut Watch)
     while begun.elapsed() < time {
         interrupt::check()?;
         watch.row.taken_bytes += crowd.sip(sip)?;
-        watch.look(stage)?;
+        watch.look(stage, begun)?;
         if begun.elapsed() < time / 2 {
             watch.row.rss_middle_kib = watch.row.rss_end_kib;
+        }
+        if watch.stands_still_for(begun, args.plateau) {
+            break;
         }
         sips += 1;
         let due = begun + SIP_EVERY * sips;
@@ -214,6 +248,8 @@ fn read_slowly(args: &Args, stage: &mut Stage, crowd: &Crowd, watch: &mut Watch)
 /// The most that was held.
 struct Watch {
     rss_kib_before: u64,
+    /// What the process and all TCP held when either last grew, and when that was.
+    grown: (u64, u64, Duration),
     pipes_before: usize,
     row: Row,
 }
@@ -223,6 +259,7 @@ impl Watch {
         let before = stage.snapshot()?;
         Ok(Watch {
             rss_kib_before: before.holdings.rss_kib,
+            grown: (0, 0, Duration::ZERO),
             pipes_before: before.holdings.pipes,
             row: Row {
                 contender: stage.running.contender,
@@ -232,6 +269,8 @@ impl Watch {
                 rss_kib: 0,
                 rss_end_kib: 0,
                 rss_middle_kib: 0,
+                course: Vec::new(),
+                plateau_s: None,
                 pipes: 0,
                 sockets: SocketMemory::default(),
                 taken_bytes: 0,
@@ -241,7 +280,7 @@ impl Watch {
         })
     }
 
-    fn look(&mut self, stage: &mut Stage) -> Result<()> {
+    fn look(&mut self, stage: &mut Stage, begun: Instant) -> Result<()> {
         let row = &mut self.row;
         row.available_bytes = row.available_bytes.min(stage::check_memory()?);
         let now = stage.snapshot()?;
@@ -250,7 +289,33 @@ impl Watch {
         row.rss_end_kib = now.holdings.rss_kib.saturating_sub(self.rss_kib_before);
         row.rss_kib = row.rss_kib.max(row.rss_end_kib);
         row.sockets = row.sockets.max(&now.sockets);
+        let at = begun.elapsed();
+        if at >= MOMENTS_EVERY * row.course.len() as u32 {
+            row.course.push(Moment {
+                at_s: at.as_secs_f64(),
+                rss_kib: row.rss_end_kib,
+                pipes: ends / 2,
+                proxy_bytes: now.sockets.proxy_bytes(),
+                machine_bytes: now.sockets.machine_bytes,
+            });
+        }
+        let (rss_kib, machine_bytes, _) = self.grown;
+        let has_grown = |now: u64, then: u64| now as f64 > then as f64 * GROWTH;
+        if has_grown(row.rss_kib, rss_kib) || has_grown(row.sockets.machine_bytes, machine_bytes) {
+            self.grown = (row.rss_kib, row.sockets.machine_bytes, at);
+        }
         Ok(())
+    }
+
+    /// Whether nothing has grown for the time of `--plateau`.
+    fn stands_still_for(&mut self, begun: Instant, plateau: Option<f64>) -> bool {
+        let (.., grown_at) = self.grown;
+        let still = (begun.elapsed().saturating_sub(grown_at)).as_secs_f64();
+        let stands = plateau.is_some_and(|plateau| still >= plateau);
+        if stands {
+            self.row.plateau_s = Some(grown_at.as_secs_f64());
+        }
+        stands
     }
 }
 

@@ -55,6 +55,7 @@ fn slow_readers_wait_in_the_kernel_and_not_in_the_proxy() {
         rate: 4096,
         receive_buffer: 8192,
         seconds: 2.0,
+        plateau: None,
         modes: vec![Mode::Http, Mode::Tunnel],
         contenders: vec![Contender::Weir, Contender::Copy, Contender::Splice],
         weir: Some(weir().clone()),
@@ -66,6 +67,7 @@ fn slow_readers_wait_in_the_kernel_and_not_in_the_proxy() {
     for row in &results.rows {
         assert_eq!(row.ended_by, None, "{row:?}");
         assert!(row.taken_bytes > 0, "{row:?}");
+        assert_eq!(row.course.len(), 1, "{row:?}");
         // Each holds a piece that its socket did not take, a buffer's length at most, once.
         let most = SLACK_KIB + row.readers as u64 * 68;
         assert!(row.rss_kib <= most, "{row:?}");
