@@ -502,7 +502,7 @@ impl<B: Backend> Daemon<B> {
 
     fn print_refusals(&mut self) {
         for line in self.session.refusals() {
-            log::line(line);
+            log::stamped_line(line);
         }
     }
 

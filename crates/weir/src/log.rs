@@ -2,20 +2,28 @@
 //!
 //! A write to a pipe that is full waits until somebody reads it. The commands that guard and serve may not,
 //! so a thread of its own writes what they say. When it is too far behind, lines are lost and counted.
+//!
+//! Their events begin with the time, unless they go to the journal, which has it.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::sys::stat::{FileStat, fstat};
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 /// Bytes of lines that may wait for the writer.
 const ROOM: usize = 256 * 1024;
+/// Of `2026-11-22T20:53:59.123`.
+const MILLIS_LENGTH: usize = 23;
 /// How long the last lines have at the end of the process.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -27,15 +35,67 @@ pub fn start(level: LevelFilter, thread: bool) -> AtEnd {
     if thread {
         start_thread();
     }
-    // The service manager and the user's terminal both know the time already.
+    // Whoever typed a short command knows the time.
+    let clock = match thread && !goes_to_journal(io::stderr()) {
+        true => Clock::Utc,
+        false => Clock::None,
+    };
+    let _ = CLOCK.set(clock);
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(|| Lines)
         .with_ansi(false)
         .with_target(false)
-        .without_time()
+        .with_timer(clock)
         .init();
     AtEnd(())
+}
+
+/// Whether this descriptor is the journal's, of which the service manager says device and inode in
+/// `$JOURNAL_STREAM` (systemd.exec(5)). A service's child may have another standard error.
+fn goes_to_journal(fd: impl AsFd) -> bool {
+    let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    let is_it = |stat: FileStat| stream == format!("{}:{}", stat.st_dev, stat.st_ino);
+    fstat(fd).is_ok_and(is_it)
+}
+
+/// What a line begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clock {
+    /// Nothing.
+    None,
+    /// The time, as in `2026-11-22T20:53:59.123Z`.
+    Utc,
+}
+
+static CLOCK: OnceLock<Clock> = OnceLock::new();
+
+impl FormatTime for Clock {
+    fn format_time(&self, out: &mut format::Writer<'_>) -> fmt::Result {
+        match self {
+            Clock::None => Ok(()),
+            Clock::Utc => {
+                let mut time = String::new();
+                SystemTime.format_time(&mut format::Writer::new(&mut time))?;
+                // It has microseconds.
+                let millis = time.get(..MILLIS_LENGTH).unwrap_or(&time);
+                write!(out, "{millis}Z")
+            }
+        }
+    }
+}
+
+/// The time now, with a space behind it, if lines have it.
+fn stamp() -> String {
+    let mut stamp = String::new();
+    if let Some(Clock::Utc) = CLOCK.get()
+        && Clock::Utc
+            .format_time(&mut format::Writer::new(&mut stamp))
+            .is_ok()
+    {
+        stamp.push(' ');
+    }
+    stamp
 }
 
 /// Without the thread, whoever logs writes, as in a short command.
@@ -59,7 +119,12 @@ fn start_thread() {
     }
 }
 
-/// Writes a line that is no event: a sampled refusal, the error that ends a command.
+/// Writes what is no event but happens: a sampled refusal.
+pub fn stamped_line(text: impl fmt::Display) {
+    line(format_args!("{}{text}", stamp()));
+}
+
+/// Writes a line that is a command's answer, as the error that ends it.
 pub fn line(text: impl fmt::Display) {
     // Nobody is left to be told that standard error is gone.
     let _ = Lines.write_all(format!("{text}\n").as_bytes());
@@ -159,7 +224,8 @@ impl Log {
         if lost > 0 {
             let told = writeln!(
                 lines,
-                " WARN {lost} lines of the log are lost here: nobody read it in time"
+                "{} WARN {lost} lines of the log are lost here: nobody read it in time",
+                stamp()
             );
             told.expect("a vector takes every line");
         }
@@ -212,6 +278,16 @@ mod tests {
         assert_eq!(log.lost.load(Ordering::Relaxed), 2);
         log.push(b"after\n");
         assert_eq!(written(&log), "after\n");
+    }
+
+    #[test]
+    fn a_time_is_rfc_3339_in_utc_with_milliseconds() {
+        let mut time = String::new();
+        Clock::Utc
+            .format_time(&mut format::Writer::new(&mut time))
+            .unwrap();
+        let shape = time.replace(|letter: char| letter.is_ascii_digit(), "0");
+        assert_eq!(shape, "0000-00-00T00:00:00.000Z", "{time}");
     }
 
     #[test]
