@@ -127,6 +127,8 @@ pub struct Proxy {
     pub queue_limit: u32,
     /// How long one waits at most.
     pub queue_timeout: Duration,
+    /// Who ends its half of the connection while it waits has gone: see `docs/proxy.md`.
+    pub abort_on_close: bool,
     /// Classes of clients, in any order: who waits is served by the priority of its class.
     pub classes: Vec<Class>,
     /// Clients that may use it; empty: see [`access`].
@@ -200,6 +202,7 @@ impl Proxy {
             max_connections: 0,
             queue_limit: 1024,
             queue_timeout: Duration::from_secs(5),
+            abort_on_close: false,
             classes: Vec::new(),
             allow_from: Vec::new(),
             deny_from: Vec::new(),

@@ -202,6 +202,10 @@ pub static PROXY_KEYS: &[Key<Proxy>] = &[
     number!(max_connections: 0 to 1000000, "Connections to each backend at most, on all threads; 0 is no limit"),
     number!(queue_limit: 0 to 1000000, "Clients that wait for a connection at most; the lowest class loses first"),
     time!(queue_timeout: "1ms" to "1h", "Time that a client waits for a connection at most"),
+    flag!(
+        abort_on_close,
+        "A client that closes while it waits for a connection waits no longer; one that closes only its half is taken for such a one"
+    ),
     Key {
         name: "source",
         kind: Kind::Ips,

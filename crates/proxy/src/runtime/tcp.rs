@@ -153,12 +153,17 @@ impl TcpStream {
     /// Waits until `ready` gives a value, which is asked each time that the task is woken.
     ///
     /// # Errors
-    /// `ConnectionAborted` when the peer has reset the connection, `TimedOut` after the task's
-    /// deadline.
-    pub async fn unless_broken<T>(&self, mut ready: impl FnMut() -> Option<T>) -> io::Result<T> {
+    /// `ConnectionAborted` when the peer has reset the connection, or, with `or_ended`, has ended its
+    /// half; `TimedOut` after the task's deadline.
+    pub async fn unless_gone<T>(
+        &self,
+        or_ended: bool,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> io::Result<T> {
         self.handle
             .register(&self.fd, &self.source, Trigger::Edge)?;
-        let woken = || match (ready(), self.is_broken()) {
+        let is_gone = || self.is_broken() || or_ended && self.source.is_read_closed();
+        let woken = || match (ready(), is_gone()) {
             (Some(value), _) => Some(Ok(value)),
             (None, true) => Some(Err(io::ErrorKind::ConnectionAborted.into())),
             (None, false) => {

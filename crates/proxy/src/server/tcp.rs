@@ -1,8 +1,9 @@
 //! Mode tcp: each connection goes to a backend, whatever it carries.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use super::http::unreachable;
+use super::http::{GONE, unreachable};
 use super::visitor::Visitor;
 use super::worker::{Guest, Worker};
 use crate::runtime::TcpStream;
@@ -48,9 +49,12 @@ async fn reach(worker: &Worker, client: &mut Visitor) -> Option<Link> {
     if let Err(error) = &reached {
         client.stream.reset_on_close();
         worker.counters.transfers_broken.add(1);
-        client.note(|entry| {
-            let why = unreachable(error);
-            entry.because(format!("{}: {}", why.error.name(), why.details));
+        client.note(|entry| match error.kind() {
+            ErrorKind::ConnectionAborted => entry.because(GONE),
+            _ => {
+                let why = unreachable(error);
+                entry.because(format!("{}: {}", why.error.name(), why.details));
+            }
         });
     }
     reached.ok()

@@ -29,6 +29,7 @@ pub struct Gate {
     /// By rank; written under the lock.
     counters: [QueueCounters; CLASSES],
     queue_timeout: Duration,
+    abort_on_close: bool,
 }
 
 struct State {
@@ -124,6 +125,7 @@ impl Gate {
                 state: Mutex::new(state),
                 counters: std::array::from_fn(|_| QueueCounters::default()),
                 queue_timeout: settings.queue_timeout,
+                abort_on_close: settings.abort_on_close,
             })
         })
     }
@@ -225,7 +227,10 @@ impl Door {
         }
         let began = Instant::now();
         self.handle.set_deadline(self.gate.queue_timeout);
-        let outcome = client.unless_broken(|| self.take_outcome(waiter)).await;
+        let or_ended = self.gate.abort_on_close;
+        let outcome = client
+            .unless_gone(or_ended, || self.take_outcome(waiter))
+            .await;
         self.count_outcome(rank, &outcome, began.elapsed());
         match outcome {
             Ok(Outcome::Place(permit)) => Ok(Entry::New(permit)),

@@ -1,7 +1,7 @@
 //! A limited number of connections to a backend, and who waits for one.
 
-use std::io::{BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::{BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -293,6 +293,87 @@ fn who_is_gone_does_not_wait() {
     assert_eq!(queued(&proxy, 64, ["gone", "served"]), [1, 0]);
     go.send(()).unwrap();
     assert_eq!(clients[0].reply(false).status(), 200);
+}
+
+/// Ends the client's half, as both close(2) and shutdown(2) do: nobody can tell them apart.
+fn end_half(client: &Connection) {
+    client.0.get_ref().shutdown(Shutdown::Write).unwrap();
+}
+
+#[test]
+fn who_ends_its_half_keeps_its_turn_unless_abort_on_close_is_set() {
+    for abort_on_close in [false, true] {
+        let (origin, go, told) = server_on_command();
+        let mut settings = settings(Mode::Reverse, origin.address, 1);
+        settings.abort_on_close = abort_on_close;
+        let proxy = Server::start(settings).unwrap();
+        let waiting = [("127.0.5.1", "/ended"), ("127.0.5.2", "/last")];
+        let mut clients = busy_with(&proxy, &told, &waiting);
+        end_half(&clients[1]);
+        if abort_on_close {
+            wait_until("it has left", || proxy.waiting() == 1);
+            assert!(clients[1].at_end());
+        }
+        let expected: &[&str] = match abort_on_close {
+            true => &["/last"],
+            false => &["/ended", "/last"],
+        };
+        for path in expected {
+            go.send(()).unwrap();
+            assert_eq!(told.recv_timeout(PATIENCE).unwrap(), *path);
+        }
+        go.send(()).unwrap();
+        assert_eq!(clients[2].reply(false).status(), 200);
+        if !abort_on_close {
+            assert_eq!(clients[1].reply(false).status(), 200);
+        }
+        let gone = u64::from(abort_on_close);
+        assert_eq!(queued(&proxy, 64, ["gone", "served"]), [gone, 2 - gone]);
+    }
+}
+
+#[test]
+fn who_had_ended_before_it_had_to_wait_does_not_wait_with_abort_on_close() {
+    let (origin, go, told) = server_on_command();
+    let mut settings = settings(Mode::Reverse, origin.address, 1);
+    settings.abort_on_close = true;
+    let proxy = Server::start(settings).unwrap();
+    let mut clients = busy_with(&proxy, &told, &[]);
+    let mut ended = connect_from(&proxy, "127.0.5.3");
+    ended.send("PUT /ended HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+    end_half(&ended);
+    assert!(ended.at_end());
+    assert_eq!(queued(&proxy, 64, ["gone", "served"]), [1, 0]);
+    go.send(()).unwrap();
+    assert_eq!(clients[0].reply(false).status(), 200);
+}
+
+#[test]
+fn in_mode_tcp_too_who_ends_its_half_keeps_its_turn_unless_abort_on_close_is_set() {
+    for abort_on_close in [false, true] {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut settings = settings(Mode::Tcp, server.local_addr().unwrap(), 1);
+        settings.abort_on_close = abort_on_close;
+        let proxy = Server::start(settings).unwrap();
+        let first = TcpStream::connect(proxy.address()).unwrap();
+        let (served, _) = server.accept().unwrap();
+        let mut ended = TcpStream::connect(proxy.address()).unwrap();
+        ended.set_read_timeout(Some(PATIENCE)).unwrap();
+        ended.write_all(b"hello").unwrap();
+        ended.shutdown(Shutdown::Write).unwrap();
+        if abort_on_close {
+            let reset = ended.read(&mut [0]).unwrap_err();
+            assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
+            assert_eq!(queued(&proxy, 64, ["gone", "served"]), [1, 0]);
+            continue;
+        }
+        wait_until("it waits", || proxy.waiting() == 1);
+        drop((first, served));
+        let (mut served, _) = server.accept().unwrap();
+        let mut hello = Vec::new();
+        served.read_to_end(&mut hello).unwrap();
+        assert_eq!(hello, b"hello");
+    }
 }
 
 #[test]

@@ -144,6 +144,7 @@ async fn forward(
             Some(Ok(link)) => link,
             // The client is gone, or was while it waited.
             Some(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {
+                client.note(|entry| entry.because(GONE));
                 return After::Close;
             }
             Some(Err(error)) => {
@@ -461,6 +462,9 @@ async fn broken(
     };
     fail(worker, client, request, answer).await
 }
+
+/// What the access log says of a client that did not wait for its turn.
+pub const GONE: &str = "client_gone: it went away while it waited for a connection";
 
 /// As long as the process is out of them: no server is to blame.
 const NO_DESCRIPTOR: Answer<'static> = Answer {

@@ -17,7 +17,7 @@ mod seats;
 mod target;
 
 pub use client::Client;
-pub use exchange::unreachable;
+pub use exchange::{GONE, unreachable};
 pub use forecast::Forecast;
 pub use request::limits;
 pub use scratch::Scratch;
