@@ -215,6 +215,34 @@ fn logs_that_nobody_reads_hold_neither_reloads_nor_clients_nor_the_end_up() {
 }
 
 #[test]
+fn a_line_of_the_log_begins_with_the_time_unless_the_journal_takes_it() {
+    let bed = Bed::new("log-time");
+    bed.configure(echo(b'a'), "");
+    for journal in [true, false] {
+        let (log, stderr) = std::io::pipe().unwrap();
+        let stat = nix::sys::stat::fstat(&stderr).unwrap();
+        // One that is set for another descriptor says nothing.
+        let inode = stat.st_ino + u64::from(!journal);
+        let mut command = bed.command("proxy --config weir.toml");
+        command.env("JOURNAL_STREAM", format!("{}:{inode}", stat.st_dev));
+        command.stderr(stderr);
+        let _running = Bed::started(command);
+        assert!(bed.weir("reload").status.success());
+        let mut lines = BufReader::new(log).lines().map(Result::unwrap);
+        let told = lines
+            .find(|line| line.contains("reload asked for"))
+            .unwrap();
+        let (before, _) = told.split_once("INFO").unwrap();
+        let digits = before.trim_end().replace(|c: char| c.is_ascii_digit(), "0");
+        let expected = match journal {
+            true => "",
+            false => "0000-00-00T00:00:00.000Z",
+        };
+        assert_eq!(digits.trim_start(), expected, "{told}");
+    }
+}
+
+#[test]
 fn a_proxy_that_the_file_has_no_more_is_drained_and_a_new_one_started() {
     let bed = Bed::new("swap");
     bed.configure(echo(b'a'), "");
