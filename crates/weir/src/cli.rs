@@ -50,7 +50,7 @@ pub enum Command {
     /// Protect the listeners of a config file
     Run(Run),
     /// Read the config files of `weir run` and `weir proxy` again and put them in force without a gap
-    Reload,
+    Reload(Reload),
     /// Forward HTTP or TCP between clients and servers, in the foreground, until Ctrl-C
     Proxy(Proxy),
     /// Start a server whose accept() returns the waiting connection of the highest class
@@ -197,6 +197,17 @@ pub struct Check {
     /// Print a commented config file to start from
     #[arg(long, conflicts_with_all = ["file", "json"])]
     pub example: bool,
+}
+
+/// `weir reload`.
+#[derive(Debug, Args)]
+pub struct Reload {
+    /// Processes, each by its id, its config file, or the name of a listener or proxy in it [default: all]
+    #[arg(value_name = "PROCESS")]
+    pub processes: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `weir status`.

@@ -49,7 +49,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Protect(args) => commands::protect::run(dir, args),
         Command::Proxy(args) => commands::proxy::run(dir, args),
         Command::Run(args) => commands::run::run(dir, args),
-        Command::Reload => commands::reload::run(dir),
+        Command::Reload(args) => commands::reload::run(dir, args),
         Command::Exec(args) => commands::exec::run(dir, args),
         Command::Check(args) => commands::check::run(args),
         Command::Status(args) => commands::status::run(dir, args),

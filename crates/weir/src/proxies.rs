@@ -18,7 +18,7 @@ use crate::report::ProxyReport;
 pub use metrics::Metrics;
 #[cfg(test)]
 pub use metrics::text as metrics_text;
-pub use post::{Peers, Post, take_over};
+pub use post::{Peers, Post, ask_at, take_over};
 pub use service::{Service, no_proxy_in};
 
 /// All proxies of the process.

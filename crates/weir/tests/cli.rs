@@ -14,6 +14,7 @@ const CASES: &[(&str, &str)] = &[
     ("help-exec", "exec --help"),
     ("help-check", "check --help"),
     ("help-status", "status --help"),
+    ("help-reload", "reload --help"),
     ("help-class", "class --help"),
     ("help-class-add", "class add --help"),
     ("help-class-set", "class set --help"),

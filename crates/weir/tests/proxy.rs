@@ -161,6 +161,67 @@ fn a_reload_changes_where_new_connections_go_and_leaves_those_that_stand() {
 }
 
 #[test]
+fn a_reload_of_a_named_process_leaves_the_others_as_they_are() {
+    let bed = Bed::new("named");
+    let write = |file: &str, name: &str, keys: &str| {
+        let text = format!(
+            "[[proxy]]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nmode = \"forward\"\n{keys}\n"
+        );
+        std::fs::write(bed.path.join(file), text).unwrap();
+    };
+    let start = |file: &str| Bed::started(bed.command(&format!("proxy --config {file}")));
+    write("one.toml", "one", "");
+    write("two.toml", "two", "");
+    let (one, two) = (start("one.toml"), start("two.toml"));
+    let pid = two.child.id().to_string();
+    let [file_of_one, file] =
+        ["one.toml", "two.toml"].map(|file| bed.path.join(file).display().to_string());
+    let max_clients = |name: &str| {
+        let status = bed.status();
+        let proxies = status["proxies"].as_array().unwrap();
+        let named = proxies.iter().find(|proxy| proxy["name"] == name);
+        named.unwrap()["max_clients"].as_u64().unwrap()
+    };
+    let before = max_clients("one");
+    write("one.toml", "one", "max_clients = 1");
+    for (limit, by) in (2..).zip(["two", pid.as_str(), file.as_str(), "two.toml two"]) {
+        write("two.toml", "two", &format!("max_clients = {limit}"));
+        let output = bed.weir(&format!("reload {by}"));
+        assert_eq!(output.stdout, b"1 proxy in force\n", "{by}: {output:?}");
+        assert_eq!(max_clients("two"), limit, "{by}");
+    }
+    write("two.toml", "two", "max_clients = 7");
+    let output = bed.weir("reload two three");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("\"three\""), "{output:?}");
+    assert_eq!([max_clients("one"), max_clients("two")], [before, 5]);
+    // All of them, one of which cannot.
+    write("two.toml", "two", "max_clients = \"none\"");
+    let output = bed.weir("reload --json");
+    assert_eq!(output.status.code(), Some(2));
+    let reloads: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |process: &Running| {
+        let all = reloads.as_array().unwrap().iter();
+        let pid = process.child.id();
+        all.clone().find(|reload| reload["pid"] == pid).unwrap()
+    };
+    assert_eq!(of(&one)["proxies"], 1);
+    assert_eq!(of(&one)["config"], file_of_one);
+    assert_eq!(of(&one)["errors"], serde_json::json!([]));
+    assert_eq!(of(&two)["proxies"], 0);
+    assert!(
+        of(&two)["errors"][0]["message"]
+            .as_str()
+            .unwrap()
+            .contains("max_clients")
+    );
+    assert_eq!([max_clients("one"), max_clients("two")], [1, 5]);
+    let said = bed.weir("reload one two").stdout;
+    let expected = format!("{file_of_one} (pid {}): 1 proxy in force\n", one.child.id());
+    assert_eq!(String::from_utf8(said).unwrap(), expected);
+}
+
+#[test]
 fn a_hangup_reloads() {
     let bed = Bed::new("hangup");
     bed.configure(echo(b'a'), "");

@@ -1,47 +1,223 @@
-//! `weir reload`: the running `weir run` and every `weir proxy` read their config files again.
+//! `weir reload`: the running `weir run` and every `weir proxy` read their config files again, or only those
+//! that are named.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
+use crate::cli::Reload;
 use crate::control::{Answer, Request, ask, namespace};
 use crate::describe::count;
-use crate::failure::{Failure, Result};
-use crate::output::{print, warn_text};
-use crate::proxies::Peers;
+use crate::failure::{Cause, Failure, Result};
+use crate::output::{print, print_json, warn_text};
+use crate::proxies::{Peers, ask_at};
+use crate::report::Report;
 
 /// Runs the command. Each process is asked, whatever another one says.
-pub fn run(runtime_dir: &Path) -> Result<()> {
-    let guard = ask(runtime_dir, namespace()?, Request::Reload).transpose();
-    let proxies = Peers::find(runtime_dir)?.ask(Request::Reload);
-    let answers: Vec<Result<Answer>> = guard.into_iter().chain(proxies).collect();
-    if answers.is_empty() {
+pub fn run(runtime_dir: &Path, args: &Reload) -> Result<()> {
+    let mut running = find(runtime_dir)?;
+    if running.is_empty() {
         return Err(Failure::failed(
             "no weir is running in this network namespace",
             "start it: `weir run --config FILE` or `weir proxy --config FILE`",
         ));
     }
+    if !args.processes.is_empty() {
+        running = named(running, &args.processes)?;
+    }
+    let alone = running.len() == 1;
+    let mut reloads = Vec::new();
     let mut failed = Vec::new();
-    for answer in answers {
-        match answer {
-            Ok(answer) => tell(answer)?,
-            Err(failure) => failed.push(failure),
+    for process in running {
+        let (reload, failure) = process.reload(runtime_dir);
+        if !args.json && failure.is_none() {
+            reload.tell(alone)?;
         }
+        failed.extend(failure);
+        reloads.push(reload);
+    }
+    if args.json {
+        print_json(&reloads)?;
     }
     Failure::all(failed).map_or(Ok(()), Err)
 }
 
-fn tell(answer: Answer) -> Result<()> {
-    let Answer::Reloaded {
+/// A process that can reload.
+struct Running {
+    /// The socket of one of proxies; that of the guard has its own name.
+    proxies_at: Option<PathBuf>,
+    /// Who it is, as it says itself.
+    identity: Result<Identity>,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Identity {
+    pid: u32,
+    config: Option<String>,
+    /// Of its listeners and proxies.
+    names: Vec<String>,
+}
+
+/// What became of it, for `--json`.
+#[derive(Debug, Serialize)]
+struct Reloaded {
+    /// The process; null if it does not say.
+    pid: Option<u32>,
+    /// Its config file.
+    config: Option<String>,
+    /// Listeners in force.
+    listeners: usize,
+    /// Proxies in force.
+    proxies: usize,
+    /// What is hardly meant in the file, and what is in force otherwise than asked.
+    warnings: Vec<String>,
+    /// Why nothing has changed; empty if it has.
+    errors: Vec<Cause>,
+}
+
+/// All of this network namespace; who has ended is passed over.
+fn find(runtime_dir: &Path) -> Result<Vec<Running>> {
+    let guard = ask(runtime_dir, namespace()?, Request::Status).transpose();
+    let guard = guard.map(|answer| Running {
+        proxies_at: None,
+        identity: answer.and_then(identity),
+    });
+    let peers = Peers::find(runtime_dir)?;
+    let proxies = peers.paths().iter().filter_map(|path| {
+        let answer = ask_at(path, &Request::Status).transpose()?;
+        Some(Running {
+            proxies_at: Some(path.clone()),
+            identity: answer.and_then(identity),
+        })
+    });
+    Ok(guard.into_iter().chain(proxies).collect())
+}
+
+fn identity(answer: Answer) -> Result<Identity> {
+    let Answer::Status(report) = answer else {
+        return Err(another_answer());
+    };
+    let Report {
+        process,
         listeners,
         proxies,
-        warnings,
-    } = answer
-    else {
-        return Err(Failure::failed("the running weir gave another answer", ""));
+        ..
+    } = *report;
+    let names = listeners.into_iter().map(|listener| listener.name);
+    let first = proxies.first();
+    Ok(match process {
+        Some(process) => Identity {
+            pid: process.pid,
+            config: process.config,
+            names: names.collect(),
+        },
+        None => Identity {
+            pid: first.map_or(0, |proxy| proxy.pid),
+            config: first.and_then(|proxy| proxy.config.clone()),
+            names: proxies.into_iter().map(|proxy| proxy.name).collect(),
+        },
+    })
+}
+
+/// Those that are meant.
+///
+/// # Errors
+/// A word means none of them: then none is to be reloaded.
+fn named(running: Vec<Running>, words: &[String]) -> Result<Vec<Running>> {
+    let means = |word: &String, process: &Running| {
+        let identity = process.identity.as_ref();
+        identity.is_ok_and(|identity| identity.is(word))
     };
-    warnings.iter().for_each(warn_text);
-    let in_force = [(listeners, "listener"), (proxies, "proxy")];
-    let in_force = in_force.into_iter().filter(|(n, _)| *n > 0);
-    in_force
-        .into_iter()
-        .try_for_each(|(n, thing)| print(&format!("{} in force\n", count(n, thing))))
+    for word in words {
+        if !running.iter().any(|process| means(word, process)) {
+            return Err(Failure::failed(
+                format!(
+                    "no process of weir here has the id, the config file or the listener {word:?}"
+                ),
+                "`weir status --json` has their ids (pid), files (config) and names (name)",
+            ));
+        }
+    }
+    let is_meant = |process: &Running| words.iter().any(|word| means(word, process));
+    Ok(running.into_iter().filter(is_meant).collect())
+}
+
+impl Identity {
+    fn is(&self, word: &str) -> bool {
+        word == self.pid.to_string()
+            || self.names.iter().any(|name| name == word)
+            || self
+                .config
+                .as_ref()
+                .is_some_and(|own| Identity::is_file(own, word))
+    }
+
+    /// Whether the file that it calls `own` is the one that is called `word` here.
+    fn is_file(own: &str, word: &str) -> bool {
+        let same =
+            || Some(Path::new(own).canonicalize().ok()? == Path::new(word).canonicalize().ok()?);
+        own == word || same().unwrap_or(false)
+    }
+}
+
+impl Running {
+    fn reload(self, runtime_dir: &Path) -> (Reloaded, Option<Failure>) {
+        let answer = match (&self.identity, &self.proxies_at) {
+            // It has not answered the first time.
+            (Err(failure), _) => Err(failure.clone()),
+            (Ok(_), Some(path)) => ask_at(path, &Request::Reload),
+            (Ok(_), None) => namespace().and_then(|space| ask(runtime_dir, space, Request::Reload)),
+        };
+        let in_force = match answer {
+            Ok(Some(Answer::Reloaded {
+                listeners,
+                proxies,
+                warnings,
+            })) => Ok((listeners, proxies, warnings)),
+            Ok(Some(_)) => Err(another_answer()),
+            Ok(None) => Err(Failure::failed("the process has just ended", "")),
+            Err(failure) => Err(failure),
+        };
+        let identity = self.identity.ok();
+        let failure = in_force.as_ref().err().cloned();
+        let (listeners, proxies, warnings) = in_force.unwrap_or_default();
+        let reloaded = Reloaded {
+            pid: identity.as_ref().map(|identity| identity.pid),
+            config: identity.and_then(|identity| identity.config),
+            listeners,
+            proxies,
+            warnings,
+            errors: failure
+                .iter()
+                .flat_map(|failure| failure.causes.clone())
+                .collect(),
+        };
+        (reloaded, failure)
+    }
+}
+
+impl Reloaded {
+    /// For people; which process it is, if there are others.
+    fn tell(&self, alone: bool) -> Result<()> {
+        self.warnings.iter().for_each(warn_text);
+        let of = match (alone, self.pid) {
+            (false, Some(pid)) => format!(
+                "{}: ",
+                self.config.as_ref().map_or_else(
+                    || format!("pid {pid}"),
+                    |config| format!("{config} (pid {pid})")
+                )
+            ),
+            _ => String::new(),
+        };
+        let in_force = [(self.listeners, "listener"), (self.proxies, "proxy")];
+        let in_force = in_force.into_iter().filter(|(n, _)| *n > 0);
+        in_force
+            .into_iter()
+            .try_for_each(|(n, thing)| print(&format!("{of}{} in force\n", count(n, thing))))
+    }
+}
+
+fn another_answer() -> Failure {
+    Failure::failed("the running weir gave another answer", "")
 }

@@ -26,7 +26,7 @@ pub fn run(runtime_dir: &Path, args: &Status) -> Result<()> {
 /// The proxies of all processes. One that does not answer is told of, and does not hide the others.
 fn proxies(runtime_dir: &Path) -> Result<Vec<ProxyReport>> {
     let mut proxies = Vec::new();
-    for answer in Peers::find(runtime_dir)?.ask(Request::Status) {
+    for answer in Peers::find(runtime_dir)?.ask(&Request::Status) {
         match answer {
             Ok(Answer::Status(report)) => proxies.extend(report.proxies),
             Ok(_) => warn_text("a running weir gave another answer"),

@@ -121,14 +121,25 @@ impl Peers {
     }
 
     /// Asks each of them. Sockets that nobody listens on any more are passed over.
-    pub fn ask(&self, request: Request) -> Vec<Result<Answer>> {
-        let ask = |path: &PathBuf| match control::connect(path) {
-            Ok(Some(stream)) => Some(control::ask_on(&stream, path, request.clone())),
-            Ok(None) => None,
-            Err(failure) => Some(Err(failure)),
-        };
+    pub fn ask(&self, request: &Request) -> Vec<Result<Answer>> {
+        let ask = |path: &PathBuf| ask_at(path, request).transpose();
         self.0.iter().filter_map(ask).collect()
     }
+
+    /// Their sockets, to [ask](ask_at) one by itself.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.0
+    }
+}
+
+/// Asks the process whose control socket this is; `None` if nobody listens there any more.
+///
+/// # Errors
+/// No right to ask, or it does not answer; or its answer is one.
+pub fn ask_at(path: &Path, request: &Request) -> Result<Option<Answer>> {
+    let stream = control::connect(path)?;
+    let ask = |stream| control::ask_on(&stream, path, request.clone());
+    stream.map(ask).transpose()
 }
 
 /// A process whose sockets were taken over; it goes on accepting until it is told.
