@@ -254,6 +254,7 @@ fn every_key_of_a_proxy_is_read() {
         max_connections = 100
         queue_limit = 10
         queue_timeout = "1s"
+        abort_on_close = true
         access_log = "/var/log/weir.log"
         source = ["10.0.0.2", "10.0.0.3"]
         share_port = true

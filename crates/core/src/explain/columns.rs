@@ -376,7 +376,6 @@ pub(super) static COLUMNS: &[Column] = &[
         "How long requests, connects and first bytes took since the proxy began, by their names",
         "Ranges of time are counted, so p50 and p99 are estimates: exact to the range, spread evenly within it. In the metrics the names end in _seconds.",
     ),
-    column("count", "How often it happened", ""),
     column("sum_us", "How long all of them together took, in µs", ""),
     column("p50_us", "Half of them took no longer, in µs", ""),
     column("p99_us", "99 of 100 took no longer, in µs", ""),
