@@ -315,7 +315,11 @@ impl Writer {
             Message::Reopen => {
                 self.flush(lines);
                 match open(&self.path) {
-                    Ok(out) => self.out = out,
+                    Ok(out) => {
+                        self.out = out;
+                        // The line that broke off is in the other file.
+                        self.is_torn = false;
+                    }
                     Err(error) => tracing::error!("cannot reopen {}: {error}", self.path),
                 }
             }

@@ -708,3 +708,22 @@ fn a_reply_that_is_replaced_by_a_newer_one_made_room_for_nobody() {
     }
     assert_eq!(count(&proxy, "cache_evicted"), 0);
 }
+
+#[test]
+fn chunks_that_are_malformed_from_the_first_byte_get_the_proxys_own_reply_with_a_cache_too() {
+    for cache in [0, 64 << 20] {
+        let origin = Origin::serving(|connection, _| {
+            let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nTransfer-Encoding: chunked\r\n\r\n";
+            let _ = connection.try_send(format!("{head}zz\r\n"));
+            false
+        });
+        let proxy = Server::start(Proxy {
+            cache,
+            ..settings(origin.address)
+        })
+        .unwrap();
+        assert_eq!(connect(proxy.address()).get("/").status(), 502, "{cache}");
+        assert_eq!(count(&proxy, "replies_5xx"), 1, "{cache}");
+        assert_eq!(count(&proxy, "replies_2xx"), 0, "{cache}");
+    }
+}

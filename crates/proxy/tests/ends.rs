@@ -288,3 +288,38 @@ fn the_end_of_a_connection_comes_with_the_last_bytes_of_its_reply() {
         assert_eq!(segments_in(&client), 3, "{method} {path}");
     }
 }
+
+#[test]
+fn a_request_that_could_not_be_sent_is_not_read_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let backend = listener.local_addr().unwrap();
+    // It replies and resets before it has read: often before the request is sent, which fails then.
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
+            SockRef::from(&stream)
+                .set_linger(Some(Duration::ZERO))
+                .unwrap();
+        }
+    });
+    let proxy = Server::start(settings(Mode::Reverse, &[backend])).unwrap();
+    let mut answered = 0;
+    for _ in 0..5 {
+        let mut clients: Vec<_> = (0..100).map(|_| connect(proxy.address())).collect();
+        for client in &mut clients {
+            client.send("POST /pay HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello");
+        }
+        for client in &mut clients {
+            let reply = client.reply(false);
+            answered += u32::from(reply.status() == 200);
+            // The last that there is: nothing may come before its end but the one reply to this.
+            let last = "GET /last HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+            if client.try_send(last).is_ok() {
+                let (replies, _) = rest(client);
+                assert!(replies.matches("HTTP/1.1 ").count() <= 1, "{replies}");
+            }
+        }
+    }
+    assert!(answered > 0, "no server answered before it reset");
+}

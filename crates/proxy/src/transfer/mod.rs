@@ -27,7 +27,7 @@ pub use redirect::Redirect;
 pub use tunnel::{Tunnelled, tunnel};
 use weir_core::proxy::Engine;
 
-use crate::runtime::TcpStream;
+use crate::runtime::{Handle, TcpStream};
 use crate::sys;
 
 /// A body with at least this much left is spliced: GETs of 64 KB then take 0.84 of what copying takes, those of 10 KB
@@ -36,6 +36,23 @@ use crate::sys;
 pub const SPLICE_FROM_BYTES: u64 = 16 * 1024;
 /// What one transfer moves before other tasks of the thread have their turn.
 pub const TURN_BYTES: u64 = 1024 * 1024;
+
+/// What a task has moved since the others had their turn. Where there is always more to read and room to send it, no wait
+/// would give it to them.
+#[derive(Debug, Default)]
+pub struct Stint(u64);
+
+impl Stint {
+    /// Takes bytes into account; after [`TURN_BYTES`] the other tasks run.
+    pub async fn spend(&mut self, bytes: usize, handle: &Handle) {
+        self.0 += bytes as u64;
+        if self.0 >= TURN_BYTES {
+            self.0 = 0;
+            handle.yield_now().await;
+        }
+    }
+}
+
 /// A read at least this long is bulk: it pays to hold back its last, short segment for the next.
 /// After a shorter one the sender may be pausing, and its bytes must not wait.
 pub const BULK_BYTES: usize = 16 * 1024;
@@ -179,7 +196,7 @@ pub fn transfer(
     back: &Moved,
 ) -> impl Future<Output = Result<Transferred, Broken>> {
     let mut course = Course::new(limit, rules);
-    let mut turn = 0;
+    let mut stint = Stint::default();
     async move {
         let mut ended = false;
         while course.goes_on() {
@@ -199,11 +216,7 @@ pub fn transfer(
                 break;
             }
             course.advance(step, moved, back);
-            turn += step as u64;
-            if turn >= TURN_BYTES {
-                turn = 0;
-                from.handle().yield_now().await;
-            }
+            stint.spend(step, from.handle()).await;
         }
         Ok(Transferred {
             bytes: course.moved,
@@ -361,7 +374,10 @@ impl Course {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::*;
+    use crate::runtime::Runtime;
 
     /// Which steps of a tunnel are spliced. A step of 0 bytes: something goes the other way.
     fn spliced(engine: Engine, steps: &[usize]) -> Vec<bool> {
@@ -412,6 +428,27 @@ mod tests {
         let after_bulk = spliced(Engine::Auto, &[&[50_000; 3][..], &[300; 5]].concat());
         let expected = [false, true, true, true, true, false, false, false];
         assert_eq!(after_bulk, expected);
+    }
+
+    #[test]
+    fn a_task_that_never_has_to_wait_gives_the_others_their_turn() {
+        let runtime = Runtime::new().unwrap();
+        let handle = runtime.handle().clone();
+        let bytes_of_the_other = Rc::new(Cell::new(0));
+        let moved = bytes_of_the_other.clone();
+        let mover = handle.clone();
+        handle.spawn(async move {
+            let mut stint = Stint::default();
+            while moved.get() < 100 * TURN_BYTES {
+                moved.set(moved.get() + 16 * 1024);
+                stint.spend(16 * 1024, &mover).await;
+            }
+        });
+        let seen = runtime.run(async move {
+            handle.yield_now().await;
+            bytes_of_the_other.get()
+        });
+        assert!((1..=2 * TURN_BYTES).contains(&seen.unwrap()));
     }
 
     #[test]

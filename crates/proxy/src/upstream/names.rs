@@ -16,6 +16,8 @@ const ANSWER_KEPT: Clock = 30_000;
 const FAILURE_KEPT: Clock = 2_000;
 /// Names remembered by one thread, beside those that are being looked up.
 const NAMES_KEPT: usize = 4096;
+/// A name has no more bytes (RFC 1035 Section 2.3.4): what is longer is not looked up, nor remembered.
+const NAME_BYTES: usize = 255;
 
 /// No answer came in time.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +91,9 @@ impl Names {
     ) -> io::Result<Vec<SocketAddr>> {
         if let Ok(ip) = host.parse() {
             return Ok(vec![SocketAddr::new(ip, port)]);
+        }
+        if host.len() > NAME_BYTES {
+            return Err(io::Error::other("the name is longer than names are"));
         }
         let mut asker = None;
         let answered = handle

@@ -17,6 +17,8 @@ const THREADS: usize = 64;
 const SHARE: usize = 8;
 /// Names that wait at most, of all clients.
 const WAITING: usize = 1024;
+/// Of these, those of one client: it must not be the only one who waits.
+const LINE: usize = WAITING / SHARE;
 /// A thread that has nothing to do for so long ends.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -90,9 +92,8 @@ impl Resolver {
         if !state.lines.push(household(client), question) {
             return Err(io::Error::other("too many names are being looked up"));
         }
-        if state.idle >= state.lines.waiting {
-            self.0.asked.notify_one();
-        } else if state.lines.is_ready() && state.threads < THREADS {
+        self.0.asked.notify_one();
+        if state.idle < state.lines.ready() && state.threads < THREADS {
             let pool = self.0.clone();
             let thread = std::thread::Builder::new().name("weir-resolver".to_owned());
             match thread.spawn(move || pool.work()) {
@@ -193,12 +194,25 @@ impl<T> Lines<T> {
             waiting: VecDeque::new(),
             served: 0,
         });
+        // A line that is full is not empty: none is left behind here.
+        if line.waiting.len() >= LINE {
+            return false;
+        }
         if line.waiting.is_empty() && line.served < SHARE {
             self.turn.push_back(client);
         }
         line.waiting.push_back(item);
         self.waiting += 1;
         true
+    }
+
+    /// How many may be served now, each of a thread of its own.
+    fn ready(&self) -> usize {
+        let of_one = |client: &IpAddr| {
+            let line = self.clients.get(client);
+            line.map_or(0, |line| line.waiting.len().min(SHARE - line.served))
+        };
+        self.turn.iter().map(of_one).sum()
     }
 
     fn is_ready(&self) -> bool {
@@ -234,6 +248,7 @@ impl<T> Lines<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::{Runtime, mailbox};
 
     fn client(number: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, number])
@@ -254,6 +269,65 @@ mod tests {
         lines.done(client(1));
         assert_eq!(lines.next(), Some((client(1), 8)));
         assert_eq!(lines.next(), None);
+    }
+
+    /// A resolver whose look-ups of names that begin with "slow" last until what comes with it is dropped.
+    fn held() -> (Resolver, std::sync::mpsc::Sender<()>) {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        let resolver = Resolver::asking(move |name| {
+            if name.starts_with("slow") {
+                let held = held.lock().unwrap_or_else(PoisonError::into_inner);
+                // Nothing is ever sent.
+                let _ = held.recv();
+            }
+            Ok(Vec::new())
+        });
+        (resolver, release)
+    }
+
+    fn question(name: &str, asker: &Sender<Resolved>) -> Question {
+        Question {
+            name: name.to_owned(),
+            askers: Arc::new(AtomicUsize::new(1)),
+            asker: asker.clone(),
+        }
+    }
+
+    #[test]
+    fn one_client_with_more_names_than_may_wait_takes_the_others_nothing() {
+        let runtime = Runtime::new().unwrap();
+        let (asker, _answers) = mailbox(runtime.handle()).unwrap();
+        let (resolver, _release) = held();
+        let ask = |from, name: &str| resolver.ask(client(from), question(name, &asker));
+        let asked = (0..2 * WAITING).filter(|_| ask(1, "slow").is_ok()).count();
+        assert!((LINE..=LINE + SHARE).contains(&asked), "{asked}");
+        assert!(ask(1, "slow").is_err());
+        assert!(ask(2, "fast").is_ok());
+    }
+
+    #[test]
+    fn a_name_waits_for_no_thread_while_one_is_idle_or_another_may_begin() {
+        let runtime = Runtime::new().unwrap();
+        let handle = runtime.handle().clone();
+        let (asker, answers) = mailbox(&handle).unwrap();
+        let (resolver, _release) = held();
+        let longest = runtime.run(async move {
+            for _ in 0..100 {
+                resolver.ask(client(1), question("slow", &asker)).unwrap();
+            }
+            let mut longest = Duration::ZERO;
+            for _ in 0..2 * THREADS {
+                let start = Instant::now();
+                resolver.ask(client(2), question("fast", &asker)).unwrap();
+                handle.set_deadline(2 * IDLE);
+                answers.receive().await.unwrap();
+                longest = longest.max(start.elapsed());
+            }
+            longest
+        });
+        // A thread that is not told finds the name when its own time is over.
+        assert!(longest.unwrap() < IDLE / 2);
     }
 
     #[test]

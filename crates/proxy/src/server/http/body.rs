@@ -6,7 +6,7 @@ use crate::http::{BodyKind, ChunkScanner, Delivery, Next, Piece, Refusal, ReplyF
 use crate::runtime::TcpStream;
 use crate::server::inbox::Inbox;
 use crate::transfer::{
-    BULK_BYTES, Broken, Lanes, Limit, Moved, Rules, SPLICE_FROM_BYTES, transfer,
+    BULK_BYTES, Broken, Lanes, Limit, Moved, Rules, SPLICE_FROM_BYTES, Stint, transfer,
 };
 use weir_core::proxy::Engine;
 
@@ -124,6 +124,7 @@ pub async fn relay(
     rules: Rules,
     moved: &Moved,
 ) -> Result<(), Stopped> {
+    let mut stint = Stint::default();
     while !body.is_done() {
         if !inbox.is_empty() {
             let claimed = body.claim(inbox.bytes(), moved);
@@ -132,6 +133,7 @@ pub async fn relay(
             send_from_inbox(inbox, claimed, to)
                 .await
                 .map_err(Broken::To)?;
+            stint.spend(claimed, to.handle()).await;
         } else if let Some(limit) = body.unseen(rules.engine) {
             let back = Moved::default();
             let transferred = transfer(lanes, from, to, limit, rules, moved, &back).await?;
@@ -190,7 +192,8 @@ pub async fn send_with_head(
 }
 
 /// As [`send_with_head`], what the socket takes now. The rest, which is to be sent next, comes back in
-/// memory of its own length; mostly it is nothing.
+/// memory of its own length; mostly it is nothing. Whatever comes of it, what was claimed is out of the inbox: what is
+/// left there is read as the next message.
 pub fn try_send_with_head(
     head: &[u8],
     from: &TcpStream,
@@ -211,14 +214,15 @@ pub fn try_send_with_head(
     let send = |bytes: &[u8], more| to.try_send(bytes, more).map_err(Broken::To);
     if claimed > 0 && inbox.prepend(head) {
         let whole = head.len() + claimed;
-        let sent = send(&inbox.bytes()[..whole], more)?.unwrap_or(0);
-        inbox.consume(sent);
-        return Ok(inbox.take(whole - sent));
+        let sent = send(&inbox.bytes()[..whole], more);
+        let gone = sent.as_ref().map_or(whole, |sent| sent.unwrap_or(0));
+        inbox.consume(gone);
+        sent?;
+        return Ok(inbox.take(whole - gone));
     }
+    let data = inbox.take(claimed);
     let sent = send(head, more || claimed > 0)?.unwrap_or(0);
-    let mut rest = head[sent..].to_vec();
-    rest.extend_from_slice(&inbox.take(claimed));
-    Ok(rest)
+    Ok([&head[sent..], &data].concat())
 }
 
 /// Sends the first bytes of the inbox. Those that the socket does not take at once wait in memory of
@@ -243,6 +247,7 @@ pub async fn relay_data_alone(
     moved: &Moved,
 ) -> Result<(), Stopped> {
     let mut scanner = ChunkScanner::new();
+    let mut stint = Stint::default();
     loop {
         from.handle().set_deadline(rules.idle);
         let piece = scanner.piece(inbox.bytes());
@@ -264,6 +269,7 @@ pub async fn relay_data_alone(
                 send_from_inbox(inbox, bytes, to)
                     .await
                     .map_err(Broken::To)?;
+                stint.spend(bytes, to.handle()).await;
             }
         }
     }

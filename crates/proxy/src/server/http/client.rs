@@ -64,7 +64,7 @@ impl Future for Client {
             match &mut task.state {
                 State::Between(client) => {
                     let worker = task.guest.worker();
-                    // Else the next request came behind the last one.
+                    // What came behind the last request is the next one: it is not waited for.
                     if client.inbox.is_empty() {
                         if !mem::replace(&mut task.waits, true) {
                             request::await_next(worker, task.first);

@@ -16,7 +16,7 @@ use crate::server::http::request::Request;
 use crate::server::inbox::{Inbox, Peer};
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
-use crate::transfer::Broken;
+use crate::transfer::{Broken, Stint};
 
 /// A reply that is kept when it turns out to be whole and not too long.
 pub struct Draft {
@@ -105,16 +105,21 @@ pub async fn pass_and_keep(
     debug_assert!(!delivery.dechunk);
     let mut body = Body::new(facts.body);
     let mut keeps = copy.take(inbox.bytes());
-    progress.answered.set(Answered::Framed);
-    worker.counters.count_reply(facts.status);
-    client.note(|entry| entry.status.set(Some(facts.status)));
     let (to, moved) = (&client.stream, &progress.down);
     let behind = Behind::of(&facts, delivery);
-    send_with_head(&outgoing, stream, inbox, &mut body, to, behind, moved).await?;
+    let sent = send_with_head(&outgoing, stream, inbox, &mut body, to, behind, moved).await;
+    // With malformed chunks nothing was sent, and the client gets the proxy's own reply.
+    if !matches!(sent, Err(Stopped::Malformed(_))) {
+        progress.answered.set(Answered::Framed);
+        worker.counters.count_reply(facts.status);
+        client.note(|entry| entry.status.set(Some(facts.status)));
+    }
+    sent?;
     let mut audience = Audience {
         client: &client.stream,
         gone: None,
     };
+    let mut stint = Stint::default();
     while keeps && !body.is_done() {
         if !goes_on(worker, &audience, progress) {
             return Err(gone());
@@ -128,6 +133,7 @@ pub async fn pass_and_keep(
         let claimed = claimed.map_err(Stopped::Malformed)?;
         keeps = copy.take(&inbox.bytes()[..claimed]);
         audience.give(inbox, claimed, progress.down.get()).await;
+        stint.spend(claimed, &worker.handle).await;
     }
     if keeps {
         if audience.gone.is_some() {
