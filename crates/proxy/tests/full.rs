@@ -1,27 +1,43 @@
 //! A proxy that has as many clients as it may, or no descriptor for another: the others wait, and their waiting costs
-//! nothing. The tests watch the process's CPU time and limits, so one runs at a time.
+//! nothing. The tests watch the process's CPU time and limits, so each runs in a process of its own.
 
 mod common;
 
+use std::env;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Connection, Origin, PATIENCE, settings, total, wait_until};
+use common::{Connection, Origin, PATIENCE, answer, settings, total, wait_until};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::time::TimeValLike;
 use socket2::{Domain, Socket, Type};
 use weir_core::proxy::{Mode, Proxy};
 use weir_proxy::Server;
 
-static ALONE: Mutex<()> = Mutex::new(());
+/// Set in the process that runs one test alone.
+const ALONE: &str = "WEIR_TEST_ALONE";
 
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Runs a test of this file where no other one runs, or has left threads and descriptors.
+fn alone(name: &str, test: impl FnOnce()) {
+    if env::var_os(ALONE).is_some() {
+        return test();
+    }
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success() && out.contains("1 passed"),
+        "{out}{err}"
+    );
 }
 
 /// A server that sends back what it gets.
@@ -76,50 +92,58 @@ fn expect_rest() {
 
 #[test]
 fn who_waits_for_a_place_costs_no_cpu_and_gets_the_next_one() {
-    let _alone = alone();
-    for threads in [1, 2] {
-        let proxy = tcp(|proxy| (proxy.threads, proxy.max_clients) = (threads, 2));
-        let mut inside: Vec<TcpStream> = (0..2).map(|_| connect(&proxy)).collect();
-        assert!(inside.iter_mut().all(is_served));
-        let mut waiting: Vec<TcpStream> = (0..8).map(|_| connect(&proxy)).collect();
-        expect_rest();
-        assert_eq!(clients(&proxy), 2);
-        drop(inside);
-        // A place that becomes free is for the first of either queue.
-        let until = Instant::now() + PATIENCE;
-        while let Some(mut one) = waiting.pop() {
-            assert!(Instant::now() < until, "{} wait", waiting.len());
-            one.write_all(b"x").unwrap();
-            one.set_read_timeout(Some(Duration::from_millis(20)))
-                .unwrap();
-            if one.read(&mut [0]).is_err() {
-                waiting.insert(0, one);
+    alone(
+        "who_waits_for_a_place_costs_no_cpu_and_gets_the_next_one",
+        || {
+            for threads in [1, 2] {
+                let proxy = tcp(|proxy| (proxy.threads, proxy.max_clients) = (threads, 2));
+                let mut inside: Vec<TcpStream> = (0..2).map(|_| connect(&proxy)).collect();
+                assert!(inside.iter_mut().all(is_served));
+                let mut waiting: Vec<TcpStream> = (0..8).map(|_| connect(&proxy)).collect();
+                expect_rest();
+                assert_eq!(clients(&proxy), 2);
+                drop(inside);
+                // A place that becomes free is for the first of either queue.
+                let until = Instant::now() + PATIENCE;
+                while let Some(mut one) = waiting.pop() {
+                    assert!(Instant::now() < until, "{} wait", waiting.len());
+                    one.write_all(b"x").unwrap();
+                    one.set_read_timeout(Some(Duration::from_millis(20)))
+                        .unwrap();
+                    if one.read(&mut [0]).is_err() {
+                        waiting.insert(0, one);
+                    }
+                }
             }
-        }
-    }
+        },
+    );
 }
 
 #[test]
 fn max_clients_is_exact_over_threads_and_nobody_who_waits_is_forgotten() {
-    const MOST: usize = 3;
-    let _alone = alone();
-    let proxy = tcp(|proxy| (proxy.threads, proxy.max_clients) = (4, MOST as u32));
-    let served = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        for _ in 0..16 {
-            scope.spawn(|| {
-                for _ in 0..40 {
-                    let mut client = connect(&proxy);
-                    assert!(is_served(&mut client), "forgotten");
-                    assert!(served.fetch_add(1, Ordering::SeqCst) < MOST);
-                    assert!(is_served(&mut client));
-                    served.fetch_sub(1, Ordering::SeqCst);
+    alone(
+        "max_clients_is_exact_over_threads_and_nobody_who_waits_is_forgotten",
+        || {
+            const MOST: usize = 3;
+            let proxy = tcp(|proxy| (proxy.threads, proxy.max_clients) = (4, MOST as u32));
+            let served = AtomicUsize::new(0);
+            thread::scope(|scope| {
+                for _ in 0..16 {
+                    scope.spawn(|| {
+                        for _ in 0..40 {
+                            let mut client = connect(&proxy);
+                            assert!(is_served(&mut client), "forgotten");
+                            assert!(served.fetch_add(1, Ordering::SeqCst) < MOST);
+                            assert!(is_served(&mut client));
+                            served.fetch_sub(1, Ordering::SeqCst);
+                        }
+                    });
                 }
             });
-        }
-    });
-    wait_until("all are gone", || clients(&proxy) == 0);
-    assert_eq!(total(&proxy.totals(), "clients_accepted"), 16 * 40);
+            wait_until("all are gone", || clients(&proxy) == 0);
+            assert_eq!(total(&proxy.totals(), "clients_accepted"), 16 * 40);
+        },
+    );
 }
 
 /// Lets the process open so many descriptors more, until this is dropped.
@@ -148,44 +172,56 @@ fn unconnected(count: usize) -> Vec<Socket> {
 
 #[test]
 fn who_waits_for_a_descriptor_costs_no_cpu_and_is_served_when_there_are_some() {
-    let _alone = alone();
-    // It accepts nobody itself: the kernel does.
-    let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut settings = settings(Mode::Tcp, &[server.local_addr().unwrap()]);
-    settings.connect_timeout = PATIENCE;
-    let proxy = Server::start(settings).unwrap();
-    let sockets = unconnected(6);
-    // One client and its server.
-    let few = Descriptors::left(2);
-    for socket in &sockets {
-        socket.connect(&proxy.address().into()).unwrap();
-    }
-    wait_until("it tries in vain", || {
-        total(&proxy.totals(), "accepts_failed") > 1
-    });
-    expect_rest();
-    assert_eq!(clients(&proxy), 1);
-    drop(few);
-    wait_until("all are served", || clients(&proxy) == 6);
+    alone(
+        "who_waits_for_a_descriptor_costs_no_cpu_and_is_served_when_there_are_some",
+        || {
+            // It accepts nobody itself: the kernel does.
+            let server = TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut settings = settings(Mode::Tcp, &[server.local_addr().unwrap()]);
+            settings.connect_timeout = PATIENCE;
+            let proxy = Server::start(settings).unwrap();
+            let sockets = unconnected(6);
+            // One client and its server.
+            let few = Descriptors::left(2);
+            for socket in &sockets {
+                socket.connect(&proxy.address().into()).unwrap();
+            }
+            wait_until("it tries in vain", || {
+                total(&proxy.totals(), "accepts_failed") > 1
+            });
+            expect_rest();
+            assert_eq!(clients(&proxy), 1);
+            drop(few);
+            wait_until("all are served", || clients(&proxy) == 6);
+        },
+    );
 }
 
 #[test]
 fn a_request_without_a_descriptor_for_its_server_is_told_so_and_the_server_is_not_blamed() {
-    let _alone = alone();
-    let origin = Origin::start();
-    let proxy = Server::start(settings(Mode::Reverse, &[origin.address])).unwrap();
-    let socket = unconnected(1).remove(0);
-    // For the client alone.
-    let few = Descriptors::left(1);
-    socket.connect(&proxy.address().into()).unwrap();
-    let mut client = Connection::new(socket.into());
-    let refused = client.get("/length/5");
-    assert_eq!(refused.status(), 503);
-    let why = refused.field("proxy-status").unwrap();
-    assert!(
-        why.contains("connection_limit_reached") && why.contains("no descriptor"),
-        "{why}"
+    alone(
+        "a_request_without_a_descriptor_for_its_server_is_told_so_and_the_server_is_not_blamed",
+        || {
+            let server = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = server.local_addr().unwrap();
+            let proxy = Server::start(settings(Mode::Reverse, &[address])).unwrap();
+            let socket = unconnected(1).remove(0);
+            // For the client alone.
+            let few = Descriptors::left(1);
+            socket.connect(&proxy.address().into()).unwrap();
+            let mut client = Connection::new(socket.into());
+            let refused = client.get("/length/5");
+            assert_eq!(refused.status(), 503);
+            let why = refused.field("proxy-status").unwrap();
+            assert!(
+                why.contains("connection_limit_reached") && why.contains("no descriptor"),
+                "{why}"
+            );
+            drop(few);
+            // One that accepts would have had a descriptor for its next client all along.
+            drop(server);
+            let _origin = Origin::at(address, |connection, request| answer(connection, &request));
+            assert_eq!(client.get("/length/5").status(), 200);
+        },
     );
-    drop(few);
-    assert_eq!(client.get("/length/5").status(), 200);
 }

@@ -34,8 +34,8 @@ use crate::sys;
 /// come whole with their heads (docs/design/proxy.md has the command). A shorter rest is the caller's: received with
 /// what may be behind it, it tells that there is nothing, which would have to be asked for.
 pub const SPLICE_FROM_BYTES: u64 = 16 * 1024;
-/// What one transfer moves before other tasks of the thread have their turn.
-pub const TURN_BYTES: u64 = 1024 * 1024;
+/// What a task moves before the other tasks of the thread have their turn.
+const TURN_BYTES: u64 = 1024 * 1024;
 
 /// What a task has moved since the others had their turn. Where there is always more to read and room to send it, no wait
 /// would give it to them.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use weir_core::proxy::Engine;
 use weir_core::redirect::{self, Pair, Sockets, Way};
 
-use super::{Broken, Course, Lanes, Limit, Moved, Rules, TURN_BYTES, Tunnelled, step};
+use super::{Broken, Course, Lanes, Limit, Moved, Rules, Stint, Tunnelled, step};
 use crate::runtime::{Doorbell, Handle, TaskId, TcpStream, try_both};
 
 /// Messages this long at most are better redirected than received and sent, by measurement. The
@@ -335,7 +335,7 @@ impl Tunnel<'_> {
             ..self.rules
         };
         let mut course = Course::new(Limit::UntilEnd, rules);
-        let mut turn = 0;
+        let mut stint = Stint::default();
         loop {
             course.restart_idle_time(from);
             if course.slow {
@@ -350,13 +350,9 @@ impl Tunnel<'_> {
                 Some(0) => self.pause(FIRST_PAUSE).await.map_err(Broken::From)?,
                 Some(bytes) => {
                     course.advance(bytes, &self.ways[way].moved, &self.ways[1 - way].moved);
-                    turn += bytes as u64;
                     self.took(way, bytes);
+                    stint.spend(bytes, self.handle()).await;
                 }
-            }
-            if turn >= TURN_BYTES {
-                turn = 0;
-                self.handle().yield_now().await;
             }
         }
         to.shut_down_write();

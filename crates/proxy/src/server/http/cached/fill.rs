@@ -13,7 +13,7 @@ use crate::metrics::ListenerCounters;
 use crate::runtime::{Clock, Handle};
 use crate::server::http::reply::leaves_open;
 use crate::server::inbox::Peer;
-use crate::transfer::TURN_BYTES;
+use crate::transfer::Stint;
 use crate::upstream::Lease;
 
 /// A reply on its way into the cache.
@@ -61,7 +61,7 @@ impl Fill {
     /// Receives the rest, as long as somebody reads it or it is worth finishing.
     async fn run(mut self) {
         let mut abandoned = None;
-        let mut turn = 0;
+        let mut stint = Stint::default();
         while self.filler.left() > 0 {
             abandoned = match self.filler.is_abandoned() {
                 true => Some(abandoned.unwrap_or_else(|| self.abandoned_now())),
@@ -73,11 +73,7 @@ impl Fill {
             let Some(received) = self.receive(abandoned).await else {
                 return self.broken();
             };
-            turn += received as u64;
-            if turn >= TURN_BYTES {
-                turn = 0;
-                self.handle.yield_now().await;
-            }
+            stint.spend(received, &self.handle).await;
         }
         self.counters
             .cache_finished

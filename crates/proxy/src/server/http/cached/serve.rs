@@ -16,7 +16,7 @@ use crate::server::http::request::Request;
 use crate::server::http::{After, leaves_nothing};
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
-use crate::transfer::TURN_BYTES;
+use crate::transfer::Stint;
 
 /// Bytes given to the kernel in one call: what it takes in about the time that a splice does.
 const SEND_BYTES: u64 = 256 * 1024;
@@ -173,7 +173,7 @@ async fn send(
     mut range: Range<u64>,
 ) -> Result<(), Unsent> {
     let mut parts = Vec::new();
-    let mut turn = 0;
+    let mut stint = Stint::default();
     while !head.is_empty() || !range.is_empty() {
         worker.handle.set_deadline(worker.settings.idle_timeout);
         parts.clear();
@@ -194,11 +194,7 @@ async fn send(
         let of_head = sent.min(head.len());
         head = &head[of_head..];
         range.start += (sent - of_head) as u64;
-        turn += sent as u64;
-        if turn >= TURN_BYTES {
-            turn = 0;
-            worker.handle.yield_now().await;
-        }
+        stint.spend(sent, &worker.handle).await;
     }
     Ok(())
 }
