@@ -253,7 +253,9 @@ struct splice_way {
 	__u32 armed;		/* 1: redirect, until more is passed than was received */
 	__u32 lane;		/* whom to tell when something is passed: index into the rings */
 	__u32 told;		/* 1: it was told since it was armed */
-	__u32 pad[3];
+	__u32 next_seq;		/* sequence number of the byte that is to be judged next */
+	__u32 judged;		/* 1: next_seq is valid */
+	__u32 pad;
 };
 _Static_assert(sizeof(struct splice_way) == 64, "one cache line");
 

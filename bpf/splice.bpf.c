@@ -25,6 +25,9 @@
  *   leaving the map    drops the packets that are about to be judged at that moment:
  *                      a socket stays until it is closed. While it is not armed, all
  *                      its packets are passed.
+ *   overlapping bytes  a sender that sends again what was lost may join it with what was not,
+ *                      and TCP queues such a packet whole. recv() skips what it had before,
+ *                      the way to this program does not (tcp_read_skb): cut off here.
  *   many small pages   each page of a packet would be sent as a packet of its own,
  *                      and a byte of it would hold its page for as long as it is
  *                      not acknowledged: packets are made linear, and so copied.
@@ -79,7 +82,47 @@ struct {
 		});
 } rings SEC(".maps");
 
+/* The most that one call cuts off, and calls for the longest packet (GSO_MAX_SIZE of net/gso.h). */
+#define CUT_BYTES 4095
+#define MOST_CUTS 129
+
 extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
+
+/*
+ * Cuts off the bytes that were judged with an earlier packet, or received before the socket came in.
+ * False: the kernel has no memory for that.
+ */
+static __always_inline bool cut_overlap(struct __sk_buff *skb, struct splice_way *way)
+{
+	struct sk_buff *packet = bpf_cast_to_kern_ctx(skb);
+	u32 seq = BPF_CORE_READ((struct tcp_skb_cb *)packet->cb, seq);
+	u32 next = way->next_seq;
+	s32 overlap;
+	int i;
+
+	if (!way->judged) {
+		struct bpf_sock *sk = skb->sk;
+		struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+
+		/* All that came before was received: the first byte that nobody has is this packet's. */
+		next = tp ? tp->copied_seq : seq;
+		way->judged = 1;
+	}
+	overlap = next - seq;
+	way->next_seq = seq + skb->len;
+	if (overlap <= 0)
+		return true;
+	bpf_for(i, 0, MOST_CUTS) {
+		s32 cut = overlap < CUT_BYTES ? overlap : CUT_BYTES;
+
+		if (bpf_skb_adjust_room(skb, -cut, BPF_ADJ_ROOM_NET, 0))
+			return false;
+		overlap -= cut;
+		if (!overlap)
+			return true;
+	}
+	return false;
+}
 
 /* Whether the receiver has sent the last window and has room for this one and the next. */
 static __always_inline bool receiver_keeps_up(struct splice_way *way, u32 other)
@@ -162,6 +205,14 @@ int splice_verdict(struct __sk_buff *skb)
 	way = bpf_map_lookup_elem(&ways, slot);
 	if (!way)
 		return SK_PASS;
+	if (!cut_overlap(skb, way)) {
+		/* What is missing never comes, so the tunnel will not end as if it were whole. */
+		pass(skb, way, *slot);
+		return SK_DROP;
+	}
+	/* The end, sent again with bytes that all came before. */
+	if (!skb->len)
+		return SK_DROP;
 	if (!redirect(skb, way, *slot ^ 1))
 		pass(skb, way, *slot);
 	return SK_PASS;

@@ -128,6 +128,7 @@ struct inet_connection_sock {
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	u32 rcv_nxt;
+	u32 copied_seq;
 	u32 write_seq;
 	bool is_mptcp;
 };
@@ -153,6 +154,12 @@ struct sk_buff {
 	u8 ip_summed : 2;
 	unsigned int truesize;
 	struct net_device *dev;
+	char cb[48];
+};
+
+/* What TCP keeps in the cb of a packet that it has received. */
+struct tcp_skb_cb {
+	u32 seq;
 };
 
 struct kernel_stat {

@@ -6,6 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
 use weir_core::redirect::{Lane, Pair, Redirector};
 use weir_kernel::Splice;
 
@@ -442,13 +443,113 @@ fn tempfile() -> std::fs::File {
 
 /// tcpi_data_segs_in of linux/tcp.h.
 fn segments_in(socket: &TcpStream) -> u32 {
-    let mut info = [0u32; 40];
-    let mut length = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to a live array.
+    get(socket, libc::TCP_INFO, [0u32; 40])[38]
+}
+
+/// Reads an option of TCP, of integers alone, which may have more of them than the kernel knows.
+fn get<T: Copy>(socket: &impl AsRawFd, name: libc::c_int, mut value: T) -> T {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to a live value.
     let failed = unsafe {
-        let (fd, to) = (socket.as_raw_fd(), info.as_mut_ptr().cast());
-        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut length)
+        let (fd, to) = (socket.as_raw_fd(), (&raw mut value).cast());
+        libc::getsockopt(fd, libc::IPPROTO_TCP, name, to, &raw mut length)
     };
-    assert_eq!(failed, 0);
-    info[38]
+    assert_eq!(failed, 0, "{}", std::io::Error::last_os_error());
+    value
+}
+
+fn set<T: Copy>(socket: &impl AsRawFd, name: libc::c_int, value: T) {
+    let length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of a live value.
+    let failed = unsafe {
+        let (fd, from) = (socket.as_raw_fd(), (&raw const value).cast());
+        libc::setsockopt(fd, libc::IPPROTO_TCP, name, from, length)
+    };
+    assert_eq!(failed, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// What was sent again is joined with what was not, and some of it was judged already.
+#[test]
+fn bytes_that_come_twice_go_on_once() {
+    for armed in [true, false] {
+        let Some(lane) = lane() else { return };
+        let mut bed = Bed::new();
+        let pair = lane.join(bed.fds()).unwrap();
+        if armed {
+            assert!(pair.arm(bed.fds(), [0, 0]));
+        }
+        let judged = || pair.redirected(0) + pair.passed(0);
+        let text = text(7700);
+        bed.client.write_all(&text[..1000]).unwrap();
+        until("the first are judged", || judged() == 1000);
+        bed.client = moved(bed.client, -900);
+        bed.client.write_all(&text[100..1100]).unwrap();
+        until("one that begins before is", || judged() == 1100);
+        // A hole, and what fills it goes beyond.
+        bed.client = moved(bed.client, 200);
+        bed.client.write_all(&text[1300..1900]).unwrap();
+        bed.client = moved(bed.client, -800);
+        bed.client.write_all(&text[1100..1700]).unwrap();
+        until("all around a hole is", || judged() == 1900);
+        // More than is cut at a time, and as long as a first burst can be.
+        bed.client = moved(bed.client, 200);
+        bed.client.write_all(&text[1900..7000]).unwrap();
+        until("a long one is", || judged() == 7000);
+        bed.client = moved(bed.client, -4500);
+        bed.client.write_all(&text[2500..7700]).unwrap();
+        until("a long one that begins long before is", || judged() == 7700);
+        let redirected = pair.redirected(0) as usize;
+        assert_eq!(redirected, if armed { 1900 } else { 0 });
+        assert!(read(&bed.server, redirected) == text[..redirected]);
+        let mut received = Vec::new();
+        until("all that was passed has come", || {
+            received.extend(receive(&bed.proxy[0]).unwrap_or_default());
+            received.len() == 7700 - redirected
+        });
+        assert!(received == text[redirected..]);
+    }
+}
+
+#[test]
+fn a_packet_that_was_received_in_part_goes_on_from_there() {
+    let Some(lane) = lane() else { return };
+    let mut bed = Bed::new();
+    bed.client.write_all(b"known, and new").unwrap();
+    until("it is there", || bed.proxy[0].peek(&mut [0]).is_ok());
+    bed.proxy[0].set_nonblocking(false).unwrap();
+    assert_eq!(read(&bed.proxy[0], 7), b"known, ");
+    let pair = bed.armed(&*lane);
+    assert_eq!(read(&bed.server, 7), b"and new");
+    assert_eq!((pair.redirected(0), pair.passed(0)), (7, 0));
+}
+
+/// The same connection to its peer, of a sender that stands so many bytes further on (TCP_REPAIR).
+fn moved(client: TcpStream, bytes: i32) -> TcpStream {
+    const SEND_QUEUE: libc::c_int = 2;
+    const RECEIVE_QUEUE: libc::c_int = 1;
+    const OFF_WITHOUT_PROBE: libc::c_int = -1;
+    const WINDOW_SCALE: u32 = 3;
+    let (near, far) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+    set(&client, libc::TCP_REPAIR, 1);
+    let places = [SEND_QUEUE, RECEIVE_QUEUE].map(|queue| {
+        set(&client, libc::TCP_REPAIR_QUEUE, queue);
+        get(&client, libc::TCP_QUEUE_SEQ, 0)
+    });
+    let window: [u32; 5] = get(&client, libc::TCP_REPAIR_WINDOW, [0; 5]);
+    let info: [u8; 8] = get(&client, libc::TCP_INFO, [0; 8]);
+    let scales = u32::from(info[6] & 15) | u32::from(info[6] >> 4) << 16;
+    drop(client);
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    set(&socket, libc::TCP_REPAIR, 1);
+    socket.bind(&near.into()).unwrap();
+    for (queue, place) in [(SEND_QUEUE, places[0] + bytes), (RECEIVE_QUEUE, places[1])] {
+        set(&socket, libc::TCP_REPAIR_QUEUE, queue);
+        set(&socket, libc::TCP_QUEUE_SEQ, place);
+    }
+    socket.connect(&far.into()).unwrap();
+    set(&socket, libc::TCP_REPAIR_WINDOW, window);
+    set(&socket, libc::TCP_REPAIR_OPTIONS, [WINDOW_SCALE, scales]);
+    set(&socket, libc::TCP_REPAIR, OFF_WITHOUT_PROBE);
+    socket.set_tcp_nodelay(true).unwrap();
+    socket.into()
 }

@@ -336,6 +336,7 @@ impl Tunnel<'_> {
         };
         let mut course = Course::new(Limit::UntilEnd, rules);
         let mut stint = Stint::default();
+        let mut waited = Duration::ZERO;
         loop {
             course.restart_idle_time(from);
             if course.slow {
@@ -347,7 +348,14 @@ impl Tunnel<'_> {
             match step(self.lanes, from, to, &mut course).await? {
                 None => continue,
                 Some(0) if ends(way) => break,
-                Some(0) => self.pause(FIRST_PAUSE).await.map_err(Broken::From)?,
+                // What the kernel lost for want of memory never comes.
+                Some(0) if waited > self.rules.idle => {
+                    return Err(Broken::From(io::ErrorKind::TimedOut.into()));
+                }
+                Some(0) => {
+                    self.pause(FIRST_PAUSE).await.map_err(Broken::From)?;
+                    waited += FIRST_PAUSE;
+                }
                 Some(bytes) => {
                     course.advance(bytes, &self.ways[way].moved, &self.ways[1 - way].moved);
                     self.took(way, bytes);
