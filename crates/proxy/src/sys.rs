@@ -46,21 +46,12 @@ pub fn listen_nowhere(fd: impl AsFd) -> io::Result<()> {
 /// # Errors
 /// As getsockopt(2).
 pub fn send_room(fd: impl AsFd) -> io::Result<usize> {
-    let mut info = [0u32; MEMINFO_FIELDS];
-    let mut length = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to a live array of that size.
-    let result = unsafe {
-        libc::getsockopt(
-            fd.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MEMINFO,
-            info.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let info = get(
+        [0u32; MEMINFO_FIELDS],
+        fd,
+        libc::SOL_SOCKET,
+        libc::SO_MEMINFO,
+    )?;
     let limit = info[libc::SK_MEMINFO_SNDBUF as usize];
     let queued = info[libc::SK_MEMINFO_WMEM_QUEUED as usize];
     Ok(limit.saturating_sub(queued) as usize)
@@ -81,8 +72,44 @@ pub fn unacknowledged(fd: impl AsFd) -> io::Result<usize> {
     }
 }
 
+/// Whether both halves have ended and what this one sent is not acknowledged: the states CLOSING and LAST-ACK (TCP_INFO).
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn has_ended(fd: impl AsFd) -> io::Result<bool> {
+    // linux/tcp.h: tcpi_state is the first byte. net/tcp_states.h:
+    const LAST_ACK: u8 = 9;
+    const CLOSING: u8 = 11;
+    let [state] = get([0u8], fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    Ok(matches!(state, LAST_ACK | CLOSING))
+}
+
 /// SK_MEMINFO_VARS of linux/sock_diag.h.
 const MEMINFO_FIELDS: usize = 9;
+
+/// Reads an option of integers, or its beginning.
+fn get<T: Copy, const N: usize>(
+    mut value: [T; N],
+    fd: impl AsFd,
+    level: i32,
+    option: i32,
+) -> io::Result<[T; N]> {
+    let mut length = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to a live array of that size, whose elements take any bits.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_fd().as_raw_fd(),
+            level,
+            option,
+            value.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    match result {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
 
 fn set_int(fd: impl AsFd, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
     // SAFETY: the pointer and the length are those of a live int, which is what these options take.

@@ -412,8 +412,13 @@ impl TcpStream {
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
     }
 
-    /// Lets the close that follows send a RST and throw away what was not sent.
+    /// Lets the close that follows send a RST and throw away what was not sent. Where both halves have ended, the kernel would
+    /// send no RST and forget what the peer has not got yet (tcp_disconnect of net/ipv4/tcp.c), which would wait for it
+    /// for ever: there the close lets it go on, to the end.
     pub fn reset_on_close(&self) {
+        if sys::has_ended(&self.fd).unwrap_or(false) {
+            return;
+        }
         let _ = sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO));
     }
 

@@ -226,6 +226,34 @@ fn a_client_that_goes_while_its_server_is_silent_is_noticed() {
 }
 
 #[test]
+fn a_peer_that_has_ended_too_gets_all_that_was_sent_before_a_reset() {
+    run(async |handle| {
+        let (leaving, peer) = pair(&handle).await;
+        handle.set_deadline(Duration::from_secs(20));
+        let mut buffer = vec![7; 64 * 1024];
+        let mut sent = 0;
+        while let Some(bytes) = leaving.try_send(&buffer, false).unwrap() {
+            sent += bytes;
+        }
+        peer.shut_down_write();
+        leaving.readable().await.unwrap();
+        assert_eq!(leaving.try_receive(&mut buffer).unwrap(), Some(0));
+        leaving.shut_down_write();
+        leaving.reset_on_close();
+        drop(leaving);
+        let mut received = 0;
+        loop {
+            peer.readable().await.unwrap();
+            match peer.try_receive(&mut buffer).unwrap() {
+                Some(0) => break,
+                bytes => received += bytes.unwrap_or(0),
+            }
+        }
+        assert_eq!(received, sent);
+    });
+}
+
+#[test]
 fn a_client_whose_server_answers_at_once_is_never_registered() {
     run(async |handle| {
         let (server, answering) = pair(&handle).await;
