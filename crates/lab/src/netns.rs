@@ -71,6 +71,20 @@ impl Netns {
         Ok(())
     }
 
+    /// Loses so many of a thousand TCP segments with data that arrive, at random, so that they are sent again; of those
+    /// without any none. A RST is never sent again, and nor is the ACK by which its receiver asks for one that fits
+    /// (RFC 5961, 3.2): where one of them is lost, the end never comes, whatever a proxy does.
+    pub fn lose(&self, permille: u32) -> Result<()> {
+        /// Longer than IPv4 with a SYN or an ACK and all their options.
+        const DATA_BYTES: u32 = 100;
+        let rule = format!(
+            "add table inet weir_lab; add chain inet weir_lab loss {{ type filter hook input priority 0; }}; \
+             add rule inet weir_lab loss meta l4proto tcp meta length > {DATA_BYTES} \
+             numgen random mod 1000 < {permille} drop"
+        );
+        self.run(|| command("nft", &[&rule], "install nftables"))
+    }
+
     /// Runs a closure inside the namespace, on a thread of its own, and waits for it.
     ///
     /// Read counters there under /proc/thread-self/net: /proc/net means the main thread's namespace.
@@ -213,12 +227,16 @@ fn remove_stale(name: &str) -> bool {
 }
 
 fn ip(arguments: &[&str]) -> Result<()> {
-    let what = || format!("cannot run `ip {}`", arguments.join(" "));
-    let output = Command::new("ip")
+    command("ip", arguments, "install iproute2")
+}
+
+fn command(program: &str, arguments: &[&str], hint: &str) -> Result<()> {
+    let what = || format!("cannot run `{program} {}`", arguments.join(" "));
+    let output = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .output()
-        .map_err(|cause| Error::failed(what(), cause).hint("install iproute2"))?;
+        .map_err(|cause| Error::failed(what(), cause).hint(hint))?;
     if output.status.success() {
         return Ok(());
     }

@@ -96,6 +96,23 @@ pub fn run_only_when_idle() -> Result<(), Errno> {
     Errno::result(answer).map(drop)
 }
 
+/// The state of a TCP connection, as in net/tcp_states.h.
+pub fn tcp_state(socket: &impl AsRawFd) -> Result<u8, Errno> {
+    let mut state = 0u8;
+    let mut length: libc::socklen_t = 1;
+    // SAFETY: the kernel writes at most one byte, tcpi_state of linux/tcp.h, to a live one.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut state).cast(),
+            &raw mut length,
+        )
+    };
+    Errno::result(answer).map(|_| state)
+}
+
 fn name(device: &str) -> [libc::c_char; libc::IFNAMSIZ] {
     let mut name = [0; libc::IFNAMSIZ];
     for (to, from) in name.iter_mut().zip(device.bytes().take(libc::IFNAMSIZ - 1)) {

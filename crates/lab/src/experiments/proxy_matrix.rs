@@ -54,6 +54,9 @@ pub struct Args {
     /// of an object that many clients ask for
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<String>,
+    /// Of a thousand segments with data so many are lost on their way, and sent again. Needs nft
+    #[arg(long, default_value_t = 0, value_name = "PERMILLE", value_parser = clap::value_parser!(u32).range(..=200))]
+    pub loss: u32,
     /// The weir program [default: beside weir-lab, else from PATH]
     #[arg(long, value_name = "PATH")]
     pub weir: Option<PathBuf>,
@@ -193,6 +196,9 @@ pub fn measure(args: &Args) -> Result<Matrix> {
     // Ends that leave in order leave TIME-WAIT behind; a run makes more connections than ports.
     netns.set_sysctl("net.ipv4.ip_local_port_range", "1025 65535")?;
     netns.set_sysctl("net.ipv4.tcp_tw_reuse", "1")?;
+    if args.loss > 0 {
+        netns.lose(args.loss)?;
+    }
     let cases = (args.traffic.len() * args.engines.len()).max(1) as u64;
     let share = args.transfers.div_ceil(cases);
     let mut rows = Vec::new();

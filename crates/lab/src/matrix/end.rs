@@ -13,6 +13,7 @@ use super::fault::Fault;
 use super::pattern::Pattern;
 use super::plan::{Cut, Leave, Manner, Pace};
 use super::speech::Speech;
+use crate::sys;
 
 /// Milliseconds since the run began.
 pub type Clock = u64;
@@ -203,7 +204,11 @@ impl End {
 
     fn leave(&mut self, how: Leave) {
         self.outcome.left = Some(how);
-        if how == Leave::Reset {
+        /// LAST-ACK and CLOSING: whoever wants to reset there leaves without a word (tcp_disconnect of net/ipv4/tcp.c),
+        /// and what was lost on the way before is not sent again.
+        const ENDED: [u8; 2] = [9, 11];
+        let ended = || sys::tcp_state(&self.socket).is_ok_and(|state| ENDED.contains(&state));
+        if how == Leave::Reset && !ended() {
             // It may have been reset by the other side already.
             let _ = SockRef::from(&self.socket).set_linger(Some(Duration::ZERO));
         }

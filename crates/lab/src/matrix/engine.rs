@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use serde::Serialize;
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use super::ear::Ear;
 use super::end::{Clock, End, NARROW_BYTES, Next, PIECE_BYTES, Room};
@@ -326,6 +326,12 @@ impl<'a> Run<'a> {
             .set_nonblocking(true)
             .context("cannot make a socket non-blocking")?;
         let _ = stream.set_nodelay(true);
+        // A RST whose place does not fit, because of a segment that was lost before it, counts for nothing, and who sent
+        // it is gone (RFC 5961, 3.2): that end comes when it is asked for.
+        let asks = TcpKeepalive::new()
+            .with_time(Duration::from_secs(2))
+            .with_interval(Duration::from_secs(1));
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&asks);
         let key = self.serial;
         self.serial += 1;
         let flags = EpollFlags::EPOLLIN
