@@ -17,10 +17,11 @@ pub fn run(runtime_dir: &Path, args: &Explain) -> Result<()> {
     let Some(name) = &args.name else {
         return print(&all());
     };
-    if let Some(text) = counter_text(name) {
+    let name = of_metric(name).unwrap_or_else(|| name.clone());
+    if let Some(text) = counter_text(&name) {
         return print(&text);
     }
-    let topic = topic(name).map_err(|unknown| {
+    let topic = topic(&name).map_err(|unknown| {
         let hint = match unknown.did_you_mean {
             Some(meant) => format!("did you mean {meant}?"),
             None => "`weir explain` lists all names".to_owned(),
@@ -44,6 +45,37 @@ fn running_controller(runtime_dir: &Path) -> Option<weir_client::Controller> {
         Ok(Some(Answer::Status(report))) => report.controller,
         _ => None,
     }
+}
+
+/// What a metric is called in `weir status`, where it has no prefix of whose it is and no unit. `None`: it is no metric.
+fn of_metric(name: &str) -> Option<String> {
+    let series = name.split('{').next()?;
+    let name = series.strip_prefix("weir_")?;
+    let of_series = ["_total", "_bucket", "_sum", "_count"];
+    let family = of_series.iter().find_map(|end| name.strip_suffix(end));
+    let without = |name: &'_ str, prefixes: &[&str]| {
+        let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix));
+        rest.map(str::to_owned)
+    };
+    let mut names = vec![name.to_owned()];
+    names.extend(family.map(str::to_owned));
+    for prefixes in [["proxy_", "class_"], ["backend_", "queue_"]] {
+        let shorter: Vec<_> = names
+            .iter()
+            .filter_map(|name| without(name, &prefixes))
+            .collect();
+        names.extend(shorter);
+    }
+    let bare: Vec<_> = names
+        .iter()
+        .filter_map(|name| Some(name.strip_suffix("_seconds")?.to_owned()))
+        .collect();
+    names.extend(bare);
+    names.into_iter().find(|name| is_known(name))
+}
+
+fn is_known(name: &str) -> bool {
+    counter_text(name).is_some() || topic(name).is_ok()
 }
 
 /// The counters of proxies, by the names of `weir status` and the metrics. `None`: it is none of them alone.
@@ -234,34 +266,15 @@ mod tests {
         heads.into_iter()
     }
 
-    /// The names of all metrics, without what Prometheus adds.
+    /// The names of all metrics.
     fn metrics(report: &Report) -> Vec<String> {
         let listener = &report.listeners[0];
         let text = crate::api::metrics_text(&report.listeners, &listener.classes, 0)
             + &crate::proxies::metrics_text(&report.proxies, 0);
-        let names = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("# TYPE weir_"));
-        let bare = |name: &str| {
-            let name = name.split(' ').next().unwrap_or_default();
-            let name = name.strip_prefix("proxy_").unwrap_or(name);
-            let name = name.strip_prefix("class_").unwrap_or(name);
-            let name = match name.strip_suffix("_seconds") {
-                Some(time) if counters().any(|[own, ..]| time.ends_with(own)) => time,
-                _ => name,
-            };
-            let known = ["backend_up", "queue_length", "queue_limit"];
-            if known.contains(&name) || is_known(name) {
-                return name.to_owned();
-            }
-            let name = name.strip_prefix("backend_").unwrap_or(name);
-            name.strip_prefix("queue_").unwrap_or(name).to_owned()
-        };
-        names.map(bare).collect()
-    }
-
-    fn is_known(name: &str) -> bool {
-        counter_text(name).is_some() || topic(name).is_ok()
+        let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        names
+            .map(|line| line.split(' ').next().unwrap().to_owned())
+            .collect()
     }
 
     #[test]
@@ -272,13 +285,39 @@ mod tests {
         fields(&serde_json::to_value(&report).unwrap(), &mut names);
         let text = report.text(true) + &crate::report::class_list(&report.listeners[0].classes);
         names.extend(heads(&text));
-        names.extend(metrics(&report));
         assert!(names.len() > 120, "{names:?}");
-        for words in ["held at", "overtook", "queue_way", "cache_hits", "SYN/s"] {
+        for words in ["held at", "overtook", "queue_way", "SYN/s"] {
             assert!(names.contains(words), "{words}: {names:?}");
         }
         let unknown: Vec<_> = names.iter().filter(|name| !is_known(name)).collect();
         assert!(unknown.is_empty(), "{unknown:?}");
+        let metrics = metrics(&report);
+        assert!(metrics.len() > 60, "{metrics:?}");
+        let cache_hits = "weir_proxy_cache_hits".to_owned();
+        assert!(metrics.contains(&cache_hits), "{metrics:?}");
+        let unknown: Vec<_> = metrics
+            .iter()
+            .filter(|name| of_metric(name).is_none())
+            .collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+
+    #[test]
+    fn a_series_is_explained_as_it_is_scraped() {
+        for (series, name) in [
+            (
+                "weir_proxy_backend_retries_total{proxy=\"edge\"}",
+                "retries",
+            ),
+            ("weir_proxy_connect_seconds_bucket", "connect"),
+            ("weir_proxy_backend_up", "backend_up"),
+            ("weir_queue_length", "queue_length"),
+            ("weir_class_syn_admitted_total", "syn_admitted"),
+        ] {
+            assert_eq!(of_metric(series).as_deref(), Some(name), "{series}");
+        }
+        assert_eq!(of_metric("weir_rats_total"), None);
+        assert_eq!(of_metric("requests"), None);
     }
 
     #[test]

@@ -65,10 +65,10 @@ struct Reloaded {
     pid: Option<u32>,
     /// Its config file.
     config: Option<String>,
-    /// Listeners in force.
-    listeners: usize,
-    /// Proxies in force.
-    proxies: usize,
+    /// Listeners in force; null if nothing has changed.
+    listeners: Option<usize>,
+    /// Proxies in force, likewise.
+    proxies: Option<usize>,
     /// What is hardly meant in the file, and what is in force otherwise than asked.
     warnings: Vec<String>,
     /// Why nothing has changed; empty if it has.
@@ -132,7 +132,7 @@ fn named(running: Vec<Running>, words: &[String]) -> Result<Vec<Running>> {
         if !running.iter().any(|process| means(word, process)) {
             return Err(Failure::failed(
                 format!(
-                    "no process of weir here has the id, the config file or the listener {word:?}"
+                    "no process of weir here has the id, the config file, the listener or the proxy {word:?}"
                 ),
                 "`weir status --json` has their ids (pid), files (config) and names (name)",
             ));
@@ -173,7 +173,7 @@ impl Running {
                 listeners,
                 proxies,
                 warnings,
-            })) => Ok((listeners, proxies, warnings)),
+            })) => Ok((Some(listeners), Some(proxies), warnings)),
             Ok(Some(_)) => Err(another_answer()),
             Ok(None) => Err(Failure::failed("the process has just ended", "")),
             Err(failure) => Err(failure),
@@ -211,7 +211,9 @@ impl Reloaded {
             _ => String::new(),
         };
         let in_force = [(self.listeners, "listener"), (self.proxies, "proxy")];
-        let in_force = in_force.into_iter().filter(|(n, _)| *n > 0);
+        let in_force = in_force
+            .into_iter()
+            .filter_map(|(n, thing)| Some((n.filter(|n| *n > 0)?, thing)));
         in_force
             .into_iter()
             .try_for_each(|(n, thing)| print(&format!("{of}{} in force\n", count(n, thing))))
