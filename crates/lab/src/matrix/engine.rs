@@ -517,9 +517,10 @@ impl<'a> Run<'a> {
         subject: &Subject,
         before: &BTreeMap<String, usize>,
     ) -> Result<()> {
-        self.ends.retain(|_, end| !is_idle(end));
         let end = Instant::now() + self.settings.patience;
         loop {
+            // One may become idle now: its client had a reply that came before the request's whole body, and left.
+            self.ends.retain(|_, end| !is_idle(end));
             self.step(Duration::from_millis(20))?;
             let now = process::descriptors(subject.pid())?;
             if now == *before {
