@@ -63,25 +63,30 @@ pub fn send_room(fd: impl AsFd) -> io::Result<usize> {
 /// # Errors
 /// As ioctl(2).
 pub fn unacknowledged(fd: impl AsFd) -> io::Result<usize> {
+    queued(fd, libc::TIOCOUTQ)
+}
+
+/// Whether both halves have ended and all was sent, its end too, and not all of it is acknowledged: the states CLOSING and
+/// LAST-ACK (TCP_INFO) with nothing to send (SIOCOUTQNSD).
+///
+/// # Errors
+/// As getsockopt(2) and ioctl(2).
+pub fn has_sent_its_end(fd: impl AsFd) -> io::Result<bool> {
+    // linux/tcp.h: tcpi_state is the first byte. net/tcp_states.h:
+    const LAST_ACK: u8 = 9;
+    const CLOSING: u8 = 11;
+    let [state] = get([0u8], &fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    Ok(matches!(state, LAST_ACK | CLOSING) && queued(fd, libc::SIOCOUTQNSD)? == 0)
+}
+
+fn queued(fd: impl AsFd, which: libc::Ioctl) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: the request writes one int, to a live one.
-    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    // SAFETY: both requests write one int, to a live one.
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), which, &raw mut bytes) };
     match result {
         0 => Ok(bytes.max(0) as usize),
         _ => Err(io::Error::last_os_error()),
     }
-}
-
-/// Whether both halves have ended and what this one sent is not acknowledged: the states CLOSING and LAST-ACK (TCP_INFO).
-///
-/// # Errors
-/// As getsockopt(2).
-pub fn has_ended(fd: impl AsFd) -> io::Result<bool> {
-    // linux/tcp.h: tcpi_state is the first byte. net/tcp_states.h:
-    const LAST_ACK: u8 = 9;
-    const CLOSING: u8 = 11;
-    let [state] = get([0u8], fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
-    Ok(matches!(state, LAST_ACK | CLOSING))
 }
 
 /// SK_MEMINFO_VARS of linux/sock_diag.h.

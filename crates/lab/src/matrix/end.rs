@@ -204,8 +204,8 @@ impl End {
 
     fn leave(&mut self, how: Leave) {
         self.outcome.left = Some(how);
-        /// LAST-ACK and CLOSING: whoever wants to reset there leaves without a word (tcp_disconnect of net/ipv4/tcp.c),
-        /// and what was lost on the way before is not sent again.
+        /// LAST-ACK and CLOSING: whoever wants to reset there once all was sent leaves without a word (tcp_disconnect of
+        /// net/ipv4/tcp.c), and what was lost on the way before is not sent again.
         const ENDED: [u8; 2] = [9, 11];
         let ended = || sys::tcp_state(&self.socket).is_ok_and(|state| ENDED.contains(&state));
         if how == Leave::Reset && !ended() {

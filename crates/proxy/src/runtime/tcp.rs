@@ -30,6 +30,7 @@ pub struct TcpStream {
     /// The error that was told to another than a read. The kernel tells it once: a read after that
     /// finds an end.
     failed: Cell<Option<Errno>>,
+    resets_on_close: Cell<bool>,
 }
 
 /// A client's connection goes unwatched so long while its server answers, in ms: most have answered by then, and a
@@ -43,6 +44,7 @@ impl TcpStream {
             source: Rc::new(Source::new()),
             handle,
             failed: Cell::new(None),
+            resets_on_close: Cell::new(false),
         }
     }
 
@@ -412,14 +414,17 @@ impl TcpStream {
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
     }
 
-    /// Lets the close that follows send a RST and throw away what was not sent. Where both halves have ended, the kernel would
-    /// send no RST and forget what the peer has not got yet (tcp_disconnect of net/ipv4/tcp.c), which would wait for it
-    /// for ever: there the close lets it go on, to the end.
+    /// Lets the close that follows send a RST and throw away what was not sent.
     pub fn reset_on_close(&self) {
-        if sys::has_ended(&self.fd).unwrap_or(false) {
-            return;
-        }
-        let _ = sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO));
+        self.resets_on_close.set(true);
+        self.set_linger();
+    }
+
+    /// Where both halves have ended and all was sent, the kernel would send no RST and forget what the peer has not got
+    /// yet, which would wait for it for ever (tcp_disconnect of net/ipv4/tcp.c): there the close lets it go on, to the end.
+    fn set_linger(&self) {
+        let forgets = sys::has_sent_its_end(&self.fd).unwrap_or(false);
+        let _ = sockopt::set_socket_linger(&self.fd, (!forgets).then_some(Duration::ZERO));
     }
 
     /// Bytes that were sent and that the peer has not acknowledged; none on a connection that is
@@ -472,6 +477,10 @@ impl AsFd for TcpStream {
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
+        if self.resets_on_close.get() {
+            // The peer may have ended meanwhile.
+            self.set_linger();
+        }
         self.handle.forget(&self.source);
     }
 }

@@ -4,6 +4,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use socket2::{SockFilter, SockRef};
+
 use super::*;
 use weir_core::proxy::SideOptions;
 
@@ -225,31 +227,74 @@ fn a_client_that_goes_while_its_server_is_silent_is_noticed() {
     });
 }
 
+/// What a peer receives, and how that ends.
+async fn receive_all(peer: &TcpStream) -> (usize, std::io::Result<()>) {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut received = 0;
+    loop {
+        if let Err(late) = peer.readable().await {
+            return (received, Err(late));
+        }
+        match peer.try_receive(&mut buffer) {
+            Ok(Some(0)) => return (received, peer.check_end()),
+            Ok(bytes) => received += bytes.unwrap_or(0),
+            Err(error) => return (received, Err(error)),
+        }
+    }
+}
+
 #[test]
-fn a_peer_that_has_ended_too_gets_all_that_was_sent_before_a_reset() {
+fn a_peer_that_has_ended_too_gets_what_was_lost_before_a_reset() {
+    for ends_first in [true, false] {
+        run(async move |handle| {
+            let (leaving, peer) = pair(&handle).await;
+            handle.set_deadline(Duration::from_secs(20));
+            let ends = async |stream: &TcpStream| {
+                peer.shut_down_write();
+                stream.readable().await.unwrap();
+                assert_eq!(stream.try_receive(&mut [0]).unwrap(), Some(0));
+            };
+            let lossy = SockRef::from(&peer);
+            // The kernel drops what comes to a socket with this filter.
+            let nothing = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
+            if ends_first {
+                ends(&leaving).await;
+            }
+            lossy.attach_filter(&[nothing]).unwrap();
+            leaving.send_all(b"lost", false).await.unwrap();
+            leaving.shut_down_write();
+            leaving.reset_on_close();
+            if !ends_first {
+                ends(&leaving).await;
+            }
+            drop(leaving);
+            lossy.detach_filter().unwrap();
+            let (received, end) = receive_all(&peer).await;
+            end.unwrap();
+            assert_eq!(received, 4);
+        });
+    }
+}
+
+#[test]
+fn a_peer_that_has_ended_too_and_takes_nothing_is_reset() {
     run(async |handle| {
         let (leaving, peer) = pair(&handle).await;
         handle.set_deadline(Duration::from_secs(20));
-        let mut buffer = vec![7; 64 * 1024];
+        let buffer = vec![7; 64 * 1024];
         let mut sent = 0;
         while let Some(bytes) = leaving.try_send(&buffer, false).unwrap() {
             sent += bytes;
         }
         peer.shut_down_write();
         leaving.readable().await.unwrap();
-        assert_eq!(leaving.try_receive(&mut buffer).unwrap(), Some(0));
+        assert_eq!(leaving.try_receive(&mut [0]).unwrap(), Some(0));
         leaving.shut_down_write();
         leaving.reset_on_close();
         drop(leaving);
-        let mut received = 0;
-        loop {
-            peer.readable().await.unwrap();
-            match peer.try_receive(&mut buffer).unwrap() {
-                Some(0) => break,
-                bytes => received += bytes.unwrap_or(0),
-            }
-        }
-        assert_eq!(received, sent);
+        let (received, end) = receive_all(&peer).await;
+        assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+        assert!(received < sent);
     });
 }
 
