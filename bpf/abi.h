@@ -255,7 +255,7 @@ struct splice_way {
 	__u32 told;		/* 1: it was told since it was armed */
 	__u32 next_seq;		/* sequence number of the byte that is to be judged next */
 	__u32 judged;		/* 1: next_seq is valid */
-	__u32 pad;
+	__u32 broken;		/* 1: a packet was lost for want of memory; nothing goes on any more */
 };
 _Static_assert(sizeof(struct splice_way) == 64, "one cache line");
 

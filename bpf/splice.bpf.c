@@ -205,8 +205,11 @@ int splice_verdict(struct __sk_buff *skb)
 	way = bpf_map_lookup_elem(&ways, slot);
 	if (!way)
 		return SK_PASS;
+	if (way->broken)
+		return SK_DROP;
 	if (!cut_overlap(skb, way)) {
-		/* What is missing never comes, so the tunnel will not end as if it were whole. */
+		/* What is missing never comes: user space, which is told, ends the tunnel. */
+		way->broken = 1;
 		pass(skb, way, *slot);
 		return SK_DROP;
 	}

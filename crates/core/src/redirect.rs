@@ -35,14 +35,15 @@ pub trait Lane {
     /// a way each time that they are armed.
     fn take_passed(&self) -> Vec<u32>;
 
-    /// Takes two connected sockets in, of which nothing that has arrived was received in part. While
+    /// Takes two connected sockets in. While
     /// they are not armed, user space receives as before, but by recv(2) only. `None`: they are as
     /// they were, because there are too many pairs or their ends have come.
     fn join(&self, sockets: Sockets<'_>) -> Option<Box<dyn Pair>>;
 }
 
 /// The two sockets of a tunnel that were joined. They are to be closed when it is dropped: what was
-/// redirected or passed and has not gone on yet, and what arrives then, is lost.
+/// redirected or passed and has not gone on yet, and what arrives then, is lost. Its number is used
+/// again only if it was [left](Pair::leave).
 pub trait Pair {
     /// Its number, by which [`Lane::take_passed`] names it.
     fn number(&self) -> u32;
@@ -67,4 +68,11 @@ pub trait Pair {
     /// Whether all that was redirected on this way is in its receiver's send queue. To be asked
     /// once it is disarmed, and before user space sends or ends anything there.
     fn is_sent(&self, way: Way, sockets: Sockets<'_>) -> bool;
+
+    /// Whether the kernel lost bytes of this way that it had acknowledged, for want of memory. Nothing
+    /// that came after them is redirected or passed.
+    fn has_lost(&self, way: Way) -> bool;
+
+    /// Drops it, and lets another pair have its number.
+    fn leave(self: Box<Self>, sockets: Sockets<'_>);
 }

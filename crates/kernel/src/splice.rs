@@ -188,7 +188,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 struct Lane {
     maps: Arc<Maps>,
     number: u32,
-    /// Numbers of pairs that it has and does not use.
+    /// Numbers of pairs that it has and does not use: the program writes to no line of theirs.
     free: Rc<RefCell<Vec<u32>>>,
     /// How many it has.
     pairs: Cell<usize>,
@@ -222,29 +222,19 @@ impl redirect::Lane for Lane {
     }
 
     fn join(&self, sockets: Sockets<'_>) -> Option<Box<dyn redirect::Pair>> {
-        let number = self.take_number()?;
-        let pair = Pair {
+        let pair = Box::new(Pair {
             maps: self.maps.clone(),
-            number,
+            number: self.take_number()?,
             free: self.free.clone(),
             cookies: sockets.map(cookie),
             inside: Default::default(),
             before: Default::default(),
-        };
-        for way in [0, 1] {
-            pair.maps.ways.reset(pair.slot(way), self.number);
-            let slot = pair.slot(way).to_ne_bytes();
-            let cookie = pair.cookies[way].to_ne_bytes();
-            let known = self.maps.slots.update(&cookie, &slot, MapFlags::ANY);
-            known.ok()?;
+        });
+        if pair.enter(self.number, sockets) {
+            return Some(pair);
         }
-        for (way, socket) in sockets.iter().enumerate() {
-            if put(&self.maps.sockets, pair.slot(way), *socket) {
-                pair.inside[way].set(true);
-            }
-        }
-        let any_inside = pair.inside.iter().any(Cell::get);
-        any_inside.then(|| Box::new(pair) as Box<dyn redirect::Pair>)
+        redirect::Pair::leave(pair, sockets);
+        None
     }
 }
 
@@ -314,11 +304,40 @@ impl redirect::Pair for Pair {
         // A socket that cannot be asked is broken, and waits for nothing.
         sent(sockets[1 - way]).is_none_or(|sent| sent >= due)
     }
+
+    fn has_lost(&self, way: Way) -> bool {
+        self.maps.ways.is_broken(self.slot(way))
+    }
+
+    fn leave(self: Box<Self>, sockets: Sockets<'_>) {
+        let (number, free) = (self.number, self.free.clone());
+        drop(self);
+        // From here on the program finds no line for these sockets.
+        sockets.into_iter().for_each(wait_for_verdicts);
+        free.borrow_mut().push(number);
+    }
 }
 
 impl Pair {
     fn slot(&self, way: Way) -> u32 {
         2 * self.number + way as u32
+    }
+
+    /// Brings the sockets in, of a lane's tunnel. False: neither is inside.
+    fn enter(&self, lane: u32, sockets: Sockets<'_>) -> bool {
+        for way in [0, 1] {
+            self.maps.ways.reset(self.slot(way), lane);
+            let slot = self.slot(way).to_ne_bytes();
+            let cookie = self.cookies[way].to_ne_bytes();
+            let known = self.maps.slots.update(&cookie, &slot, MapFlags::ANY);
+            if known.is_err() {
+                return false;
+            }
+        }
+        for (way, socket) in sockets.iter().enumerate() {
+            self.inside[way].set(put(&self.maps.sockets, self.slot(way), *socket));
+        }
+        self.inside.iter().any(Cell::get)
     }
 }
 
@@ -329,7 +348,6 @@ impl Drop for Pair {
             let _ = self.maps.sockets.delete(&self.slot(way).to_ne_bytes());
             let _ = self.maps.slots.delete(&self.cookies[way].to_ne_bytes());
         }
-        self.free.borrow_mut().push(self.number);
     }
 }
 
@@ -414,6 +432,12 @@ impl Ways {
         // SAFETY: as above.
         let field = unsafe { AtomicU64::from_ptr(&raw mut (*self.line(slot)).passed) };
         field.load(Ordering::Acquire)
+    }
+
+    fn is_broken(&self, slot: u32) -> bool {
+        // SAFETY: as above.
+        let field = unsafe { AtomicU32::from_ptr(&raw mut (*self.line(slot)).broken) };
+        field.load(Ordering::Acquire) != 0
     }
 }
 

@@ -126,7 +126,7 @@ fn bytes_that_came_before_the_socket_was_armed_come_first() {
     assert_eq!([pair.passed(0), pair.passed(1)], [0, 0]);
 }
 
-/// Trap 4: what comes when the one socket is in the map and the other is not.
+/// Two sockets come in one after the other: what comes when the one socket is in the map and the other is not.
 #[test]
 fn bytes_that_come_between_joining_and_arming_are_passed() {
     let Some(lane) = lane() else { return };
@@ -195,7 +195,7 @@ fn what_was_passed_and_not_received_keeps_all_that_follows_from_being_redirected
     assert_eq!(read(&bed.server, 5), b"third");
 }
 
-/// Trap 2: an end is a packet without bytes.
+/// An end is a packet without bytes.
 #[test]
 fn an_end_stays_with_its_socket_and_breaks_nothing() {
     let Some(lane) = lane() else { return };
@@ -219,7 +219,7 @@ fn an_end_stays_with_its_socket_and_breaks_nothing() {
     assert!(rest.is_empty());
 }
 
-/// Trap 5: a socket whose peer has ended cannot come in.
+/// A socket whose peer has ended cannot come in.
 #[test]
 fn a_socket_that_has_ended_stays_outside() {
     let Some(lane) = lane() else { return };
@@ -248,7 +248,7 @@ fn a_pair_of_which_one_socket_has_ended_passes_what_the_other_gets() {
     assert_eq!(receive(&bed.proxy[0]).unwrap(), b"hello");
 }
 
-/// Trap 1: a receiver that reads nothing.
+/// No backpressure: a receiver that reads nothing.
 #[test]
 fn a_receiver_that_stalls_holds_its_sender_back() {
     let Some(lane) = lane() else { return };
@@ -319,7 +319,8 @@ fn forward(mut to: &TcpStream, mut bytes: &[u8]) {
 }
 
 /// Arms and takes back as often as it can while bytes come, and holds what comes out against them.
-fn take_back_all_the_time(lane: &dyn Lane, total: usize, pace: Pace) {
+/// Gives the number of bytes that were redirected.
+fn take_back_all_the_time(lane: &dyn Lane, total: usize, pace: Pace) -> u64 {
     let bed = Bed::new();
     let sender = bed.client.try_clone().unwrap();
     let sending = std::thread::spawn(move || send(sender, total, pace));
@@ -357,22 +358,22 @@ fn take_back_all_the_time(lane: &dyn Lane, total: usize, pace: Pace) {
     println!("{rounds} rounds, {redirected} bytes of {total} redirected");
     assert_eq!(bytes.len(), total);
     assert!(bytes == text(total));
-    assert!(redirected > 0);
+    redirected
 }
 
-/// Trap 3: what is on its way when the sockets are taken back.
+/// Leaving the map: what is on its way when the sockets are taken back.
 #[test]
 fn taking_back_at_any_time_loses_doubles_and_reorders_nothing() {
     let Some(lane) = lane() else { return };
-    take_back_all_the_time(&*lane, 4_000_000, Pace::Chat);
+    assert!(take_back_all_the_time(&*lane, 4_000_000, Pace::Chat) > 0);
 }
 
 #[test]
 fn taking_back_under_a_flood_loses_doubles_and_reorders_nothing() {
     let Some(lane) = lane() else { return };
-    for _ in 0..4 {
-        take_back_all_the_time(&*lane, 16_000_000, Pace::Flood);
-    }
+    let rounds = 0..4;
+    let redirected = rounds.map(|_| take_back_all_the_time(&*lane, 16_000_000, Pace::Flood));
+    assert!(redirected.sum::<u64>() > 0);
 }
 
 /// What a socket passes waits behind what is redirected to it, in a queue of the kernel's.
@@ -413,7 +414,7 @@ fn a_half_that_the_proxy_ended_leaves_the_other_whole() {
     });
 }
 
-/// Trap 6: a packet that lies in several pages.
+/// Many small pages: a packet that lies in several pages.
 #[test]
 fn a_packet_of_several_pages_goes_on_as_one_packet() {
     let Some(lane) = lane() else { return };
@@ -458,12 +459,24 @@ fn get<T: Copy>(socket: &impl AsRawFd, name: libc::c_int, mut value: T) -> T {
     value
 }
 
+fn unacknowledged(socket: &TcpStream) -> libc::c_int {
+    let mut bytes = 0;
+    // SAFETY: the request writes one int, to a live one.
+    let failed = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    assert_eq!(failed, 0, "{}", std::io::Error::last_os_error());
+    bytes
+}
+
 fn set<T: Copy>(socket: &impl AsRawFd, name: libc::c_int, value: T) {
+    set_option(socket, libc::IPPROTO_TCP, name, value);
+}
+
+fn set_option<T: Copy>(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: T) {
     let length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel reads `length` bytes of a live value.
     let failed = unsafe {
         let (fd, from) = (socket.as_raw_fd(), (&raw const value).cast());
-        libc::setsockopt(fd, libc::IPPROTO_TCP, name, from, length)
+        libc::setsockopt(fd, level, name, from, length)
     };
     assert_eq!(failed, 0, "{}", std::io::Error::last_os_error());
 }
@@ -482,22 +495,29 @@ fn bytes_that_come_twice_go_on_once() {
         let text = text(7700);
         bed.client.write_all(&text[..1000]).unwrap();
         until("the first are judged", || judged() == 1000);
-        bed.client = moved(bed.client, -900);
+        bed.client = moved(bed.client, -900, 0);
         bed.client.write_all(&text[100..1100]).unwrap();
         until("one that begins before is", || judged() == 1100);
         // A hole, and what fills it goes beyond.
-        bed.client = moved(bed.client, 200);
+        bed.client = moved(bed.client, 200, 0);
+        let segments = segments_in(&bed.proxy[0]);
         bed.client.write_all(&text[1300..1900]).unwrap();
-        bed.client = moved(bed.client, -800);
+        until("what is behind the hole is there", || {
+            segments_in(&bed.proxy[0]) > segments
+        });
+        bed.client = moved(bed.client, -800, 600);
         bed.client.write_all(&text[1100..1700]).unwrap();
         until("all around a hole is", || judged() == 1900);
-        // More than is cut at a time, and as long as a first burst can be.
-        bed.client = moved(bed.client, 200);
+        // More than is cut at a time, and as long as a first burst can be. What it sent last was acknowledged together with
+        // what it knows nothing of.
+        bed.client = moved(bed.client, 200, 600);
         bed.client.write_all(&text[1900..7000]).unwrap();
         until("a long one is", || judged() == 7000);
-        bed.client = moved(bed.client, -4500);
+        bed.client = moved(bed.client, -4500, 0);
+        let packets = segments_in(&bed.proxy[0]);
         bed.client.write_all(&text[2500..7700]).unwrap();
         until("a long one that begins long before is", || judged() == 7700);
+        assert_eq!(segments_in(&bed.proxy[0]), packets + 1);
         let redirected = pair.redirected(0) as usize;
         assert_eq!(redirected, if armed { 1900 } else { 0 });
         assert!(read(&bed.server, redirected) == text[..redirected]);
@@ -523,33 +543,59 @@ fn a_packet_that_was_received_in_part_goes_on_from_there() {
     assert_eq!((pair.redirected(0), pair.passed(0)), (7, 0));
 }
 
-/// The same connection to its peer, of a sender that stands so many bytes further on (TCP_REPAIR).
-fn moved(client: TcpStream, bytes: i32) -> TcpStream {
+/// The same connection to its peer, of a sender that stands so many bytes further on (TCP_REPAIR). The peer can
+/// acknowledge all that was sent but `held` bytes.
+fn moved(client: TcpStream, bytes: i32, held: libc::c_int) -> TcpStream {
     const SEND_QUEUE: libc::c_int = 2;
     const RECEIVE_QUEUE: libc::c_int = 1;
     const OFF_WITHOUT_PROBE: libc::c_int = -1;
+    const LONGEST_SEGMENT: u32 = 2;
     const WINDOW_SCALE: u32 = 3;
+    until("it is acknowledged", || unacknowledged(&client) == held);
     let (near, far) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
     set(&client, libc::TCP_REPAIR, 1);
     let places = [SEND_QUEUE, RECEIVE_QUEUE].map(|queue| {
         set(&client, libc::TCP_REPAIR_QUEUE, queue);
-        get(&client, libc::TCP_QUEUE_SEQ, 0)
+        get(&client, libc::TCP_QUEUE_SEQ, 0i32)
     });
     let window: [u32; 5] = get(&client, libc::TCP_REPAIR_WINDOW, [0; 5]);
     let info: [u8; 8] = get(&client, libc::TCP_INFO, [0; 8]);
+    let segment: u32 = get(&client, libc::TCP_MAXSEG, 0);
     let scales = u32::from(info[6] & 15) | u32::from(info[6] >> 4) << 16;
     drop(client);
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     set(&socket, libc::TCP_REPAIR, 1);
     socket.bind(&near.into()).unwrap();
-    for (queue, place) in [(SEND_QUEUE, places[0] + bytes), (RECEIVE_QUEUE, places[1])] {
+    for (queue, place) in [
+        (SEND_QUEUE, places[0].wrapping_add(bytes)),
+        (RECEIVE_QUEUE, places[1]),
+    ] {
         set(&socket, libc::TCP_REPAIR_QUEUE, queue);
         set(&socket, libc::TCP_QUEUE_SEQ, place);
     }
     socket.connect(&far.into()).unwrap();
     set(&socket, libc::TCP_REPAIR_WINDOW, window);
-    set(&socket, libc::TCP_REPAIR_OPTIONS, [WINDOW_SCALE, scales]);
+    let options = [[LONGEST_SEGMENT, segment], [WINDOW_SCALE, scales]];
+    set(&socket, libc::TCP_REPAIR_OPTIONS, options);
     set(&socket, libc::TCP_REPAIR, OFF_WITHOUT_PROBE);
+    // None; but the length of segments is computed again (do_ip_setsockopt of net/ipv4/ip_sockglue.c).
+    set_option(&socket, libc::IPPROTO_IP, libc::IP_OPTIONS, [0u8; 0]);
     socket.set_tcp_nodelay(true).unwrap();
     socket.into()
+}
+
+#[test]
+fn a_pair_that_takes_the_number_of_another_begins_anew() {
+    let Some(lane) = lane() else { return };
+    let mut number = None;
+    for _ in 0..100 {
+        let mut bed = Bed::new();
+        let pair = bed.armed(&*lane);
+        assert_eq!(*number.get_or_insert(pair.number()), pair.number());
+        bed.client.write_all(b"hello").unwrap();
+        assert_eq!(read(&bed.server, 5), b"hello");
+        bed.client.write_all(&text(50_000)).unwrap();
+        assert_eq!(pair.redirected(0), 5);
+        pair.leave(bed.fds());
+    }
 }

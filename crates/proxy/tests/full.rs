@@ -218,7 +218,7 @@ fn a_request_without_a_descriptor_for_its_server_is_told_so_and_the_server_is_no
                 "{why}"
             );
             drop(few);
-            // One that accepts would have had a descriptor for its next client all along.
+            // A thread that is blocked in accept(2) has the descriptor of its next client already, which would count above.
             drop(server);
             let _origin = Origin::at(address, |connection, request| answer(connection, &request));
             assert_eq!(client.get("/length/5").status(), 200);

@@ -210,6 +210,7 @@ pub fn measure(args: &Args) -> Result<Matrix> {
                 transfers: share,
                 clients: args.clients,
                 patience: Duration::from_secs(args.patience),
+                lossy: args.loss > 0,
             };
             rows.push(netns.run(|| case(&settings, engine, args, &weir))?);
         }

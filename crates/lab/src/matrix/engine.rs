@@ -49,6 +49,8 @@ pub struct Settings {
     pub clients: usize,
     /// An end on which nothing moves for so long is stuck.
     pub patience: Duration,
+    /// Segments get lost on the way.
+    pub lossy: bool,
 }
 
 /// What became of it.
@@ -327,11 +329,13 @@ impl<'a> Run<'a> {
             .context("cannot make a socket non-blocking")?;
         let _ = stream.set_nodelay(true);
         // A RST whose place does not fit, because of a segment that was lost before it, counts for nothing, and who sent
-        // it is gone (RFC 5961, 3.2): that end comes when it is asked for.
-        let asks = TcpKeepalive::new()
-            .with_time(Duration::from_secs(2))
-            .with_interval(Duration::from_secs(1));
-        let _ = SockRef::from(&stream).set_tcp_keepalive(&asks);
+        // it is gone (RFC 5961, 3.2): that end comes when it is asked for. Where nothing is lost, each comes by itself.
+        if self.settings.lossy {
+            let asks = TcpKeepalive::new()
+                .with_time(Duration::from_secs(2))
+                .with_interval(Duration::from_secs(1));
+            let _ = SockRef::from(&stream).set_tcp_keepalive(&asks);
+        }
         let key = self.serial;
         self.serial += 1;
         let flags = EpollFlags::EPOLLIN

@@ -21,7 +21,7 @@ use weir_core::proxy::Engine;
 use weir_core::redirect::{self, Pair, Sockets, Way};
 
 use super::{Broken, Course, Lanes, Limit, Moved, Rules, Stint, Tunnelled, step};
-use crate::runtime::{Doorbell, Handle, TaskId, TcpStream, try_both};
+use crate::runtime::{Clock, Doorbell, Handle, TaskId, TcpStream, try_both};
 
 /// Messages this long at most are better redirected than received and sent, by measurement. The
 /// kernel half has the same limit for packets.
@@ -147,19 +147,36 @@ impl Tunnel<'_> {
     }
 
     async fn carry(&self, redirect: &Redirect) -> Result<(), Broken> {
+        let mut pair = None;
+        let end = self.carry_by_turns(redirect, &mut pair).await;
+        let Some(pair) = pair else { return end };
+        let end = check_whole(&*pair).and(end);
+        pair.leave(self.sockets());
+        end
+    }
+
+    /// By user space and by the kernel, which has the tunnel's `pair` once there is one.
+    async fn carry_by_turns(
+        &self,
+        redirect: &Redirect,
+        pair: &mut Option<Box<dyn Pair>>,
+    ) -> Result<(), Broken> {
         let mut enough = SHORT_MESSAGES;
-        let mut pair: Option<Box<dyn Pair>> = None;
         loop {
             self.carry_until_short(pair.as_deref(), enough).await?;
             if self.has_ended() {
                 return Ok(());
             }
             if pair.is_none() {
-                pair = redirect.lane.join(self.sockets());
+                *pair = redirect.lane.join(self.sockets());
                 self.ways.iter().for_each(|way| way.received.set(0));
             }
-            let redirected = match &pair {
-                Some(pair) => self.hand_over(redirect, &**pair).await?,
+            let redirected = match &*pair {
+                Some(pair) => {
+                    let redirected = self.hand_over(redirect, &**pair).await?;
+                    check_whole(&**pair)?;
+                    redirected
+                }
                 None => 0,
             };
             enough = match redirected {
@@ -290,7 +307,7 @@ impl Tunnel<'_> {
             }
             self.check(way)?;
             self.pause(pause).await.map_err(Broken::From)?;
-            pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            pause = longer(pause);
         }
         Ok(())
     }
@@ -336,7 +353,7 @@ impl Tunnel<'_> {
         };
         let mut course = Course::new(Limit::UntilEnd, rules);
         let mut stint = Stint::default();
-        let mut waited = Duration::ZERO;
+        let mut missing = None;
         loop {
             course.restart_idle_time(from);
             if course.slow {
@@ -348,15 +365,9 @@ impl Tunnel<'_> {
             match step(self.lanes, from, to, &mut course).await? {
                 None => continue,
                 Some(0) if ends(way) => break,
-                // What the kernel lost for want of memory never comes.
-                Some(0) if waited > self.rules.idle => {
-                    return Err(Broken::From(io::ErrorKind::TimedOut.into()));
-                }
-                Some(0) => {
-                    self.pause(FIRST_PAUSE).await.map_err(Broken::From)?;
-                    waited += FIRST_PAUSE;
-                }
+                Some(0) => self.wait_for_passed(&mut missing).await?,
                 Some(bytes) => {
+                    missing = None;
                     course.advance(bytes, &self.ways[way].moved, &self.ways[1 - way].moved);
                     self.took(way, bytes);
                     stint.spend(bytes, self.handle()).await;
@@ -367,6 +378,19 @@ impl Tunnel<'_> {
         state.ended.set(true);
         // The other way may rest already, and not know that this one does for ever.
         self.handle().wake(self.handle().running());
+        Ok(())
+    }
+
+    /// Pauses once more where the sender's end is there and bytes before it are not yet. What the kernel has lost
+    /// never comes: not for longer than the idle time.
+    async fn wait_for_passed(&self, missing: &mut Option<(Clock, Duration)>) -> Result<(), Broken> {
+        let now = self.handle().now();
+        let (since, pause) = missing.unwrap_or((now, FIRST_PAUSE));
+        if u128::from(now - since) > self.rules.idle.as_millis() {
+            return Err(Broken::From(io::ErrorKind::TimedOut.into()));
+        }
+        self.pause(pause).await.map_err(Broken::From)?;
+        *missing = Some((since, longer(pause)));
         Ok(())
     }
 
@@ -419,6 +443,19 @@ impl Tunnel<'_> {
     }
 }
 
-/// How long a way pauses before it asks again whether what was redirected has been sent.
+/// Whether all came that the kernel has acknowledged. What it lost never does.
+fn check_whole(pair: &dyn Pair) -> Result<(), Broken> {
+    match pair.has_lost(0) || pair.has_lost(1) {
+        true => Err(Broken::From(io::ErrorKind::OutOfMemory.into())),
+        false => Ok(()),
+    }
+}
+
+/// How long a way pauses before it asks again whether what was redirected has been sent, or looks
+/// again for what was passed.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+
+fn longer(pause: Duration) -> Duration {
+    (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE)
+}
