@@ -1,13 +1,17 @@
 //! Mode tcp, with real sockets: what goes in comes out, ends and resets travel through.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 use weir_core::proxy::{Engine, Mode, Proxy};
-use weir_proxy::{Server, Totals};
+use weir_core::redirect::{Lane, Pair, Redirector, Sockets, Way};
+use weir_proxy::{Server, Surroundings, Totals};
 
 const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
 
@@ -23,12 +27,16 @@ impl Bench {
     }
 
     fn with(change: impl FnOnce(&mut Proxy)) -> Bench {
+        Bench::within(Surroundings::default(), change)
+    }
+
+    fn within(surroundings: Surroundings, change: impl FnOnce(&mut Proxy)) -> Bench {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Tcp);
         settings.backends = vec![server.local_addr().unwrap()];
         settings.threads = 1;
         change(&mut settings);
-        let proxy = Server::start(settings).unwrap();
+        let proxy = Server::start_in(settings, surroundings).unwrap();
         Bench { proxy, server }
     }
 
@@ -175,6 +183,91 @@ fn a_reset_is_a_reset_on_the_other_side() {
         reset(server);
         assert!(is_reset(&client), "{engine:?}: from the server");
     }
+}
+
+/// A kernel that takes every tunnel, redirects nothing and has no memory.
+#[derive(Debug)]
+struct Forgetful;
+
+impl Redirector for Forgetful {
+    fn lane(&self) -> io::Result<Box<dyn Lane>> {
+        let bells = UnixStream::pair()?;
+        Ok(Box::new(ForgetfulLane(bells)))
+    }
+}
+
+struct ForgetfulLane((UnixStream, UnixStream));
+
+impl Lane for ForgetfulLane {
+    fn doorbell(&self) -> BorrowedFd<'_> {
+        self.0.0.as_fd()
+    }
+
+    fn take_passed(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn join(&self, _: Sockets<'_>) -> Option<Box<dyn Pair>> {
+        Some(Box::new(ForgetfulPair))
+    }
+}
+
+struct ForgetfulPair;
+
+impl Pair for ForgetfulPair {
+    fn number(&self) -> u32 {
+        0
+    }
+
+    fn arm(&self, _: Sockets<'_>, _: [u64; 2]) -> bool {
+        false
+    }
+
+    fn disarm(&self, _: Sockets<'_>) {}
+
+    fn redirected(&self, _: Way) -> u64 {
+        0
+    }
+
+    fn passed(&self, _: Way) -> u64 {
+        0
+    }
+
+    fn is_sent(&self, _: Way, _: Sockets<'_>) -> bool {
+        true
+    }
+
+    fn has_lost(&self, way: Way) -> bool {
+        way == 1
+    }
+
+    fn leave(self: Box<Self>, _: Sockets<'_>) {}
+}
+
+#[test]
+fn a_tunnel_of_which_the_kernel_lost_bytes_is_reset_on_both_sides() {
+    let surroundings = Surroundings {
+        redirector: Some(Arc::new(Forgetful)),
+        ..Surroundings::default()
+    };
+    let bench = Bench::within(surroundings, |proxy| proxy.engine = Engine::Sockmap);
+    let (mut client, mut server) = bench.pair();
+    let mut message = [0; 5];
+    let exchange = || {
+        client.write_all(b"short")?;
+        server.read_exact(&mut message)?;
+        server.write_all(&message)?;
+        client.read_exact(&mut message)
+    };
+    // So many short ones make a tunnel one of short messages.
+    let broken = std::iter::repeat_with(exchange)
+        .take(100)
+        .find_map(Result::err);
+    let ends = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+    assert!(ends.contains(&broken.unwrap().kind()));
+    // Who has not been told yet is told now.
+    assert!([&client, &server].iter().any(|end| is_reset(end)));
+    assert_eq!(total(&bench.end(), "transfers_broken"), 1);
 }
 
 #[test]
