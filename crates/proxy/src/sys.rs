@@ -24,6 +24,26 @@ pub fn set_defer_accept(fd: impl AsFd, time: Option<Duration>) -> io::Result<()>
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)
 }
 
+/// Lets a socket be readable once so many bytes are there, or its end, or it can hold no more (SO_RCVLOWAT). Bytes that
+/// are there are told of at once if they are enough.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_receive_low_water(fd: impl AsFd, bytes: usize) -> io::Result<()> {
+    let bytes = bytes.clamp(1, libc::c_int::MAX as usize) as libc::c_int;
+    set_int(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+/// What [`set_receive_low_water`] has set.
+///
+/// # Errors
+/// As getsockopt(2).
+#[cfg(test)]
+pub fn receive_low_water(fd: impl AsFd) -> io::Result<usize> {
+    let [bytes] = get([0i32], fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT)?;
+    Ok(bytes as usize)
+}
+
 /// Lets no SYN find a listening socket any more: it listens on a device that there is not
 /// (SO_BINDTOIFINDEX). Handshakes that have begun are found by themselves and go on, and what they become
 /// is bound to no device. Unlike a socket filter this needs no right.

@@ -27,9 +27,9 @@ pub struct TcpStream {
     fd: OwnedFd,
     source: Rc<Source>,
     handle: Handle,
-    /// The error that was told to another than a read. The kernel tells it once: a read after that
+    /// The error (errno) that was told to another than a read; 0: none. The kernel tells it once: a read after that
     /// finds an end.
-    failed: Cell<Option<Errno>>,
+    failed: Cell<u16>,
     resets_on_close: Cell<bool>,
 }
 
@@ -43,7 +43,7 @@ impl TcpStream {
             fd,
             source: Rc::new(Source::new()),
             handle,
-            failed: Cell::new(None),
+            failed: Cell::new(0),
             resets_on_close: Cell::new(false),
         }
     }
@@ -120,7 +120,7 @@ impl TcpStream {
     }
 
     /// Whether so many milliseconds have passed, from now on; lets the running task be woken then.
-    fn late_after(&self, time: Clock) -> impl Fn() -> bool {
+    pub fn late_after(&self, time: Clock) -> impl Fn() -> bool {
         let until = self.handle.now() + time;
         move || {
             let late = self.handle.now() >= until;
@@ -247,6 +247,11 @@ impl TcpStream {
         self.wait(Direction::Write, || false)
     }
 
+    /// Whether a read is worth a try.
+    pub fn may_be_readable(&self) -> bool {
+        self.source.is_ready(Direction::Read)
+    }
+
     /// Whether the connection is known to be over, in both ways.
     pub fn is_broken(&self) -> bool {
         self.source.is_broken()
@@ -288,7 +293,7 @@ impl TcpStream {
     /// EPIPE says that the peer has ended in order before, or that an error was told already.
     fn note_failure(&self, error: Errno) {
         if error != Errno::PIPE {
-            self.failed.set(Some(error));
+            self.failed.set(error.raw_os_error() as u16);
         }
     }
 
@@ -323,8 +328,8 @@ impl TcpStream {
     /// That failure.
     pub fn check_end(&self) -> io::Result<()> {
         match self.failed.get() {
-            None => Ok(()),
-            Some(error) => Err(error.into()),
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno.into())),
         }
     }
 

@@ -11,6 +11,7 @@
 
 mod buffer;
 mod copy;
+mod gather;
 mod pipe;
 mod redirect;
 mod splice;
@@ -21,6 +22,7 @@ use std::io;
 use std::time::Duration;
 
 pub use buffer::{BUFFER_BYTES, Buffer, Buffers};
+pub use gather::Gathering;
 use pipe::Pipe;
 pub use pipe::Pipes;
 pub use redirect::Redirect;
@@ -179,6 +181,37 @@ pub struct Transferred {
     pub ended: bool,
 }
 
+/// Who sends what is moved.
+pub trait Sender {
+    /// Its connection.
+    fn stream(&self) -> &TcpStream;
+
+    /// Waits until a read is worth a try, or `to` has been reset by its peer.
+    ///
+    /// # Errors
+    /// `TimedOut` after the task's deadline.
+    fn readable_or_broken(
+        &mut self,
+        to: &TcpStream,
+        course: &Course,
+    ) -> impl Future<Output = io::Result<()>>;
+}
+
+/// Every byte goes on at once.
+impl Sender for &TcpStream {
+    fn stream(&self) -> &TcpStream {
+        self
+    }
+
+    fn readable_or_broken(
+        &mut self,
+        to: &TcpStream,
+        _: &Course,
+    ) -> impl Future<Output = io::Result<()>> {
+        TcpStream::readable_or_broken(self, to)
+    }
+}
+
 /// Moves bytes and adds to `moved` as they go. `back` has what goes the other way, which tells the messages of a tunnel
 /// apart.
 ///
@@ -188,7 +221,7 @@ pub struct Transferred {
 /// No `async fn`: those keep their arguments twice, and this is what idle tunnels wait in.
 pub fn transfer(
     lanes: &Lanes,
-    from: &TcpStream,
+    mut sender: impl Sender,
     to: &TcpStream,
     limit: Limit,
     rules: Rules,
@@ -200,15 +233,16 @@ pub fn transfer(
     async move {
         let mut ended = false;
         while course.goes_on() {
-            course.restart_idle_time(from);
+            course.restart_idle_time(to);
             if course.slow {
                 to.writable().await.map_err(Broken::To)?;
             }
-            from.readable_or_broken(to).await.map_err(Broken::From)?;
+            let readable = sender.readable_or_broken(to, &course);
+            readable.await.map_err(Broken::From)?;
             if to.is_broken() {
                 return Err(Broken::To(to.take_error()));
             }
-            let Some(step) = step(lanes, from, to, &mut course).await? else {
+            let Some(step) = step(lanes, sender.stream(), to, &mut course).await? else {
                 continue;
             };
             if step == 0 {
@@ -216,7 +250,7 @@ pub fn transfer(
                 break;
             }
             course.advance(step, moved, back);
-            stint.spend(step, from.handle()).await;
+            stint.spend(step, to.handle()).await;
         }
         Ok(Transferred {
             bytes: course.moved,
@@ -293,7 +327,7 @@ fn send_room(to: &TcpStream) -> usize {
 }
 
 /// Where a transfer stands.
-struct Course {
+pub struct Course {
     limit: Limit,
     rules: Rules,
     moved: u64,

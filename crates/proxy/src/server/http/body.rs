@@ -6,7 +6,7 @@ use crate::http::{BodyKind, ChunkScanner, Delivery, Next, Piece, Refusal, ReplyF
 use crate::runtime::TcpStream;
 use crate::server::inbox::Inbox;
 use crate::transfer::{
-    BULK_BYTES, Broken, Lanes, Limit, Moved, Rules, SPLICE_FROM_BYTES, Stint, transfer,
+    BULK_BYTES, Broken, Gathering, Lanes, Limit, Moved, Rules, SPLICE_FROM_BYTES, Stint, transfer,
 };
 use weir_core::proxy::Engine;
 
@@ -135,8 +135,8 @@ pub async fn relay(
                 .map_err(Broken::To)?;
             stint.spend(claimed, to.handle()).await;
         } else if let Some(limit) = body.unseen(rules.engine) {
-            let back = Moved::default();
-            let transferred = transfer(lanes, from, to, limit, rules, moved, &back).await?;
+            let (sender, back) = (Gathering::new(from), Moved::default());
+            let transferred = transfer(lanes, sender, to, limit, rules, moved, &back).await?;
             body.moved_unseen(transferred.bytes);
             match limit {
                 Limit::UntilEnd => return Ok(()),

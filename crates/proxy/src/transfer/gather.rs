@@ -1,0 +1,197 @@
+//! Lets the kernel gather more of a long body before it tells of it (SO_RCVLOWAT): the fewer times a thread is woken for
+//! the same bytes, the less they cost. Only while they come so fast that hardly anybody waits for them.
+
+use std::io;
+
+use super::{Course, Limit, Sender};
+use crate::runtime::{Clock, TcpStream};
+use crate::sys;
+
+/// What is gathered: nearly three packets of the longest that GRO makes, which still fit into a pipe.
+const GATHERED_BYTES: u64 = 184 * 1024;
+/// How long that may take at the speed of the body so far, in ms.
+const USUAL_TIME: Clock = 40;
+/// After this time, in ms, the kernel tells of what is there, and from then on of all that comes.
+const LONGEST_TIME: Clock = 2 * USUAL_TIME;
+
+/// What the sender's socket gathers, for the time of one body.
+pub struct Gathering<'a> {
+    from: &'a TcpStream,
+    began: Clock,
+    gathers: bool,
+    gave_up: bool,
+}
+
+impl Gathering<'_> {
+    /// Gathers nothing yet.
+    pub fn new(from: &TcpStream) -> Gathering<'_> {
+        Gathering {
+            from,
+            began: from.handle().now(),
+            gathers: false,
+            gave_up: false,
+        }
+    }
+
+    fn pays(&self, course: &Course) -> bool {
+        let time = self.from.handle().now() - self.began;
+        let is_body = course.limit != Limit::UntilEnd;
+        let takes_all = course.splices && !course.slow;
+        is_body && takes_all && !self.gave_up && is_worth_it(course.moved, course.left(), time)
+    }
+
+    fn set(&mut self, gathers: bool) {
+        if self.gathers != gathers {
+            self.gathers = gathers;
+            let bytes = if gathers { GATHERED_BYTES } else { 1 };
+            // If it fails the kernel tells of every byte, as ever.
+            let _ = sys::set_receive_low_water(self.from, bytes as usize);
+        }
+    }
+}
+
+impl Sender for Gathering<'_> {
+    fn stream(&self) -> &TcpStream {
+        self.from
+    }
+
+    async fn readable_or_broken(&mut self, to: &TcpStream, course: &Course) -> io::Result<()> {
+        let from = self.from;
+        if !from.may_be_readable() {
+            self.set(self.pays(course));
+        }
+        if !self.gathers {
+            return from.readable_or_broken(to).await;
+        }
+        let late = from.late_after(LONGEST_TIME);
+        from.readable_or_broken_or(to, &late).await?;
+        self.gave_up = !from.may_be_readable() && late();
+        from.handle().forget_reminder();
+        if self.gave_up {
+            self.set(false);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Gathering<'_> {
+    /// Who reads next wants every byte.
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
+/// Whether to gather where `moved` bytes of a body came in `time` ms and so many are left. The first ones never wait.
+fn is_worth_it(moved: u64, left: u64, time: Clock) -> bool {
+    let is_fast = moved.saturating_mul(USUAL_TIME) >= GATHERED_BYTES.saturating_mul(time);
+    moved > 0 && is_fast && left >= GATHERED_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use weir_core::proxy::{Engine, SideOptions};
+
+    use super::super::{Lanes, Moved, Rules, transfer};
+    use super::*;
+    use crate::runtime::{Handle, ListenOptions, Runtime, TcpListener};
+
+    const KIB: u64 = 1024;
+
+    #[test]
+    fn only_a_fast_and_long_body_is_gathered_and_never_its_beginning() {
+        assert!(is_worth_it(64 * KIB, 184 * KIB, 0));
+        assert!(is_worth_it(1000 * KIB, u64::MAX, 217));
+        assert!(!is_worth_it(1000 * KIB, u64::MAX, 218), "too slow");
+        assert!(!is_worth_it(64 * KIB, 184 * KIB - 1, 0), "too short");
+        assert!(!is_worth_it(0, u64::MAX, 0), "the beginning");
+    }
+
+    async fn pair(handle: &Handle) -> [TcpStream; 2] {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let options = ListenOptions {
+            backlog: 1,
+            ..ListenOptions::default()
+        };
+        let listener = TcpListener::open(any, &options).unwrap();
+        let address = rustix::net::getsockname(&listener).unwrap();
+        let address = address.try_into().unwrap();
+        let options = SideOptions::default();
+        let near = TcpStream::connect(handle, address, None, &options);
+        let near = near.await.unwrap();
+        let far = rustix::net::accept(&listener).unwrap();
+        rustix::io::ioctl_fionbio(&far, true).unwrap();
+        [near, TcpStream::attach(far, handle)]
+    }
+
+    fn low_water(stream: &TcpStream) -> usize {
+        sys::receive_low_water(stream).unwrap()
+    }
+
+    /// Sends `pieces` of a body of 1 MiB, each once the one before has gone on, and says how much the sender's socket
+    /// was to gather after each; and at last, when `ending` has been sent too and all is over.
+    fn low_waters(pieces: Vec<usize>, ending: usize) -> Vec<usize> {
+        let runtime = Runtime::new().unwrap();
+        let handle = runtime.handle().clone();
+        let main = async move {
+            handle.set_deadline(Duration::from_secs(20));
+            let [origin, from] = pair(&handle).await.map(Rc::new);
+            let [to, client] = pair(&handle).await.map(Rc::new);
+            let moved = Rc::new(Moved::default());
+            let over = Rc::new(std::cell::Cell::new(false));
+            let moving = (from.clone(), to.clone(), moved.clone(), over.clone());
+            handle.spawn(async move {
+                let (from, to, moved, over) = moving;
+                let rules = Rules {
+                    engine: Engine::Splice,
+                    idle: Duration::from_secs(20),
+                };
+                let (lanes, back) = (Lanes::default(), Moved::default());
+                let limit = Limit::Bytes(1024 * KIB);
+                let sender = Gathering::new(&from);
+                let done = transfer(&lanes, sender, &to, limit, rules, &moved, &back);
+                let _ = done.await;
+                over.set(true);
+            });
+            let buffer = vec![7; 1 << 20];
+            let mut seen = Vec::new();
+            let (mut sent, mut taken) = (0, vec![0; 1 << 20]);
+            for piece in pieces {
+                origin.send_all(&buffer[..piece], false).await.unwrap();
+                sent += piece;
+                while moved.get() < sent as u64 {
+                    let _ = client.try_receive(&mut taken);
+                    handle.yield_now().await;
+                }
+                seen.push(low_water(&from));
+            }
+            origin.send_all(&buffer[..ending], false).await.unwrap();
+            origin.shut_down_write();
+            while !over.get() {
+                let _ = client.try_receive(&mut taken);
+                handle.yield_now().await;
+            }
+            seen.push(low_water(&from));
+            seen
+        };
+        runtime.run(main).unwrap()
+    }
+
+    /// A machine that stands still for 20 ms makes any body slow: not 20 times in a row.
+    fn expect(low_water_after: &[usize], pieces: &[usize], ending: usize) {
+        let tries = || low_waters(pieces.to_vec(), ending) == low_water_after;
+        assert!(std::iter::repeat_with(tries).take(20).any(|held| held));
+    }
+
+    #[test]
+    fn a_sender_that_pauses_is_not_waited_for_and_who_reads_next_gets_every_byte() {
+        let all = 184 * 1024;
+        // The second is less than is gathered: it goes on when the time is over, and the others at once.
+        let pieces = [100_000, 1000, 1000, 200_000];
+        expect(&[all, 1, 1, 1, 1], &pieces, 0);
+        expect(&[all, all, 1], &[100_000, 200_000], 100_000);
+        expect(&[all, 1], &[100_000], 1_048_576 - 100_000);
+    }
+}
