@@ -37,7 +37,9 @@ impl Gathering<'_> {
         let time = self.from.handle().now() - self.began;
         let is_body = course.limit != Limit::UntilEnd;
         let takes_all = course.splices && !course.slow;
-        is_body && takes_all && !self.gave_up && is_worth_it(course.moved, course.left(), time)
+        // What is there and not told of counts as silence.
+        let may_wait = !self.gave_up && course.rules.idle.as_millis() > 2 * LONGEST_TIME as u128;
+        is_body && takes_all && may_wait && is_worth_it(course.moved, course.left(), time)
     }
 
     fn set(&mut self, gathers: bool) {
