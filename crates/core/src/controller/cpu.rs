@@ -20,9 +20,8 @@ const LEAST_SHARE: f64 = 0.25;
 const MOST_OF_ADMITTED: f64 = 1.5;
 /// Whether holding helps shows when so much is held back.
 const SHOWS: f64 = 0.25;
-/// It helps if the CPU falls by this share of what it would fall by if all of it were the server's.
-const HELPS: f64 = 0.5;
-/// and the server has kept up for the time of so many averages: before, the CPU is busy with its queue.
+/// and the server has kept up for the time of so many averages: before, the CPU is busy with its queue. A server that
+/// does not keep up for as long is what the CPU is busy with.
 const SETTLES_AVERAGES: u32 = 2;
 /// After so many intervals in which holding was in vain it is tried again: the neighbour may have gone.
 const TRIES_AGAIN_INTERVALS: u32 = 300;
@@ -54,8 +53,19 @@ struct Floor {
     since: Duration,
     taken_before: f64,
     cpu_before: f64,
-    keeps_up_since: Option<Duration>,
-    is_in_vain: bool,
+    /// Whether the server keeps up, and since when.
+    keeps_up: (bool, Duration),
+    finding: Finding,
+}
+
+/// Whose CPU it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Finding {
+    Open,
+    /// Somebody else's: with nobody let in it would be over its bound.
+    InVain,
+    /// The server's, for it did not keep up with the share that it got when the CPU seemed to be somebody else's.
+    Own,
 }
 
 /// What the loop looks at.
@@ -135,33 +145,43 @@ impl Floor {
             since: now,
             taken_before: measure.taken(),
             cpu_before: measure.cpu,
-            keeps_up_since: None,
-            is_in_vain: false,
+            keeps_up: (false, now),
+            finding: Finding::Open,
         }
     }
 
     fn look(&mut self, clock: Clock, enforce: bool, measure: &Measure) {
         let age = clock.now.saturating_sub(self.since);
-        if self.is_in_vain && age >= TRIES_AGAIN_INTERVALS * clock.nominal {
+        if self.finding == Finding::InVain && age >= TRIES_AGAIN_INTERVALS * clock.nominal {
             *self = Floor::of(clock.now, measure);
         }
         let keeps_up = measure.queued <= measure.few(clock);
-        self.keeps_up_since = self.keeps_up_since.or(Some(clock.now)).filter(|_| keeps_up);
+        if self.keeps_up.0 != keeps_up {
+            self.keeps_up = (keeps_up, clock.now);
+        }
         let settles = SETTLES_AVERAGES * measure.samples * clock.nominal;
-        let Some(since) = self.keeps_up_since else {
-            return;
-        };
-        if !enforce || measure.cpu <= measure.max_cpu {
+        let is_settled = clock.now.saturating_sub(self.keeps_up.1) >= settles;
+        if !enforce || !is_settled || measure.cpu <= measure.max_cpu {
             return;
         }
-        let held_back = 1.0 - measure.taken() / self.taken_before;
-        let fell = 1.0 - measure.cpu / self.cpu_before;
-        self.is_in_vain |= clock.now.saturating_sub(since) >= settles
-            && held_back > SHOWS
-            && fell < HELPS * held_back;
-        if self.is_in_vain {
+        match self.finding {
+            Finding::Open if keeps_up && self.is_in_vain(measure) => self.finding = Finding::InVain,
+            Finding::InVain if !keeps_up => {
+                self.finding = Finding::Own;
+                self.rate = (LEAST_SHARE * measure.taken()).max(LEAST_RATE);
+            }
+            _ => {}
+        }
+        if self.finding == Finding::InVain {
             self.rate = self.rate.max(LEAST_SHARE * measure.demand);
         }
+    }
+
+    /// Whether the CPU would be over its bound with nobody let in: on a straight line through what it was and what it is.
+    fn is_in_vain(&self, measure: &Measure) -> bool {
+        let kept = measure.taken() / self.taken_before;
+        let of_others = (measure.cpu - self.cpu_before * kept) / (1.0 - kept);
+        1.0 - kept > SHOWS && of_others > measure.max_cpu
     }
 }
 

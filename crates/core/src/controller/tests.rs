@@ -257,6 +257,21 @@ proptest! {
     }
 
     #[test]
+    fn the_bound_holds_though_others_take_what_is_left_of_it(
+        seed: u64, max_cpu in 0.4..0.8f64, share in 0.3..0.9f64, times in 2.0..10.0f64, rises in 2.1..4.0f64,
+    ) {
+        // A quarter of the CPU stays the server's. Refusing costs too, so the others' part comes with the load.
+        let others = (max_cpu - 0.25) * share;
+        let mut world = World::new(seed, under(max_cpu), 1, Box::new(|_| 1e-3))
+            .with_backlog(200)
+            .with_cpu(1e-3, move |t| others * ((t - 2.0) / (rises - 2.0)).clamp(0.0, 1.0))
+            .class(rule("other", 64), move |t| if t < 2.0 { 100.0 } else { 1000.0 * times });
+        world.run(30.0);
+        let used = world.cpu(15.0, 30.0);
+        prop_assert!(used <= 1.15 * max_cpu, "{used} of {max_cpu}");
+    }
+
+    #[test]
     fn the_bound_holds_again_when_the_neighbour_goes(
         seed: u64, max_cpu in 0.4..0.8f64, times in 1.0..8.0f64, goes in 6.0..16.0f64,
     ) {
@@ -266,6 +281,20 @@ proptest! {
             .class(rule("other", 64), move |_| 1000.0 * times);
         world.run(goes + 60.0);
         let used = world.cpu(goes + 40.0, goes + 60.0);
+        prop_assert!(used <= 1.15 * max_cpu, "{used} of {max_cpu}");
+    }
+
+    #[test]
+    fn a_server_that_falls_behind_what_is_let_in_is_held_without_waiting_for_the_next_try(
+        seed: u64, max_cpu in 0.4..0.8f64, times in 6.0..12.0f64, goes in 6.0..16.0f64,
+    ) {
+        // While the neighbour is there a quarter of what comes is let in, which is more than the server can.
+        let mut world = World::new(seed, under(max_cpu), 1, Box::new(|_| 1e-3))
+            .with_backlog(200)
+            .with_cpu(1e-3, move |t| if t < goes { 1.0 } else { 0.0 })
+            .class(rule("other", 64), move |t| if t < 3.0 { 300.0 } else { 1000.0 * times });
+        world.run(goes + 16.0);
+        let used = world.cpu(goes + 8.0, goes + 16.0);
         prop_assert!(used <= 1.15 * max_cpu, "{used} of {max_cpu}");
     }
 }
