@@ -91,6 +91,14 @@ pub fn format_size(bytes: u64) -> String {
     format!("{}{name}", bytes / unit)
 }
 
+/// Writes a size for readers, to a tenth of the largest unit that it has one of: `12.3 KiB`, `312 B`.
+pub fn about_size(bytes: u64) -> String {
+    match SIZE_UNITS.iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) if *unit > 1 => format!("{:.1} {name}", bytes as f64 / *unit as f64),
+        _ => format!("{bytes} B"),
+    }
+}
+
 /// `value / scale` without trailing zeros; `scale` is a power of ten.
 fn decimal(value: u128, scale: u128) -> String {
     let width = scale.ilog10() as usize;
@@ -136,6 +144,19 @@ mod tests {
             "99999999999999999999min",
         ] {
             assert!(parse_duration(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_size_for_readers_has_a_tenth_of_its_unit() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (4 << 20, "4.0 MiB"),
+            (5 << 30, "5.0 GiB"),
+        ] {
+            assert_eq!(about_size(bytes), text);
         }
     }
 

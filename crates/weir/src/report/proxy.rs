@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_core::config::Word;
+use weir_core::units::about_size;
 use weir_proxy::{BackendReport as BackendNow, Connections, Server, Total, Totals};
 
 pub use self::times::TimesReport;
@@ -106,11 +107,10 @@ impl CacheMemoryReport {
 
     /// `cache: 12.0 MiB of 256.0 MiB, 331 objects`
     fn line(&self) -> String {
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         format!(
-            "  cache: {:.1} MiB of {:.1} MiB, {}\n",
-            mib(self.held_bytes),
-            mib(self.limit_bytes),
+            "  cache: {} of {}, {}\n",
+            about_size(self.held_bytes),
+            about_size(self.limit_bytes),
             count(self.objects as usize, "object")
         )
     }

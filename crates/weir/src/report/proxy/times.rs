@@ -14,8 +14,10 @@ pub struct TimesReport {
     /// All together, in µs.
     pub sum_us: u64,
     /// Half of them took no longer, in µs, as far as the ranges tell; left out if there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50_us: Option<u64>,
     /// 99 of 100 took no longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_us: Option<u64>,
     /// How many fell into each range of time.
     pub ranges: Vec<Range>,
@@ -25,6 +27,7 @@ pub struct TimesReport {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Range {
     /// The longest, in µs; left out of the last range, which has what is longer than the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up_to_us: Option<u64>,
     /// How many.
     pub count: u64,
