@@ -4,8 +4,9 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener};
+use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Connection, Origin, PATIENCE, chunked, connect, pattern, reverse, settings, total};
 use socket2::SockRef;
@@ -36,6 +37,59 @@ fn replies_of_every_size_and_framing_arrive_whole_on_one_connection() {
             origin.connections(),
             1,
             "{engine:?}: the server's connection is kept"
+        );
+    }
+}
+
+/// How long replies take whose server sends a piece once the client has all of the one before.
+fn time_of_pieces(replies: usize, pieces: &'static [usize], engine: Engine) -> Duration {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let (receiver, all) = (Mutex::new(receiver), pattern(pieces.iter().sum()));
+    let body = all.clone();
+    let origin = Origin::serving(move |connection, _| {
+        let length = body.len();
+        connection.send(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"
+        ));
+        connection.0.get_ref().set_nodelay(true).unwrap();
+        let mut left = &body[..];
+        for &piece in pieces {
+            receiver.lock().unwrap().recv().unwrap();
+            connection.send(left.split_off(..piece).unwrap());
+        }
+        true
+    });
+    let proxy = reverse(&origin, engine);
+    let mut client = connect(proxy.address());
+    let begun = Instant::now();
+    for _ in 0..replies {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.head().unwrap().status(), 200);
+        let mut got = vec![0; all.len()];
+        let mut left = &mut got[..];
+        for &piece in pieces {
+            sender.send(()).unwrap();
+            client
+                .0
+                .read_exact(left.split_off_mut(..piece).unwrap())
+                .unwrap();
+        }
+        assert!(got == all, "{engine:?}");
+    }
+    begun.elapsed()
+}
+
+/// The kernel holds the end of a piece back for the next one for 200 ms.
+#[test]
+fn the_end_of_what_a_pausing_server_has_sent_is_not_held_back() {
+    for engine in ENGINES {
+        let in_one_body = time_of_pieces(1, &[50_000; 20], engine);
+        let bound = Duration::from_secs(2);
+        assert!(in_one_body < bound, "{engine:?}: {in_one_body:?}");
+        let before_a_short_rest = time_of_pieces(20, &[50_000, 50_000, 10_000], engine);
+        assert!(
+            before_a_short_rest < bound,
+            "{engine:?}: {before_a_short_rest:?}"
         );
     }
 }

@@ -188,7 +188,8 @@ impl Handle {
     }
 
     /// Wakes the running task at `time`, so that it looks again at what it waits for. It is no deadline: no wait
-    /// fails. A task has one reminder, the earliest that it asked for.
+    /// fails. A task has one reminder, the earliest that its waits asked for since it was last woken: who still waits
+    /// then asks again.
     pub fn remind_at(&self, time: Clock) {
         let id = self.0.running.get();
         let mut tasks = self.0.tasks.borrow_mut();
@@ -198,12 +199,14 @@ impl Handle {
         self.arm_by(id, time);
     }
 
-    /// Takes the running task's reminder back.
+    /// Takes back the reminder of a wait that is over. Another wait of the running task keeps its own.
     pub fn forget_reminder(&self) {
         let id = self.0.running.get();
-        let mut tasks = self.0.tasks.borrow_mut();
-        let task = &mut tasks[id.index as usize];
-        task.reminder = NEVER;
+        let tasks = self.0.tasks.borrow();
+        let task = &tasks[id.index as usize];
+        if task.reminder != NEVER {
+            return;
+        }
         // Else the loop would wake up for it.
         let mut wheel = self.0.wheel.borrow_mut();
         match task.deadline {
@@ -381,6 +384,7 @@ impl Handle {
                 return;
             };
             task.queued = false;
+            task.reminder = NEVER;
             task.work.take().expect("a task is run by the loop only")
         };
         self.0.running.set(id);

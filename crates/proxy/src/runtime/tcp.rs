@@ -413,6 +413,13 @@ impl TcpStream {
         Ok(())
     }
 
+    /// Sends what a send or splice has held back for more to come. Bytes that wait for the peer's window go on waiting.
+    pub fn push(&self) {
+        // Set again, this option sends what is held back (tcp_sock_set_nodelay of net/ipv4/tcp.c). If it fails, the kernel
+        // sends it after 200 ms.
+        let _ = sockopt::set_tcp_nodelay(&self.fd, true);
+    }
+
     /// Ends this side's half: the peer reads an end after all that was sent.
     pub fn shut_down_write(&self) {
         // The peer may have reset the connection, which needs no end any more.

@@ -1,4 +1,5 @@
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
@@ -202,6 +203,7 @@ fn a_reminder_that_was_taken_back_wakes_nobody_and_the_deadline_holds() {
         let looks = Cell::new(0);
         handle.set_deadline(Duration::from_millis(40));
         handle.remind_at(handle.now() + 10);
+        handle.yield_now().await;
         handle.forget_reminder();
         let never = || {
             looks.set(looks.get() + 1);
@@ -210,6 +212,38 @@ fn a_reminder_that_was_taken_back_wakes_nobody_and_the_deadline_holds() {
         let error = handle.wait_for(never).await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
         assert_eq!(looks.get(), 2, "at first, and at the deadline");
+    });
+}
+
+#[test]
+fn a_wait_that_is_over_takes_no_reminder_away_from_another_of_its_task() {
+    run(async |handle| {
+        handle.set_deadline(Duration::from_secs(20));
+        let handle = &handle;
+        let wait_until = async |until| {
+            let late = || {
+                let late = handle.now() >= until;
+                if !late {
+                    handle.remind_at(until);
+                }
+                late.then_some(())
+            };
+            handle.wait_for(late).await.unwrap();
+        };
+        let now = handle.now();
+        let mut long = pin!(wait_until(now + 30));
+        let mut short = pin!(async {
+            wait_until(now + 10).await;
+            handle.forget_reminder();
+            std::future::pending::<()>().await;
+        });
+        let both = poll_fn(|cx| {
+            let long = long.as_mut().poll(cx);
+            assert!(short.as_mut().poll(cx).is_pending());
+            long
+        });
+        both.await;
+        assert!(handle.now() < now + 10_000, "woken by the deadline only");
     });
 }
 

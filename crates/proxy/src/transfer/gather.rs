@@ -13,13 +13,15 @@ const GATHERED_BYTES: u64 = 184 * 1024;
 const USUAL_TIME: Clock = 40;
 /// After this time, in ms, the kernel tells of what is there, and from then on of all that comes.
 const LONGEST_TIME: Clock = 2 * USUAL_TIME;
+/// So long, in ms, the end of what was sent on is held back for what comes next; else the kernel does it for 200 ms.
+const LONGEST_HOLD: Clock = 20;
 
 /// What the sender's socket gathers, for the time of one body.
 pub struct Gathering<'a> {
     from: &'a TcpStream,
     began: Clock,
     gathers: bool,
-    gave_up: bool,
+    paused: bool,
 }
 
 impl Gathering<'_> {
@@ -29,7 +31,7 @@ impl Gathering<'_> {
             from,
             began: from.handle().now(),
             gathers: false,
-            gave_up: false,
+            paused: false,
         }
     }
 
@@ -38,7 +40,7 @@ impl Gathering<'_> {
         let is_body = course.limit != Limit::UntilEnd;
         let takes_all = course.splices && !course.slow;
         // What is there and not told of counts as silence.
-        let may_wait = !self.gave_up && course.rules.idle.as_millis() > 2 * LONGEST_TIME as u128;
+        let may_wait = !self.paused && course.rules.idle.as_millis() > 2 * LONGEST_TIME as u128;
         is_body && takes_all && may_wait && is_worth_it(course.moved, course.left(), time)
     }
 
@@ -57,23 +59,53 @@ impl Sender for Gathering<'_> {
         self.from
     }
 
-    async fn readable_or_broken(&mut self, to: &TcpStream, course: &Course) -> io::Result<()> {
+    async fn readable_or_broken(&mut self, to: &TcpStream, course: &mut Course) -> io::Result<()> {
         let from = self.from;
-        if !from.may_be_readable() {
-            self.set(self.pays(course));
+        if from.may_be_readable() {
+            return Ok(());
         }
+        self.set(self.pays(course));
         if !self.gathers {
-            return from.readable_or_broken(to).await;
+            return readable_or_pushed(from, to, &mut course.more).await;
         }
-        let late = from.late_after(LONGEST_TIME);
-        from.readable_or_broken_or(to, &late).await?;
-        self.gave_up = !from.may_be_readable() && late();
-        from.handle().forget_reminder();
-        if self.gave_up {
-            self.set(false);
+        self.paused = is_late(from, to, LONGEST_TIME).await?;
+        self.set(!self.paused);
+        if self.paused {
+            push(to, &mut course.more);
         }
         Ok(())
     }
+}
+
+/// Waits until a read is worth a try, or `to` has been reset by its peer. What is `held_back` for `to` waits with it, but
+/// not for long.
+///
+/// # Errors
+/// `TimedOut` after the task's deadline.
+pub async fn readable_or_pushed(
+    from: &TcpStream,
+    to: &TcpStream,
+    held_back: &mut bool,
+) -> io::Result<()> {
+    if *held_back && is_late(from, to, LONGEST_HOLD).await? {
+        push(to, held_back);
+    }
+    from.readable_or_broken(to).await
+}
+
+fn push(to: &TcpStream, held_back: &mut bool) {
+    if std::mem::take(held_back) {
+        to.push();
+    }
+}
+
+/// Whether so many ms pass before a read is worth a try or `to` has been reset.
+async fn is_late(from: &TcpStream, to: &TcpStream, time: Clock) -> io::Result<bool> {
+    let late = from.late_after(time);
+    from.readable_or_broken_or(to, &late).await?;
+    let is_late = !from.may_be_readable() && late();
+    from.handle().forget_reminder();
+    Ok(is_late)
 }
 
 impl Drop for Gathering<'_> {

@@ -22,7 +22,7 @@ use std::io;
 use std::time::Duration;
 
 pub use buffer::{BUFFER_BYTES, Buffer, Buffers};
-pub use gather::Gathering;
+pub use gather::{Gathering, readable_or_pushed};
 use pipe::Pipe;
 pub use pipe::Pipes;
 pub use redirect::Redirect;
@@ -57,7 +57,7 @@ impl Stint {
 
 /// A read at least this long is bulk: it pays to hold back its last, short segment for the next.
 /// After a shorter one the sender may be pausing, and its bytes must not wait.
-pub const BULK_BYTES: usize = 16 * 1024;
+const BULK_BYTES: usize = 16 * 1024;
 
 /// Buffers and pipes of one thread.
 #[derive(Default)]
@@ -179,6 +179,8 @@ pub struct Transferred {
     pub bytes: u64,
     /// The sender has ended.
     pub ended: bool,
+    /// The last segment waits for what the caller sends next: see [`readable_or_pushed`].
+    pub held_back: bool,
 }
 
 /// Who sends what is moved.
@@ -193,7 +195,7 @@ pub trait Sender {
     fn readable_or_broken(
         &mut self,
         to: &TcpStream,
-        course: &Course,
+        course: &mut Course,
     ) -> impl Future<Output = io::Result<()>>;
 }
 
@@ -206,7 +208,7 @@ impl Sender for &TcpStream {
     fn readable_or_broken(
         &mut self,
         to: &TcpStream,
-        _: &Course,
+        _: &mut Course,
     ) -> impl Future<Output = io::Result<()>> {
         TcpStream::readable_or_broken(self, to)
     }
@@ -237,7 +239,7 @@ pub fn transfer(
             if course.slow {
                 to.writable().await.map_err(Broken::To)?;
             }
-            let readable = sender.readable_or_broken(to, &course);
+            let readable = sender.readable_or_broken(to, &mut course);
             readable.await.map_err(Broken::From)?;
             if to.is_broken() {
                 return Err(Broken::To(to.take_error()));
@@ -255,6 +257,7 @@ pub fn transfer(
         Ok(Transferred {
             bytes: course.moved,
             ended,
+            held_back: course.more,
         })
     }
 }
@@ -384,7 +387,7 @@ impl Course {
         }
     }
 
-    /// Decides whether the last segment of a step waits for the next step's first bytes.
+    /// Decides whether the last segment of a step waits for the next step's first bytes, as long as the sender allows.
     fn hold_back(&mut self, step: usize) {
         let due = self.limit != Limit::UntilEnd && self.left() > step as u64;
         self.more = due && step >= BULK_BYTES;

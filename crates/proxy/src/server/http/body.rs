@@ -6,7 +6,8 @@ use crate::http::{BodyKind, ChunkScanner, Delivery, Next, Piece, Refusal, ReplyF
 use crate::runtime::TcpStream;
 use crate::server::inbox::Inbox;
 use crate::transfer::{
-    BULK_BYTES, Broken, Gathering, Lanes, Limit, Moved, Rules, SPLICE_FROM_BYTES, Stint, transfer,
+    Broken, Gathering, Lanes, Limit, Moved, Rules, SPLICE_FROM_BYTES, Stint, readable_or_pushed,
+    transfer,
 };
 use weir_core::proxy::Engine;
 
@@ -125,6 +126,7 @@ pub async fn relay(
     moved: &Moved,
 ) -> Result<(), Stopped> {
     let mut stint = Stint::default();
+    let mut held_back = false;
     while !body.is_done() {
         if !inbox.is_empty() {
             let claimed = body.claim(inbox.bytes(), moved);
@@ -133,11 +135,13 @@ pub async fn relay(
             send_from_inbox(inbox, claimed, to)
                 .await
                 .map_err(Broken::To)?;
+            held_back = false;
             stint.spend(claimed, to.handle()).await;
         } else if let Some(limit) = body.unseen(rules.engine) {
             let (sender, back) = (Gathering::new(from), Moved::default());
             let transferred = transfer(lanes, sender, to, limit, rules, moved, &back).await?;
             body.moved_unseen(transferred.bytes);
+            held_back = transferred.held_back;
             match limit {
                 Limit::UntilEnd => return Ok(()),
                 Limit::Bytes(_) if transferred.ended => return Err(Stopped::Incomplete),
@@ -145,7 +149,8 @@ pub async fn relay(
             }
         } else {
             from.handle().set_deadline(rules.idle);
-            from.readable_or_broken(to).await.map_err(Broken::From)?;
+            let readable = readable_or_pushed(from, to, &mut held_back).await;
+            readable.map_err(Broken::From)?;
             if to.is_broken() {
                 return Err(Broken::To(to.take_error()).into());
             }
@@ -205,8 +210,8 @@ pub fn try_send_with_head(
 ) -> Result<Vec<u8>, Stopped> {
     let claimed = body.claim(inbox.bytes(), moved);
     let claimed = claimed.map_err(Stopped::Malformed)?;
-    // More is there already, or was on its way a moment ago.
-    let follows = claimed > 0 && !from.is_quiet() || claimed >= BULK_BYTES;
+    // Of what is there already nobody has to wait for the next segment.
+    let follows = claimed > 0 && !from.is_quiet();
     let more = match body.is_done() {
         true => behind == Behind::End,
         false => follows && matches!(body, Body::Length(1..)),
