@@ -92,6 +92,8 @@ impl Bed {
         for netns in [&bed.client, &bed.proxy, &bed.origin] {
             netns.set_sysctl("net.core.somaxconn", "65535")?;
             netns.set_sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
+            // Else a contender's connections would begin with what the kernel has learnt from another's.
+            netns.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
             // Its own packets would start the polling of a device on a wrong CPU.
             netns.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
         }

@@ -25,6 +25,11 @@ const UNLOADED_WINDOW: Duration = Duration::from_millis(500);
 /// The idle meter and /proc/stat, over a whole run, may differ by this share of the CPU.
 const MAX_DISAGREEMENT: f64 = 0.05;
 
+/// When no packet has come to the proxy for so long, nothing of a load is on its way any more.
+const QUIET: Duration = Duration::from_millis(20);
+/// The link carries all that can wait in its queue in less.
+const LONGEST_REST: Duration = Duration::from_secs(2);
+
 /// Where the origin is, for who names it.
 pub fn origin_address() -> SocketAddr {
     (ORIGIN, ORIGIN_PORT).into()
@@ -151,6 +156,8 @@ impl Rig {
         self.contenders[index].check_alive()?;
         let used = self.contenders[index].usage()?.since(&used);
         let outcome = outcome?;
+        let all_received = self.bed.received()?.since(&received);
+        self.rest()?;
         let (first, last) = outcome.edges;
         let span = last.at - first.at;
         let unloaded = span.mul_f64(self.unloaded);
@@ -160,9 +167,29 @@ impl Rig {
             busy: span.saturating_sub(last.idle - first.idle + unloaded),
             user: used.user.mul_f64(span.as_secs_f64() / whole.as_secs_f64()),
             others: span.saturating_sub(outcome.idle),
-            received: self.bed.received()?.since(&received),
+            received: all_received,
             cacheable_replies: self.origin.cacheable_replies() - cacheable,
         })
+    }
+
+    /// Carries what a load has left on its way when its clients went, which would be the next one's: of large bodies
+    /// the link's queue holds a tenth of a second and more.
+    fn rest(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        let mut last = (self.bed.received()?.packets, begun);
+        while last.1.elapsed() < QUIET {
+            if begun.elapsed() > LONGEST_REST {
+                eprintln!("weir-lab: packets still come to the proxy after a load");
+                return Ok(());
+            }
+            self.wire.as_mut().map_or(Ok(0), Wire::turn)?;
+            self.origin.turn()?;
+            let packets = self.bed.received()?.packets;
+            if packets != last.0 {
+                last = (packets, Instant::now());
+            }
+        }
+        Ok(())
     }
 
     /// Busy share of the proxy's core since it was built, by the idle meter and by /proc/stat; says so on

@@ -63,10 +63,10 @@ pub struct Args {
     /// Length of the measuring window of each point, in s
     #[arg(long, default_value_t = 0.25)]
     pub seconds: f64,
-    /// Load before the window, not counted, in s
-    #[arg(long, default_value_t = 0.05)]
+    /// Load before the window, not counted, in s; a queue of large bodies takes a tenth of a second to build up
+    #[arg(long, default_value_t = 0.2)]
     pub warm_up: f64,
-    /// How often each point is measured; rounds are interleaved (A B C A B C)
+    /// How often each point is measured; rounds are interleaved (A B C C B A)
     #[arg(long, default_value_t = 9)]
     pub rounds: usize,
     /// The weir program [default: beside weir-lab, else from PATH]
@@ -224,9 +224,7 @@ pub fn measure(args: &Args) -> Result<Results> {
     let mut rows = Vec::new();
     for round in 1..=args.rounds {
         for case in &cases {
-            // The first in a case pays for caches that the one before has filled with other sizes.
-            for place in 0..args.contenders.len() {
-                let index = (place + round) % args.contenders.len();
+            for index in order(args.contenders.len(), round) {
                 let row = measure_one(&mut rig, args, index, case)?;
                 eprintln!("{}", progress(&row, round, args.rounds));
                 rows.push(row);
@@ -242,6 +240,19 @@ pub fn measure(args: &Args) -> Result<Results> {
         unloaded: rig.unloaded,
         busy_by_meter_and_ticks: rig.busy_by_meter_and_ticks()?,
     })
+}
+
+/// The order of the contenders in a round. Over the rounds each is the first as often as another, for that one pays for
+/// caches which the case before has filled, and follows another as often as it precedes it.
+fn order(contenders: usize, round: usize) -> Vec<usize> {
+    let places = 0..contenders;
+    let mut order: Vec<usize> = places
+        .map(|place| (place + round / 2) % contenders)
+        .collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
 }
 
 fn summarize(cases: &[Case], contenders: &[Contender], rows: &[Row]) -> Vec<Summary> {
@@ -277,4 +288,29 @@ pub fn run(args: &Args) -> Result<()> {
     crate::plot::proxy::write(&results, &args.out)?;
     report::show(&json, args.json, || table::tables(&results));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::order;
+
+    #[test]
+    fn everyone_is_as_often_the_first_and_as_often_behind_another_as_before_it() {
+        for contenders in 1..=5 {
+            let rounds: Vec<_> = (1..=2 * contenders)
+                .map(|round| order(contenders, round))
+                .collect();
+            for one in 0..contenders {
+                let first = rounds.iter().filter(|round| round[0] == one);
+                assert_eq!(first.count(), 2);
+                for other in 0..contenders {
+                    let next = |a, b| {
+                        let pairs = rounds.iter().flat_map(|round| round.windows(2));
+                        pairs.filter(|pair| *pair == [a, b]).count()
+                    };
+                    assert_eq!(next(one, other), next(other, one));
+                }
+            }
+        }
+    }
 }
