@@ -1,5 +1,4 @@
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
@@ -178,6 +177,15 @@ fn one_failure_ends_both_futures() {
     });
 }
 
+/// What a wait asks that ends at `until`.
+fn is_due(handle: &Handle, until: Clock) -> Option<()> {
+    let due = handle.now() >= until;
+    if !due {
+        handle.remind_at(until);
+    }
+    due.then_some(())
+}
+
 #[test]
 fn a_reminder_wakes_once_and_fails_no_wait() {
     run(async |handle| {
@@ -186,11 +194,7 @@ fn a_reminder_wakes_once_and_fails_no_wait() {
         handle.set_deadline(Duration::from_secs(60));
         let looked = || {
             looks.set(looks.get() + 1);
-            let late = handle.now() >= until;
-            if !late {
-                handle.remind_at(until);
-            }
-            late.then_some(())
+            is_due(&handle, until)
         };
         handle.wait_for(looked).await.unwrap();
         assert_eq!(looks.get(), 2);
@@ -216,34 +220,56 @@ fn a_reminder_that_was_taken_back_wakes_nobody_and_the_deadline_holds() {
 }
 
 #[test]
-fn a_wait_that_is_over_takes_no_reminder_away_from_another_of_its_task() {
+fn a_reminder_that_was_taken_back_wakes_not_even_the_loop() {
     run(async |handle| {
-        handle.set_deadline(Duration::from_secs(20));
-        let handle = &handle;
-        let wait_until = async |until| {
-            let late = || {
-                let late = handle.now() >= until;
-                if !late {
-                    handle.remind_at(until);
-                }
-                late.then_some(())
-            };
-            handle.wait_for(late).await.unwrap();
-        };
-        let now = handle.now();
-        let mut long = pin!(wait_until(now + 30));
-        let mut short = pin!(async {
-            wait_until(now + 10).await;
+        for deadline in [Some(Duration::from_secs(20)), None] {
+            handle.clear_deadline();
+            deadline.inspect(|time| handle.set_deadline(*time));
+            handle.remind_at(handle.now() + 10);
+            handle.yield_now().await;
             handle.forget_reminder();
-            std::future::pending::<()>().await;
+            let sleep = handle.until_next_timer();
+            assert_eq!(sleep.is_some(), deadline.is_some());
+            assert!(sleep.is_none_or(|time| time.as_secs() > 10), "{sleep:?}");
+        }
+    });
+}
+
+#[test]
+fn a_deadline_holds_behind_a_reminder_that_came() {
+    run(async |handle| {
+        let begun = handle.now();
+        handle.set_deadline(Duration::from_millis(40));
+        let clock = handle.clone();
+        handle.spawn(async move {
+            clock.sleep(Duration::from_secs(20)).await;
+            panic!("the deadline was lost");
         });
-        let both = poll_fn(|cx| {
-            let long = long.as_mut().poll(cx);
-            assert!(short.as_mut().poll(cx).is_pending());
-            long
-        });
-        both.await;
-        assert!(handle.now() < now + 10_000, "woken by the deadline only");
+        let reminded = handle.wait_for(|| is_due(&handle, begun + 10));
+        reminded.await.unwrap();
+        let error = handle.wait_for(|| None::<()>).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    });
+}
+
+#[test]
+fn of_two_waits_of_one_task_each_is_reminded_in_time_and_takes_none_from_the_other() {
+    run(async |handle| {
+        let handle = &handle;
+        for (a, b) in [(10, 1_000), (1_000, 10)] {
+            let begun = handle.now();
+            handle.set_deadline(Duration::from_secs(20));
+            let lateness = async |wait| {
+                let due = handle.wait_for(|| is_due(handle, begun + wait));
+                due.await.unwrap();
+                handle.forget_reminder();
+                Ok::<_, std::io::Error>(handle.now() - begun - wait)
+            };
+            let both = try_both(pin!(lateness(a)), pin!(lateness(b))).await;
+            let (a_late, b_late) = both.unwrap();
+            let late = a_late.max(b_late);
+            assert!(late < 500, "{a} and {b} ms: {a_late} and {b_late} ms late");
+        }
     });
 }
 

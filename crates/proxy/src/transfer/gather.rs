@@ -69,8 +69,8 @@ impl Sender for Gathering<'_> {
             return readable_or_pushed(from, to, &mut course.more).await;
         }
         self.paused = is_late(from, to, LONGEST_TIME).await?;
-        self.set(!self.paused);
         if self.paused {
+            self.set(false);
             push(to, &mut course.more);
         }
         Ok(())
