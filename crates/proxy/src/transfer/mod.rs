@@ -188,7 +188,8 @@ pub trait Sender {
     /// Its connection.
     fn stream(&self) -> &TcpStream;
 
-    /// Waits until a read is worth a try, or `to` has been reset by its peer.
+    /// Waits until a read is worth a try, or `to` has been reset by its peer. If that takes long and `course.more` says
+    /// that the last segment is held back for `to`, sends it and says so; of a tunnel none ever is.
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.
