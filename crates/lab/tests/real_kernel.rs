@@ -17,6 +17,7 @@ use weir_lab::experiments::flash_crowd::ServerArgs;
 use weir_lab::experiments::point::{Measured, Stage};
 use weir_lab::experiments::policy::Policy;
 use weir_lab::netns::Netns;
+use weir_lab::server::pool::Occupation;
 use weir_lab::server::{Program, Spec};
 
 /// The tests take turns: each has the generator's and the server's CPU to itself.
@@ -226,17 +227,17 @@ fn namespaces_are_gone_after_drop_and_after_a_panic() {
     assert!(!path.lock().unwrap().as_ref().unwrap().exists());
 }
 
-fn compare(work_us: u32, rate_per_s: f64) -> Comparison {
+fn compare(server: Program, rate_per_s: f64) -> Comparison {
     let args = crosscheck::Args {
         rates: vec![rate_per_s],
         seconds: 2.0,
         timeout: 1.0,
         json: false,
         server: ServerArgs {
-            server: Program::BuiltIn { work_us },
+            server,
             port: 80,
             backlog: 128,
-            work_us,
+            work_us: 0,
             weir: None,
         },
     };
@@ -251,7 +252,7 @@ fn httperf_and_the_generator_agree_below_and_above_saturation() {
         Command::new("httperf").arg("--version").output().is_ok(),
         "httperf"
     );
-    let below = compare(0, 300.0);
+    let below = compare(Program::BuiltIn { work_us: 0 }, 300.0);
     assert_eq!(below.httperf.other_errors, 0, "{below:?}");
     for figures in [below.httperf, below.generator] {
         assert_eq!(
@@ -261,9 +262,17 @@ fn httperf_and_the_generator_agree_below_and_above_saturation() {
         );
     }
     // 2.5 ms a request: 400 requests/s at most. httperf has descriptors for about 1000 in flight.
-    // What a server can do while other programs use its CPU differs from minute to minute, and
-    // whether httperf kept to its rate is not known: hence the median of several sound comparisons.
-    let attempts = (0..5).map(|_| compare(2500, 800.0));
+    // The server waits and does not compute: the two run one after the other, and on a shared host
+    // the same computing gave 585 replies in one run and 1084 in another. Whether httperf kept to
+    // its rate is not known: hence the median of several sound comparisons.
+    let waits = Program::Pool {
+        workers: 1,
+        service_us: 2500,
+        occupation: Occupation::Wait,
+        body_bytes: 900,
+        listeners: 1,
+    };
+    let attempts = (0..5).map(|_| compare(waits.clone(), 800.0));
     let above: Vec<Comparison> = attempts.filter(|c| c.flaw.is_none()).take(3).collect();
     if above.is_empty() {
         return skipped(
@@ -284,7 +293,7 @@ fn httperf_and_the_generator_agree_below_and_above_saturation() {
     let apart = median(&above, |c| c.httperf.served_share())
         - median(&above, |c| c.generator.served_share());
     assert!(
-        apart.abs() < 0.15,
+        apart.abs() < 0.10,
         "shares served differ by {apart:.2}: {above:?}"
     );
 }
