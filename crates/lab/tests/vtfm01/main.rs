@@ -135,6 +135,22 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
+/// Measured again while the generator itself says that the machine was too busy for a point to count: a load at 0.8 of
+/// what the server did a minute ago is overload for one that is kept from its CPU.
+fn measure_soundly(args: &controller::Args) -> controller::Results {
+    let mut results = controller::measure(args).unwrap();
+    for _ in 0..2 {
+        let rows = results.rows.iter().map(|row| &row.seen);
+        let steps = results.steps.iter().map(|step| &step.seen);
+        let mut all = rows.chain(steps).chain(&results.bursts);
+        if all.all(|seen| seen.flaw.is_none()) {
+            break;
+        }
+        results = controller::measure(args).unwrap();
+    }
+    results
+}
+
 #[test]
 fn the_controller_holds_the_wait_at_full_throughput_from_two_seconds_after_a_step_and_leaves_bursts_alone()
  {
@@ -145,7 +161,7 @@ fn the_controller_holds_the_wait_at_full_throughput_from_two_seconds_after_a_ste
         controlled: vec![true],
         ..controller::short(weir())
     };
-    let results = controller::measure(&args).unwrap();
+    let results = measure_soundly(&args);
     let (peak, target_ms) = (results.saturation_per_s, f64::from(results.target_wait_ms));
     let settled = &results.rows[0];
     assert!(settled.of_peak > 0.75, "{settled:#?}");
