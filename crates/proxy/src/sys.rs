@@ -99,6 +99,26 @@ pub fn has_sent_its_end(fd: impl AsFd) -> io::Result<bool> {
     Ok(matches!(state, LAST_ACK | CLOSING) && queued(fd, libc::SIOCOUTQNSD)? == 0)
 }
 
+/// How long ago a peer that has something left to take last took some: something new was sent, for which its window had
+/// room, and it has acknowledged something (TCP_INFO). Who is gone acknowledges nothing, though what was sent is
+/// sent again; who takes nothing has no room, though it acknowledges probes.
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn last_taken(fd: impl AsFd) -> io::Result<Duration> {
+    // linux/tcp.h: tcpi_last_data_sent and tcpi_last_ack_recv, in ms, behind eight single bytes and other integers.
+    const LAST_DATA_SENT: usize = 11;
+    const LAST_ACK_RECV: usize = 14;
+    let info = get(
+        [0u32; LAST_ACK_RECV + 1],
+        fd,
+        libc::IPPROTO_TCP,
+        libc::TCP_INFO,
+    )?;
+    let millis = info[LAST_DATA_SENT].max(info[LAST_ACK_RECV]);
+    Ok(Duration::from_millis(millis.into()))
+}
+
 fn queued(fd: impl AsFd, which: libc::Ioctl) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: both requests write one int, to a live one.

@@ -215,7 +215,7 @@ impl Handle {
         }
     }
 
-    fn deadline_has_passed(&self) -> bool {
+    pub(super) fn deadline_has_passed(&self) -> bool {
         let task = self.0.running.get();
         self.0.tasks.borrow()[task.index as usize].deadline <= self.now()
     }
@@ -473,10 +473,12 @@ pub async fn first<T>(
 ///
 /// # Errors
 /// The first failure; the other future stands where it was.
-pub async fn try_both<A, B, E>(
+///
+/// No `async fn`: those keep their arguments twice, and idle tunnels consist of this.
+pub fn try_both<A, B, E>(
     mut a: Pin<&mut impl Future<Output = Result<A, E>>>,
     mut b: Pin<&mut impl Future<Output = Result<B, E>>>,
-) -> Result<(A, B), E> {
+) -> impl Future<Output = Result<(A, B), E>> {
     let (mut a_done, mut b_done) = (None, None);
     std::future::poll_fn(move |context| {
         if a_done.is_none()
@@ -497,5 +499,4 @@ pub async fn try_both<A, B, E>(
             }
         }
     })
-    .await
 }

@@ -452,6 +452,13 @@ impl TcpStream {
         }
     }
 
+    /// How long ago the peer last took some of what it was sent; `None` if nothing is left for it to take, or the
+    /// connection is known to be over.
+    pub fn last_took(&self) -> Option<Duration> {
+        let is_left = self.unacknowledged() > 0;
+        is_left.then(|| sys::last_taken(&self.fd).ok()).flatten()
+    }
+
     /// Whether no event tells of it yet.
     #[cfg(test)]
     pub fn source_is_unwatched(&self) -> bool {

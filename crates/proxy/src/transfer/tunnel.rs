@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::pin::pin;
 
 use super::{Broken, Lanes, Limit, Moved, Rules, redirect, transfer};
-use crate::runtime::{TcpStream, try_both};
+use crate::runtime::{TcpStream, try_both, while_taken};
 
 /// What went through a tunnel, and how it ended.
 #[derive(Debug)]
@@ -39,16 +39,16 @@ pub fn tunnel(
         if let Some(redirect) = &lanes.redirect {
             let ahead = [of_a.take(), of_b.take()];
             // Boxed: the tunnels of other engines need not have room for it.
-            let tunnelled = Box::pin(redirect::tunnel(redirect, lanes, [a, b], ahead, rules)).await;
+            let carried = redirect::tunnel(redirect, lanes, [a, b], ahead, rules);
+            let mut carried = Box::pin(carried);
+            let tunnelled = while_taken(rules.idle, [a, b], carried.as_mut()).await;
             reset_what_broke([a, b], &tunnelled.end);
             return tunnelled;
         }
-        let end = try_both(
-            pin!(flow(lanes, [a, b], &of_a, rules, [&forth, &back])),
-            pin!(flow(lanes, [b, a], &of_b, rules, [&back, &forth])),
-        )
-        .await
-        .map(|_| ());
+        let there = pin!(flow(lanes, [a, b], &of_a, rules, [&forth, &back]));
+        let back_again = pin!(flow(lanes, [b, a], &of_b, rules, [&back, &forth]));
+        let both = pin!(try_both(there, back_again));
+        let end = while_taken(rules.idle, [a, b], both).await.map(|_| ());
         reset_what_broke([a, b], &end);
         Tunnelled {
             forth: forth.get(),
@@ -60,7 +60,7 @@ pub fn tunnel(
     }
 }
 
-/// A silent tunnel is ended; one that holds bytes which a side did not take is broken off.
+/// A silent tunnel is ended; one that holds bytes which a side takes no longer is broken off.
 fn reset_what_broke(sides: [&TcpStream; 2], end: &Result<(), Broken>) {
     if let Err(broken) = end {
         let is_late = broken.error().kind() == std::io::ErrorKind::TimedOut;

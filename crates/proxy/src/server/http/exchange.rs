@@ -12,7 +12,7 @@ use super::target::{Choice, Destination, Origin};
 use super::{After, cached, farewell, is_head, leaves_nothing, refuse};
 use crate::http::answer::{self, Answer, ProxyError};
 use crate::http::{BodyKind, ReplyFacts, RequestFacts};
-use crate::runtime::{TcpStream, first};
+use crate::runtime::{TcpStream, first, while_taken};
 use crate::server::inbox::{Inbox, Peer};
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
@@ -338,15 +338,16 @@ async fn exchange(
         Err(stopped) => return Err(Failure::Upload(stopped)),
     };
     progress.uploaded.set(body.is_done() && rest.is_empty());
+    let (idle, peers) = (worker.settings.idle_timeout, [to, stream]);
     let reply = pin!(deliver(worker, request, to, replies, stream, progress));
     if progress.uploaded.get() {
-        return reply.await;
+        return while_taken(idle, peers, reply).await;
     }
     let upload = pin!(upload(
         worker, stream, inbox, &mut body, to, &rest, progress
     ));
     // The upload first: when both have waited too long, it is for the client's bytes.
-    first(upload, reply).await
+    while_taken(idle, peers, pin!(first(upload, reply))).await
 }
 
 /// Sends the rest of a request while its reply is delivered: a server may reply before it reads on.

@@ -16,6 +16,7 @@ mod serve;
 mod status;
 
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,7 @@ use crate::cache::policy::Use;
 use crate::cache::{Boarding, Entry, Lead, Lookup, Seat, key, wall_clock};
 use crate::http::answer::{Answer, ProxyError};
 use crate::http::{BodyKind, Method, ReplyFacts, Role};
+use crate::runtime::while_taken;
 use crate::server::inbox::Peer;
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
@@ -325,16 +327,11 @@ pub async fn take(
         }
         Taken::Draft(draft, delivery) => {
             let reply = (facts, delivery);
-            pass_and_keep(
-                worker,
-                client,
-                request,
-                *draft,
-                reply,
-                &mut server,
-                progress,
-            )
-            .await?;
+            {
+                let (far, idle) = (&mut server, worker.settings.idle_timeout);
+                let passed = pass_and_keep(worker, client, request, *draft, reply, far, progress);
+                while_taken(idle, [&client.stream], pin!(passed)).await?;
+            }
             let delivered = Delivered {
                 facts,
                 keep_alive: delivery.keep_alive,

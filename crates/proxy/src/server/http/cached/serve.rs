@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::ops::Range;
+use std::pin::pin;
 
 use bytes::Bytes;
 
@@ -11,7 +12,7 @@ use crate::cache::conditions::{Part, not_modified_fields};
 use crate::cache::{Body, Entry, Found, Reader, Seat, fields};
 use crate::http::rewrite::{append_field, append_number};
 use crate::http::{Method, Version};
-use crate::runtime::TcpStream;
+use crate::runtime::{TcpStream, while_taken};
 use crate::server::http::request::Request;
 use crate::server::http::{After, leaves_nothing};
 use crate::server::visitor::Visitor;
@@ -135,7 +136,9 @@ pub async fn serve(
     let length = range.end - range.start;
     client.note(|line| line.status.set(Some(cut.status(entry))));
     worker.counters.count_reply(cut.status(entry));
-    match send(worker, seat, &client.stream, &head, &entry.body, range).await {
+    let stream = &client.stream;
+    let sent = pin!(send(worker, seat, stream, &head, &entry.body, range));
+    match while_taken(worker.settings.idle_timeout, [stream], sent).await {
         Ok(()) => {
             client.note(|line| line.sent_by_cache(length));
             if !matches!(how, How::Stored(_)) {
