@@ -175,7 +175,7 @@ pub struct Proxy {
     pub head_timeout: Duration,
     /// Time that a connection without a request is kept.
     pub keep_alive: Duration,
-    /// Time in which no byte comes and none that was sent is taken, after which a transfer or a tunnel is given up.
+    /// Time in which no byte comes and none is taken, after which a transfer or a tunnel is given up.
     pub idle_timeout: Duration,
     /// Time that transfers have to finish after SIGTERM.
     pub drain_timeout: Duration,

@@ -240,7 +240,7 @@ pub static PROXY_KEYS: &[Key<Proxy>] = &[
     time!(connect_timeout: "1ms" to "10min", "Time for a connection to a server to be established"),
     time!(head_timeout: "1ms" to "10min", "Time for a request's head to arrive once it has begun"),
     time!(keep_alive: "1ms" to "24h", "Time that a connection without a request is kept"),
-    time!(idle_timeout: "1ms" to "24h", "Time in which no byte comes and none that was sent is taken, after which a transfer or a tunnel is given up"),
+    time!(idle_timeout: "1ms" to "24h", "Time in which no byte comes and none is taken, after which a transfer or a tunnel is given up"),
     Key {
         name: "access_log",
         kind: Kind::Path,
