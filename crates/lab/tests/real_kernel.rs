@@ -1,10 +1,9 @@
 //! The lab against the real kernel. Needs root, /dev/net/tun and, for the cross-check, httperf; a
-//! test that cannot run says so and why (count them with `grep -c '^SKIPPED'`).
+//! test that cannot run says so and why.
 //!
 //! Nothing here depends on how fast the machine is: loads are modest, and figures are compared with
 //! each other or with what must hold at any speed.
 
-use std::io::Write;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,9 +35,9 @@ macro_rules! needs {
     };
 }
 
-/// Says so past the test harness, which hides what passing tests print.
+/// In the form that `scripts/test` counts.
 fn skipped(reason: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
+    println!("SKIP: {reason}");
 }
 
 fn is_root() -> bool {
@@ -273,11 +272,9 @@ fn httperf_and_the_generator_agree_below_and_above_saturation() {
         listeners: 1,
     };
     let attempts = (0..5).map(|_| compare(waits.clone(), 800.0));
-    let above: Vec<Comparison> = attempts.filter(|c| c.flaw.is_none()).take(3).collect();
-    if above.is_empty() {
-        return skipped(
-            "the comparison above saturation needs a machine that is not busy otherwise",
-        );
+    let mut above: Vec<Comparison> = attempts.collect();
+    if above.iter().any(|comparison| comparison.flaw.is_none()) {
+        above.retain(|comparison| comparison.flaw.is_none());
     }
     for comparison in &above {
         for figures in [comparison.httperf, comparison.generator] {

@@ -135,20 +135,41 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Measured again while the generator itself says that the machine was too busy for a point to count: a load at 0.8 of
-/// what the server did a minute ago is overload for one that is kept from its CPU.
-fn measure_soundly(args: &controller::Args) -> controller::Results {
-    let mut results = controller::measure(args).unwrap();
-    for _ in 0..2 {
-        let rows = results.rows.iter().map(|row| &row.seen);
-        let steps = results.steps.iter().map(|step| &step.seen);
-        let mut all = rows.chain(steps).chain(&results.bursts);
-        if all.all(|seen| seen.flaw.is_none()) {
-            break;
-        }
-        results = controller::measure(args).unwrap();
+/// Fails with what was seen unless it is so.
+fn claim(is_so: bool, seen: &impl std::fmt::Debug) -> Result<(), String> {
+    is_so.then_some(()).ok_or_else(|| format!("{seen:#?}"))
+}
+
+fn controller_claims(args: &controller::Args, results: &controller::Results) -> Result<(), String> {
+    let (peak, target_ms) = (results.saturation_per_s, f64::from(results.target_wait_ms));
+    let settled = &results.rows[0];
+    claim(settled.of_peak > 0.75, settled)?;
+    claim(settled.seen.wait.p50_ms < 2.0 * target_ms, settled)?;
+    claim(settled.seen.gold_served > 0.9, settled)?;
+
+    let bins = &results.steps[0].bins;
+    let late = bins.iter().filter(|bin| bin.at_s >= 2.0);
+    let wait_ms = median(late.map(|bin| bin.wait_p99_ms));
+    claim(wait_ms < 2.0 * target_ms, bins)?;
+    // Also while the queue of the first moments drains: that takes the low class out, not the server's work.
+    let overload: Vec<_> = bins.iter().filter(|bin| bin.at_s >= 0.0).collect();
+    for some in overload.windows(5) {
+        let accepts_per_s = median(some.iter().map(|bin| bin.accepts_per_s));
+        claim(accepts_per_s > 0.7 * peak, bins)?;
     }
-    results
+
+    let bursts = &results.bursts[0];
+    let came = bursts.offered_per_s * args.burst_seconds;
+    claim((bursts.policed as f64) < 0.01 * came, bursts)
+}
+
+/// Whether the generator itself says of a point that the machine was too busy for it to count: a load at 0.8 of
+/// what the server did a minute ago is overload for one that is kept from its CPU.
+fn is_flawed(results: &controller::Results) -> bool {
+    let rows = results.rows.iter().map(|row| &row.seen);
+    let steps = results.steps.iter().map(|step| &step.seen);
+    let mut all = rows.chain(steps).chain(&results.bursts);
+    all.any(|seen| seen.flaw.is_some())
 }
 
 #[test]
@@ -161,27 +182,16 @@ fn the_controller_holds_the_wait_at_full_throughput_from_two_seconds_after_a_ste
         controlled: vec![true],
         ..controller::short(weir())
     };
-    let results = measure_soundly(&args);
-    let (peak, target_ms) = (results.saturation_per_s, f64::from(results.target_wait_ms));
-    let settled = &results.rows[0];
-    assert!(settled.of_peak > 0.75, "{settled:#?}");
-    assert!(settled.seen.wait.p50_ms < 2.0 * target_ms, "{settled:#?}");
-    assert!(settled.seen.gold_served > 0.9, "{settled:#?}");
-
-    let bins = &results.steps[0].bins;
-    let late = || bins.iter().filter(|bin| bin.at_s >= 2.0);
-    let wait_ms = median(late().map(|bin| bin.wait_p99_ms));
-    assert!(wait_ms < 2.0 * target_ms, "{bins:#?}");
-    // Also while the queue of the first moments drains: that takes the low class out, not the server's work.
-    let overload: Vec<_> = bins.iter().filter(|bin| bin.at_s >= 0.0).collect();
-    for some in overload.windows(5) {
-        let accepts_per_s = median(some.iter().map(|bin| bin.accepts_per_s));
-        assert!(accepts_per_s > 0.7 * peak, "{bins:#?}");
+    for attempt in 1.. {
+        let results = controller::measure(&args).unwrap();
+        match controller_claims(&args, &results) {
+            Ok(()) => return,
+            Err(seen) if attempt < 4 && is_flawed(&results) => {
+                eprintln!("attempt {attempt}, on a busy machine: {seen}");
+            }
+            Err(seen) => panic!("{seen}"),
+        }
     }
-
-    let bursts = &results.bursts[0];
-    let came = bursts.offered_per_s * args.burst_seconds;
-    assert!((bursts.policed as f64) < 0.01 * came, "{bursts:#?}");
 }
 
 #[test]
