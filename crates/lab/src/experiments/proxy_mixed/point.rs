@@ -161,10 +161,9 @@ fn step(place: usize, rounds: &[Vec<Row>]) -> Step {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(added: f64, p50_us: f64) -> Row {
+impl Row {
+    /// One of which only the latency counts.
+    pub fn of(added: f64, p50_us: f64) -> Row {
         Row {
             added,
             p50_us,
@@ -177,6 +176,11 @@ mod tests {
             dropped: 0,
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn growth_is_taken_within_a_round() {
@@ -188,8 +192,8 @@ mod tests {
         };
         // The machine is three times slower in the second round.
         let rounds = [
-            vec![row(0.0, 100.0), row(40.0, 150.0)],
-            vec![row(0.0, 300.0), row(40.0, 450.0)],
+            vec![Row::of(0.0, 100.0), Row::of(40.0, 150.0)],
+            vec![Row::of(0.0, 300.0), Row::of(40.0, 450.0)],
         ];
         let summary = Summary::of(line, &rounds);
         let added = &summary.steps[1];

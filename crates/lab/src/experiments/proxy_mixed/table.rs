@@ -76,6 +76,10 @@ fn verdict_cells(verdict: &Verdict) -> Vec<String> {
             "slowed less than copied, µs",
             [value.median, value.low, value.high].map(|us| format!("{us:+.0}")),
         ),
+        Claim::FairInTime => (
+            "hits' growth less passed's, µs",
+            [value.median, value.low, value.high].map(|us| format!("{us:+.0}")),
+        ),
         Claim::Fair => (
             "hits' growth over passed's",
             [value.median, value.low, value.high].map(|times| format!("{times:.2}")),
