@@ -14,7 +14,7 @@ use common::{
     wait_until,
 };
 use socket2::SockRef;
-use weir_core::proxy::{Engine, Mode};
+use weir_core::proxy::{Engine, Mode, Proxy};
 use weir_proxy::Server;
 
 /// Heads and first bytes of replies that their origin leaves, and whether with a RST.
@@ -287,6 +287,48 @@ fn the_end_of_a_connection_comes_with_the_last_bytes_of_its_reply() {
         // The handshake, the ACK of the request, and all of the reply with the FIN.
         assert_eq!(segments_in(&client), 3, "{method} {path}");
     }
+}
+
+#[test]
+fn the_end_of_a_connection_comes_with_what_the_proxy_has_kept_or_says_itself() {
+    let origin = Origin::serving(|connection, _| {
+        connection.send("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n");
+        connection.send("ETag: \"a\"\r\nContent-Length: 10000\r\n\r\n");
+        connection.send(pattern(10_000));
+        true
+    });
+    let proxy = Server::start(Proxy {
+        cache: 1 << 20,
+        ..settings(Mode::Reverse, &[origin.address])
+    })
+    .unwrap();
+    connect(proxy.address()).get("/");
+    for (request, status) in [
+        (
+            "GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n",
+            200,
+        ),
+        ("GET / HTTP/1.0\r\nHost: test\r\n\r\n", 200),
+        ("HEAD / HTTP/1.0\r\nHost: test\r\n\r\n", 200),
+        (
+            "GET / HTTP/1.0\r\nHost: test\r\nRange: bytes=5-9\r\n\r\n",
+            206,
+        ),
+        (
+            "GET / HTTP/1.0\r\nHost: test\r\nIf-None-Match: \"a\"\r\n\r\n",
+            304,
+        ),
+        ("GET / HTTP/1.1\r\n\r\n", 400),
+    ] {
+        let mut client = connect(proxy.address());
+        client.send(request);
+        let reply = client.reply(request.starts_with("HEAD") || status == 304);
+        assert_eq!(reply.status(), status, "{request}");
+        assert!(client.at_end());
+        // As for what comes from a server.
+        assert_eq!(segments_in(&client), 3, "{request}");
+    }
+    assert_eq!(origin.connections(), 1);
 }
 
 #[test]

@@ -163,7 +163,7 @@ pub async fn relay(
     Ok(())
 }
 
-/// What follows a message on its connection.
+/// What follows a message on its connection. What ends must be shut down before it waits for anything, or is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behind {
     /// Perhaps another, some time.
@@ -173,12 +173,17 @@ pub enum Behind {
 }
 
 impl Behind {
-    /// What follows a reply. After the head that makes its connection a tunnel nothing ends yet.
-    pub fn of(reply: &ReplyFacts, delivery: Delivery) -> Behind {
-        match delivery.keep_alive || reply.body == BodyKind::Tunnel {
+    /// What follows an answer of the proxy's own, or from its cache.
+    pub fn answer(keep_alive: bool) -> Behind {
+        match keep_alive {
             true => Behind::Another,
             false => Behind::End,
         }
+    }
+
+    /// What follows a reply. After the head that makes its connection a tunnel nothing ends yet.
+    pub fn of(reply: &ReplyFacts, delivery: Delivery) -> Behind {
+        Behind::answer(delivery.keep_alive || reply.body == BodyKind::Tunnel)
     }
 }
 

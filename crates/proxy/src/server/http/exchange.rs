@@ -63,7 +63,7 @@ async fn options(worker: &Worker, client: &Visitor, request: &Request) -> After 
     worker.counters.count_reply(200);
     let mut reply = worker.scratch.lend();
     answer::options(&worker.date(), keep_alive, &mut reply);
-    match client.stream.send_all(&reply, false).await {
+    match client.stream.send_all(&reply, !keep_alive).await {
         Ok(()) if keep_alive => After::Continue,
         Ok(()) => After::Linger,
         Err(_) => After::Close,

@@ -131,7 +131,8 @@ async fn refuse(
         &mut reply,
     );
     worker.handle.set_deadline(worker.settings.idle_timeout);
-    match client.stream.send_all(&reply, false).await {
+    // What does not go on ends next, in one packet with this.
+    match client.stream.send_all(&reply, !keep_alive).await {
         Ok(()) if keep_alive => After::Continue,
         Ok(()) => After::Linger,
         Err(_) => After::Close,

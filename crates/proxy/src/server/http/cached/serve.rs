@@ -13,6 +13,7 @@ use crate::cache::{Body, Entry, Found, Reader, Seat, fields};
 use crate::http::rewrite::{append_field, append_number};
 use crate::http::{Method, Version};
 use crate::runtime::{TcpStream, while_taken};
+use crate::server::http::body::Behind;
 use crate::server::http::request::Request;
 use crate::server::http::{After, leaves_nothing};
 use crate::server::visitor::Visitor;
@@ -137,7 +138,16 @@ pub async fn serve(
     client.note(|line| line.status.set(Some(cut.status(entry))));
     worker.counters.count_reply(cut.status(entry));
     let stream = &client.stream;
-    let sent = pin!(send(worker, seat, stream, &head, &entry.body, range));
+    let behind = Behind::answer(keep_alive);
+    let sent = pin!(send(
+        worker,
+        seat,
+        stream,
+        &head,
+        &entry.body,
+        range,
+        behind
+    ));
     match while_taken(worker.settings.idle_timeout, [stream], sent).await {
         Ok(()) => {
             client.note(|line| line.sent_by_cache(length));
@@ -147,7 +157,10 @@ pub async fn serve(
             match (keep_alive, request.facts.keep_alive) {
                 (true, _) => After::Continue,
                 (false, true) => After::Linger,
-                (false, false) => After::Close,
+                (false, false) => {
+                    client.stream.shut_down_write();
+                    After::Close
+                }
             }
         }
         Err(Unsent::Client) => {
@@ -174,6 +187,7 @@ async fn send(
     mut head: &[u8],
     body: &Body,
     mut range: Range<u64>,
+    behind: Behind,
 ) -> Result<(), Unsent> {
     let mut parts = Vec::new();
     let mut stint = Stint::default();
@@ -193,7 +207,7 @@ async fn send(
             }
         }
         client.writable().await.map_err(|_| Unsent::Client)?;
-        let sent = send_once(client, head, &parts, &range)?;
+        let sent = send_once(client, head, &parts, &range, behind)?;
         let of_head = sent.min(head.len());
         head = &head[of_head..];
         range.start += (sent - of_head) as u64;
@@ -208,13 +222,17 @@ fn send_once(
     head: &[u8],
     parts: &[Bytes],
     range: &Range<u64>,
+    behind: Behind,
 ) -> Result<usize, Unsent> {
     let bytes: usize = parts.iter().map(Bytes::len).sum();
     let slices = std::iter::once(head).filter(|head| !head.is_empty());
     let slices = slices.chain(parts.iter().map(|part| &part[..]));
     let slices: Vec<_> = slices.map(IoSlice::new).collect();
-    // Only what is there and not yet given makes the last segment worth holding back.
-    let more = bytes as u64 == SEND_BYTES && bytes as u64 != range.end - range.start;
+    // Only what is there and not yet given makes the last segment worth holding back, or an end at once.
+    let more = match bytes as u64 == range.end - range.start {
+        true => behind == Behind::End,
+        false => bytes as u64 == SEND_BYTES,
+    };
     let sent = client.try_send_parts(&slices, head.len() + bytes, more);
     Ok(sent.map_err(|_| Unsent::Client)?.unwrap_or(0))
 }
