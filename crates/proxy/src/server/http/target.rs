@@ -9,7 +9,7 @@ use weir_core::proxy::Proxy;
 use weir_core::proxy::access::{Scope, may_reach};
 
 use crate::http::answer::{Answer, ProxyError};
-use crate::http::{Method, RequestHead, Role, Scheme, Target};
+use crate::http::{Authority, Method, RequestHead, Role, Scheme, Target};
 use crate::runtime::{Clock, Handle};
 use crate::upstream::{Asker, Backend, Backends, Link, Names, Origins, Turn, race};
 
@@ -32,10 +32,19 @@ pub enum Destination {
 
 /// A server by name.
 pub struct Origin {
-    /// A name or an IP address.
+    /// A name in small letters, or an IP address: so a name is looked up once, however it is written.
     pub host: String,
     /// Its TCP port.
     pub port: u16,
+}
+
+impl Origin {
+    fn of(authority: Authority<'_>, scheme: Scheme) -> Origin {
+        Origin {
+            host: authority.host.to_ascii_lowercase(),
+            port: authority.port.unwrap_or(scheme.default_port()),
+        }
+    }
 }
 
 const NOT_FOR_A_PROXY: Answer<'static> = Answer {
@@ -65,20 +74,16 @@ pub fn destination(head: &RequestHead<'_>, role: Role) -> Destination {
     match (role, head.target) {
         (Role::Reverse, Target::Authority(_)) => Destination::Refused(NO_SUCH_METHOD),
         (Role::Reverse, _) => Destination::Backend,
-        (Role::Forward, Target::Authority(authority)) => Destination::Tunnel(Origin {
-            host: authority.host.to_owned(),
-            port: authority.port.unwrap_or(Scheme::Https.default_port()),
-        }),
+        (Role::Forward, Target::Authority(authority)) => {
+            Destination::Tunnel(Origin::of(authority, Scheme::Https))
+        }
         (
             Role::Forward,
             Target::Absolute {
                 scheme, authority, ..
             },
         ) => match scheme {
-            Scheme::Http => Destination::Origin(Origin {
-                host: authority.host.to_owned(),
-                port: authority.port.unwrap_or(scheme.default_port()),
-            }),
+            Scheme::Http => Destination::Origin(Origin::of(authority, scheme)),
             Scheme::Https => Destination::Refused(NO_TLS),
         },
         (Role::Forward, Target::Asterisk) => Destination::Proxy,
@@ -178,5 +183,22 @@ impl Upstreams {
         }
         backends.sort_by_key(|backend| backend.was_down(handle.now()));
         Ok(backends)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_server_however_it_is_written() {
+        let origin = |text, scheme| {
+            let origin = Origin::of(Authority::parse(text).unwrap(), scheme);
+            (origin.host, origin.port)
+        };
+        let server = ("a.example".to_owned(), 80);
+        assert_eq!(origin("A.Example", Scheme::Http), server);
+        assert_eq!(origin("a.example:80", Scheme::Https), server);
+        assert_eq!(origin("a.example", Scheme::Https).1, 443);
     }
 }
