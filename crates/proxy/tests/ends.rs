@@ -14,8 +14,14 @@ use common::{
     wait_until,
 };
 use socket2::SockRef;
-use weir_core::proxy::{Engine, Mode, Proxy};
+use weir_core::proxy::{Engine, Mode};
 use weir_proxy::Server;
+
+fn caching(origin: &Origin) -> Server {
+    let mut settings = settings(Mode::Reverse, &[origin.address]);
+    settings.cache = 1 << 20;
+    Server::start(settings).unwrap()
+}
 
 /// Heads and first bytes of replies that their origin leaves, and whether with a RST.
 const BROKEN: [(&str, bool); 3] = [
@@ -297,11 +303,7 @@ fn the_end_of_a_connection_comes_with_what_the_proxy_has_kept_or_says_itself() {
         connection.send(pattern(10_000));
         true
     });
-    let proxy = Server::start(Proxy {
-        cache: 1 << 20,
-        ..settings(Mode::Reverse, &[origin.address])
-    })
-    .unwrap();
+    let proxy = caching(&origin);
     connect(proxy.address()).get("/");
     for (request, status) in [
         (
@@ -319,6 +321,10 @@ fn the_end_of_a_connection_comes_with_what_the_proxy_has_kept_or_says_itself() {
             304,
         ),
         ("GET / HTTP/1.1\r\n\r\n", 400),
+        (
+            "OPTIONS * HTTP/1.0\r\nHost: test\r\nMax-Forwards: 0\r\n\r\n",
+            200,
+        ),
     ] {
         let mut client = connect(proxy.address());
         client.send(request);
@@ -329,6 +335,25 @@ fn the_end_of_a_connection_comes_with_what_the_proxy_has_kept_or_says_itself() {
         assert_eq!(segments_in(&client), 3, "{request}");
     }
     assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn the_last_hit_of_a_connection_arrives_whatever_stands_behind_its_request() {
+    let body = pattern(100_000);
+    let origin = Origin::serving(move |connection, _| {
+        connection.send("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n");
+        connection.send("Content-Length: 100000\r\n\r\n");
+        connection.send(&body);
+        true
+    });
+    let proxy = caching(&origin);
+    connect(proxy.address()).get("/");
+    let mut client = connect_narrow(proxy.address());
+    // More than is received at once: a close would be a RST, and take what the client has no room for yet.
+    let behind = "x".repeat(100_000);
+    client.send(format!("GET / HTTP/1.0\r\nHost: test\r\n\r\n{behind}"));
+    assert!(client.reply(false).body == pattern(100_000));
+    assert!(client.at_end());
 }
 
 #[test]

@@ -163,12 +163,13 @@ pub async fn relay(
     Ok(())
 }
 
-/// What follows a message on its connection. What ends must be shut down before it waits for anything, or is closed.
+/// What follows a message on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behind {
     /// Perhaps another, some time.
     Another,
-    /// The end, at once: a last segment that is not full waits for the FIN, and both are one packet.
+    /// The end: a last segment that is not full waits for the FIN, and both are one packet. So the connection must be
+    /// shut down next, before the task waits for anything and before the close.
     End,
 }
 

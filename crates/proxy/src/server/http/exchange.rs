@@ -395,17 +395,9 @@ pub async fn delivered_to(
     if uploaded {
         keep_open(worker, client, lease, &delivered.facts, server);
     }
-    // It may be sending the rest of its request, or the next one, which nobody will read.
-    let may_be_sending = !uploaded || request.facts.keep_alive || !client.inbox.is_empty();
-    match (delivered.keep_alive && uploaded, may_be_sending) {
-        (true, _) => After::Continue,
-        (false, true) => After::Linger,
-        (false, false) => {
-            // Before the close: with bytes that nobody has read that is a RST, which would throw away what waits
-            // for the end.
-            client.stream.shut_down_write();
-            After::Close
-        }
+    match delivered.keep_alive && uploaded {
+        true => After::Continue,
+        false => farewell::after_last_reply(client, request, uploaded),
     }
 }
 

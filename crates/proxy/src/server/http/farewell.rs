@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::After;
+use super::request::Request;
 use crate::runtime::Clock;
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
@@ -17,6 +18,18 @@ const LINGER_MOST: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Clock = 10;
 /// How late, when it has stood still for longer than that.
 const LOOK_LATEST: Clock = 1000;
+
+/// What follows a whole reply that is the last on its connection; the last of it may have been held back for the end.
+/// `uploaded`: the whole request was read.
+pub fn after_last_reply(client: &Visitor, request: &Request, uploaded: bool) -> After {
+    // It may be sending the rest of its request, or the next one, which nobody will read.
+    if !uploaded || request.facts.keep_alive || !client.inbox.is_empty() {
+        return After::Linger;
+    }
+    // Before the close: with bytes that nobody has read that is a RST, which would throw away what waits for the end.
+    client.stream.shut_down_write();
+    After::Close
+}
 
 /// Ends the connection as `after` says; the caller drops it then.
 pub async fn say(worker: &Worker, client: &mut Visitor, after: After) {

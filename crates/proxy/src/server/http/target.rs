@@ -32,7 +32,7 @@ pub enum Destination {
 
 /// A server by name.
 pub struct Origin {
-    /// A name in small letters, or an IP address: so a name is looked up once, however it is written.
+    /// A name in lower case, or an IP address: so a name is looked up once, however it is written.
     pub host: String,
     /// Its TCP port.
     pub port: u16,

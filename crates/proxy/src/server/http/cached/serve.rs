@@ -15,7 +15,7 @@ use crate::http::{Method, Version};
 use crate::runtime::{TcpStream, while_taken};
 use crate::server::http::body::Behind;
 use crate::server::http::request::Request;
-use crate::server::http::{After, leaves_nothing};
+use crate::server::http::{After, farewell, leaves_nothing};
 use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
 use crate::transfer::Stint;
@@ -154,13 +154,10 @@ pub async fn serve(
             if !matches!(how, How::Stored(_)) {
                 worker.counters.cache_bytes.add(length);
             }
-            match (keep_alive, request.facts.keep_alive) {
-                (true, _) => After::Continue,
-                (false, true) => After::Linger,
-                (false, false) => {
-                    client.stream.shut_down_write();
-                    After::Close
-                }
+            match keep_alive {
+                true => After::Continue,
+                // What the cache answers has no body.
+                false => farewell::after_last_reply(client, request, true),
             }
         }
         Err(Unsent::Client) => {
