@@ -271,10 +271,16 @@ fn httperf_and_the_generator_agree_below_and_above_saturation() {
         body_bytes: 900,
         listeners: 1,
     };
-    let attempts = (0..5).map(|_| compare(waits.clone(), 800.0));
-    let mut above: Vec<Comparison> = attempts.collect();
-    if above.iter().any(|comparison| comparison.flaw.is_none()) {
-        above.retain(|comparison| comparison.flaw.is_none());
+    let (mut above, mut flawed) = (Vec::new(), Vec::new());
+    while above.len() < 3 && above.len() + flawed.len() < 5 {
+        let comparison = compare(waits.clone(), 800.0);
+        match comparison.flaw {
+            None => above.push(comparison),
+            Some(_) => flawed.push(comparison),
+        }
+    }
+    if above.is_empty() {
+        above = flawed;
     }
     for comparison in &above {
         for figures in [comparison.httperf, comparison.generator] {

@@ -71,18 +71,14 @@ fn cells(summary: &Summary, step: &Step) -> Vec<String> {
 
 fn verdict_cells(verdict: &Verdict) -> Vec<String> {
     let value = verdict.value;
+    let values = [value.median, value.low, value.high];
+    let in_us = || values.map(|us| format!("{us:+.0}"));
     let (claim, [median, low, high]) = match verdict.claim {
-        Claim::SlowedLess => (
-            "slowed less than copied, µs",
-            [value.median, value.low, value.high].map(|us| format!("{us:+.0}")),
-        ),
-        Claim::FairInTime => (
-            "hits' growth less passed's, µs",
-            [value.median, value.low, value.high].map(|us| format!("{us:+.0}")),
-        ),
+        Claim::SlowedLess => ("slowed less than copied, µs", in_us()),
+        Claim::FairInTime => ("hits' growth less passed's, µs", in_us()),
         Claim::Fair => (
             "hits' growth over passed's",
-            [value.median, value.low, value.high].map(|times| format!("{times:.2}")),
+            values.map(|times| format!("{times:.2}")),
         ),
     };
     vec![

@@ -17,7 +17,7 @@ pub enum Claim {
     /// core. The number is the growth of the hits' latency over that of the passed transfers', in times.
     Fair,
     /// The same in µs, as RR02 measures growth: the growth of the hits' latency less that of the passed
-    /// transfers'. A hit takes half as long, so the same wait makes it more times as long. It holds where the
+    /// transfers'. A hit takes half as long or less, so the same wait makes it more times as long. It holds where the
     /// quartiles are on both sides of zero: the rounds do not agree on whose latency grew more.
     FairInTime,
 }
