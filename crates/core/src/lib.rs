@@ -7,9 +7,7 @@
 
 pub mod admit;
 pub mod class;
-pub mod config;
 pub mod controller;
-pub mod explain;
 pub mod ledger;
 pub mod listener;
 pub mod packet;
@@ -21,3 +19,4 @@ pub mod redirect;
 pub mod units;
 pub mod verdict;
 pub mod wait;
+pub mod word;

@@ -1,6 +1,7 @@
 //! A listener under guard and what it is to do: the words of the config file, of the flags and of
 //! bpf/abi.h, once each.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -93,6 +94,26 @@ pub struct ListenAddress {
     pub ip: Option<IpAddr>,
     /// TCP port, 1..=65535.
     pub port: u16,
+}
+
+impl ListenAddress {
+    /// Whether a packet could belong to both, with nothing that says to which.
+    pub fn conflicts(&self, other: &ListenAddress) -> bool {
+        let any = |ip: Option<IpAddr>| ip.is_none_or(|ip| ip.is_unspecified());
+        let one_is_all = self.ip.is_none() || other.ip.is_none();
+        self.port == other.port
+            && (self.ip == other.ip || one_is_all && any(self.ip) && any(other.ip))
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ip {
+            None => write!(f, "*:{}", self.port),
+            Some(IpAddr::V4(ip)) => write!(f, "{ip}:{}", self.port),
+            Some(IpAddr::V6(ip)) => write!(f, "[{ip}]:{}", self.port),
+        }
+    }
 }
 
 /// One listener under guard: where it is and its whole policy.

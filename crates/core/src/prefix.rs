@@ -4,23 +4,48 @@ use std::net::IpAddr;
 
 pub use ipnet::IpNet as Prefix;
 
-use crate::config::Fault;
+/// A text that is not a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PrefixError {
+    /// Neither a prefix nor an address.
+    #[error("{0:?} is no prefix")]
+    Unreadable(String),
+    /// Bits are set behind the prefix: either they or the length are a slip.
+    #[error("{text:?} has bits behind its prefix")]
+    BitsBehind {
+        /// As it was given.
+        text: String,
+        /// The prefix without these bits.
+        prefix: Prefix,
+    },
+}
+
+impl PrefixError {
+    /// What to write instead.
+    pub fn hint(&self) -> String {
+        match self {
+            PrefixError::Unreadable(_) => {
+                "write a prefix, \"10.1.0.0/16\" or \"2001:db8::/32\", or one address".into()
+            }
+            PrefixError::BitsBehind { prefix, .. } => format!("did you mean \"{prefix}\"?"),
+        }
+    }
+}
 
 /// Reads a prefix, `10.1.0.0/16`, or one address.
 ///
 /// # Errors
-/// Neither, or bits are set behind the prefix: then one of the two is a slip.
-pub fn parse_prefix(text: &str) -> Result<Prefix, Fault> {
-    let hint = "write a prefix, \"10.1.0.0/16\" or \"2001:db8::/32\", or one address";
+/// Neither, or bits are set behind the prefix.
+pub fn parse_prefix(text: &str) -> Result<Prefix, PrefixError> {
     let address = || text.parse::<IpAddr>().map(Prefix::from);
     let prefix = text.parse::<Prefix>().or_else(|_| address());
-    let prefix = prefix.map_err(|_| Fault::new(format!("{text:?} is no prefix"), hint))?;
+    let prefix = prefix.map_err(|_| PrefixError::Unreadable(text.into()))?;
     match prefix.trunc() {
         trunc if trunc == prefix => Ok(prefix),
-        trunc => Err(Fault::new(
-            format!("{text:?} has bits behind its prefix"),
-            format!("did you mean \"{trunc}\"?"),
-        )),
+        prefix => Err(PrefixError::BitsBehind {
+            text: text.into(),
+            prefix,
+        }),
     }
 }
 
@@ -46,7 +71,7 @@ mod tests {
             assert!(read(text).is_err(), "{text:?}");
         }
         let slip = read("10.1.2.3/16").unwrap_err();
-        assert_eq!(slip.hint, "did you mean \"10.1.0.0/16\"?");
+        assert_eq!(slip.hint(), "did you mean \"10.1.0.0/16\"?");
     }
 
     #[test]

@@ -13,7 +13,6 @@ use libbpf_rs::{MapCore, MapFlags, MapMut};
 use weir_core::class::{
     Class, Fields, Limit, MAX_CLASSES, MAX_MASKS, OTHER, OTHER_PRIORITY, OverRate, Place, Rules,
 };
-use weir_core::config::too_many_fault;
 use weir_core::verdict::{Counters, VERDICTS};
 
 use crate::error::{Error, Result, of_libbpf};
@@ -122,7 +121,7 @@ impl Classes {
             .fit_tables(classes.len())
             .map_err(|what| Error::Failed {
                 what: "put the classes in force".into(),
-                cause: too_many_fault(what).cause,
+                cause: what.to_string(),
             })?;
         let copy = 1 - self.copy;
         let slots = self.assign_slots(maps, &classes)?;

@@ -29,7 +29,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd::{Group, chown};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
-use weir_core::config::ApiSettings;
+use weir_config::ApiSettings;
 
 use crate::failure::{Failure, ROOT_HINT, Result};
 use crate::socket_file::SocketFile;

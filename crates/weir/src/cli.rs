@@ -1,6 +1,6 @@
 //! The command line: this one definition gives parsing, help, man pages and completions.
 //!
-//! Values and texts of the flags come from the keys of `weir_core::config`, where the config file has
+//! Values and texts of the flags come from the keys of `weir_config`, where the config file has
 //! them from too.
 
 mod flags;
@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use weir_core::config::keys::{check_overbook, parse_interface, parse_name, parse_wait};
-use weir_core::config::{Fault, Key, Word, parse_ip, parse_port, parse_socket_address};
+use weir_config::keys::{check_overbook, parse_interface, parse_name, parse_wait};
+use weir_config::{Fault, Key, parse_ip, parse_port, parse_socket_address};
 use weir_core::listener::{Admit, Establish, Front, HalfClose, Listener, RejectSyn};
+use weir_core::word::Word;
 use weir_core::{class, proxy};
 
 pub use self::flags::Changes;
@@ -333,7 +334,7 @@ fn key_help(name: &str) -> String {
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use weir_core::config::Table;
+    use weir_config::Table;
 
     #[test]
     fn the_definition_is_consistent() {

@@ -20,7 +20,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{MsgFlags, getsockopt, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
-use weir_core::config::Given;
+use weir_config::Given;
 
 use crate::api::Peer;
 use crate::failure::{Failure, ROOT_HINT, Result};

@@ -111,7 +111,7 @@ impl Control {
     pub fn report(&self) -> weir_client::Controller {
         let settings = self.settings();
         weir_client::Controller {
-            mode: weir_core::config::Word::word(settings.mode).to_owned(),
+            mode: weir_core::word::Word::word(settings.mode).to_owned(),
             target_wait: settings.target_wait.map(weir_core::units::format_duration),
             max_cpu: settings.max_cpu,
             interval: weir_core::units::format_duration(settings.interval),

@@ -1,9 +1,10 @@
 //! Policies and interfaces in a few words, for lines and tables.
 
-use weir_core::config::{Word, policy_words};
+use weir_config::policy_words;
 use weir_core::listener::{Admit, DEFAULT_INTERVAL, Establish, Front, HalfClose, Listener, Mode};
 use weir_core::units::format_duration;
 use weir_core::verdict::{Counters, Verdict};
+use weir_core::word::Word;
 
 /// Names that a line gives before it only counts the rest.
 const EXAMPLES: usize = 6;
@@ -79,7 +80,7 @@ pub fn totals(mode: Mode, counters: &Counters) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::config::parse;
+    use weir_config::parse;
 
     #[test]
     fn a_policy_is_the_papers_words_and_what_differs_from_the_default() {

@@ -1,7 +1,7 @@
 //! What `weir doctor` advises, as a pure function of what it saw.
 
 use serde::Serialize;
-use weir_core::config::SynCookies;
+use weir_config::SynCookies;
 
 /// Backlogs below this overflow in bursts that a server absorbs easily: at 10 000 connections/s it
 /// is 50 ms of them. It is the default of nginx and Apache; 128 was that of older kernels.

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
-use weir_core::config::{Environment, SynCookies, fit};
+use weir_config::{Environment, SynCookies, fit};
 use weir_core::listener::Listener;
 
 use crate::failure::{Code, Failure, Result};

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use weir_core::config::{Fault, Problems};
+use weir_config::{Fault, Problems};
 use weir_kernel::Error as KernelError;
 
 /// Exit codes, as docs and scripts know them.
@@ -106,7 +106,7 @@ pub const ROOT_HINT: &str = "run it as root (sudo), or with CAP_BPF, CAP_NET_ADM
 
 impl From<Problems> for Failure {
     fn from(problems: Problems) -> Failure {
-        let cause = |p: weir_core::config::Problem| Cause {
+        let cause = |p: weir_config::Problem| Cause {
             message: p.to_string(),
             hint: p.hint,
         };
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn every_cause_is_printed_with_its_hint() {
-        let problems = weir_core::config::parse("f", "[x]\n[y]\n").unwrap_err();
+        let problems = weir_config::parse("f", "[x]\n[y]\n").unwrap_err();
         let text = Failure::from(problems).to_string();
         assert!(!text.starts_with("error: "), "{text}");
         assert_eq!(text.matches("error: ").count(), 1);

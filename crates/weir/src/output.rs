@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{ErrorKind, Write};
 
 use serde::Serialize;
-use weir_core::config::Warning;
+use weir_config::Warning;
 
 use crate::failure::{Failure, Result};
 use crate::log;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use weir_config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
 use weir_core::class::Class;
-use weir_core::config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
 use weir_core::listener::{Listener, Mode, QueueOrder};
 use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::{Event, ListenSocket};
@@ -342,7 +342,7 @@ impl<B: Backend> Session<B> {
         Ok(ListenerReport {
             name: asked.name.clone(),
             address: asked.address.to_string(),
-            mode: weir_core::config::Word::word(asked.mode).to_owned(),
+            mode: weir_core::word::Word::word(asked.mode).to_owned(),
             policy: describe::policy(&policy.fitted.listener),
             in_force: exists_somewhere(asked, &self.links),
             listening: !serving.is_empty(),

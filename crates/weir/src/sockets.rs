@@ -77,7 +77,8 @@ mod tests {
 
     /// Addresses of the sockets that serve `address`, with `others` guarded beside it.
     fn serve(address: &str, others: &[&str], sockets: &[ListenSocket]) -> Vec<String> {
-        let listener = |text: &str| Listener::new(text, ListenAddress::parse(text).unwrap());
+        let listener =
+            |text: &str| Listener::new(text, weir_config::parse_listen_address(text).unwrap());
         let all: Vec<_> = [address]
             .iter()
             .chain(others)

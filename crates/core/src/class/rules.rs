@@ -107,13 +107,19 @@ pub struct Rule {
 }
 
 /// More than the tables hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooMany {
     /// Classes.
+    #[error("{0} classes are too many")]
     Classes(usize),
     /// Rules.
+    #[error("the classes have {0} rules, one for each pair of their prefixes")]
     Rules(usize),
     /// Distinct masks of one family.
+    #[error(
+        "the rules have {0} masks (lengths of from and to, with or without each port and \
+         listener), and each is a lookup for a SYN"
+    )]
     Masks(usize),
 }
 

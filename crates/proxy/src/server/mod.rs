@@ -26,9 +26,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use weir_core::class;
-use weir_core::config::Word;
 use weir_core::proxy::{Engine, Mode, Proxy, Verdict};
 use weir_core::redirect::Redirector;
+use weir_core::word::Word;
 
 use crate::access_log::{self, AccessLog};
 use crate::cache::{Cache, CacheMemory};

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use weir_core::config::Word;
 use weir_core::proxy::{Health, HealthCheck, Proxy, Verdict};
+use weir_core::word::Word;
 
 use crate::metrics::HealthCounters;
 

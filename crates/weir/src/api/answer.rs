@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
+use weir_config::{self, Given, Table, did_you_mean};
 use weir_core::class::{Class, OTHER};
-use weir_core::config::{self, Given, Table, did_you_mean};
 
 use super::{Call, Peer, Reply, access, metrics};
 use crate::backend::Backend;
@@ -249,7 +249,7 @@ fn class_with(class: &Class, settings: &Map<String, Value>) -> Result<Class, Ref
         .iter()
         .map(|(key, value)| (key.as_str(), given(value)))
         .collect();
-    config::change(class, given.iter().map(|(key, given)| (*key, given))).map_err(|fault| {
+    weir_config::change(class, given.iter().map(|(key, given)| (*key, given))).map_err(|fault| {
         let name = settings.get("name").and_then(Value::as_str);
         let object = match name.unwrap_or(&class.name) {
             "" => "class".to_owned(),

@@ -5,8 +5,8 @@ use std::fmt;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
-use weir_core::config::keys::parse_name;
-use weir_core::config::{Fault, Given, Key, Setting, Table};
+use weir_config::keys::parse_name;
+use weir_config::{Fault, Given, Key, Setting, Table};
 
 /// The flag of a key: of a list, one flag for each element.
 pub fn long<T>(key: &Key<T>) -> String {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use weir_core::config::{Config, Key, Setting, Table, example, parse};
+use weir_config::{Config, Key, Setting, Table, example, parse};
 
 use crate::cli::Check;
 use crate::failure::{Code, Failure, Result};

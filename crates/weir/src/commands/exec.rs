@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use weir_core::config::Config;
+use weir_config::Config;
 use weir_kernel::exec::{can_park, refuse_mptcp, restore_sigpipe};
 
 use crate::cli::{Exec, Order};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use weir_core::explain::{Topic, list, topic};
+use weir_config::explain::{Topic, list, topic};
 use weir_proxy::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
 
 use crate::cli::Explain;
@@ -126,8 +126,8 @@ mod tests {
 
     use serde_json::Value;
     use weir_client::{ClassStatistics, Controller, Decision, ListenerStatistics, Statistics};
+    use weir_config::Table;
     use weir_core::class::Class;
-    use weir_core::config::Table;
     use weir_core::listener::{ListenAddress, Listener};
     use weir_core::proxy::Proxy;
 

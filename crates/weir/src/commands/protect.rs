@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use weir_core::config::{Warning, default_name, lint};
+use weir_config::{Warning, default_name, lint};
 use weir_core::listener::{ListenAddress, Listener, Mode};
 use weir_core::verdict::Counters;
 use weir_kernel::ListenSocket;
@@ -59,7 +59,7 @@ fn listener(args: &Protect) -> Result<Listener> {
     let default = Listener::new(name, address);
     let policy = &args.policy;
     if !args.interfaces.is_empty() {
-        weir_core::config::keys::parse_interfaces(&args.interfaces)
+        weir_config::keys::parse_interfaces(&args.interfaces)
             .map_err(|fault| Failure::fault(Code::Usage, "--interface", fault))?;
     }
     Ok(Listener {
@@ -189,7 +189,7 @@ mod tests {
     use crate::backend::fake::{Fake, socket};
     use crate::links::fake::link;
     use clap::Parser;
-    use weir_core::config::{Environment, SynCookies};
+    use weir_config::{Environment, SynCookies};
     use weir_core::verdict::Verdict;
 
     fn args(flags: &[&str]) -> Protect {

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
-use weir_core::config::Word;
 use weir_core::proxy::Proxy;
+use weir_core::word::Word;
 use weir_proxy::{Error, Server, Totals};
 
 use crate::cli;

@@ -15,8 +15,8 @@ use nix::sys::prctl::set_name;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
+use weir_config::{Given, change};
 use weir_core::class::Class;
-use weir_core::config::{Given, change};
 use weir_kernel::exec::{self as kernel, Calls, Fork, Ledger};
 
 use super::policy::Policy;

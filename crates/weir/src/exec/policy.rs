@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use weir_config::Config;
 use weir_core::class::{Class, OTHER_PRIORITY, Rules, Tuple};
-use weir_core::config::Config;
 use weir_core::listener::{DEFAULT_AGEING, Listener, Mode};
 
 /// Index of the connections that are of no class.

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use weir_core::config::Word;
 use weir_core::units::about_size;
+use weir_core::word::Word;
 use weir_proxy::{BackendReport as BackendNow, Connections, Server, Total, Totals};
 
 pub use self::times::TimesReport;

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use weir_config::{Fault, Given, change, check_classes};
 use weir_core::class::{Class, Limit, OTHER, OTHER_PRIORITY};
-use weir_core::config::{Fault, Given, change, check_classes};
 use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_kernel::CONTROLLED_FOR;
@@ -226,7 +226,7 @@ impl<B: Backend> Session<B> {
         let index = self.classes().iter().position(|class| class.name == name);
         index.ok_or_else(|| {
             let names: Vec<&str> = self.classes().iter().map(|c| c.name.as_str()).collect();
-            let hint = match weir_core::config::did_you_mean(name, &names) {
+            let hint = match weir_config::did_you_mean(name, &names) {
                 Some(meant) => format!("did you mean {meant:?}?"),
                 None => "`weir class list` names them".to_owned(),
             };

@@ -1,6 +1,6 @@
 //! Claims about a session, on a kernel half that only remembers.
 
-use weir_core::config::{Given, SynCookies};
+use weir_config::{Given, SynCookies};
 use weir_core::listener::{Establish, Front, ListenAddress};
 
 use super::*;
@@ -312,7 +312,7 @@ fn what_stands_otherwise_than_asked_is_said() {
     fake.0.borrow_mut().no_xdp.push(2);
     let elsewhere = Listener {
         name: "far".into(),
-        address: ListenAddress::parse("192.0.2.1:81").unwrap(),
+        address: weir_config::parse_listen_address("192.0.2.1:81").unwrap(),
         ..on("eth7")
     };
     let mut session = start(&fake, vec![with_front(), elsewhere]);

@@ -7,17 +7,17 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::class_check::{self, Owners};
-use super::error::{Fault, Place, Problem, Problems};
-use super::suggest::did_you_mean;
-use super::table::{Key, Kind, Table, unknown_key};
-use super::unused::{Around, unused};
-use super::value::Given;
-use super::{ApiSettings, Config, Warning};
-use crate::class::Class;
-use crate::controller;
-use crate::listener::Listener;
-use crate::proxy::Proxy;
+use crate::class_check::{self, Owners};
+use crate::error::{Fault, Place, Problem, Problems};
+use crate::suggest::did_you_mean;
+use crate::table::{Key, Kind, Table, unknown_key};
+use crate::unused::{Around, unused};
+use crate::value::Given;
+use crate::{ApiSettings, Config, Warning};
+use weir_core::class::Class;
+use weir_core::controller;
+use weir_core::listener::Listener;
+use weir_core::proxy::Proxy;
 
 /// Reads a config file. `file` is its name for messages.
 ///

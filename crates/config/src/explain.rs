@@ -5,15 +5,15 @@ mod columns;
 
 use std::fmt::Write as _;
 
-use crate::class::Class;
-use crate::config::{ApiSettings, Key, Table, did_you_mean};
-use crate::controller::Settings;
-use crate::listener::Listener;
-use crate::proxy::Proxy;
+use crate::{ApiSettings, Key, Table, did_you_mean};
 use columns::COLUMNS;
 pub use columns::Column;
+use weir_core::class::Class;
+use weir_core::controller::Settings;
+use weir_core::listener::Listener;
+use weir_core::proxy::Proxy;
 
-use crate::verdict::{Kind, VERDICTS, Verdict, VerdictInfo};
+use weir_core::verdict::{Kind, VERDICTS, Verdict, VerdictInfo};
 
 /// What a name stands for that `weir explain` knows.
 pub enum Topic {

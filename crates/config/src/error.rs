@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use weir_core::prefix::PrefixError;
+
 /// What is wrong with a value, wherever it came from (file or flag).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{cause}")]
@@ -23,6 +25,12 @@ impl Fault {
     }
 }
 
+impl From<PrefixError> for Fault {
+    fn from(error: PrefixError) -> Fault {
+        Fault::new(error.to_string(), error.hint())
+    }
+}
+
 /// A place in a file; lines and columns (in characters) count from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -36,7 +44,7 @@ pub struct Place {
 
 impl Place {
     /// The place of a byte range of the source; without one, the file's first character.
-    pub(super) fn of(file: &str, source: &str, span: Option<Range<usize>>) -> Place {
+    pub(crate) fn of(file: &str, source: &str, span: Option<Range<usize>>) -> Place {
         let start = span.map_or(0, |s| s.start).min(source.len());
         let before = &source[..source.floor_char_boundary_compat(start)];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);

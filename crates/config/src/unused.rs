@@ -3,16 +3,16 @@
 
 use std::net::IpAddr;
 
-use crate::class::Class;
-use crate::listener::{Listener, QueueOrder};
-use crate::prefix::Prefix;
-use crate::proxy::Proxy;
+use weir_core::class::Class;
+use weir_core::listener::{Listener, QueueOrder};
+use weir_core::prefix::Prefix;
+use weir_core::proxy::Proxy;
 
 /// Classes of which a kind of warning is told; a file may have thousands.
 const TOLD: usize = 8;
 
 /// What a file has beside its classes.
-pub(super) struct Around<'a> {
+pub(crate) struct Around<'a> {
     pub listeners: Vec<&'a Listener>,
     pub proxies: Vec<&'a Proxy>,
     pub has_controller: bool,
@@ -23,7 +23,7 @@ type Check = fn(&Class, &[&str], &Around<'_>) -> Option<String>;
 
 /// One sentence for each class and key without effect, with the index of the class. `given` names the keys
 /// that each class sets.
-pub(super) fn unused(classes: &[(&Class, Vec<&str>)], around: &Around<'_>) -> Vec<(usize, String)> {
+pub(crate) fn unused(classes: &[(&Class, Vec<&str>)], around: &Around<'_>) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for check in [nothing_fits, promises, queue_limit, priority] as [Check; 4] {
         let odd = classes.iter().enumerate().filter_map(|(index, class)| {
@@ -204,7 +204,7 @@ fn wanted_listener(class: &Class) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::parse;
+    use crate::parse;
 
     fn warnings(listener: &str, class: &str, rest: &str) -> Vec<String> {
         let file = format!(

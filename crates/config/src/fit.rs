@@ -1,9 +1,9 @@
 //! Fits a policy to what this network namespace allows. weir never writes a sysctl: what a sysctl
 //! forbids falls back, or is refused with a hint.
 
-use super::error::Fault;
-use super::word::Word;
-use crate::listener::{Establish, Listener, RejectSyn};
+use crate::error::Fault;
+use weir_core::listener::{Establish, Listener, RejectSyn};
+use weir_core::word::Word;
 
 /// `net.ipv4.tcp_syncookies` of the network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +120,7 @@ pub fn policy_words(listener: &Listener) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listener::ListenAddress;
+    use weir_core::listener::ListenAddress;
 
     fn asked(establish: Establish) -> Listener {
         let address = ListenAddress { ip: None, port: 80 };

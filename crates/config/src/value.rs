@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::Fault;
-use super::suggest::did_you_mean;
-use super::word::Word;
+use crate::error::Fault;
+use crate::suggest::did_you_mean;
+use weir_core::word::Word;
 
 /// A value as the file has it, with the types that keys can have.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,10 +83,10 @@ impl fmt::Display for Setting {
 }
 
 /// The word that takes a value away again, where there may be none.
-pub(super) const NONE: &str = "none";
+pub(crate) const NONE: &str = "none";
 
 /// Reads a value that there may be none of.
-pub(super) fn maybe<T>(
+pub(crate) fn maybe<T>(
     value: &Given,
     read: impl FnOnce(&Given) -> Result<T, Fault>,
 ) -> Result<Option<T>, Fault> {
@@ -97,7 +97,7 @@ pub(super) fn maybe<T>(
 }
 
 /// Shows a value that there may be none of.
-pub(super) fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> Setting) -> Setting {
+pub(crate) fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> Setting) -> Setting {
     value.map_or(Setting::None, show)
 }
 
@@ -116,15 +116,15 @@ pub fn parse_word<T: Word>(text: &str) -> Result<T, Fault> {
     })
 }
 
-pub(super) fn word<T: Word>(value: &Given) -> Result<T, Fault> {
+pub(crate) fn word<T: Word>(value: &Given) -> Result<T, Fault> {
     text(value).and_then(parse_word)
 }
 
-pub(super) fn mismatch(value: &Given, wanted: &str, hint: &str) -> Fault {
+pub(crate) fn mismatch(value: &Given, wanted: &str, hint: &str) -> Fault {
     Fault::new(format!("is {}, not {wanted}", value.type_name()), hint)
 }
 
-pub(super) fn text(value: &Given) -> Result<&str, Fault> {
+pub(crate) fn text(value: &Given) -> Result<&str, Fault> {
     match value {
         Given::Text(text) => Ok(text),
         _ => Err(mismatch(
@@ -135,7 +135,7 @@ pub(super) fn text(value: &Given) -> Result<&str, Fault> {
     }
 }
 
-pub(super) fn number(value: &Given) -> Result<f64, Fault> {
+pub(crate) fn number(value: &Given) -> Result<f64, Fault> {
     match value {
         Given::Number(number) => Ok(*number),
         _ => Err(mismatch(
@@ -147,7 +147,7 @@ pub(super) fn number(value: &Given) -> Result<f64, Fault> {
 }
 
 /// Reads a number of this range.
-pub(super) fn ranged(value: &Given, range: RangeInclusive<f64>) -> Result<f64, Fault> {
+pub(crate) fn ranged(value: &Given, range: RangeInclusive<f64>) -> Result<f64, Fault> {
     let number = number(value)?;
     if range.contains(&number) {
         return Ok(number);
@@ -157,7 +157,7 @@ pub(super) fn ranged(value: &Given, range: RangeInclusive<f64>) -> Result<f64, F
 }
 
 /// Reads a whole number of this range.
-pub(super) fn whole(value: &Given, range: RangeInclusive<u64>) -> Result<u64, Fault> {
+pub(crate) fn whole(value: &Given, range: RangeInclusive<u64>) -> Result<u64, Fault> {
     let number = number(value)?;
     let whole = number as u64;
     if whole as f64 == number && range.contains(&whole) {
@@ -167,7 +167,7 @@ pub(super) fn whole(value: &Given, range: RangeInclusive<u64>) -> Result<u64, Fa
     Err(Fault::new(format!("{number} is out of range"), hint))
 }
 
-pub(super) fn flag(value: &Given) -> Result<bool, Fault> {
+pub(crate) fn flag(value: &Given) -> Result<bool, Fault> {
     match value {
         Given::Flag(on) => Ok(*on),
         _ => Err(mismatch(
@@ -178,7 +178,7 @@ pub(super) fn flag(value: &Given) -> Result<bool, Fault> {
     }
 }
 
-pub(super) fn list(value: &Given) -> Result<&[String], Fault> {
+pub(crate) fn list(value: &Given) -> Result<&[String], Fault> {
     match value {
         Given::List(list) => Ok(list),
         _ => Err(mismatch(

@@ -1,11 +1,10 @@
 //! Addresses of listeners: `0.0.0.0:80`, `[::]:80`, `10.0.0.1:80`, `*:80`.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use super::error::Fault;
-use crate::listener::ListenAddress;
+use crate::error::Fault;
+use weir_core::listener::ListenAddress;
 
 /// The forms, for hints.
 const FORMS: &str =
@@ -62,47 +61,27 @@ pub fn parse_socket_address(text: &str) -> Result<SocketAddr, Fault> {
     })
 }
 
-impl ListenAddress {
-    /// Reads `ADDRESS:PORT`; an IPv6 address stands in brackets, `*` is every address.
-    ///
-    /// # Errors
-    /// What is wrong with which part.
-    pub fn parse(text: &str) -> Result<ListenAddress, Fault> {
-        let (ip, port) = text
-            .rsplit_once(':')
-            .ok_or_else(|| Fault::new(format!("{text:?} has no port"), FORMS))?;
-        if ip.contains(':') && !ip.starts_with('[') {
-            return Err(Fault::new(
-                format!("{text:?} is an IPv6 address without brackets"),
-                format!("write \"[{ip}]:{port}\", or \"[{text}]:PORT\" if the port is missing"),
-            ));
-        }
-        if ip.starts_with('[') && !ip.ends_with(']') {
-            return Err(Fault::new(format!("{text:?} has no port"), FORMS));
-        }
-        Ok(ListenAddress {
-            ip: parse_ip(ip)?,
-            port: parse_port(port)?,
-        })
+/// Reads `ADDRESS:PORT`; an IPv6 address stands in brackets, `*` is every address.
+///
+/// # Errors
+/// What is wrong with which part.
+pub fn parse_listen_address(text: &str) -> Result<ListenAddress, Fault> {
+    let (ip, port) = text
+        .rsplit_once(':')
+        .ok_or_else(|| Fault::new(format!("{text:?} has no port"), FORMS))?;
+    if ip.contains(':') && !ip.starts_with('[') {
+        return Err(Fault::new(
+            format!("{text:?} is an IPv6 address without brackets"),
+            format!("write \"[{ip}]:{port}\", or \"[{text}]:PORT\" if the port is missing"),
+        ));
     }
-
-    /// Whether a packet could belong to both, with nothing that says to which.
-    pub fn conflicts(&self, other: &ListenAddress) -> bool {
-        let any = |ip: Option<IpAddr>| ip.is_none_or(|ip| ip.is_unspecified());
-        let one_is_all = self.ip.is_none() || other.ip.is_none();
-        self.port == other.port
-            && (self.ip == other.ip || one_is_all && any(self.ip) && any(other.ip))
+    if ip.starts_with('[') && !ip.ends_with(']') {
+        return Err(Fault::new(format!("{text:?} has no port"), FORMS));
     }
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.ip {
-            None => write!(f, "*:{}", self.port),
-            Some(IpAddr::V4(ip)) => write!(f, "{ip}:{}", self.port),
-            Some(IpAddr::V6(ip)) => write!(f, "[{ip}]:{}", self.port),
-        }
-    }
+    Ok(ListenAddress {
+        ip: parse_ip(ip)?,
+        port: parse_port(port)?,
+    })
 }
 
 #[cfg(test)]
@@ -118,14 +97,14 @@ mod tests {
             "[::]:80",
             "[2001:db8::1]:443",
         ] {
-            assert_eq!(ListenAddress::parse(text).unwrap().to_string(), text);
+            assert_eq!(parse_listen_address(text).unwrap().to_string(), text);
         }
     }
 
     #[test]
     fn a_mapped_address_is_its_ipv4_address() {
         assert_eq!(
-            ListenAddress::parse("[::ffff:10.0.0.1]:80")
+            parse_listen_address("[::ffff:10.0.0.1]:80")
                 .unwrap()
                 .to_string(),
             "10.0.0.1:80"
@@ -144,7 +123,7 @@ mod tests {
             ("*:http", "\"http\" is no TCP port"),
             ("224.0.0.1:80", "224.0.0.1 is a multicast address"),
         ] {
-            assert_eq!(ListenAddress::parse(text).unwrap_err().cause, cause);
+            assert_eq!(parse_listen_address(text).unwrap_err().cause, cause);
         }
     }
 
@@ -162,8 +141,8 @@ mod tests {
     fn only_addresses_that_nothing_tells_apart_conflict() {
         let conflict = |a, b| {
             let (a, b) = (
-                ListenAddress::parse(a).unwrap(),
-                ListenAddress::parse(b).unwrap(),
+                parse_listen_address(a).unwrap(),
+                parse_listen_address(b).unwrap(),
             );
             assert_eq!(a.conflicts(&b), b.conflicts(&a));
             a.conflicts(&b)

@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use super::error::Fault;
-use super::lint::lint;
-use super::table::{Key, Kind, Table, words_of};
-use super::value::{Given, Setting, flag, list, mismatch, number, text, word};
-use super::word::Word;
-use crate::listener::{
+use crate::error::Fault;
+use crate::lint::lint;
+use crate::table::{Key, Kind, Table, words_of};
+use crate::value::{Given, Setting, flag, list, mismatch, number, text, word};
+use weir_core::listener::{
     Admit, Establish, Front, HalfClose, ListenAddress, Listener, MAX_INTERFACES, MAX_LISTENERS,
     Mode, QueueOrder, RejectSyn,
 };
-use crate::units::{format_duration, parse_duration};
+use weir_core::units::{format_duration, parse_duration};
+use weir_core::word::Word;
 
 /// Every key of a `[[listener]]` table, in the order of the example file.
 pub static LISTENER_KEYS: [Key<Listener>; 15] = [
@@ -29,7 +29,7 @@ pub static LISTENER_KEYS: [Key<Listener>; 15] = [
         kind: Kind::Address,
         values: "\"*:80\" | \"0.0.0.0:80\" | \"10.0.0.1:80\" | \"[::]:80\"",
         text: "The address and port to guard; * is every address, IPv4 and IPv6. Required",
-        set: |l, v| ListenAddress::parse(text(v)?).map(|address| l.address = address),
+        set: |l, v| crate::parse_listen_address(text(v)?).map(|address| l.address = address),
         show: |l| Setting::Text(l.address.to_string()),
     },
     Key {
@@ -302,7 +302,7 @@ pub fn parse_wait(text: &str) -> Result<Duration, Fault> {
     Ok(wait)
 }
 
-pub(super) fn wait(value: &Given) -> Result<Duration, Fault> {
+pub(crate) fn wait(value: &Given) -> Result<Duration, Fault> {
     match value {
         Given::Text(text) => parse_wait(text),
         _ => Err(mismatch(value, "a duration", WAIT_HINT)),

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::api_keys::ApiSettings;
-use super::table::Table;
-use super::value::Setting;
-use crate::class::Class;
-use crate::controller::Settings;
-use crate::listener::{ListenAddress, Listener};
-use crate::proxy::{Mode, Proxy};
+use crate::api_keys::ApiSettings;
+use crate::table::Table;
+use crate::value::Setting;
+use weir_core::class::Class;
+use weir_core::controller::Settings;
+use weir_core::listener::{ListenAddress, Listener};
+use weir_core::proxy::{Mode, Proxy};
 
 const HEAD: &str = "\
 # weir.toml - listeners under guard, and proxies. `weir check FILE` shows the values in effect,
@@ -110,7 +110,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::parse;
+    use crate::parse;
 
     #[test]
     fn the_example_is_the_default_policy_and_not_odd() {

@@ -6,19 +6,19 @@ use std::convert::identity;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::address::{parse_ip, parse_socket_address};
-use super::error::Fault;
-use super::keys::parse_name;
-use super::table::{Key, Kind, Table, words_of};
-use super::value::{Given, Setting, flag, list, mismatch, text, whole, word};
-use super::word::Word;
-use crate::listener::ListenAddress;
-use crate::prefix::{Prefix, parse_prefix};
-use crate::proxy::{
+use crate::address::{parse_ip, parse_socket_address};
+use crate::error::Fault;
+use crate::keys::parse_name;
+use crate::table::{Key, Kind, Table, words_of};
+use crate::value::{Given, Setting, flag, list, mismatch, text, whole, word};
+use weir_core::listener::ListenAddress;
+use weir_core::prefix::{Prefix, parse_prefix};
+use weir_core::proxy::{
     Balance, Engine, FinishOnAbort, Forwarded, HealthCheck, MAX_PROXIES, Mode, Proxy, SendProxy,
     Statuses,
 };
-use crate::units::{format_duration, format_size, parse_duration, parse_size};
+use weir_core::units::{format_duration, format_size, parse_duration, parse_size};
+use weir_core::word::Word;
 
 /// A key whose field has its name and is one of a few words.
 macro_rules! words {
@@ -340,7 +340,7 @@ impl Table for Proxy {
                 format!("mode {} has nowhere to go", mode.word()),
                 "name a server, for example 10.0.0.5:80",
             ),
-            _ => return self.check_announcement(),
+            _ => return check_announcement(self),
         };
         Err(("backends", fault))
     }
@@ -373,20 +373,18 @@ impl Table for Proxy {
     }
 }
 
-impl Proxy {
-    fn check_announcement(&self) -> Result<(), (&'static str, Fault)> {
-        match (self.mode, self.send_proxy, self.forwarded) {
-            (Mode::Forward, SendProxy::V1 | SendProxy::V2, _) => {
-                let cause = "mode forward goes to servers that expect no PROXY header";
-                Err(("send_proxy", Fault::new(cause, "leave it out")))
-            }
-            (Mode::Tcp, _, Forwarded::XForwardedFor | Forwarded::Forwarded) => {
-                let cause = "mode tcp reads no requests";
-                let hint = "leave it out, or tell the server by send_proxy";
-                Err(("forwarded", Fault::new(cause, hint)))
-            }
-            _ => Ok(()),
+fn check_announcement(proxy: &Proxy) -> Result<(), (&'static str, Fault)> {
+    match (proxy.mode, proxy.send_proxy, proxy.forwarded) {
+        (Mode::Forward, SendProxy::V1 | SendProxy::V2, _) => {
+            let cause = "mode forward goes to servers that expect no PROXY header";
+            Err(("send_proxy", Fault::new(cause, "leave it out")))
         }
+        (Mode::Tcp, _, Forwarded::XForwardedFor | Forwarded::Forwarded) => {
+            let cause = "mode tcp reads no requests";
+            let hint = "leave it out, or tell the server by send_proxy";
+            Err(("forwarded", Fault::new(cause, hint)))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -442,7 +440,7 @@ fn parse_source(texts: &[String]) -> Result<Vec<IpAddr>, Fault> {
 }
 
 fn parse_prefixes(texts: &[String]) -> Result<Vec<Prefix>, Fault> {
-    texts.iter().map(|text| parse_prefix(text)).collect()
+    texts.iter().map(|text| Ok(parse_prefix(text)?)).collect()
 }
 
 fn times(value: &Given) -> Result<u32, Fault> {

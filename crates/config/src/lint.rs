@@ -1,6 +1,6 @@
 //! Settings that are valid and yet hardly what was meant.
 
-use crate::listener::{
+use weir_core::listener::{
     Admit, DEFAULT_AGEING, Establish, HalfClose, Listener, QueueOrder, RejectSyn,
 };
 
@@ -74,8 +74,8 @@ fn sends_rst(l: &Listener) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::parse;
-    use crate::listener::ListenAddress;
+    use crate::parse;
+    use weir_core::listener::ListenAddress;
 
     fn warnings(keys: &str) -> Vec<String> {
         let file = format!("[[listener]]\naddress = \"*:80\"\n{keys}\n");

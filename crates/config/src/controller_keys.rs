@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::error::Fault;
-use super::keys::wait;
-use super::table::{Key, Kind, Table, words_of};
-use super::value::{Given, Setting, maybe, mismatch, ranged, shown, text, whole, word};
-use super::word::Word;
-use crate::controller::Settings;
-use crate::listener::Mode;
-use crate::units::{format_duration, parse_duration};
+use crate::error::Fault;
+use crate::keys::wait;
+use crate::table::{Key, Kind, Table, words_of};
+use crate::value::{Given, Setting, maybe, mismatch, ranged, shown, text, whole, word};
+use weir_core::controller::Settings;
+use weir_core::listener::Mode;
+use weir_core::units::{format_duration, parse_duration};
+use weir_core::word::Word;
 
 const SHARES: std::ops::RangeInclusive<f64> = 0.05..=1.0;
 const INTERVAL_HINT: &str = "a duration with its unit from 20ms to 10s, for example \"100ms\"";

@@ -1,24 +1,24 @@
 //! What is wrong with classes together, and with what they name.
 
-use super::error::Fault;
-use super::suggest::did_you_mean;
-use crate::class::{Class, MAX_CLASSES, MAX_MASKS, MAX_RULES, Place, Rules, Tie, TooMany};
-use crate::listener::Listener;
+use crate::error::Fault;
+use crate::suggest::did_you_mean;
+use weir_core::class::{Class, MAX_CLASSES, MAX_MASKS, MAX_RULES, Place, Rules, Tie, TooMany};
+use weir_core::listener::Listener;
 
 /// Ties that are told of; whoever mends these asks again.
 const TOLD_TIES: usize = 8;
 
 /// What is wrong, with the index of the class at which to say it and its key, if it is of one.
-pub(super) type Finding = (usize, Option<&'static str>, Fault);
+pub(crate) type Finding = (usize, Option<&'static str>, Fault);
 
 /// What classes may name.
-pub(super) struct Owners<'a> {
+pub(crate) struct Owners<'a> {
     pub listeners: &'a [&'a Listener],
     pub proxies: &'a [&'a str],
 }
 
 /// Names that are none, rules that tie, and more than the guard's tables hold.
-pub(super) fn check(classes: &[Class], owners: &Owners<'_>) -> Vec<Finding> {
+pub(crate) fn check(classes: &[Class], owners: &Owners<'_>) -> Vec<Finding> {
     let mut found = unknown(classes, owners);
     let rules = Rules::compile(classes, |class| owners.place(class));
     for tie in rules.ties(TOLD_TIES) {
@@ -67,7 +67,7 @@ fn stranger(kind: &str, wanted: &str, names: &[&str]) -> Fault {
 }
 
 /// `10.1.0.1:40000 > 192.0.2.1:80 fits it and class "silver", and neither is the more specific`.
-pub(super) fn tie_fault(classes: &[Class], owners: &Owners<'_>, tie: &Tie) -> Fault {
+pub(crate) fn tie_fault(classes: &[Class], owners: &Owners<'_>, tie: &Tie) -> Fault {
     let mut to = tie.to;
     if to.port() == 0 {
         let listener = usize::from(tie.place).checked_sub(1);
@@ -98,25 +98,16 @@ fn too_many(classes: &[Class], owners: &Owners<'_>) -> Option<Finding> {
     Some((rules.rules().last()?.class, None, fault))
 }
 
-/// What does not fit into the guard's tables, in words.
-pub fn too_many_fault(what: TooMany) -> Fault {
-    match what {
-        TooMany::Classes(n) => Fault::new(
-            format!("{n} classes are too many"),
-            format!("at most {MAX_CLASSES}"),
-        ),
-        TooMany::Rules(n) => Fault::new(
-            format!("the classes have {n} rules, one for each pair of their prefixes"),
-            format!("at most {MAX_RULES}: shorter lists, or shorter prefixes"),
-        ),
-        TooMany::Masks(n) => Fault::new(
-            format!(
-                "the rules have {n} masks (lengths of from and to, with or without each port and \
-                 listener), and each is a lookup for a SYN"
-            ),
-            format!("at most {MAX_MASKS}: use fewer lengths of prefixes"),
-        ),
-    }
+/// What does not fit into the guard's tables, with what to do about it.
+fn too_many_fault(what: TooMany) -> Fault {
+    let hint = match what {
+        TooMany::Classes(_) => format!("at most {MAX_CLASSES}"),
+        TooMany::Rules(_) => {
+            format!("at most {MAX_RULES}: shorter lists, or shorter prefixes")
+        }
+        TooMany::Masks(_) => format!("at most {MAX_MASKS}: use fewer lengths of prefixes"),
+    };
+    Fault::new(what.to_string(), hint)
 }
 
 /// Checks the guard's classes together, and that the listeners are there that they name.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::listener::{Admit, Establish, Front, HalfClose, MAX_LISTENERS, Mode, RejectSyn};
-use crate::proxy;
+use weir_core::listener::{Admit, Establish, Front, HalfClose, MAX_LISTENERS, Mode, RejectSyn};
+use weir_core::proxy;
 
 /// The problems of a file, as `line:column: object: cause | hint`.
 fn problems(source: &str) -> Vec<String> {
@@ -37,7 +37,7 @@ fn every_key_is_read() {
     "#;
     let expected = Listener {
         name: "web".into(),
-        address: crate::listener::ListenAddress {
+        address: weir_core::listener::ListenAddress {
             ip: "10.0.0.1".parse().ok(),
             port: 8080,
         },
@@ -48,7 +48,7 @@ fn every_key_is_read() {
         admit: Admit::Queue,
         target_wait: Duration::from_millis(1500),
         interval: Duration::from_secs(3),
-        queue: crate::listener::QueueOrder::Priority,
+        queue: weir_core::listener::QueueOrder::Priority,
         ageing: None,
         half_close: HalfClose::Reset,
         reason: true,
@@ -66,7 +66,7 @@ fn every_key_is_read() {
 #[test]
 fn left_out_keys_have_the_defaults_of_weir_protect() {
     let config = parse("f", "[[listener]]\naddress = \"[::]:443\"\n").unwrap();
-    let address = crate::listener::ListenAddress::parse("[::]:443").unwrap();
+    let address = crate::parse_listen_address("[::]:443").unwrap();
     assert_eq!(config.listeners, [Listener::new("port-443", address)]);
 }
 
@@ -469,7 +469,7 @@ fn the_controller_and_the_api_are_read_once_or_not_at_all() {
          mode = \"observe\"\n[api]\nsocket = \"/run/a.sock\"\npermissions = \"0660\"\ngroup = \"www-data\"\n"
     );
     let config = parse("f", &file).unwrap();
-    let settings = crate::controller::Settings {
+    let settings = weir_core::controller::Settings {
         target_wait: Some(Duration::from_millis(30)),
         max_cpu: Some(0.9),
         interval: Duration::from_millis(50),

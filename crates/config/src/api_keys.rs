@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::error::Fault;
-use super::keys::parse_name;
-use super::table::{Key, Kind, Table};
-use super::value::{Given, Setting, maybe, shown, text};
+use crate::error::Fault;
+use crate::keys::parse_name;
+use crate::table::{Key, Kind, Table};
+use crate::value::{Given, Setting, maybe, shown, text};
 
 /// The API socket: the `[api]` table.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,14 +1,14 @@
 //! The keys of a `[[class]]` table: which connections it is of, what they are worth, and how many may
 //! come.
 
-use super::error::Fault;
-use super::keys::{parse_name, wait};
-use super::table::{Key, Kind, Table, words_of};
-use super::value::{Given, NONE, Setting, list, maybe, mismatch, ranged, shown, text, whole, word};
-use super::word::Word;
-use crate::class::{Class, LOWEST_PRIORITY, MAX_CLASSES, OTHER, OverRate};
-use crate::prefix::{Prefix, parse_prefix};
-use crate::units::format_duration;
+use crate::error::Fault;
+use crate::keys::{parse_name, wait};
+use crate::table::{Key, Kind, Table, words_of};
+use crate::value::{Given, NONE, Setting, list, maybe, mismatch, ranged, shown, text, whole, word};
+use weir_core::class::{Class, LOWEST_PRIORITY, MAX_CLASSES, OTHER, OverRate};
+use weir_core::prefix::{Prefix, parse_prefix};
+use weir_core::units::format_duration;
+use weir_core::word::Word;
 
 /// Prefixes in one list at most.
 const MAX_PREFIXES: usize = 1024;
@@ -174,7 +174,7 @@ fn prefixes(value: &Given) -> Result<Vec<Prefix>, Fault> {
         let cause = format!("{} prefixes are too many", texts.len());
         return Err(Fault::new(cause, format!("at most {MAX_PREFIXES}")));
     }
-    texts.iter().map(|text| parse_prefix(text)).collect()
+    texts.iter().map(|text| Ok(parse_prefix(text)?)).collect()
 }
 
 fn listed(prefixes: &[Prefix]) -> Setting {
@@ -263,10 +263,10 @@ impl Table for Class {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{change, parse};
+    use crate::{change, parse};
 
     fn problems(file: &str) -> Vec<String> {
-        let shown = |p: &crate::config::Problem| format!("{}{} | {}", p.object, p.cause, p.hint);
+        let shown = |p: &crate::Problem| format!("{}{} | {}", p.object, p.cause, p.hint);
         match parse("f", file) {
             Ok(_) => Vec::new(),
             Err(problems) => problems.0.iter().map(shown).collect(),

@@ -3,10 +3,10 @@
 
 use std::str::FromStr;
 
-use super::error::Fault;
-use super::suggest::did_you_mean;
-use super::value::{Given, NONE, Setting};
-use super::word::Word;
+use crate::error::Fault;
+use crate::suggest::did_you_mean;
+use crate::value::{Given, NONE, Setting};
+use weir_core::word::Word;
 
 /// A word that a key takes, and its text.
 pub type WordText = (&'static str, &'static str);
@@ -209,7 +209,7 @@ pub fn change<'a, T: Table>(
 }
 
 /// What is wrong with a key of this name, which there is not.
-pub(super) fn unknown_key<T: Table>(name: &str) -> Fault {
+pub(crate) fn unknown_key<T: Table>(name: &str) -> Fault {
     let names: Vec<&str> = T::keys().iter().map(|key| key.name).collect();
     let hint = match did_you_mean(name, &names) {
         Some(meant) => format!("did you mean {meant}?"),

@@ -1,8 +1,9 @@
-//! The config file `weir.toml`: listeners and their policies, proxies and what they do.
+//! The config file `weir.toml`: listeners and their policies, proxies and what they do, and `weir explain`.
 //!
 //! [`LISTENER_KEYS`] and [`PROXY_KEYS`] declare each key once; [`parse()`] reads a file by them,
 //! [`example()`] writes one, [`lint()`] names what is odd, and [`fit()`] bends a policy to what the
 //! network namespace allows.
+#![forbid(unsafe_code)]
 
 mod address;
 mod api_keys;
@@ -11,6 +12,7 @@ mod class_keys;
 mod controller_keys;
 mod error;
 mod example;
+pub mod explain;
 mod fit;
 pub mod keys;
 mod lint;
@@ -20,11 +22,10 @@ mod suggest;
 mod table;
 mod unused;
 mod value;
-mod word;
 
-pub use address::{parse_ip, parse_port, parse_socket_address};
+pub use address::{parse_ip, parse_listen_address, parse_port, parse_socket_address};
 pub use api_keys::{API_KEYS, ApiSettings};
-pub use class_check::{check_classes, too_many_fault};
+pub use class_check::check_classes;
 pub use class_keys::CLASS_KEYS;
 pub use controller_keys::CONTROLLER_KEYS;
 pub use error::{Fault, Place, Problem, Problems};
@@ -37,11 +38,10 @@ pub use proxy_keys::PROXY_KEYS;
 pub use suggest::did_you_mean;
 pub use table::{Key, Kind, Table, WordText, change};
 pub use value::{Given, Setting, parse_word};
-pub use word::{Word, WordInfo};
 
-use crate::class::Class;
-use crate::listener::Listener;
-use crate::proxy::Proxy;
+use weir_core::class::Class;
+use weir_core::listener::Listener;
+use weir_core::proxy::Proxy;
 
 /// A config file that was read without error.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,7 +53,7 @@ pub struct Config {
     /// The classes in the order of the file, which decides nothing.
     pub classes: Vec<Class>,
     /// The controller; `None`: there is none.
-    pub controller: Option<crate::controller::Settings>,
+    pub controller: Option<weir_core::controller::Settings>,
     /// The API; `None`: there is none.
     pub api: Option<ApiSettings>,
     /// What is valid and yet hardly what was meant.
