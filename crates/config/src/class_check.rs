@@ -2,7 +2,7 @@
 
 use crate::error::Fault;
 use crate::suggest::did_you_mean;
-use weir_core::class::{Class, MAX_CLASSES, MAX_MASKS, MAX_RULES, Place, Rules, Tie, TooMany};
+use weir_core::class::{Class, MAX_CLASSES, MAX_MASKS, MAX_RULES, OwnerId, Rules, Tie, TooMany};
 use weir_core::listener::Listener;
 
 /// Ties that are told of; whoever mends these asks again.
@@ -20,7 +20,7 @@ pub(crate) struct Owners<'a> {
 /// Names that are none, rules that tie, and more than the guard's tables hold.
 pub(crate) fn check(classes: &[Class], owners: &Owners<'_>) -> Vec<Finding> {
     let mut found = unknown(classes, owners);
-    let rules = Rules::compile(classes, |class| owners.place(class));
+    let rules = Rules::compile(classes, |class| owners.id_of(class));
     for tie in rules.ties(TOLD_TIES) {
         found.push((tie.later, None, tie_fault(classes, owners, &tie)));
     }
@@ -30,8 +30,8 @@ pub(crate) fn check(classes: &[Class], owners: &Owners<'_>) -> Vec<Finding> {
 
 impl Owners<'_> {
     /// Listeners and proxies have numbers of one series: no connection is of both.
-    fn place(&self, class: &Class) -> Option<Place> {
-        let number = |index: Option<usize>| index.map_or(0, |index| index as Place + 1);
+    fn id_of(&self, class: &Class) -> Option<OwnerId> {
+        let number = |index: Option<usize>| index.map_or(0, |index| index as OwnerId + 1);
         if let Some(name) = &class.listener {
             return Some(number(self.listeners.iter().position(|l| l.name == *name)));
         }
@@ -70,7 +70,7 @@ fn stranger(kind: &str, wanted: &str, names: &[&str]) -> Fault {
 pub(crate) fn tie_fault(classes: &[Class], owners: &Owners<'_>, tie: &Tie) -> Fault {
     let mut to = tie.to;
     if to.port() == 0 {
-        let listener = usize::from(tie.place).checked_sub(1);
+        let listener = usize::from(tie.owner).checked_sub(1);
         let listener = listener.and_then(|index| owners.listeners.get(index));
         to.set_port(listener.map_or(80, |listener| listener.address.port));
     }
@@ -88,7 +88,7 @@ pub(crate) fn tie_fault(classes: &[Class], owners: &Owners<'_>, tie: &Tie) -> Fa
 fn too_many(classes: &[Class], owners: &Owners<'_>) -> Option<Finding> {
     let guarded = |class: &Class| {
         if class.is_guarded() {
-            owners.place(class)
+            owners.id_of(class)
         } else {
             Some(0)
         }

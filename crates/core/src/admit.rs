@@ -21,7 +21,7 @@ pub struct QueueView {
 
 /// The part of a listener's policy that decides about room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct QueueSpace {
     /// How connections are established.
     pub establish: Establish,
     /// What a SYN that cannot be served gets.
@@ -34,9 +34,9 @@ pub struct Room {
     pub draining: bool,
 }
 
-impl From<&Listener> for Room {
-    fn from(l: &Listener) -> Room {
-        Room {
+impl From<&Listener> for QueueSpace {
+    fn from(l: &Listener) -> QueueSpace {
+        QueueSpace {
             establish: l.establish,
             reject_syn: l.reject_syn,
             admit: l.admit,
@@ -46,7 +46,7 @@ impl From<&Listener> for Room {
     }
 }
 
-impl Room {
+impl QueueSpace {
     /// Places that may be promised: the backlog and its overbooking; `listen(fd, 0)` still holds one.
     pub fn places(&self, limit: u32) -> u32 {
         let all = u64::from(limit) + ((u64::from(limit) * u64::from(self.overbook_1024)) >> 10);
@@ -62,7 +62,7 @@ impl Room {
         q.length.wrapping_add(pending) < self.places(q.limit) && pending < limit && q.length < limit
     }
 
-    /// As [`Room::place_free`], without the half-open connections that let their first SYN/ACK time
+    /// As [`QueueSpace::place_free`], without the half-open connections that let their first SYN/ACK time
     /// out: in a flood of spoofed SYNs those hold every place and never come.
     pub fn place_free_of_young(&self, q: &QueueView) -> bool {
         q.length.wrapping_add(q.young).wrapping_add(q.claims) < self.places(q.limit)
@@ -146,9 +146,9 @@ impl Room {
 mod tests {
     use super::*;
 
-    fn room(establish: Establish) -> Room {
+    fn room(establish: Establish) -> QueueSpace {
         let (reject_syn, admit) = (RejectSyn::Rst, Admit::Wait);
-        Room {
+        QueueSpace {
             establish,
             reject_syn,
             admit,
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn overbooking_promises_more() {
-        let r = Room {
+        let r = QueueSpace {
             overbook_1024: 512,
             ..room(Establish::Reserv)
         };
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn default_and_abort_follow_the_kernel_rule() {
         for establish in [Establish::Default, Establish::Abort] {
-            let drop = Room {
+            let drop = QueueSpace {
                 reject_syn: RejectSyn::Drop,
                 ..room(establish)
             };
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn draining_refuses_nobody() {
-        let r = Room {
+        let r = QueueSpace {
             draining: true,
             ..room(Establish::NoSynDrop)
         };

@@ -3,20 +3,15 @@
 //! Everything works on the network namespace of the calling thread. Nothing is pinned: what a
 //! process attached goes with it, also after `kill -9`.
 
-mod attach;
-mod classes;
 mod error;
 pub mod exec;
 mod guard;
 mod listeners;
 mod probe;
-mod programs;
-pub mod pure;
 pub mod queue;
 mod splice;
 mod sysctl;
-
-pub mod testrun;
+mod testing;
 
 /// Skeleton of bpf/guard.bpf.c.
 #[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
@@ -24,9 +19,9 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/guard.skel.rs"));
 }
 
-pub use classes::{CONTROLLED_FOR, ClassMaps};
 pub use error::{Error, Result};
-pub use guard::{Event, Guard};
+pub use guard::{CONTROLLED_FOR, ClassMaps, Event, Guard};
 pub use listeners::ListenSocket;
 pub use probe::{Mechanism, has_cookie_kfunc, native_xdp, probe};
 pub use splice::Splice;
+pub use testing::{pure, run as testrun};

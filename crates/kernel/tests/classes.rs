@@ -134,8 +134,8 @@ fn c_and_rust_find_the_same_class_for_every_connection() {
                     };
                     let from = SocketAddr::new(from, port);
                     let to = SocketAddr::new(to, listener.address.port);
-                    let place = number as u16 + 1;
-                    let class = rules.classify(&Tuple { from, to, place });
+                    let owner = number as u16 + 1;
+                    let class = rules.classify(&Tuple { from, to, owner });
                     let name = class.map_or(OTHER, |index| classes[index].name.as_str());
                     let met = |guard: &Guard| -> u64 {
                         let counters = guard.class_counters().unwrap()[name];

@@ -4,7 +4,7 @@
 use etherparse::{PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
-use weir_core::admit::{QueueView, Room};
+use weir_core::admit::{QueueSpace, QueueView};
 use weir_core::class::{Bucket, Limit};
 use weir_core::listener::{Admit, Establish, RejectSyn};
 use weir_core::packet;
@@ -43,7 +43,7 @@ fn view() -> impl Strategy<Value = QueueView> {
     )
 }
 
-fn room() -> impl Strategy<Value = Room> {
+fn room() -> impl Strategy<Value = QueueSpace> {
     let establish = prop::sample::select(vec![
         Establish::Default,
         Establish::Abort,
@@ -53,7 +53,7 @@ fn room() -> impl Strategy<Value = Room> {
     let reject_syn = prop::sample::select(vec![RejectSyn::Drop, RejectSyn::Rst]);
     let admit = prop::sample::select(vec![Admit::Queue, Admit::Wait]);
     (establish, reject_syn, admit, 0u32..3000, any::<bool>()).prop_map(
-        |(establish, reject_syn, admit, overbook_1024, draining)| Room {
+        |(establish, reject_syn, admit, overbook_1024, draining)| QueueSpace {
             establish,
             reject_syn,
             admit,

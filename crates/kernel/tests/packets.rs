@@ -14,7 +14,7 @@ use nix::sys::socket::{
 };
 use proptest::prelude::Rng as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
-use weir_core::admit::{QueueView, Room};
+use weir_core::admit::{QueueSpace, QueueView};
 use weir_core::listener::{Establish, HalfClose, ListenAddress, Listener, RejectSyn};
 use weir_core::packet::{Fate, answerable, fate, parse};
 use weir_core::policy::{Table, table};
@@ -254,7 +254,8 @@ impl World {
                 ..Default::default()
             },
         };
-        let verdict = Room::from(&self.listeners[index]).syn_verdict(&queue, false, true, false);
+        let verdict =
+            QueueSpace::from(&self.listeners[index]).syn_verdict(&queue, false, true, false);
         let may = verdict == Verdict::SynAdmitted || answerable(frame, 14, &p);
         if may && verdict == Verdict::CookieSent {
             self.acks_watched.set(true);

@@ -4,11 +4,8 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Class, MAX_CLASSES, MAX_MASKS, MAX_RULES, Tie, Tuple, ties};
+use super::definition::{Class, MAX_CLASSES, MAX_MASKS, MAX_RULES, OwnerId, Tuple};
 use crate::prefix::Prefix;
-
-/// The number of a listener or a proxy, from 1; 0 is none that a rule can name.
-pub type Place = u16;
 
 /// [`Fields::family`]: a bit each, so that the mask of a rule of one family finds none of the other.
 pub(super) const V4: u8 = 1;
@@ -28,7 +25,7 @@ pub struct Fields {
     /// The port that it connects to.
     pub to_port: u16,
     /// The listener or proxy.
-    pub place: Place,
+    pub owner: OwnerId,
 }
 
 impl Fields {
@@ -40,7 +37,7 @@ impl Fields {
             to: bits(to),
             from_port: tuple.from.port(),
             to_port: tuple.to.port(),
-            place: tuple.place,
+            owner: tuple.owner,
         }
     }
 
@@ -52,7 +49,7 @@ impl Fields {
             to: op(self.to, other.to),
             from_port: op(self.from_port.into(), other.from_port.into()) as u16,
             to_port: op(self.to_port.into(), other.to_port.into()) as u16,
-            place: op(self.place.into(), other.place.into()) as u16,
+            owner: op(self.owner.into(), other.owner.into()) as u16,
         }
     }
 
@@ -79,7 +76,7 @@ impl Fields {
     fn bits(self) -> u32 {
         let ports = self.from_port.count_ones() + self.to_port.count_ones();
         let addresses = self.from.count_ones() + self.to.count_ones();
-        self.family.count_ones() + addresses + ports + self.place.count_ones()
+        self.family.count_ones() + addresses + ports + self.owner.count_ones()
     }
 
     /// As a mask: whether it is for IPv4, for IPv6.
@@ -133,19 +130,19 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Makes the rules of these classes. `place` is the number of the listener or proxy that a class
+    /// Makes the rules of these classes. `owner` is the number of the listener or proxy that a class
     /// names: `None` if it names none, and `Some(0)` if the one that it names is not there; no
     /// connection is of it then. Of rules that tie any may win: see [`Rules::ties`].
-    pub fn compile(classes: &[Class], place: impl Fn(&Class) -> Option<Place>) -> Rules {
+    pub fn compile(classes: &[Class], owner: impl Fn(&Class) -> Option<OwnerId>) -> Rules {
         let mut numbers: HashMap<Fields, usize> = HashMap::new();
         let mut masks = Vec::new();
         let mut rules = Vec::new();
         for (index, class) in classes.iter().enumerate() {
-            let place = place(class);
-            if place == Some(0) {
+            let owner = owner(class);
+            if owner == Some(0) {
                 continue;
             }
-            for (mask, value) in rules_of(class, place) {
+            for (mask, value) in rules_of(class, owner) {
                 let mask = *numbers.entry(mask).or_insert_with(|| {
                     masks.push(mask);
                     masks.len() - 1
@@ -197,14 +194,14 @@ impl Rules {
         &self,
         from: SocketAddr,
         to: impl Fn() -> Option<SocketAddr>,
-        place: Place,
+        owner: OwnerId,
     ) -> Option<usize> {
         let nowhere = SocketAddr::new([0u8; 4].into(), 0);
         let to = match self.asks_for_to {
             true => to().unwrap_or(nowhere),
             false => nowhere,
         };
-        self.classify(&Tuple { from, to, place })
+        self.classify(&Tuple { from, to, owner })
     }
 
     /// The masks, most specific first.
@@ -215,12 +212,6 @@ impl Rules {
     /// Every rule once for each of its prefixes.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
-    }
-
-    /// Pairs of rules of different classes that could both decide: one for each pair of masks and
-    /// `most` in all.
-    pub fn ties(&self, most: usize) -> Vec<Tie> {
-        ties(self, most)
     }
 
     /// Whether the guard's tables hold them.
@@ -252,7 +243,7 @@ impl Rules {
 }
 
 /// Mask and value of each pair of a class's prefixes; of one whose families differ nothing can be.
-fn rules_of(class: &Class, place: Option<Place>) -> Vec<(Fields, Fields)> {
+fn rules_of(class: &Class, owner: Option<OwnerId>) -> Vec<(Fields, Fields)> {
     let mut rules = Vec::with_capacity(class.from.len().max(1) * class.to.len().max(1));
     for from in choices(&class.from) {
         for to in choices(&class.to) {
@@ -261,7 +252,7 @@ fn rules_of(class: &Class, place: Option<Place>) -> Vec<(Fields, Fields)> {
             {
                 continue;
             }
-            rules.push(rule(class, place, from, to));
+            rules.push(rule(class, owner, from, to));
         }
     }
     rules
@@ -277,7 +268,7 @@ fn choices(prefixes: &[Prefix]) -> Vec<Option<&Prefix>> {
 
 fn rule(
     class: &Class,
-    place: Option<Place>,
+    owner: Option<OwnerId>,
     from: Option<&Prefix>,
     to: Option<&Prefix>,
 ) -> (Fields, Fields) {
@@ -289,7 +280,7 @@ fn rule(
         to: to.map_or(0, |prefix| bits(prefix.netmask())),
         from_port: all(class.from_port.is_some()),
         to_port: all(class.to_port.is_some()),
-        place: all(place.is_some()),
+        owner: all(owner.is_some()),
     };
     let value = Fields {
         family: mask.family,
@@ -297,7 +288,7 @@ fn rule(
         to: to.map_or(0, |prefix| bits(prefix.addr())),
         from_port: class.from_port.unwrap_or(0),
         to_port: class.to_port.unwrap_or(0),
-        place: place.unwrap_or(0),
+        owner: owner.unwrap_or(0),
     };
     (mask, value.masked(mask))
 }
@@ -315,11 +306,11 @@ mod tests {
         parse_prefix(text).unwrap()
     }
 
-    fn tuple(from: &str, to: &str, place: Place) -> Tuple {
+    fn tuple(from: &str, to: &str, owner: OwnerId) -> Tuple {
         Tuple {
             from: from.parse().unwrap(),
             to: to.parse().unwrap(),
-            place,
+            owner,
         }
     }
 
@@ -364,7 +355,7 @@ mod tests {
             classes.rotate_left(1);
             let rules = compile(&classes);
             assert_eq!(rules.ties(9), []);
-            for (from, to, place, expected) in [
+            for (from, to, owner, expected) in [
                 ("10.9.0.1:1", "192.0.2.1:80", 1, "ten"),
                 ("10.1.9.9:1", "192.0.2.1:80", 1, "net"),
                 ("[::ffff:10.1.9.9]:1", "[::ffff:192.0.2.1]:80", 1, "net"),
@@ -376,7 +367,7 @@ mod tests {
                 ("192.0.2.7:1", "192.0.2.1:80", 1, "v4"),
                 ("[2001:db9::1]:1", "[2001:db8:9::1]:80", 1, "everything"),
             ] {
-                let class = rules.classify(&tuple(from, to, place));
+                let class = rules.classify(&tuple(from, to, owner));
                 assert_eq!(
                     class.map(|c| classes[c].name.as_str()),
                     Some(expected),
@@ -454,14 +445,14 @@ mod tests {
         ];
         let to = &["192.0.2.0/24", "192.0.2.1/32", "2001:db8::/32"];
         let port = prop::option::of(80u16..82);
-        let place = prop::option::of(1u16..3);
-        (prefixes(from), prefixes(to), port.clone(), port, place).prop_map(
-            |(from, to, from_port, to_port, place)| Class {
+        let owner = prop::option::of(1u16..3);
+        (prefixes(from), prefixes(to), port.clone(), port, owner).prop_map(
+            |(from, to, from_port, to_port, owner)| Class {
                 from,
                 to,
                 from_port,
                 to_port,
-                listener: place.map(|place| place.to_string()),
+                listener: owner.map(|owner| owner.to_string()),
                 ..Class::new("")
             },
         )
@@ -477,10 +468,10 @@ mod tests {
             prop::sample::select(&["2001:db8::9", "2001:db9::9"][..]),
         );
         (prop_oneof![v4, v6], 80u16..83, 80u16..83, 0u16..3).prop_map(
-            |((from, to), from_port, to_port, place)| Tuple {
+            |((from, to), from_port, to_port, owner)| Tuple {
                 from: SocketAddr::new(from.parse().unwrap(), from_port),
                 to: SocketAddr::new(to.parse().unwrap(), to_port),
-                place,
+                owner,
             },
         )
     }
@@ -497,7 +488,7 @@ mod tests {
             && class
                 .listener
                 .as_ref()
-                .is_none_or(|name| *name == tuple.place.to_string())
+                .is_none_or(|name| *name == tuple.owner.to_string())
     }
 
     /// Each class with one prefix of each list.
@@ -582,7 +573,7 @@ mod tests {
             classes in prop::collection::vec(any_class(), 2..6),
         ) {
             for tie in compile(&classes).ties(9) {
-                let mut tuple = Tuple { from: tie.from, to: tie.to, place: tie.place };
+                let mut tuple = Tuple { from: tie.from, to: tie.to, owner: tie.owner };
                 if tuple.to.port() == 0 {
                     tuple.to.set_port(80);
                 }

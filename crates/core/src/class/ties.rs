@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::rules::{Fields, Place, Rule, Rules, V6};
+use super::definition::OwnerId;
+use super::rules::{Fields, Rule, Rules, V6};
 
 /// Two classes with rules that tie, by their index, and a connection that fits both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,11 +22,18 @@ pub struct Tie {
     /// Where it connects to; port 0: to any.
     pub to: SocketAddr,
     /// The listener or proxy that a rule of the two names; 0: none.
-    pub place: Place,
+    pub owner: OwnerId,
 }
 
-/// As [`Rules::ties`].
-pub fn ties(rules: &Rules, most: usize) -> Vec<Tie> {
+impl Rules {
+    /// Pairs of rules of different classes that could both decide: one for each pair of masks and
+    /// `most` in all.
+    pub fn ties(&self, most: usize) -> Vec<Tie> {
+        ties(self, most)
+    }
+}
+
+fn ties(rules: &Rules, most: usize) -> Vec<Tie> {
     let by_mask = by_mask(rules);
     let mut found = equals(rules, &by_mask);
     let masks = rules.masks();
@@ -130,7 +138,7 @@ fn tie(rules: &Rules, one: &Rule, other: &Rule) -> Tie {
             address(is_v6, mask.to, value.to, SERVER),
             port(mask.to_port, value.to_port, 0),
         ),
-        place: value.place,
+        owner: value.owner,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which new connection goes straight to the server's queue, and which one is parked: the model of
 //! `bpf/lib/steer.h`.
 
-use super::{Order, PRIORITIES};
+use super::order::{PRIORITIES, ReleaseOrder};
 use std::time::Duration;
 
 /// What user space has found at its last look, for those who come until the next one.
@@ -30,7 +30,7 @@ impl Default for Rule {
 impl Rule {
     /// The rule for those who come while these wait. `bounded`: how many of the highest class may wait is
     /// limited, and only who is parked can be counted.
-    pub fn of<T: Copy>(order: &Order<T>, now: Duration, depth: u32, bounded: bool) -> Rule {
+    pub fn of<T: Copy>(order: &ReleaseOrder<T>, now: Duration, depth: u32, bounded: bool) -> Rule {
         Rule {
             depth,
             before: order.before(now),
@@ -74,8 +74,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn waiting(priorities: &[u8], ageing: Option<Duration>) -> Order<u8> {
-        let mut order = Order::new(&[1, 5, 6], ageing);
+    fn waiting(priorities: &[u8], ageing: Option<Duration>) -> ReleaseOrder<u8> {
+        let mut order = ReleaseOrder::new(&[1, 5, 6], ageing);
         for (i, &priority) in priorities.iter().enumerate() {
             order.push(priority, 0, priority, MS * i as u32);
         }

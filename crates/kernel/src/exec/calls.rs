@@ -17,7 +17,8 @@ use std::os::unix::net::UnixStream;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
-use super::ledger::Place;
+use super::call::Call;
+use super::shared::CallSlot;
 
 /// Has the kernel wake both sides on the CPU where the other one sleeps: it is their turn (Linux 6.6).
 const SYNC_WAKE_UP: u64 = 1;
@@ -25,41 +26,6 @@ const SYNC_WAKE_UP: u64 = 1;
 /// The calls that wait.
 #[derive(Debug)]
 pub struct Calls(OwnedFd);
-
-/// One of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call {
-    /// The kernel's number of it.
-    pub id: u64,
-    /// The thread that calls, as this process sees it.
-    pub thread: i32,
-    /// What it asks for.
-    pub asked: Asked,
-}
-
-/// What a call asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
-    /// listen() on this descriptor.
-    Listen(RawFd),
-    /// accept() or accept4().
-    Accept(Accept),
-    /// Anything else, or with flags that the kernel has to refuse.
-    Other,
-}
-
-/// An accept().
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Accept {
-    /// The listening socket in the server's descriptor table.
-    pub listener: RawFd,
-    /// Where in its memory the peer's address is to be written, and the length of that; 0: nowhere.
-    pub address: [u64; 2],
-    /// SOCK_CLOEXEC.
-    pub close_on_exec: bool,
-    /// SOCK_NONBLOCK.
-    pub nonblocking: bool,
-}
 
 impl Calls {
     pub(super) fn new(fd: OwnedFd) -> Calls {
@@ -108,12 +74,12 @@ impl Calls {
         self.0.as_raw_fd()
     }
 
-    /// The next call, written to `place` before this process knows of it. The descriptor must be readable.
+    /// The next call, written to `slot` before this process knows of it. The descriptor must be readable.
     ///
     /// # Errors
     /// ENOENT: it was interrupted meanwhile.
-    pub fn next(&self, place: &Place) -> Result<(), Errno> {
-        let to = place.cleared();
+    pub fn next(&self, slot: &CallSlot) -> Result<(), Errno> {
+        let to = slot.cleared();
         // SAFETY: `to` is memory for one notification, all zero, and nobody else writes to it.
         Errno::result(unsafe { libc::ioctl(self.raw(), libc::SECCOMP_IOCTL_NOTIF_RECV, to) })
             .map(drop)
@@ -187,38 +153,5 @@ impl Calls {
 impl AsFd for Calls {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-impl Call {
-    /// What the kernel wrote; `None`: nothing.
-    pub(super) fn of(raw: &libc::seccomp_notif) -> Option<Call> {
-        let arguments = raw.data.args;
-        let listener = arguments[0] as RawFd;
-        let accept = |flags: u64| {
-            let known = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u64;
-            // The kernel takes the flags as an int.
-            let flags = flags & 0xffff_ffff;
-            match flags & !known {
-                0 => Asked::Accept(Accept {
-                    listener,
-                    address: [arguments[1], arguments[2]],
-                    close_on_exec: flags & libc::SOCK_CLOEXEC as u64 != 0,
-                    nonblocking: flags & libc::SOCK_NONBLOCK as u64 != 0,
-                }),
-                _ => Asked::Other,
-            }
-        };
-        let asked = match i64::from(raw.data.nr) {
-            libc::SYS_accept => accept(0),
-            libc::SYS_accept4 => accept(arguments[3]),
-            libc::SYS_listen => Asked::Listen(listener),
-            _ => Asked::Other,
-        };
-        (raw.id != 0).then_some(Call {
-            id: raw.id,
-            thread: raw.pid as i32,
-            asked,
-        })
     }
 }

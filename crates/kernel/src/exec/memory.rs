@@ -6,7 +6,8 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 
-use super::calls::{Accept, Call, Calls};
+use super::call::{Accept, Call};
+use super::calls::Calls;
 use super::sockets::SocketAddress;
 
 /// How much room for an address the caller has; `None`: it wants none.

@@ -2,25 +2,27 @@
 //! that it tells of, and connections that are put into the server's descriptor table.
 //!
 //! [`refuse_mptcp`] has the kernel refuse MPTCP sockets to this process and to what it becomes. With
-//! [`Calls`] another process decides what accept() returns, and [`Ledger`] is the memory that outlives
+//! [`Calls`] another process decides what accept() returns, and [`SharedState`] is the memory that outlives
 //! that process, so that a successor can go on where it was killed.
 
+mod call;
 mod calls;
 mod filter;
 mod helper;
-mod ledger;
 mod memory;
+mod shared;
 mod sockets;
 mod threads;
 
-pub use calls::{Accept, Asked, Call, Calls};
+pub use call::{Accept, Asked, Call};
+pub use calls::Calls;
 pub use filter::{notify_of_accepts, refuse_mptcp};
 pub use helper::{
     Fork, adopt_connection, allow_tracer, block_signals, close_all_but, fork,
     fork_sharing_descriptors, leave_standard_streams, open_descriptors, restore_sigpipe,
 };
-pub use ledger::{Entered, Ledger, PLACES, Place};
 pub use memory::{read_length, write_address};
+pub use shared::{CALL_SLOTS, CallSlot, Entered, SharedState};
 pub use sockets::{
     Backlog, Kind, SocketAddress, backlog, has_sent, kind, receive_timeout, reset_on_close,
 };

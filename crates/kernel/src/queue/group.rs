@@ -14,8 +14,8 @@ use nix::sys::socket::{
 };
 use nix::unistd::{Uid, fchown};
 
-use super::lent;
 use super::options::{self, Options, set_number};
+use super::reuseport;
 use super::table::Table;
 use super::{Ends, PARKED, Queue, SERVERS, SLOTS, Slot, failed, owner};
 use crate::error::{Error, Result, of_libbpf};
@@ -131,7 +131,7 @@ impl Group {
     }
 
     fn set_up(&mut self, queue: &mut Queue, number: u32, servers: &[OwnedFd]) -> Result<()> {
-        let lent = lent::cookies();
+        let lent = reuseport::cookies();
         for (i, fd) in servers.iter().enumerate() {
             let key = self.servers[i].1.to_ne_bytes();
             queue
@@ -146,7 +146,7 @@ impl Group {
                 set_number(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
                     .map_err(|e| failed("set SO_REUSEPORT on the server's socket", e))?;
             }
-            let cookie = lent::cookie(fd.as_fd());
+            let cookie = reuseport::cookie(fd.as_fd());
             if off || lent.contains(&cookie) || queue.heirs.contains(&cookie) {
                 self.lent.push(self.servers[i].0);
                 queue.table.lend(number, i as u32);

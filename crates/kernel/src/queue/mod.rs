@@ -5,12 +5,12 @@
 //! dropped, or the process dies, what is parked goes to the server.
 
 mod group;
-mod lent;
 mod options;
 pub(crate) mod owner;
+mod reuseport;
 mod table;
 
-pub use lent::undo;
+pub use reuseport::undo;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -169,7 +169,7 @@ impl Queue {
         let constants = open.maps.rodata_data.as_deref_mut();
         let constants = constants.expect("it has constants");
         constants.namespace_inum = namespace()?;
-        constants.namespace_cookie = lent::namespace_cookie()?;
+        constants.namespace_cookie = reuseport::namespace_cookie()?;
         open.maps
             .parking
             .reuse_fd(maps.parking.as_fd())
@@ -190,7 +190,7 @@ impl Queue {
         }
         let skel = open.load().map_err(load())?;
         let watch = skel.progs.queue_watch.attach().map_err(load())?;
-        let lends = lent::attach([&skel.progs.queue_bind4, &skel.progs.queue_bind6]);
+        let lends = reuseport::attach([&skel.progs.queue_bind4, &skel.progs.queue_bind6]);
         let changes = Changes::default();
         let ring = ring(&skel, changes.clone()).map_err(load())?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)

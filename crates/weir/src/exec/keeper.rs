@@ -17,7 +17,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 use weir_config::{Given, change};
 use weir_core::class::Class;
-use weir_kernel::exec::{self as kernel, Calls, Fork, Ledger};
+use weir_kernel::exec::{self as kernel, Calls, Fork, SharedState};
 
 use super::policy::Policy;
 use super::usher::{End, Tools, Usher};
@@ -44,7 +44,7 @@ const STEPPED_DOWN: i32 = 10;
 const FAILED: i32 = 11;
 
 /// The keeper, until no process of the server is left. Returns its exit status.
-pub fn run(mut server: UnixStream, ledger: Ledger, source: Source, policy: Policy) -> i32 {
+pub fn run(mut server: UnixStream, ledger: SharedState, source: Source, policy: Policy) -> i32 {
     kernel::block_signals();
     let _ = set_name(NAME);
     let _ = setsid();
@@ -81,7 +81,7 @@ struct Keeper {
     calls: Calls,
     bell: EventFd,
     news: EventFd,
-    ledger: Ledger,
+    ledger: SharedState,
     source: Source,
     policy: Policy,
     /// When ushers died.

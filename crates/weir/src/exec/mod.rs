@@ -3,7 +3,7 @@
 //! Three processes. The *server* is the one that was started, so its process id, signals and exit status are
 //! its own; a seccomp filter has the kernel stop each of its accept() calls until it is answered. The
 //! *usher* ([`usher::Usher`]) answers: it takes what waits out of the kernel's queue, keeps it in the order of
-//! [`weir_core::queue::Order`], and puts the first of it into the server's descriptor table. The *keeper*
+//! [`weir_core::queue::ReleaseOrder`], and puts the first of it into the server's descriptor table. The *keeper*
 //! ([`keeper`]) waits for the usher's death and starts another one. Both have one descriptor table
 //! and some memory in common, so that no connection and no waiting call is lost between two ushers.
 //! Keeper and usher end when no process of the server is left.
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
-use weir_kernel::exec::{self as kernel, Fork, Ledger};
+use weir_kernel::exec::{self as kernel, Fork, SharedState};
 
 use crate::failure::{Failure, Result};
 pub use policy::Policy;
@@ -43,7 +43,7 @@ pub struct Source {
 /// the failure came before the filter, which [`Failure::code`] 3 says.
 pub fn start(source: Source, policy: Policy) -> Result<()> {
     let failed = |what: &'static str| move |error| Failure::io(what, error);
-    let ledger = Ledger::new()?;
+    let ledger = SharedState::new()?;
     let (mut ours, theirs) = UnixStream::pair().map_err(failed("talk to the keeper"))?;
     // A child of a child: no server expects to have a child that it has not started.
     match kernel::fork().map_err(|e| Failure::io("fork", e.into()))? {

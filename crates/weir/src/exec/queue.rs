@@ -10,8 +10,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use weir_core::queue::{Order, Waiting};
-use weir_kernel::exec::{Backlog, Entered, Ledger, SocketAddress, backlog, now_ns, reset_on_close};
+use weir_core::queue::{ReleaseOrder, Waiting};
+use weir_kernel::exec::{
+    Backlog, Entered, SharedState, SocketAddress, backlog, now_ns, reset_on_close,
+};
 
 use super::doorbell::Doorbell;
 use super::policy::Policy;
@@ -23,14 +25,14 @@ pub struct Queue {
     address: SocketAddr,
     /// A thread of the server that has it, and its number there.
     pub seen_at: (i32, RawFd),
-    order: Order<RawFd>,
+    order: ReleaseOrder<RawFd>,
     held: HashMap<RawFd, Held>,
     came: u64,
     doorbell: Option<Doorbell>,
     /// The one in the kernel's queue was left there at the accept() before.
     left: bool,
     limit: u32,
-    ledger: Ledger,
+    ledger: SharedState,
 }
 
 /// A connection that is held.
@@ -50,7 +52,7 @@ impl Queue {
         listener: BorrowedFd<'_>,
         seen_at: (i32, RawFd),
         policy: &Policy,
-        ledger: Ledger,
+        ledger: SharedState,
     ) -> std::io::Result<Queue> {
         let address = TcpListener::from(listener.try_clone_to_owned()?).local_addr()?;
         ledger.tell(inode, 0);
@@ -58,7 +60,7 @@ impl Queue {
             inode,
             address,
             seen_at,
-            order: Order::new(&policy.priorities(), policy.ageing(address)),
+            order: ReleaseOrder::new(&policy.priorities(), policy.ageing(address)),
             held: HashMap::new(),
             came: 0,
             doorbell: None,
@@ -226,7 +228,7 @@ impl Queue {
     /// Resets the youngest of the lowest while more wait than the server's backlog allows, and of a class
     /// over its own limit.
     fn shed(&mut self, policy: &Policy) {
-        let over = |order: &Order<RawFd>| {
+        let over = |order: &ReleaseOrder<RawFd>| {
             let classes = order.by_class().iter();
             let mut over = classes.filter(|(class, n)| {
                 let limit = policy.queue_limit(**class);

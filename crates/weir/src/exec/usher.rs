@@ -11,8 +11,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::EventFd;
 use nix::sys::stat::fstat;
 use weir_kernel::exec::{
-    self as kernel, Accept, Asked, Call, Calls, Entered, Kind, Ledger, PLACES, Place, Threads,
-    now_ns,
+    self as kernel, Accept, Asked, CALL_SLOTS, Call, CallSlot, Calls, Entered, Kind, SharedState,
+    Threads, now_ns,
 };
 
 use super::policy::Policy;
@@ -45,7 +45,7 @@ pub struct Tools<'a> {
     /// Wakes the keeper when the ledger has another listening socket.
     pub news: &'a EventFd,
     /// What is shared with the keeper.
-    pub ledger: Ledger,
+    pub ledger: SharedState,
 }
 
 /// What answers.
@@ -85,7 +85,7 @@ struct Stranded {
 }
 
 struct Caller {
-    place: Place,
+    place: CallSlot,
     /// When the call fails with EAGAIN (SO_RCVTIMEO), ns on the monotonic clock.
     until_ns: Option<u64>,
 }
@@ -122,15 +122,16 @@ impl<'a> Usher<'a> {
     }
 
     fn take_over(&mut self) -> std::io::Result<()> {
-        let places = (0..PLACES)
+        let places = (0..CALL_SLOTS)
             .rev()
-            .map(|index| self.tools.ledger.place(index));
-        let (waiting, free): (Vec<Place>, Vec<Place>) = places.partition(|p| p.call().is_some());
-        self.free = free.iter().map(Place::index).collect();
+            .map(|index| self.tools.ledger.slot(index));
+        let (waiting, free): (Vec<CallSlot>, Vec<CallSlot>) =
+            places.partition(|p| p.call().is_some());
+        self.free = free.iter().map(CallSlot::index).collect();
         let calls = waiting
             .iter()
             .filter_map(|place| Some((*place, place.call()?)));
-        let calls: Vec<(Place, Call)> = calls.collect();
+        let calls: Vec<(CallSlot, Call)> = calls.collect();
         // The listening sockets first, to which the connections belong.
         for (_, call) in &calls {
             if let Asked::Accept(accept) = call.asked {
@@ -148,7 +149,7 @@ impl<'a> Usher<'a> {
         Ok(())
     }
 
-    fn take_over_connections(&mut self, calls: &[(Place, Call)]) -> std::io::Result<()> {
+    fn take_over_connections(&mut self, calls: &[(CallSlot, Call)]) -> std::io::Result<()> {
         let ledger = self.tools.ledger;
         let mut found: Vec<(Entered, OwnedFd)> = Vec::new();
         for fd in kernel::open_descriptors()? {
@@ -259,7 +260,7 @@ impl<'a> Usher<'a> {
     fn next_call(&mut self) {
         // One place is always free: see `handle`.
         let index = *self.free.last().expect("a place for the next call");
-        let place = self.tools.ledger.place(index);
+        let place = self.tools.ledger.slot(index);
         if self.tools.calls.next(&place).is_err() {
             return;
         }
@@ -269,7 +270,7 @@ impl<'a> Usher<'a> {
         }
     }
 
-    fn handle(&mut self, place: Place, call: Call) {
+    fn handle(&mut self, place: CallSlot, call: Call) {
         let outcome = match call.asked {
             Asked::Accept(accept) => self.accept(place, &call, &accept),
             Asked::Listen(fd) => {
@@ -288,7 +289,7 @@ impl<'a> Usher<'a> {
         }
     }
 
-    fn release(&mut self, place: Place) {
+    fn release(&mut self, place: CallSlot) {
         place.clear();
         self.free.push(place.index());
     }
@@ -332,7 +333,7 @@ impl<'a> Usher<'a> {
         })
     }
 
-    fn accept(&mut self, place: Place, call: &Call, accept: &Accept) -> Outcome {
+    fn accept(&mut self, place: CallSlot, call: &Call, accept: &Accept) -> Outcome {
         let calls = self.tools.calls;
         let Some((inode, listener)) = self.line_of(call, accept.listener) else {
             calls.go_on(call);
@@ -594,7 +595,7 @@ fn write_peer(calls: &Calls, call: &Call, accept: &Accept, held: &Held) -> Resul
 /// Puts the connection into the caller's table; returns its number there.
 fn put(
     calls: &Calls,
-    place: Place,
+    place: CallSlot,
     call: &Call,
     accept: &Accept,
     held: &mut Held,

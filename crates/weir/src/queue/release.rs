@@ -2,7 +2,7 @@
 //!
 //! While nothing waits it sleeps until a connection is parked. While something waits it looks at the
 //! servers' queues, when [`weir_core::queue::Pace`] says, and fills each up to its depth in the order of
-//! [`weir_core::queue::Order`].
+//! [`weir_core::queue::ReleaseOrder`].
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::EventFd;
 use weir_core::class::OTHER;
-use weir_core::queue::{Depth, Order, Pace, Rule, Waiting};
+use weir_core::queue::{Depth, Pace, ReleaseOrder, Rule, Waiting};
 use weir_core::verdict::Verdict;
 use weir_kernel::ListenSocket;
 use weir_kernel::queue::{Event, Queue, QueueMaps, ServerQueue, Slot, hasten_this_thread};
@@ -102,7 +102,7 @@ struct Parked {
     classes: BTreeMap<u32, ClassLimits>,
     /// Of `classes`: see [`is_highest_bounded`].
     bounded: bool,
-    order: Order<Slot>,
+    order: ReleaseOrder<Slot>,
     /// The slots in `order`.
     inside: HashSet<Slot>,
     depth: Depth,
@@ -358,7 +358,7 @@ impl Releaser {
             sockets: identity(sockets),
             classes: BTreeMap::new(),
             bounded: false,
-            order: Order::new(priorities, wanted.listener.ageing),
+            order: ReleaseOrder::new(priorities, wanted.listener.ageing),
             inside: HashSet::new(),
             depth: Depth::default(),
             pace: Pace::default(),

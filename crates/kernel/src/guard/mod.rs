@@ -1,5 +1,9 @@
 //! The guard: loading, putting a policy in force, attaching, counting.
 
+mod attach;
+pub(crate) mod classes;
+mod load;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -7,17 +11,18 @@ use std::ptr::{read_volatile, write_volatile};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags};
-use weir_core::class::{Class, Limit, Place};
+use weir_core::class::{Class, Limit, OwnerId};
 use weir_core::listener::{Front, HalfClose, Listener, MAX_LISTENERS, Mode};
 use weir_core::policy::{Table, table};
 use weir_core::verdict::{Counters, VERDICTS, Verdict};
 
-use crate::attach::{Hook, link, link_header_len};
-use crate::classes::{ClassMaps, Classes, tables};
+use self::attach::{Hook, link, link_header_len};
+pub use self::classes::{CONTROLLED_FOR, ClassMaps};
+use self::classes::{Classes, tables};
+use self::load::Further;
 use crate::error::{Error, Result, of_errno, of_libbpf};
 use crate::listeners::{self, ListenSocket};
 use crate::probe;
-use crate::programs::{self, Further};
 use crate::queue::QueueMaps;
 use crate::skel::{GuardSkel, types};
 use crate::sysctl::TcpOptions;
@@ -71,7 +76,7 @@ const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
 impl Guard {
     /// Loads the BPF programs. Nothing is attached yet and no listener is guarded.
     pub fn load() -> Result<Guard> {
-        let skel = programs::load()?;
+        let skel = load::load()?;
         let iterator = skel
             .progs
             .list_listeners
@@ -387,7 +392,7 @@ impl Guard {
 }
 
 /// The number by which rules know a listener: 1 + its counters slot.
-fn place(slots: &BTreeMap<String, u16>) -> impl Fn(&str) -> Option<Place> {
+fn place(slots: &BTreeMap<String, u16>) -> impl Fn(&str) -> Option<OwnerId> {
     |name| slots.get(name).map(|slot| slot + 1)
 }
 

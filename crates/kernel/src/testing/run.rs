@@ -13,8 +13,8 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use weir_core::class::Class;
 use weir_core::listener::Listener;
 
-use crate::classes::{Classes, tables};
 use crate::error::{Error, Result, of_errno, of_libbpf};
+use crate::guard::classes::{Classes, tables};
 use crate::guard::{Guard, fill_policy, tick_ns};
 use crate::skel::types;
 

@@ -1,21 +1,11 @@
-//! Classes of connections: which one a connection is of, what it is worth, and how many may come.
-//!
-//! The contract is docs/design/classes.md: the most specific rule that fits decides, so the order of
-//! the file does not matter, and two rules that could both decide are an error.
-
-mod bucket;
-mod rules;
-mod ties;
+//! What a class is, and the limits that bpf/abi/class.h sets.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub use bucket::{Bucket, Limit, default_burst};
-pub use rules::{Fields, Place, Rule, Rules, TooMany};
-pub use ties::{Tie, ties};
-
 use serde::{Deserialize, Serialize};
 
+use super::bucket::{Limit, default_burst};
 use crate::prefix::Prefix;
 
 /// The lowest priority that a class can have.
@@ -123,6 +113,9 @@ impl Class {
     }
 }
 
+/// The number of a listener or a proxy, from 1; 0: none that a rule can name.
+pub type OwnerId = u16;
+
 /// A connection as rules see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuple {
@@ -130,6 +123,6 @@ pub struct Tuple {
     pub from: SocketAddr,
     /// Where it connects to.
     pub to: SocketAddr,
-    /// The listener or proxy, as [`Rules::compile`] was told to number them.
-    pub place: Place,
+    /// Number of the listener or proxy, as given to [`super::Rules::compile`].
+    pub owner: OwnerId,
 }

@@ -1,7 +1,7 @@
 //! The guard's pure C headers, compiled natively (bpf/tests/pure.c), for property tests against the
 //! models in weir-core. Not used by weir itself.
 
-use weir_core::admit::{QueueView, Room};
+use weir_core::admit::{QueueSpace, QueueView};
 use weir_core::class::{Bucket, Limit};
 use weir_core::packet::Packet;
 use weir_core::queue::{PRIORITIES, Rule};
@@ -134,7 +134,7 @@ fn raw_rule(rule: Rule) -> parking_rule {
     }
 }
 
-fn raw_policy(room: &Room) -> listener_policy {
+fn raw_policy(room: &QueueSpace) -> listener_policy {
     listener_policy {
         overbook_1024: room.overbook_1024,
         establish: room.establish as u8,
@@ -196,7 +196,7 @@ pub fn straight_as_next(
 
 /// `syn_verdict()` of bpf/lib/admit.h.
 pub fn syn_verdict(
-    room: &Room,
+    room: &QueueSpace,
     q: &QueueView,
     waiting: bool,
     cookies: bool,
@@ -222,7 +222,7 @@ pub fn half_empty(q: &QueueView) -> bool {
 }
 
 /// `cookie_ack_verdict()` of bpf/lib/admit.h.
-pub fn cookie_ack_verdict(room: &Room, q: &QueueView, waiting: bool) -> Verdict {
+pub fn cookie_ack_verdict(room: &QueueSpace, q: &QueueView, waiting: bool) -> Verdict {
     // SAFETY: both structures live through the call.
     verdict(unsafe { pure_cookie_ack_verdict(&raw_policy(room), &raw_view(q), waiting.into()) })
 }

@@ -9,11 +9,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 
-use super::calls::Call;
+use super::call::Call;
 use crate::error::{Result, of_errno};
 
 /// Calls that can wait at a time; further ones wait in the kernel.
-pub const PLACES: usize = 4096;
+pub const CALL_SLOTS: usize = 4096;
 /// Descriptors that a process can have here.
 const DESCRIPTORS: usize = 1 << 16;
 /// Listening sockets that are told of.
@@ -29,7 +29,7 @@ struct Memory {
     /// Inode of the listening socket from which a connection is being taken.
     taking: AtomicU64,
     listeners: [Listener; LISTENERS],
-    places: [Entry; PLACES],
+    calls: [Entry; CALL_SLOTS],
     held: [Held; DESCRIPTORS],
 }
 
@@ -58,14 +58,14 @@ struct Held {
     since_ns: AtomicU64,
 }
 
-/// The memory.
+/// The shared memory.
 #[derive(Debug, Clone, Copy)]
-pub struct Ledger(NonNull<Memory>);
+pub struct SharedState(NonNull<Memory>);
 
-/// A place for a waiting call.
+/// A slot for a call that waits.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
-    ledger: Ledger,
+pub struct CallSlot {
+    state: SharedState,
     index: usize,
 }
 
@@ -80,12 +80,12 @@ pub struct Entered {
     pub since_ns: u64,
 }
 
-impl Ledger {
-    /// An empty one, shared with every process that is forked from now on. It is never given back.
+impl SharedState {
+    /// Empty shared memory. Every process that is forked from now on shares it. It is never unmapped.
     ///
     /// # Errors
     /// No memory.
-    pub fn new() -> Result<Ledger> {
+    pub fn new() -> Result<SharedState> {
         // SAFETY: new memory at an address of the kernel's choice.
         let memory = unsafe {
             libc::mmap(
@@ -100,7 +100,7 @@ impl Ledger {
         if memory == libc::MAP_FAILED {
             return Err(of_errno("share memory with the keeper"));
         }
-        Ok(Ledger(
+        Ok(SharedState(
             NonNull::new(memory.cast()).expect("mmap gives no null"),
         ))
     }
@@ -110,11 +110,11 @@ impl Ledger {
         unsafe { self.0.as_ref() }
     }
 
-    /// The place with this number, below [`PLACES`].
-    pub fn place(&self, index: usize) -> Place {
-        assert!(index < PLACES);
-        let ledger = *self;
-        Place { ledger, index }
+    /// The slot with this number, below [`CALL_SLOTS`].
+    pub fn slot(&self, index: usize) -> CallSlot {
+        assert!(index < CALL_SLOTS);
+        let state = *self;
+        CallSlot { state, index }
     }
 
     /// A sign of life of the answering process.
@@ -203,14 +203,14 @@ impl Ledger {
     }
 }
 
-impl Place {
+impl CallSlot {
     /// Its number.
     pub fn index(&self) -> usize {
         self.index
     }
 
     fn entry(&self) -> &Entry {
-        &self.ledger.memory().places[self.index]
+        &self.state.memory().calls[self.index]
     }
 
     /// Empties it for the kernel to write a call to.

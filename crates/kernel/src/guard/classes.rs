@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapMut};
 use weir_core::class::{
-    Class, Fields, Limit, MAX_CLASSES, MAX_MASKS, OTHER, OTHER_PRIORITY, OverRate, Place, Rules,
+    Class, Fields, Limit, MAX_CLASSES, MAX_MASKS, OTHER, OTHER_PRIORITY, OverRate, OwnerId, Rules,
 };
 use weir_core::verdict::{Counters, VERDICTS};
 
@@ -48,7 +48,7 @@ pub(crate) struct Tables<'a> {
 /// The tables of a skeleton.
 macro_rules! tables {
     ($maps:expr) => {
-        $crate::classes::Tables {
+        $crate::guard::classes::Tables {
             class_active: &$maps.class_active,
             class_masks: &$maps.class_masks,
             class_rules: &$maps.class_rules,
@@ -108,7 +108,7 @@ impl Classes {
         &mut self,
         maps: &Tables<'_>,
         classes: &[Class],
-        place: impl Fn(&str) -> Option<Place>,
+        place: impl Fn(&str) -> Option<OwnerId>,
     ) -> Result<Next> {
         let classes: Vec<Class> = classes.iter().filter(|c| c.is_guarded()).cloned().collect();
         let rules = Rules::compile(&classes, |class| {
@@ -344,7 +344,7 @@ fn tuple(fields: &Fields, mask: u16) -> [u8; TUPLE] {
     bytes[16..32].copy_from_slice(&Ipv6Addr::from(fields.to).octets());
     bytes[32..34].copy_from_slice(&fields.from_port.to_be_bytes());
     bytes[34..36].copy_from_slice(&fields.to_port.to_be_bytes());
-    bytes[36..38].copy_from_slice(&fields.place.to_ne_bytes());
+    bytes[36..38].copy_from_slice(&fields.owner.to_ne_bytes());
     bytes[38..40].copy_from_slice(&mask.to_ne_bytes());
     bytes
 }
