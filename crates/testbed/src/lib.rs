@@ -3,9 +3,14 @@
 //!
 //! - [`netns`]: network namespaces that remove themselves;
 //! - [`bed`]: a server namespace and a client namespace with links, and the kernel's counters;
+//! - [`sockets`]: listeners and clients inside namespaces, and how it went for each client;
+//! - [`raw`]: hosts made of frames, for what no socket sends;
 //! - [`program`]: the project's own programs, and one that runs in the background;
-//! - [`weir`]: a `weir run` with its configuration and its runtime directory;
+//! - [`weir`], [`proxy`]: a `weir run` and a `weir proxy`, with what they need;
+//! - [`tcp_table`]: the TCP sockets of a namespace;
 //! - [`process`], [`cpu`]: what processes and CPUs hold and use, by /proc;
+//! - [`needs`]: what a test needs of the machine, and how it skips;
+//! - [`wait`]: waiting for conditions;
 //! - [`interrupt`]: Ctrl-C ends in order what waits;
 //! - [`error`]: one error for all of it, with what failed on which object.
 
@@ -13,8 +18,14 @@ pub mod bed;
 pub mod cpu;
 pub mod error;
 pub mod interrupt;
+pub mod needs;
 pub mod netns;
 pub mod process;
 pub mod program;
+pub mod proxy;
+pub mod raw;
+pub mod sockets;
 pub mod sys;
+pub mod tcp_table;
+pub mod wait;
 pub mod weir;

@@ -178,6 +178,46 @@ impl Drop for Netns {
     }
 }
 
+/// Gives the calling thread a network namespace of its own, in which only loopback is, and up. Threads and
+/// children that it starts from then on are in it too; it ends with the last of them.
+///
+/// Needs root and iproute2.
+pub fn enter_new() -> Result<()> {
+    require_root()?;
+    unshare(CloneFlags::CLONE_NEWNET).context("cannot create a network namespace")?;
+    ip(&["link", "set", "lo", "up"])
+}
+
+/// Runs a closure on a thread in a network namespace of its own, and waits for it. A panic of the closure
+/// goes on in the caller.
+///
+/// Needs root and iproute2.
+pub fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| enter_new().map(|()| work()));
+        match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Mounts `source` over the file `target` for the calling thread alone, and what it starts from then on.
+/// The first call gives the thread a mount namespace.
+pub fn bind_over(source: &Path, target: &Path) -> Result<()> {
+    let none = None::<&str>;
+    let what = || {
+        format!(
+            "cannot mount {} over {}",
+            source.display(),
+            target.display()
+        )
+    };
+    unshare(CloneFlags::CLONE_NEWNS).context(what())?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context(what())?;
+    mount(Some(source), target, none, MsFlags::MS_BIND, none).context(what())
+}
+
 /// Refuses to go on without root.
 pub fn require_root() -> Result<()> {
     if nix::unistd::geteuid().is_root() {

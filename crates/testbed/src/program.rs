@@ -1,7 +1,9 @@
 //! The project's own programs: where they are, and one that runs beside the experiment.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -12,24 +14,45 @@ use crate::error::{Context, Error, Result};
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 
-/// As [`find`], for tests: built by cargo, in the profile of the caller, if it has not been built yet.
+/// As [`find`], for tests of other crates than the program's own: from cargo's target folder, in the profile of
+/// the caller; built by cargo where it is missing or older than its sources. (A program's own tests have
+/// `CARGO_BIN_EXE_…`, which cargo builds before them.)
 ///
 /// # Errors
 /// cargo cannot build it.
 pub fn find_or_build(package: &str) -> Result<PathBuf> {
-    if let Ok(found) = find(package) {
-        return Ok(found);
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(path) = found.get(package) {
+        return Ok(path.clone());
     }
+    let is_current = |path: &PathBuf| newer_source(path).is_none();
+    let path = match beside_this_program(package)?.filter(is_current) {
+        Some(path) => path,
+        None => build(package)?,
+    };
+    found.insert(package.to_owned(), path.clone());
+    Ok(path)
+}
+
+/// Programs that were found, by name. A long experiment goes on with the program that it began with, even where
+/// its sources are edited meanwhile.
+static FOUND: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+
+fn build(package: &str) -> Result<PathBuf> {
+    let what = || format!("cannot build {package}");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--package", package]);
+    cargo
+        .args(["build", "--quiet", "--locked", "--package", package])
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
     let status = cargo.status().context("cannot run cargo")?;
     if !status.success() {
-        return Err(Error::failed(format!("cannot build {package}"), status));
+        return Err(Error::failed(what(), status));
     }
-    find(package)
+    beside_this_program(package)?
+        .ok_or_else(|| Error::failed(what(), "cargo did not put it beside this program"))
 }
 
 /// A program that protects while it runs; killed on drop.
@@ -111,19 +134,88 @@ impl Drop for Running {
 
 /// The program of this name next to the running one (or one folder up, where cargo puts programs
 /// for its tests), else from PATH.
+///
+/// # Errors
+/// There is none, or one that cargo has built from older sources than those that are there now.
 pub fn find(name: &str) -> Result<PathBuf> {
-    let running = std::env::current_exe().context("cannot tell which program runs")?;
-    let folders = running.ancestors().skip(1).take(2).map(PathBuf::from);
+    let mut all_found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(path) = all_found.get(name) {
+        return Ok(path.clone());
+    }
+    let hint = format!("build it: cargo build --release -p {name}");
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let candidates = folders
-        .chain(std::env::split_paths(&path))
-        .map(|folder| folder.join(name));
-    let found = candidates.into_iter().find(|candidate| candidate.is_file());
-    found.ok_or_else(|| {
-        Error::failed(
-            format!("cannot find the program {name}"),
-            "neither beside this program nor in PATH",
-        )
-        .hint(format!("build it: cargo build --release -p {name}"))
-    })
+    let mut in_path = std::env::split_paths(&path).map(|folder| folder.join(name));
+    let found = beside_this_program(name)?.or_else(|| in_path.find(|path| path.is_file()));
+    let Some(found) = found else {
+        let cause = "neither beside this program nor in PATH";
+        return Err(Error::failed(format!("cannot find the program {name}"), cause).hint(hint));
+    };
+    if let Some(source) = newer_source(&found) {
+        let what = format!("cannot use the program {}", found.display());
+        let cause = format!("it is older than its source {}", source.display());
+        return Err(Error::failed(what, cause).hint(hint));
+    }
+    all_found.insert(name.to_owned(), found.clone());
+    Ok(found)
+}
+
+fn beside_this_program(name: &str) -> Result<Option<PathBuf>> {
+    let running = std::env::current_exe().context("cannot tell which program runs")?;
+    let folders = running.ancestors().skip(1).take(2);
+    let mut candidates = folders.map(|folder| folder.join(name));
+    Ok(candidates.find(|candidate| candidate.is_file()))
+}
+
+/// A source that was changed after the program had been built from it, by the list of sources that cargo leaves
+/// beside a program (`weir.d`). `None` where there is no such list, as beside an installed program.
+fn newer_source(program: &Path) -> Option<PathBuf> {
+    let list = std::fs::read_to_string(program.with_extension("d")).ok()?;
+    let built = program.metadata().and_then(|meta| meta.modified()).ok()?;
+    let is_newer = |source: &PathBuf| {
+        let changed = source.metadata().and_then(|meta| meta.modified());
+        // One that is gone was removed after the build.
+        changed.map_or(true, |changed| changed > built)
+    };
+    sources(&list).into_iter().find(is_newer)
+}
+
+/// The files behind the colon of a make rule; a space in a name is written `\ `.
+fn sources(rule: &str) -> Vec<PathBuf> {
+    const SPACE: &str = "\0";
+    let rule = rule.lines().next().unwrap_or_default();
+    let rule = rule.replace("\\ ", SPACE);
+    let files = rule.split_once(": ").map_or("", |(_, files)| files);
+    let files = files.split_whitespace();
+    files.map(|file| file.replace(SPACE, " ").into()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, FileTimes};
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn a_program_older_than_one_of_its_sources_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let touch = |name: &str, seconds: u64| {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            let file = File::create(at(name)).unwrap();
+            file.set_times(FileTimes::new().set_modified(time)).unwrap();
+        };
+        touch("weir", 100);
+        assert_eq!(newer_source(&at("weir")), None, "without a list");
+        let show = |name: &str| at(name).display().to_string().replace(' ', "\\ ");
+        let rule = format!("{}: {} {}\n", show("weir"), show("a.rs"), show("b c.rs"));
+        std::fs::write(at("weir.d"), rule).unwrap();
+        touch("a.rs", 99);
+        touch("b c.rs", 100);
+        assert_eq!(newer_source(&at("weir")), None);
+        touch("b c.rs", 101);
+        assert_eq!(newer_source(&at("weir")), Some(at("b c.rs")));
+        std::fs::remove_file(at("b c.rs")).unwrap();
+        assert_eq!(newer_source(&at("weir")), Some(at("b c.rs")));
+    }
 }

@@ -1,4 +1,4 @@
-//! System calls that no library wraps: all of the lab's unsafe code.
+//! System calls that no library wraps: all unsafe code of the test bed and the lab.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -18,8 +18,10 @@ mod request {
 pub enum Tun {
     /// Ethernet frames: a TAP device.
     Frames,
+    /// IP packets: a TUN device, without a link header, as a tunnel or a VPN has it.
+    Packets,
     /// IP packets, each behind a virtio_net_hdr, which leaves checksums and the cutting of large TCP
-    /// packets into segments to whoever reads them.
+    /// packets into segments to their reader.
     LargePackets,
 }
 
@@ -27,6 +29,7 @@ pub enum Tun {
 pub fn attach_tun(file: &File, device: &str, kind: Tun) -> Result<(), Errno> {
     let flags = match kind {
         Tun::Frames => libc::IFF_TAP | libc::IFF_NO_PI,
+        Tun::Packets => libc::IFF_TUN | libc::IFF_NO_PI,
         Tun::LargePackets => libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR,
     };
     let ifru_flags = flags as libc::c_short;

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
+use weir_testbed::proxy::Proxy;
 
 use crate::error::{Context, Error, Result};
-use crate::matrix::{self, Settings, Tally, Traffic, subject::Subject};
+use crate::matrix::{self, Settings, Tally, Traffic};
 use crate::netns::{self, Netns};
 use crate::process;
 use crate::program;
@@ -246,7 +247,7 @@ fn case(settings: &Settings, engine: &str, args: &Args, weir: &Path) -> Result<R
     if let Some(size) = args.cache.as_ref().filter(|_| is_http) {
         arguments.extend(["--cache".into(), size.clone()]);
     }
-    let subject = Subject::start(weir, &arguments)?;
+    let subject = Proxy::start(weir, &arguments)?;
     let before = process::rss_kib(subject.pid())?;
     let second = first.try_clone().context("cannot listen twice")?;
     let tenth = Settings {

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use serde::Serialize;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use weir_testbed::proxy::Proxy;
 
 use super::ear::Ear;
 use super::end::{Clock, End, NARROW_BYTES, Next, PIECE_BYTES, Room};
@@ -16,7 +17,6 @@ use super::fault::{Fault, Kind};
 use super::http::{Asking, Call, Fate, Serving};
 use super::pattern::Pattern;
 use super::plan::{Manner, Part, Tunnel, rng};
-use super::subject::Subject;
 use super::tunnel::{Side, Story, TunnelEnd, judge};
 use crate::error::{Context, Result};
 use crate::interrupt;
@@ -107,13 +107,13 @@ impl Tally {
 
 /// Lets ends meet through the proxy until all transfers are done and the proxy holds what it held
 /// before. `listener` is the origin's, on all addresses.
-pub fn run(settings: &Settings, subject: &Subject, listener: TcpListener) -> Result<Tally> {
-    let before = process::descriptors(subject.pid())?;
+pub fn run(settings: &Settings, proxy: &Proxy, listener: TcpListener) -> Result<Tally> {
+    let before = process::descriptors(proxy.pid())?;
     let start = Instant::now();
-    let mut run = Run::new(settings, subject.address, listener)?;
+    let mut run = Run::new(settings, proxy.address, listener)?;
     run.all()?;
     run.tally.seconds = start.elapsed().as_secs_f64();
-    run.expect_descriptors(subject, &before)?;
+    run.expect_descriptors(proxy, &before)?;
     run.judge_the_lonely();
     Ok(run.tally)
 }
@@ -518,7 +518,7 @@ impl<'a> Run<'a> {
     /// descriptors of every kind.
     fn expect_descriptors(
         &mut self,
-        subject: &Subject,
+        proxy: &Proxy,
         before: &BTreeMap<String, usize>,
     ) -> Result<()> {
         let end = Instant::now() + self.settings.patience;
@@ -526,7 +526,7 @@ impl<'a> Run<'a> {
             // One may become idle now: its client had a reply that came before the request's whole body, and left.
             self.ends.retain(|_, end| !is_idle(end));
             self.step(Duration::from_millis(20))?;
-            let now = process::descriptors(subject.pid())?;
+            let now = process::descriptors(proxy.pid())?;
             if now == *before {
                 return Ok(());
             }

@@ -15,7 +15,6 @@ pub mod http;
 pub mod pattern;
 pub mod plan;
 mod speech;
-pub mod subject;
 pub mod tunnel;
 
 pub use engine::{Settings, Tally, Traffic, run};

@@ -18,6 +18,7 @@ use crate::bed::Bed;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
 use crate::program;
+pub use weir_testbed::tcp_table::{BUSY, LISTEN, sockets_in_state};
 
 /// Bytes of the body that the built-in server and the nginx configuration reply with: with its head
 /// it fits one segment (SB06 and FINDINGS use the same).
@@ -261,40 +262,6 @@ impl Drop for Server {
     }
 }
 
-/// TCP_LISTEN as /proc/net/tcp writes it.
-pub const LISTEN: &[u8] = &[0x0a];
-/// States in which a socket still has packets to exchange: ESTABLISHED, FIN_WAIT1, CLOSE_WAIT,
-/// LAST_ACK, CLOSING.
-pub const BUSY: &[u8] = &[0x01, 0x04, 0x08, 0x09, 0x0b];
-
-/// Counts the TCP sockets of the calling thread's namespace that are in one of `states` (and on
-/// `port`).
-pub fn sockets_in_state(states: &[u8], port: Option<u16>) -> Result<usize> {
-    let mut count = 0;
-    for file in ["tcp", "tcp6"] {
-        let path = format!("/proc/thread-self/net/{file}");
-        let text = std::fs::read_to_string(&path).context(format!("cannot read {path}"))?;
-        count += text
-            .lines()
-            .skip(1)
-            .filter(|row| row_matches(row, states, port))
-            .count();
-    }
-    Ok(count)
-}
-
-fn row_matches(row: &str, states: &[u8], port: Option<u16>) -> bool {
-    let mut columns = row.split_whitespace();
-    let local = columns
-        .nth(1)
-        .and_then(|address| address.rsplit(':').next());
-    let local = local.and_then(|text| u16::from_str_radix(text, 16).ok());
-    let state = columns
-        .nth(1)
-        .and_then(|text| u8::from_str_radix(text, 16).ok());
-    state.is_some_and(|state| states.contains(&state)) && (port.is_none() || local == port)
-}
-
 fn command(spec: &Spec, directory: &Path) -> Result<Command> {
     let built_in = |mode: &str, work_us: u32| -> Result<Command> {
         let mut command = Command::new(program::find("weir-lab")?);
@@ -405,18 +372,4 @@ http {{
     let written = std::fs::write(&path, conf).and_then(|()| write_document(directory, bytes));
     written.context(format!("cannot write nginx's files in {root}"))?;
     Ok(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_of_proc_net_tcp_are_matched_by_state_and_port() {
-        let row = "   0: 0100007F:0050 00000000:0000 0A 00000000:00000000 00:00000000 0 0 0 1";
-        assert!(row_matches(row, LISTEN, Some(80)));
-        assert!(row_matches(row, LISTEN, None));
-        assert!(!row_matches(row, LISTEN, Some(81)));
-        assert!(!row_matches(row, BUSY, None));
-    }
 }

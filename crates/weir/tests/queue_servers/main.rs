@@ -8,14 +8,3 @@ mod faults;
 mod load;
 mod order;
 mod servers;
-
-use weir_lab::netns::{Netns, require_root};
-
-/// A namespace of the test's own; `None` without root, and says so.
-fn namespace(role: &str) -> Option<Netns> {
-    if let Err(error) = require_root() {
-        println!("SKIP: {error}");
-        return None;
-    }
-    Some(Netns::create(role).unwrap())
-}

@@ -4,7 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_lab::bed::Tap;
+use weir_testbed::bed::Tap;
 
 use crate::common::{Bed, Fate, PORT, Peer, Raw, accept, connect, fate, greet, listen, until};
 
@@ -53,7 +53,7 @@ fn door_stays_open(backlog: i32) {
     let _weir = bed.protect(&format!("{PORT} --establish reserv"));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let flooding = scope.spawn(|| flood(&bed.lab.wire, &stop));
+        let flooding = scope.spawn(|| flood(&bed.links.wire, &stop));
         let begun = Instant::now();
         let (mut visits, mut served) = (0, 0);
         while !flooding.is_finished() {

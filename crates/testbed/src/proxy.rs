@@ -1,4 +1,4 @@
-//! The proxy under test: the real program.
+//! A `weir proxy` under test: the real program.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use crate::error::{Context, Error, Result};
 
 /// A running `weir proxy`; ended on drop.
-pub struct Subject {
+pub struct Proxy {
     child: Child,
     /// Where it listens.
     pub address: SocketAddr,
@@ -21,9 +21,9 @@ pub struct Subject {
 /// Longest wait for the proxy's end after SIGTERM.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-impl Subject {
+impl Proxy {
     /// Starts it on a free port, in the namespace of the calling thread.
-    pub fn start(program: &Path, arguments: &[String]) -> Result<Subject> {
+    pub fn start(program: &Path, arguments: &[String]) -> Result<Proxy> {
         let what = || {
             format!(
                 "cannot start {} proxy {}",
@@ -43,7 +43,7 @@ impl Subject {
         let read = BufReader::new(stdout).read_line(&mut line);
         let address = address_in(&line);
         match (read, address) {
-            (Ok(_), Some(address)) => Ok(Subject { child, address }),
+            (Ok(_), Some(address)) => Ok(Proxy { child, address }),
             (_, _) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -64,7 +64,7 @@ fn address_in(line: &str) -> Option<SocketAddr> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-impl Drop for Subject {
+impl Drop for Proxy {
     fn drop(&mut self) {
         let pid = Pid::from_raw(self.child.id() as i32);
         let _ = kill(pid, Signal::SIGTERM);

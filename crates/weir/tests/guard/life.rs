@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 use serde_json::Value;
-use weir_lab::netns::Netns;
+use weir_testbed::netns::Netns;
 
 use crate::common::{
     BACKLOG, Bed, PATIENCE, PORT, SILENCE, Weir, accept, attempt, connect, listen, until, within,

@@ -94,7 +94,7 @@ fn establish(raw: &Raw<'_>, peer: Peer) -> u32 {
 #[test]
 fn reset_passes_a_fin_that_carries_data_or_before_which_data_is_missing() {
     let Some(bed) = Bed::new() else { return };
-    let raw = Raw(&bed.lab.wire);
+    let raw = Raw(&bed.links.wire);
     let listener = listen(bed.server(), Peer::v4(0, PORT).server, 16);
     let _weir = bed.protect(&format!("{PORT} --half-close reset"));
     let fin = |seq, payload: &[u8], ack| Segment {

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, socket};
-use weir_lab::netns::Netns;
+use weir_testbed::netns::Netns;
 
 use crate::common::{
     BACKLOG, Bed, Fate, PORT, Path, Peer, Raw, accept, connect, connect_patiently, echo_both_ways,
@@ -88,7 +88,7 @@ fn reserv_drop_lets_the_client_come_again_and_serves_it_once_there_is_room() {
 #[test]
 fn a_repeated_syn_of_a_half_open_handshake_passes_while_the_queue_is_full() {
     let Some(bed) = Bed::new() else { return };
-    let raw = Raw(&bed.lab.wire);
+    let raw = Raw(&bed.links.wire);
     let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
     let listener = listen(bed.server(), any, BACKLOG);
     let _weir = bed.protect(&format!("{PORT} --establish reserv --admit queue"));
@@ -161,7 +161,7 @@ fn end_handshakes(raw: &Raw<'_>, handshakes: &[(Peer, u32)]) -> usize {
 #[test]
 fn abort_resets_at_the_final_ack_where_the_kernel_would_overflow() {
     let Some(bed) = Bed::new() else { return };
-    let raw = Raw(&bed.lab.wire);
+    let raw = Raw(&bed.links.wire);
     let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
     let _listener = listen(bed.server(), any, BACKLOG);
     let _weir = bed.protect(&format!("{PORT} --establish abort --reject-syn drop"));
@@ -175,7 +175,7 @@ fn abort_resets_at_the_final_ack_where_the_kernel_would_overflow() {
 #[test]
 fn abort_resets_what_the_kernel_answered_with_a_cookie_too() {
     let Some(bed) = Bed::new() else { return };
-    let raw = Raw(&bed.lab.wire);
+    let raw = Raw(&bed.links.wire);
     let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
     let _listener = listen(bed.server(), any, BACKLOG);
     let _weir = bed.protect(&format!("{PORT} --establish abort --reject-syn drop"));
@@ -274,7 +274,7 @@ fn cookie_connections(bed: &Bed) -> Vec<(&'static str, String)> {
     let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
     let listener = listen(bed.server(), any, ROOMY);
     let _weir = bed.protect(&format!("{PORT} --establish no-syn-drop"));
-    let raw = Raw(&bed.lab.wire);
+    let raw = Raw(&bed.links.wire);
     for number in 0..ROOMY as u32 / 2 {
         raw.half_open(Peer::v4(number, PORT));
     }

@@ -1,21 +1,17 @@
 //! The real weir with one runtime directory, in a namespace of the test's own.
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
-use weir_lab::netns::Netns;
-use weir_lab::program;
+use weir_testbed::netns::Netns;
+use weir_testbed::{needs, wait};
 
-/// Longer than anything takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(5);
+pub use weir_testbed::wait::PATIENCE;
 
 /// The classes by the third byte of the client's address, 127.0.THIRD.1: high, middle, low.
 pub const CLASSES: [u8; 3] = [1, 10, 40];
@@ -30,7 +26,7 @@ pub struct Bed {
 impl Bed {
     /// `None` without root; says so.
     pub fn new(role: &str) -> Option<Bed> {
-        let netns = super::namespace(role)?;
+        let netns = needs::namespace(role)?;
         let folder = TempDir::with_prefix("weir-queue-").unwrap();
         // Apache's processes are another user's.
         let anyone = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -83,7 +79,7 @@ impl Bed {
 
     /// A weir command with the folder's runtime directory.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(weir());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command
             .arg("--runtime-dir")
             .arg(self.folder())
@@ -164,20 +160,10 @@ impl Drop for Weir<'_> {
 }
 
 /// Asks until there is an answer; `None` after [`PATIENCE`].
-pub fn until<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> Option<T> {
-    let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
-        if let Some(answer) = answer() {
-            return Some(answer);
-        }
-        std::thread::sleep(POLL);
+pub fn until<T>(what: &str, answer: impl FnMut() -> Option<T>) -> Option<T> {
+    let found = wait::try_until(PATIENCE, answer);
+    if found.is_none() {
+        println!("not within {PATIENCE:?}: {what}");
     }
-    println!("not within {PATIENCE:?}: {what}");
-    None
-}
-
-/// The program, built if cargo has not built it beside this test already.
-fn weir() -> &'static PathBuf {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| program::find_or_build("weir").unwrap())
+    found
 }

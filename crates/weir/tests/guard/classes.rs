@@ -95,7 +95,7 @@ fn a_connection_is_of_the_class_whose_rule_is_the_most_specific_by_every_field()
         config += &class(name, &keys);
     }
     let _weir = bed.run(&config);
-    let raw = Raw(&bed.lab.wire);
+    let raw = Raw(&bed.links.wire);
     let v4 = |n, port, client_port| {
         let mut peer = Peer::v4(n, port);
         peer.client.set_port(client_port);

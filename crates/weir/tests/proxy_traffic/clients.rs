@@ -4,37 +4,25 @@
 //! proxy in front of it, and of a forward proxy. It compares, and says what it has compared.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use weir_lab::error::Context;
-use weir_lab::matrix::subject::Subject;
+use weir_testbed::error::Context;
+use weir_testbed::needs::{self, namespace};
+use weir_testbed::proxy::Proxy;
 
-use super::{namespace, origin, weir};
-
-/// Where scripts/setup puts what is not in everybody's PATH.
-fn path() -> String {
-    let path = std::env::var("PATH").unwrap_or_default();
-    format!("{path}:/usr/local/go/bin:/usr/sbin")
-}
-
-fn is_installed(program: &str) -> bool {
-    path()
-        .split(':')
-        .any(|folder| PathBuf::from(folder).join(program).is_file())
-}
+use super::{WEIR, origin};
 
 /// Runs `program` with these arguments and the URLs, once with each engine.
 fn expect_equal(program: &str, arguments: &[&str], script: &str) {
     let Some(netns) = namespace("clients") else {
         return;
     };
-    if !is_installed(program) {
-        println!("SKIP: {program} is not installed");
+    if !needs::programs(&[program]) {
         return;
     }
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/proxy/clients")
+        .join("tests/proxy_traffic/clients")
         .join(script);
     for engine in ["auto", "copy", "splice"] {
         let output = netns.run(|| {
@@ -43,7 +31,7 @@ fn expect_equal(program: &str, arguments: &[&str], script: &str) {
             origin::serve(listener);
             let start = |words: String| {
                 let words: Vec<String> = words.split(' ').map(ToOwned::to_owned).collect();
-                Subject::start(weir(), &words)
+                Proxy::start(Path::new(WEIR), &words)
             };
             let reverse = start(format!(
                 "--mode reverse --backend {address} --engine {engine}"
@@ -55,7 +43,7 @@ fn expect_equal(program: &str, arguments: &[&str], script: &str) {
                 .args(arguments)
                 .arg(&script)
                 .args(urls.map(|address| format!("http://{address}")))
-                .env("PATH", path())
+                .env("PATH", needs::path())
                 .env("GOCACHE", std::env::temp_dir().join("weir-test-go"))
                 .output()
                 .context(program)
@@ -95,8 +83,11 @@ const BROWSERS: [&str; 4] = [
 
 #[test]
 fn a_browser_loads_pages_and_their_parts_over_http_and_through_connect() {
-    if !BROWSERS.iter().any(|browser| is_installed(browser)) {
-        println!("SKIP: no Chromium is installed");
+    if !BROWSERS
+        .iter()
+        .any(|name| needs::find_program(name).is_some())
+    {
+        needs::skip("no Chromium is installed");
         return;
     }
     expect_equal("python3", &[], "browser.py");

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use socket2::SockRef;
+use weir_testbed::needs::{self, namespace};
+use weir_testbed::wait::PATIENCE;
 
-use super::{namespace, weir};
+use super::WEIR;
 
-const PATIENCE: Duration = Duration::from_secs(20);
 /// More messages than a tunnel has to show before it is handed to the kernel.
 const CHAT: usize = 200;
 
@@ -33,7 +34,7 @@ impl Proxy {
     fn start(engine: &str) -> Proxy {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let backend = server.local_addr().unwrap().to_string();
-        let mut child = Command::new(weir())
+        let mut child = Command::new(WEIR)
             .args(["proxy", "--listen", "127.0.0.1:0", "--mode", "tcp"])
             .args(["--backend", &backend, "--engine", engine])
             .stdout(Stdio::piped())
@@ -339,11 +340,10 @@ fn kill_9_ends_the_tunnels_and_leaves_no_bpf_object() {
 fn without_root_the_engine_says_what_to_do() {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--clear-groups", "--bounding-set=-all"]);
-    command.args(["--inh-caps=-all"]).arg(weir());
+    command.args(["--inh-caps=-all"]).arg(WEIR);
     command.args(["proxy", "--listen", "127.0.0.1:0", "--mode", "tcp"]);
     command.args(["--backend", "127.0.0.1:9", "--engine", "sockmap"]);
-    if !nix::unistd::geteuid().is_root() {
-        println!("SKIP: changing to another user needs root");
+    if !needs::root("changing to another user") {
         return;
     }
     let output = command.output().unwrap();

@@ -3,11 +3,11 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use weir_lab::netns::Netns;
+use weir_testbed::netns::Netns;
 
 use crate::common::{
-    BACKLOG, Bed, PATIENCE, PORT, Peer, Raw, Segment, Shape, Tun, accept, connect, greet, listen,
-    listen_in_group, within,
+    BACKLOG, Bed, PATIENCE, PORT, Peer, Raw, Segment, Shape, Tunnel, accept, connect, greet,
+    listen, listen_in_group, within,
 };
 
 /// Connections to a queue of 4 places.
@@ -245,7 +245,7 @@ fn udp_icmp_and_fragments_pass() {
         server.send_to(&buffer[..received], from).unwrap();
         assert_eq!(client.recv(&mut buffer).unwrap(), bytes);
     }
-    let raw = Raw(&bed.lab.wire);
+    let raw = Raw(&bed.links.wire);
     let host = Peer::v4(0, PORT).client.ip();
     for bytes in [56, 4000] {
         assert_eq!(raw.ping(host, bytes), bytes);
@@ -256,7 +256,7 @@ fn udp_icmp_and_fragments_pass() {
 /// SYNs that the guard does not look at, to a full queue and to one with room: for each whether the
 /// kernel answered it with a SYN/ACK, a RST, or not at all.
 fn answers_to_odd_syns(bed: &Bed) -> Vec<String> {
-    let raw = Raw(&bed.lab.wire);
+    let raw = Raw(&bed.links.wire);
     let mut answers = Vec::new();
     for shape in [Shape::Options, Shape::Vlan] {
         for (number, port) in [(10, PORT), (11, PORT + 1)] {
@@ -329,7 +329,7 @@ fn behind_tun(number: u16) -> [Peer; 2] {
 #[test]
 fn devices_without_a_link_header_are_guarded_like_any_other() {
     let Some(bed) = Bed::new() else { return };
-    let tun = Tun::create(bed.server(), "tun0");
+    let tun = Tunnel::create(bed.server(), "tun0").unwrap();
     bed.server()
         .ip_batch(
             "link set tun0 up

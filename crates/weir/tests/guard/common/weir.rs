@@ -4,21 +4,13 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
-use std::sync::OnceLock;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use weir_lab::netns::Netns;
-use weir_lab::program;
+use weir_testbed::netns::Netns;
 
 use super::{Bed, until, within};
-
-/// The program, built if cargo has not built it beside this test already.
-fn program() -> &'static PathBuf {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| program::find_or_build("weir").unwrap())
-}
 
 /// A weir in the background; killed on drop.
 pub struct Weir {
@@ -55,7 +47,7 @@ impl Drop for Weir {
 impl Bed {
     /// A weir command with the bed's runtime directory.
     pub fn command(&self, arguments: &str) -> Command {
-        let mut command = Command::new(program());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command
             .arg("--runtime-dir")
             .arg(self.folder.path())

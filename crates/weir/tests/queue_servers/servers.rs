@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
-use weir_lab::server::{LISTEN, sockets_in_state};
+use weir_testbed::needs;
+use weir_testbed::tcp_table::{LISTEN, sockets_in_state};
 
 use super::bed::{Bed, until};
 use super::load;
@@ -79,14 +80,7 @@ impl Program {
 
     /// Whether it can be started here; says so if not.
     pub fn is_installed(self) -> bool {
-        let program = self.needs();
-        let there = path()
-            .split(':')
-            .any(|folder| Path::new(folder).join(program).is_file());
-        if !there {
-            println!("SKIP: {program} is not installed");
-        }
-        there
+        needs::programs(&[self.needs()])
     }
 
     fn command(self, bed: &Bed) -> Command {
@@ -119,21 +113,14 @@ impl Program {
     }
 }
 
-/// Where scripts/setup puts what is not in everybody's PATH; go.dev's Go before Debian's, which may be too old.
-fn path() -> String {
-    let path = std::env::var("PATH").unwrap_or_default();
-    format!("/usr/local/go/bin:{path}:/usr/sbin")
-}
-
 fn command(program: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new("env");
-    command.arg(format!("PATH={}", path()));
-    command.arg(program).args(arguments);
+    let mut command = needs::command(program);
+    command.args(arguments);
     command
 }
 
 fn source(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/queue/servers");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/queue_servers/servers");
     folder.join(name).display().to_string()
 }
 

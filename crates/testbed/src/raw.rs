@@ -1,5 +1,5 @@
-//! Hosts made of frames: the far end of the bed's wire, for handshakes that stop half way and for
-//! packets that no socket sends.
+//! Hosts made of frames: the far end of a device, for handshakes that stop half way and for packets that
+//! no socket sends.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -9,21 +9,23 @@ use etherparse::{
     Ipv6Header, Ipv6RawExtHeader, PacketBuilder, SlicedPacket, TcpHeader, TransportSlice,
 };
 use nix::errno::Errno;
-use weir_lab::bed::{GATEWAY_MAC, SERVER_MAC, SERVER_V4, SERVER_V6, Tap};
 
-use super::tun::Tun;
-
-use super::PATIENCE;
+use crate::bed::{GATEWAY_MAC, SERVER_MAC, SERVER_V4, SERVER_V6, Tap, Tun};
+use crate::error;
+use crate::netns::Netns;
+use crate::wait::{PATIENCE, until};
 
 /// A TCP endpoint on the wire, talking to one port of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
+    /// The end that the test plays.
     pub client: SocketAddr,
+    /// The kernel's end.
     pub server: SocketAddr,
 }
 
 impl Peer {
-    /// IPv4 client with this number, of any number up to 2^23; its SYN goes to the port.
+    /// The IPv4 client of this number, 0 to 2^23 - 2, and this port of the server on the wire.
     pub fn v4(number: u32, port: u16) -> Peer {
         let client = std::net::Ipv4Addr::from_bits(0x0a80_0001 + number);
         Peer {
@@ -32,7 +34,7 @@ impl Peer {
         }
     }
 
-    /// IPv6 client with this number.
+    /// The IPv6 client of this number, and this port of the server on the wire.
     pub fn v6(number: u16, port: u16) -> Peer {
         let client = std::net::Ipv6Addr::new(0xfd66, 1, 0, 0, 0, 0, 1, number);
         Peer {
@@ -45,6 +47,7 @@ impl Peer {
 /// What lies between Ethernet and TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
+    /// Nothing but an IP header.
     Plain,
     /// IPv4: a router alert option. IPv6: a destination options header.
     Options,
@@ -55,18 +58,26 @@ pub enum Shape {
 /// A segment to send.
 #[derive(Debug, Clone, Default)]
 pub struct Segment {
+    /// Sequence number.
     pub seq: u32,
+    /// Acknowledgement number; `None` leaves the flag ACK off.
     pub ack: Option<u32>,
+    /// Opens a connection; brings its options along.
     pub syn: bool,
+    /// Ends this direction.
     pub fin: bool,
+    /// Ends the connection at once.
     pub rst: bool,
+    /// Data.
     pub payload: Vec<u8>,
 }
 
 /// A TCP segment that came from the server.
 #[derive(Debug, Clone)]
 pub struct Answer {
+    /// Its TCP header with options.
     pub header: TcpHeader,
+    /// Its data.
     pub payload: Vec<u8>,
     /// IP and TCP checksums are right.
     pub sound: bool,
@@ -74,6 +85,7 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Whether it is the second segment of a handshake.
     pub fn is_syn_ack(&self) -> bool {
         self.header.syn && self.header.ack
     }
@@ -81,7 +93,9 @@ impl Answer {
 
 /// Something that carries Ethernet frames.
 pub trait Wire: Sync {
+    /// Hands one frame to the kernel.
     fn send(&self, frame: &[u8]) -> Result<(), Errno>;
+    /// Takes one that the kernel has sent; `None` when there is none at the moment.
     fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, Errno>;
 }
 
@@ -97,23 +111,36 @@ impl Wire for Tap {
 
 const ETHERNET_BYTES: usize = 14;
 
+/// A device without a link header.
+#[derive(Debug)]
+pub struct Tunnel(Tap);
+
+impl Tunnel {
+    /// Creates the device inside a namespace; it exists as long as this value.
+    pub fn create(netns: &Netns, device: &str) -> error::Result<Tunnel> {
+        Tap::create(netns, device, Tun::Packets).map(Tunnel)
+    }
+}
+
 /// The Ethernet header is taken off, and put on for the reader.
-impl Wire for Tun {
+impl Wire for Tunnel {
     fn send(&self, frame: &[u8]) -> Result<(), Errno> {
-        Tun::send(self, &frame[ETHERNET_BYTES..])
+        self.0.send(&frame[ETHERNET_BYTES..])
     }
 
     fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, Errno> {
-        let Some(bytes) = Tun::receive(self, &mut buffer[ETHERNET_BYTES..])? else {
+        let Some(packet) = self.0.receive(&mut buffer[ETHERNET_BYTES..])? else {
             return Ok(None);
         };
+        let bytes = packet.len();
         let ipv6 = buffer[ETHERNET_BYTES] >> 4 == 6;
         buffer[..ETHERNET_BYTES].copy_from_slice(&ethernet(if ipv6 { 0x86dd } else { 0x0800 }));
         Ok(Some(&buffer[..ETHERNET_BYTES + bytes]))
     }
 }
 
-/// The far end of the wire.
+/// The far end of a wire: any number of hosts made of frames. Its functions panic where the wire fails, as
+/// the tests that use them do.
 pub struct Raw<'a>(pub &'a dyn Wire);
 
 impl Raw<'_> {
@@ -130,6 +157,7 @@ impl Raw<'_> {
         );
     }
 
+    /// Sends a segment with right checksums.
     pub fn send(&self, peer: Peer, shape: Shape, segment: &Segment) {
         self.send_frame(&frame(peer, shape, segment));
     }
@@ -163,7 +191,7 @@ impl Raw<'_> {
 
     /// Waits for the server's next segment to this peer; segments to others are lost.
     pub fn answer(&self, peer: Peer) -> Answer {
-        super::until("an answer on the wire", || {
+        until("an answer on the wire", || {
             self.next().filter(|a| a.peer == peer)
         })
     }
@@ -178,7 +206,7 @@ impl Raw<'_> {
         self.syn(marker, 0);
         let mut answers = Vec::new();
         loop {
-            let answer = super::until("the marker's RST", || self.next());
+            let answer = until("the marker's RST", || self.next());
             if answer.peer == marker {
                 return answers;
             }
@@ -216,7 +244,7 @@ impl Raw<'_> {
         }
         let mut received = 0;
         let mut buffer = [0; 2048];
-        super::until("an echo reply", || {
+        until("an echo reply", || {
             let frame = self.0.receive(&mut buffer).unwrap()?;
             received += echo_reply_bytes(frame, client);
             (received >= bytes).then_some(received)

@@ -16,7 +16,7 @@ fn server_of_both_families(bed: &Bed) -> TcpListener {
 
 /// What the RST to a SYN that finds the queue full, and what the RST to a half-close carry.
 fn texts_of_resets(bed: &Bed, peers: [Peer; 2]) -> [Vec<u8>; 2] {
-    let raw = Raw(&bed.lab.wire);
+    let raw = Raw(&bed.links.wire);
     let [closing, refused] = peers;
     let server_seq = raw.half_open(closing);
     raw.final_ack(closing, server_seq);

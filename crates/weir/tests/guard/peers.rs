@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use weir_testbed::needs;
 
 use crate::common::{Bed, PORT, Path, connect, output, until, within};
 
@@ -16,31 +17,6 @@ impl Drop for Server {
         let _ = killpg(Pid::from_raw(self.0.id() as i32), Signal::SIGKILL);
         let _ = self.0.wait();
     }
-}
-
-/// Whether a program is there; says what is skipped if not.
-fn installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders =
-        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/go/bin".into()]);
-    let there = folders
-        .into_iter()
-        .any(|folder| folder.join(program).is_file());
-    if !there {
-        println!("SKIP: {program} is not installed");
-    }
-    there
-}
-
-/// A command that finds programs which Debian keeps outside a user's PATH, and go.dev's Go before
-/// Debian's, which may be too old.
-fn command(program: &str) -> Command {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let mut command = Command::new("env");
-    command
-        .arg(format!("PATH=/usr/local/go/bin:{path}:/usr/sbin"))
-        .arg(program);
-    command
 }
 
 /// Starts the server and waits until it listens.
@@ -109,7 +85,7 @@ fn write(bed: &Bed, name: &str, text: &str) -> String {
 #[test]
 fn nginx_answers_under_guard() {
     let Some(bed) = Bed::new() else { return };
-    if !installed("nginx") {
+    if !needs::programs(&["nginx"]) {
         return;
     }
     let config = write(
@@ -119,7 +95,7 @@ fn nginx_answers_under_guard() {
          events {}\n\
          http { access_log off; server { listen PORT; return 200 hello; } }\n",
     );
-    let mut nginx = command("nginx");
+    let mut nginx = needs::command("nginx");
     nginx.args(["-e", "stderr", "-c", &config]);
     answers_under_guard(&bed, nginx);
 }
@@ -127,7 +103,7 @@ fn nginx_answers_under_guard() {
 #[test]
 fn apache_answers_under_guard() {
     let Some(bed) = Bed::new() else { return };
-    if !installed("apache2") {
+    if !needs::programs(&["apache2"]) {
         return;
     }
     write(&bed, "index.html", "hello");
@@ -148,7 +124,7 @@ fn apache_answers_under_guard() {
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )
     .unwrap();
-    let mut apache = command("apache2");
+    let mut apache = needs::command("apache2");
     apache.args(["-D", "FOREGROUND", "-f", &config]);
     answers_under_guard(&bed, apache);
 }
@@ -156,7 +132,7 @@ fn apache_answers_under_guard() {
 #[test]
 fn haproxy_answers_under_guard() {
     let Some(bed) = Bed::new() else { return };
-    if !installed("haproxy") {
+    if !needs::programs(&["haproxy"]) {
         return;
     }
     let config = write(
@@ -166,7 +142,7 @@ fn haproxy_answers_under_guard() {
          frontend web\n  bind :PORT\n  \
          http-request return status 200 content-type text/plain string hello\n",
     );
-    let mut haproxy = command("haproxy");
+    let mut haproxy = needs::command("haproxy");
     haproxy.args(["-db", "-f", &config]);
     answers_under_guard(&bed, haproxy);
 }
@@ -174,11 +150,11 @@ fn haproxy_answers_under_guard() {
 #[test]
 fn python_answers_under_guard() {
     let Some(bed) = Bed::new() else { return };
-    if !installed("python3") {
+    if !needs::programs(&["python3"]) {
         return;
     }
     write(&bed, "index.html", "hello");
-    let mut python = command("python3");
+    let mut python = needs::command("python3");
     python
         .args(["-m", "http.server", &PORT.to_string(), "--directory"])
         .arg(bed.folder.path());
@@ -198,7 +174,7 @@ fn says_mptcp_fallback(bed: &Bed) {
 #[test]
 fn go_answers_under_guard_on_its_mptcp_listener() {
     let Some(bed) = Bed::new() else { return };
-    if !installed("go") {
+    if !needs::programs(&["go"]) {
         return;
     }
     // From this version on, Go listens with MPTCP by default.
@@ -211,7 +187,7 @@ fn go_answers_under_guard_on_its_mptcp_listener() {
          \thttp.ListenAndServe(\":PORT\", nil)\n}\n",
     );
     let program = bed.folder.path().join("server");
-    let mut build = command("go");
+    let mut build = needs::command("go");
     build.args(["build", "-o"]).arg(&program);
     build.env("CGO_ENABLED", "0").current_dir(bed.folder.path());
     assert!(build.status().unwrap().success());
@@ -225,7 +201,7 @@ fn go_answers_under_guard_on_its_mptcp_listener() {
 #[test]
 fn no_syn_drop_on_an_mptcp_listener_refuses_by_rst_and_counts_the_fallback() {
     let Some(bed) = Bed::new() else { return };
-    if !installed("python3") {
+    if !needs::programs(&["python3"]) {
         return;
     }
     let script = write(
@@ -235,7 +211,7 @@ fn no_syn_drop_on_an_mptcp_listener_refuses_by_rst_and_counts_the_fallback() {
          server = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)\n\
          server.bind(('0.0.0.0', PORT))\nserver.listen(4)\nsys.stdin.read()\n",
     );
-    let mut python = command("python3");
+    let mut python = needs::command("python3");
     python.arg(script);
     let _server = start(&bed, python);
     let _weir = bed.protect(&format!("{PORT} --establish no-syn-drop --admit queue"));

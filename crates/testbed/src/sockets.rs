@@ -8,9 +8,12 @@ use std::time::Duration;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt,
 };
-use weir_lab::netns::Netns;
 
-use super::{PATIENCE, SILENCE, until};
+use crate::netns::Netns;
+use crate::wait::{PATIENCE, until};
+
+/// A refusal takes microseconds, a SYN is repeated after 1 s: who hears nothing for so long was dropped.
+pub const SILENCE: Duration = Duration::from_millis(400);
 
 /// Runs a closure inside a namespace.
 pub fn within<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
@@ -43,10 +46,13 @@ fn open(address: SocketAddr, backlog: i32, group: bool) -> TcpListener {
 /// How connection attempts ended. The connected ones stay open as long as this.
 #[derive(Debug, Default)]
 pub struct Attempts {
+    /// Connections that are there.
     pub connected: Vec<TcpStream>,
     /// Connected, and reset before connect() could say so.
     pub reset: usize,
+    /// Refused by a RST.
     pub refused: usize,
+    /// Nothing came within [`SILENCE`].
     pub silent: usize,
 }
 

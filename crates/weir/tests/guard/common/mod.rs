@@ -1,40 +1,33 @@
-//! What all themes share: the bed with its sockets, the weir under test, and a host made of frames.
+//! What all themes share: the bed with its paths, and the weir under test.
 
-mod raw;
-mod sockets;
-mod tun;
 mod weir;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use weir_lab::bed::{Bed as LabBed, Counters, Layout, SERVER_VETH_V4};
-use weir_lab::netns::{Netns, require_root};
+use weir_testbed::bed::{Bed as Links, Counters, Layout, SERVER_VETH_V4};
+use weir_testbed::needs;
+use weir_testbed::netns::Netns;
 
-pub use raw::{Peer, Raw, Segment, Shape};
-pub use sockets::{
-    Attempts, Fate, accept, attempt, connect, connect_patiently, echo_both_ways, fate, greet,
-    listen, listen_in_group, within,
-};
-pub use tun::Tun;
 pub use weir::Weir;
+pub use weir_testbed::raw::{Peer, Raw, Segment, Shape, Tunnel};
+pub use weir_testbed::sockets::{
+    Attempts, Fate, SILENCE, accept, attempt, connect, connect_patiently, echo_both_ways, fate,
+    greet, listen, listen_in_group, within,
+};
+pub use weir_testbed::wait::{PATIENCE, until};
 
 /// The port of the server under guard.
 pub const PORT: u16 = 8080;
 /// Places in its listen queue; the kernel by itself takes one more.
 pub const BACKLOG: i32 = 4;
-/// Longer than anything takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
-/// A refusal takes microseconds, a SYN is repeated after 1 s: who hears nothing for so long was dropped.
-pub const SILENCE: Duration = Duration::from_millis(400);
 /// The server's IPv6 address towards the client namespace.
 pub const SERVER_VETH_V6: Ipv6Addr = Ipv6Addr::new(0xfd66, 0, 0, 1, 0, 0, 0, 1);
 
 /// A server namespace, a client namespace behind a veth pair, a wire for [`Raw`] hosts, and a folder.
 pub struct Bed {
-    pub lab: LabBed,
+    pub links: Links,
     pub folder: TempDir,
 }
 
@@ -55,21 +48,20 @@ impl Path<'_> {
 impl Bed {
     /// `None` without root; says so.
     pub fn new() -> Option<Bed> {
-        if let Err(error) = require_root() {
-            println!("SKIP: {error}");
+        if !needs::root("a network namespace") {
             return None;
         }
-        let lab = LabBed::build(Layout::of_this_machine()).unwrap();
+        let links = Links::build(Layout::of_this_machine()).unwrap();
         let folder = TempDir::with_prefix("weir-test-").unwrap();
-        Some(Bed { lab, folder })
+        Some(Bed { links, folder })
     }
 
     pub fn server(&self) -> &Netns {
-        &self.lab.server
+        &self.links.server
     }
 
     pub fn client(&self) -> &Netns {
-        &self.lab.clients
+        &self.links.clients
     }
 
     /// IPv4 and IPv6, over veth and over the loopback device.
@@ -136,16 +128,4 @@ pub fn output(netns: &Netns, program: &str, arguments: &[&str]) -> String {
         "{program} {arguments:?}: {output:?}"
     );
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Waits until the condition gives something.
-pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
-        std::thread::yield_now();
-    }
 }

@@ -1,0 +1,97 @@
+//! What a test needs of the machine. A test whose need is not met prints `SKIP: reason` and returns;
+//! `scripts/test` counts these lines, and fails on them where everything is supported.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::netns::{self, Netns};
+
+/// Folders in which Debian and go.dev put programs that are not in every user's PATH. Go's comes before
+/// PATH, because Debian's Go may be too old.
+const BEFORE_PATH: &str = "/usr/local/go/bin";
+const BEHIND_PATH: [&str; 2] = ["/usr/sbin", "/sbin"];
+
+/// Says why a test cannot run here.
+pub fn skip(reason: impl Display) {
+    println!("SKIP: {reason}");
+}
+
+/// Whether this process is root; says so if not. `what` names what needs it, as in `parking`.
+pub fn root(what: &str) -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        skip(format_args!("{what} needs root"));
+    }
+    is_root
+}
+
+/// Whether all these programs are installed; says which one is not.
+pub fn programs(names: &[&str]) -> bool {
+    let missing = names.iter().find(|name| find_program(name).is_none());
+    if let Some(name) = missing {
+        skip(format_args!("{name} is not installed"));
+    }
+    missing.is_none()
+}
+
+/// Where a program is, in [`path`].
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = path();
+    let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(name));
+    candidates.find(|candidate| Path::is_file(candidate))
+}
+
+/// The PATH for programs that a test runs.
+pub fn path() -> OsString {
+    let own = std::env::var_os("PATH").unwrap_or_default();
+    let own = std::env::split_paths(&own);
+    let folders = std::iter::once(PathBuf::from(BEFORE_PATH))
+        .chain(own)
+        .chain(BEHIND_PATH.map(PathBuf::from));
+    std::env::join_paths(folders).unwrap_or_default()
+}
+
+/// A command that finds its program in [`path`], as do the programs that it starts.
+pub fn command(program: &str) -> Command {
+    let found = find_program(program).unwrap_or_else(|| program.into());
+    let mut command = Command::new(found);
+    command.env("PATH", path());
+    command
+}
+
+/// A network namespace for one test; `None` without root, and says so.
+///
+/// # Panics
+/// It cannot be created although this is root.
+pub fn namespace(role: &str) -> Option<Netns> {
+    if !root("a network namespace") {
+        return None;
+    }
+    let netns = Netns::create(role);
+    Some(netns.unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Moves the calling thread into a network namespace of its own; false without root, and says so.
+///
+/// # Panics
+/// It cannot be created although this is root.
+pub fn own_namespace() -> bool {
+    if !root("a network namespace") {
+        return false;
+    }
+    netns::enter_new().unwrap_or_else(|error| panic!("{error}"));
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_by_name_and_missing_ones_are_not() {
+        assert!(find_program("sh").is_some_and(|path| path.ends_with("sh")));
+        assert_eq!(find_program("no program has this name"), None);
+    }
+}
