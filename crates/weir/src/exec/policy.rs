@@ -64,8 +64,8 @@ impl Policy {
 
     /// What the connection of this client to this address is worth.
     pub fn standing(&self, from: SocketAddr, to: SocketAddr) -> Standing {
-        let place = self.index(to).map_or(0, |index| index as u16 + 1);
-        let index = self.rules.classify(&Tuple { from, to, place });
+        let owner = self.index(to).map_or(0, |index| index as u16 + 1);
+        let index = self.rules.classify(&Tuple { from, to, owner });
         match index.map(|index| (index, &self.classes[index])) {
             Some((index, class)) => Standing {
                 class: index as u32,
