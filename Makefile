@@ -42,8 +42,8 @@ bench: ## ns per packet and the other figures of the README (root)
 	@scripts/bench
 
 .PHONY: lint
-lint: ## formatting, lints and warnings of Rust, BPF C and shell
-	@scripts/setup build
+lint: ## formatting, lints and warnings of Rust, BPF C and shell; dependencies and circles of imports
+	@scripts/setup build lint
 	@scripts/lint
 
 .PHONY: fmt
