@@ -8,11 +8,11 @@
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
 use etherparse::PacketBuilder;
-use nix::sched::{CloneFlags, unshare};
 use weir_core::class::Class;
 use weir_core::listener::{Establish, Front, ListenAddress, Listener};
 use weir_core::prefix::{Prefix, parse_prefix};
 use weir_kernel::testrun::{Bench, Stage, Subject};
+use weir_testbed::netns;
 
 const ROUNDS: usize = 41;
 const REPEAT: u32 = 200_000;
@@ -79,8 +79,7 @@ fn main() {
         eprintln!("the benchmark needs root: BPF_PROG_TEST_RUN");
         std::process::exit(1);
     }
-    unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace of our own");
-    set_loopback_up();
+    netns::enter_new().expect("a network namespace of our own");
     let open = TcpListener::bind("127.0.0.1:0").expect("a listener with room");
     let full = listener_with(1);
     let full_port = full.local_addr().unwrap().port();
@@ -305,11 +304,4 @@ fn listener_with(backlog: i32) -> TcpListener {
     .expect("bind");
     listen(&fd, Backlog::new(backlog).expect("a backlog")).expect("listen");
     TcpListener::from(fd)
-}
-
-fn set_loopback_up() {
-    let status = std::process::Command::new("ip")
-        .args(["link", "set", "lo", "up"])
-        .status();
-    assert!(status.is_ok_and(|s| s.success()), "ip link set lo up");
 }

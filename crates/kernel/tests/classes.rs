@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
-use nix::sched::{CloneFlags, unshare};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
@@ -15,6 +14,7 @@ use weir_core::listener::{ListenAddress, Listener};
 use weir_core::prefix::parse_prefix;
 use weir_core::verdict::Verdict;
 use weir_kernel::Guard;
+use weir_testbed::{needs, netns};
 
 const DROP: i32 = 2;
 const PASS: i32 = -1;
@@ -22,15 +22,10 @@ const REDIRECT: i32 = 7;
 
 /// A listener with room in a network namespace of its own. `None` without root.
 fn world(names: &[&str]) -> Option<(Guard, Vec<Listener>, Vec<TcpListener>)> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("SKIP: BPF_PROG_TEST_RUN needs root");
+    if !needs::root("BPF_PROG_TEST_RUN") {
         return None;
     }
-    unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace of our own");
-    let up = std::process::Command::new("ip")
-        .args(["link", "set", "lo", "up"])
-        .status();
-    assert!(up.is_ok_and(|s| s.success()), "ip link set lo up");
+    netns::enter_new().expect("a network namespace of our own");
     let sockets: Vec<TcpListener> = names
         .iter()
         .map(|_| TcpListener::bind("[::]:0").expect("a listener"))

@@ -8,7 +8,6 @@ use std::os::fd::AsRawFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use etherparse::PacketBuilder;
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn6, bind, listen, socket,
 };
@@ -20,6 +19,7 @@ use weir_core::packet::{Fate, answerable, fate, parse};
 use weir_core::policy::{Table, table};
 use weir_core::verdict::{VERDICTS, Verdict};
 use weir_kernel::Guard;
+use weir_testbed::{needs, netns};
 
 const PACKETS: usize = 1_000_000;
 const PASS: i32 = -1;
@@ -39,8 +39,7 @@ struct World {
 
 #[test]
 fn a_million_random_packets_meet_the_model_s_verdicts() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("SKIP: BPF_PROG_TEST_RUN needs root");
+    if !needs::root("BPF_PROG_TEST_RUN") {
         return;
     }
     let seed: u64 = std::env::var("WEIR_SEED")
@@ -116,11 +115,7 @@ fn named(seen: &[u64]) -> Vec<(&'static str, u64)> {
 
 impl World {
     fn new() -> World {
-        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace of our own");
-        let up = std::process::Command::new("ip")
-            .args(["link", "set", "lo", "up"])
-            .status();
-        assert!(up.is_ok_and(|s| s.success()), "ip link set lo up");
+        netns::enter_new().expect("a network namespace of our own");
         let mut world = World {
             guard: Guard::load().expect("the guard loads"),
             listeners: Vec::new(),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use weir_core::queue::Rule;
 use weir_kernel::queue::{Event, Queue, Slot};
 use weir_kernel::{Guard, ListenSocket};
+use weir_testbed::needs;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -16,8 +17,7 @@ struct Bed {
 }
 
 fn bed() -> Option<Bed> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("SKIP: parking needs root");
+    if !needs::root("parking") {
         return None;
     }
     let guard = Guard::load().unwrap();

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Socket, Type};
 use weir_core::redirect::{Lane, Pair, Redirector};
 use weir_kernel::Splice;
+use weir_testbed::needs;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// `None` without root, and says so.
 fn lane() -> Option<Box<dyn Lane>> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("SKIP: redirecting needs root");
+    if !needs::root("redirecting") {
         return None;
     }
     Some(Splice::load().unwrap().lane().unwrap())

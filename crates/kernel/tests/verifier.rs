@@ -2,14 +2,14 @@
 //! an innocent change can make a start take seconds. How to keep it low: bpf/lib/arrival.bpf.h.
 
 use weir_kernel::testrun::verified_instructions;
+use weir_testbed::needs;
 
 /// The largest program may take this many; a hundred thousand take 0.2 to 0.4 s of CPU time.
 const MOST: u32 = 60_000;
 
 #[test]
 fn the_verifier_follows_few_instructions_of_each_program() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("SKIP: loading BPF programs needs root");
+    if !needs::root("loading BPF programs") {
         return;
     }
     let programs = verified_instructions().expect("all programs load");

@@ -158,8 +158,7 @@ mod tests {
 
     #[test]
     fn a_busy_loop_on_the_cpu_is_not_idle_time() {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: needs root for the idle cgroup");
+        if !weir_testbed::needs::root("an idle cgroup") {
             return;
         }
         let meter = IdleMeter::start(0).unwrap();

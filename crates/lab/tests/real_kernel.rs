@@ -15,9 +15,10 @@ use weir_lab::experiments::crosscheck::{self, Comparison};
 use weir_lab::experiments::flash_crowd::ServerArgs;
 use weir_lab::experiments::point::{Measured, Stage};
 use weir_lab::experiments::policy::Policy;
-use weir_lab::netns::Netns;
 use weir_lab::server::pool::Occupation;
 use weir_lab::server::{Program, Spec};
+use weir_testbed::needs;
+use weir_testbed::netns::Netns;
 
 /// The tests take turns: each has the generator's and the server's CPU to itself.
 static TURN: Mutex<()> = Mutex::new(());
@@ -30,14 +31,9 @@ fn turn() -> MutexGuard<'static, ()> {
 macro_rules! needs {
     ($condition:expr, $reason:literal) => {
         if !$condition {
-            return skipped(concat!("needs ", $reason));
+            return needs::skip(concat!("needs ", $reason));
         }
     };
-}
-
-/// In the form that `scripts/test` counts.
-fn skipped(reason: &str) {
-    println!("SKIP: {reason}");
 }
 
 fn is_root() -> bool {

@@ -15,8 +15,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use weir_client::{ClassSettings, Client, Error};
+use weir_testbed::needs::own_namespace;
 
-use common::{Folder, in_namespace};
+use common::Folder;
 
 /// The user of the server that is not root.
 const SERVER_UID: u32 = 65_534;
@@ -61,7 +62,7 @@ struct Bed {
 impl Bed {
     /// `None` without root; says so.
     fn new(name: &str) -> Option<Bed> {
-        if !in_namespace() {
+        if !own_namespace() {
             return None;
         }
         let folder = Folder::new(name);
@@ -393,7 +394,7 @@ fn calls_of_the_servers_own_user() {
 
 #[test]
 fn a_socket_for_root_only_lets_nobody_else_in() {
-    if !in_namespace() {
+    if !own_namespace() {
         return;
     }
     let folder = Folder::new("api-root");
@@ -486,7 +487,7 @@ fn config_with_socket(socket: &Path) -> String {
 
 #[test]
 fn what_stands_at_the_path_of_the_api_is_somebody_elses_and_stays() {
-    if !in_namespace() {
+    if !own_namespace() {
         return;
     }
     let folder = Folder::new("api-path-taken");
@@ -513,7 +514,7 @@ fn what_stands_at_the_path_of_the_api_is_somebody_elses_and_stays() {
 
 #[test]
 fn of_two_weirs_with_one_path_the_first_keeps_it() {
-    if !in_namespace() {
+    if !own_namespace() {
         return;
     }
     let folder = Folder::new("api-two");
@@ -536,7 +537,7 @@ fn of_two_weirs_with_one_path_the_first_keeps_it() {
     let first = pid();
     let second = std::thread::scope(|scope| {
         let elsewhere = || {
-            assert!(in_namespace());
+            assert!(own_namespace());
             bed.folder.weir(&command)
         };
         scope.spawn(elsewhere).join().unwrap()

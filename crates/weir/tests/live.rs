@@ -15,8 +15,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, sockopt};
 use nix::unistd::Pid;
 use serde_json::Value;
+use weir_testbed::needs::own_namespace;
 
-use common::{Folder, full_pipe, in_namespace};
+use common::{Folder, full_pipe};
 
 const PORT: u16 = 8080;
 /// Places in the test server's listen queue: the kernel takes one connection more than it was told,
@@ -41,7 +42,7 @@ impl Deref for Bed {
 impl Bed {
     /// `None` without root; says so.
     fn new(name: &str) -> Option<Bed> {
-        if !in_namespace() {
+        if !own_namespace() {
             return None;
         }
         let folder = Folder::new(name);

@@ -11,13 +11,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Folder, PATIENCE, in_namespace};
+use common::{Folder, PATIENCE};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, SockaddrIn6};
 use nix::unistd::Pid;
 use serde_json::Value;
+use weir_testbed::needs::own_namespace;
 
 const CONFIG: &str = r#"
 [[listener]]
@@ -56,7 +57,7 @@ fn bed(name: &str) -> Option<(TcpListener, Bed)> {
 }
 
 fn bed_with(name: &str, config: &str, backlog: i32) -> Option<(TcpListener, Bed)> {
-    if !in_namespace() {
+    if !own_namespace() {
         return None;
     }
     let server = TcpListener::bind("127.0.0.1:8080").unwrap();
@@ -336,7 +337,7 @@ fn reuses_port(server: &TcpListener) -> Option<bool> {
 
 #[test]
 fn ipv6_connections_are_parked_and_accepted_by_class_too() {
-    if !in_namespace() {
+    if !own_namespace() {
         return;
     }
     for address in ["fd00:1::1/128", "fd00:40::1/128"] {
@@ -519,7 +520,7 @@ fn capabilities_of_the_unit() -> String {
 
 #[test]
 fn with_the_capabilities_of_the_packaged_unit_it_parks_for_a_server_of_another_user() {
-    if !in_namespace() {
+    if !own_namespace() {
         return;
     }
     let _server = server_of_nobody();

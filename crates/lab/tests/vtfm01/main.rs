@@ -13,18 +13,11 @@ use weir_lab::experiments::vtfm01::overload::{self, Way};
 use weir_lab::experiments::vtfm01::preferred::{self, Protection};
 use weir_lab::experiments::vtfm01::priorities::{self, Order};
 use weir_lab::experiments::vtfm01::{accuracy, controller, order};
-use weir_lab::netns::require_root;
-use weir_lab::program;
+use weir_testbed::{needs, program};
 
 /// Whether the test can run; says why not.
 fn can_run() -> bool {
-    match require_root() {
-        Ok(()) => true,
-        Err(error) => {
-            println!("SKIP: {error}");
-            false
-        }
-    }
+    needs::root("a network namespace")
 }
 
 fn weir() -> Option<PathBuf> {

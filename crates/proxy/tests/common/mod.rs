@@ -6,14 +6,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 use weir_core::proxy::{Engine, Mode, Proxy};
 use weir_proxy::{Server, Totals};
+use weir_testbed::wait;
 
-/// After this long a test fails instead of waiting on.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub use weir_testbed::wait::PATIENCE;
 
 /// Bytes of which no two stretches are alike; the same for the same length.
 pub fn pattern(length: usize) -> Vec<u8> {
@@ -48,11 +47,7 @@ pub fn total(totals: &Totals, name: &str) -> u64 {
 
 /// Looks again until it is so.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited too long: {what}");
-        thread::yield_now();
-    }
+    wait::until(what, || is_so().then_some(()));
 }
 
 pub fn connect(address: SocketAddr) -> Connection {

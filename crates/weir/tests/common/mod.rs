@@ -3,27 +3,13 @@
 use std::io::{PipeReader, PipeWriter, Write, pipe};
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, fcntl};
-use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
+use tempfile::TempDir;
+use weir_testbed::wait;
 
-/// Longer than any answer takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Gives this thread a network namespace of its own, with a loopback that is up. False without root; says so.
-pub fn in_namespace() -> bool {
-    if let Err(errno) = unshare(CloneFlags::CLONE_NEWNET) {
-        println!("SKIP: no network namespace of its own: {errno}");
-        return false;
-    }
-    let up = Command::new("ip")
-        .args(["link", "set", "lo", "up"])
-        .status();
-    assert!(up.unwrap().success());
-    true
-}
+pub use weir_testbed::wait::PATIENCE;
 
 /// A pipe that is full: whoever writes to it waits for its reader.
 pub fn full_pipe() -> (PipeReader, PipeWriter) {
@@ -37,14 +23,17 @@ pub fn full_pipe() -> (PipeReader, PipeWriter) {
 pub struct Folder {
     /// Where it is.
     pub path: PathBuf,
+    _removed_on_drop: TempDir,
 }
 
 impl Folder {
-    /// An empty one. `name` is unique among the tests.
+    /// An empty one, with `name` in its path.
     pub fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder { path }
+        let folder = TempDir::with_prefix(format!("weir-{name}-")).unwrap();
+        Folder {
+            path: folder.path().to_owned(),
+            _removed_on_drop: folder,
+        }
     }
 
     /// The config file.
@@ -82,20 +71,12 @@ impl Folder {
 
     /// Waits until the status is as wanted. A weir that is loading its programs does not answer yet.
     pub fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
-        let end = Instant::now() + PATIENCE;
-        loop {
+        let mut last = Value::Null;
+        let found = wait::try_until(PATIENCE, || {
             let output = self.weir("status --json");
-            let status = serde_json::from_slice(&output.stdout).unwrap_or_default();
-            if wanted(&status) {
-                return status;
-            }
-            assert!(Instant::now() < end, "not within {PATIENCE:?}: {status:#}");
-        }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
+            last = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            wanted(&last).then(|| last.clone())
+        });
+        found.unwrap_or_else(|| panic!("not within {PATIENCE:?}: {last:#}"))
     }
 }

@@ -5,14 +5,15 @@ use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
 use nix::unistd::Pid;
 use serde_json::Value;
+use weir_testbed::needs::{self, own_namespace};
+use weir_testbed::wait;
 
-use crate::common::{Folder, PATIENCE, in_namespace};
+use crate::common::{Folder, PATIENCE};
 
 const CONFIG: &str = r#"
 [[listener]]
@@ -65,7 +66,7 @@ impl Drop for Ended {
 
 /// `None` without root; says so.
 pub fn bed(name: &str) -> Option<Bed> {
-    if !in_namespace() {
+    if !own_namespace() {
         return None;
     }
     let folder = Folder::new(name);
@@ -112,8 +113,7 @@ impl Bed {
 
     /// nginx with two workers under `weir exec`; what it says is its access log. `None` without nginx.
     pub fn nginx(&self, options: &str) -> Option<Server> {
-        if !Path::new("/usr/sbin/nginx").is_file() {
-            println!("SKIP: nginx is not installed");
+        if !needs::programs(&["nginx"]) {
             return None;
         }
         let config = self.folder.path.join("nginx.conf");
@@ -166,10 +166,7 @@ impl Bed {
 
     /// tests/exec/server.go; `None` without Go; says so.
     pub fn go(&self) -> Option<String> {
-        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/local/go/bin";
-        let mut folders = std::env::split_paths(&path);
-        if !folders.any(|folder| folder.join("go").is_file()) {
-            println!("SKIP: Go is not installed");
+        if !needs::programs(&["go"]) {
             return None;
         }
         let program = self.folder.path.join("server");
@@ -180,10 +177,8 @@ impl Bed {
             "module server\n\ngo 1.24\n",
         )
         .unwrap();
-        let mut build = Command::new("env");
-        build
-            .arg(format!("PATH={path}"))
-            .args(["go", "build", "-o"]);
+        let mut build = needs::command("go");
+        build.args(["build", "-o"]);
         build.arg(&program).env("CGO_ENABLED", "0");
         let built = build.current_dir(&self.folder.path).status().unwrap();
         assert!(built.success());
@@ -413,9 +408,5 @@ pub fn kill_process(pid: i32) {
 
 /// Waits for a condition.
 pub fn until(mut holds: impl FnMut() -> bool, what: &str) {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    wait::until(what, || holds().then_some(()));
 }
