@@ -1,34 +1,19 @@
 //! The weir command: protects listeners of this network namespace, and shows what it does.
 
-mod api;
-mod attachment;
-mod backend;
 mod cli;
 mod commands;
-mod control;
-mod controller;
 mod daemon;
-mod describe;
-mod descriptors;
-mod diagnosis;
-mod environment;
 mod exec;
 mod failure;
-mod links;
-mod log;
-mod output;
-mod proxies;
-mod queue;
-mod report;
-mod session;
-mod socket_file;
-mod sockets;
-mod table;
+mod host;
+mod ipc;
+mod show;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use cli::{Cli, Command};
+use show::log;
 use tracing_subscriber::filter::LevelFilter;
 
 fn main() -> ExitCode {

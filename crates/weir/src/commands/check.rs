@@ -7,8 +7,8 @@ use weir_config::{Config, Key, Setting, Table, example, parse};
 
 use crate::cli::Check;
 use crate::failure::{Code, Failure, Result};
-use crate::output::{print, print_json, warn};
-use crate::table::{Align, table};
+use crate::show::output::{print, print_json, warn};
+use crate::show::table::{Align, table};
 
 /// Runs the command.
 pub fn run(args: &Check) -> Result<()> {

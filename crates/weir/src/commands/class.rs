@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use crate::cli::{Changes, Class};
-use crate::control::{Answer, ClassChange, Request, ask, namespace};
 use crate::failure::{Failure, Result};
-use crate::output::{print, print_json, warn_text};
-use crate::report::{ClassReport, class_list};
+use crate::ipc::control::{Answer, ClassChange, Request, ask, namespace};
+use crate::show::output::{print, print_json, warn_text};
+use crate::show::report::{ClassReport, class_list};
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Class) -> Result<()> {

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use crate::cli::Detach;
-use crate::control::{Answer, Request, ask, namespace, sweep};
 use crate::failure::{Failure, Result};
-use crate::output::print;
+use crate::ipc::control::{Answer, Request, ask, namespace, sweep};
+use crate::show::output::print;
 
 /// Runs the command. The guard's BPF links live as long as their process. The program that steers
 /// connections lives as long as the server's socket.

@@ -7,13 +7,13 @@ use serde::Serialize;
 use weir_kernel::{Guard, Mechanism, probe};
 
 use crate::cli::Doctor;
-use crate::describe;
-use crate::diagnosis::{Facts, Finding, Receiver, Socket, State, advise, fold};
-use crate::environment::sysctl;
 use crate::failure::{Failure, ROOT_HINT, Result};
-use crate::links::{self, Link};
-use crate::output::{print, print_json};
-use crate::table::{Align, table};
+use crate::host::diagnosis::{Facts, Finding, Receiver, Socket, State, advise, fold};
+use crate::host::environment::sysctl;
+use crate::host::links::{self, Link};
+use crate::show::describe;
+use crate::show::output::{print, print_json};
+use crate::show::table::{Align, table};
 
 /// Runs the command.
 pub fn run(args: &Doctor) -> Result<()> {
@@ -221,7 +221,7 @@ fn receiver(interface: &str, queues: &Path) -> Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnosis::Object;
+    use crate::host::diagnosis::Object;
 
     #[test]
     fn drops_of_all_cpus_are_summed_in_hex() {

@@ -10,11 +10,11 @@ use weir_kernel::exec::{can_park, refuse_mptcp, restore_sigpipe};
 
 use crate::cli::{Exec, Order};
 use crate::commands::check;
-use crate::control::{Answer, Request, ask, namespace};
 use crate::exec::{self, Policy, Source};
 use crate::failure::{Failure, Result};
-use crate::output::{warn, warn_text};
-use crate::report::ListenerReport;
+use crate::ipc::control::{Answer, Request, ask, namespace};
+use crate::show::output::{warn, warn_text};
+use crate::show::report::ListenerReport;
 
 /// Where the administrator's config file is.
 const CONFIG: &str = "/etc/weir/weir.toml";

@@ -6,11 +6,11 @@ use weir_config::explain::{Topic, list, topic};
 use weir_proxy::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
 
 use crate::cli::Explain;
-use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
-use crate::output::print;
-use crate::report;
-use crate::table::{Align, table};
+use crate::ipc::control::{self, Answer, Request};
+use crate::show::output::print;
+use crate::show::report;
+use crate::show::table::{Align, table};
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Explain) -> Result<()> {
@@ -132,12 +132,14 @@ mod tests {
     use weir_core::proxy::Proxy;
 
     use super::*;
-    use crate::report::proxy::times::{Range, TimesReport};
-    use crate::report::proxy::{
+    use crate::show::report::proxy::times::{Range, TimesReport};
+    use crate::show::report::proxy::{
         BackendReport, CacheMemoryReport, ConnectionsNow, QueueReport, ThreadLine,
     };
-    use crate::report::{ClassReport, InterfaceReport, ListenerReport, Process, SocketReport};
-    use crate::report::{ProxyReport, Report, counters_by_name};
+    use crate::show::report::{
+        ClassReport, InterfaceReport, ListenerReport, Process, SocketReport,
+    };
+    use crate::show::report::{ProxyReport, Report, counters_by_name};
 
     /// A status in which everything stands that there is.
     fn report() -> Report {
@@ -269,8 +271,8 @@ mod tests {
     /// The names of all metrics.
     fn metrics(report: &Report) -> Vec<String> {
         let listener = &report.listeners[0];
-        let text = crate::api::metrics_text(&report.listeners, &listener.classes, 0)
-            + &crate::proxies::metrics_text(&report.proxies, 0);
+        let text = crate::ipc::api::metrics_text(&report.listeners, &listener.classes, 0)
+            + &crate::daemon::proxies::metrics_text(&report.proxies, 0);
         let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         names
             .map(|line| line.split(' ').next().unwrap().to_owned())
@@ -283,7 +285,8 @@ mod tests {
         report.listeners[0].classes_left_out = 1;
         let mut names = BTreeSet::new();
         fields(&serde_json::to_value(&report).unwrap(), &mut names);
-        let text = report.text(true) + &crate::report::class_list(&report.listeners[0].classes);
+        let text =
+            report.text(true) + &crate::show::report::class_list(&report.listeners[0].classes);
         names.extend(heads(&text));
         assert!(names.len() > 120, "{names:?}");
         for words in ["held at", "overtook", "queue_way", "SYN/s"] {

@@ -9,18 +9,18 @@ use weir_core::listener::{ListenAddress, Listener, Mode};
 use weir_core::verdict::Counters;
 use weir_kernel::ListenSocket;
 
-use crate::attachment::missing;
-use crate::backend::Backend;
 use crate::cli::{PolicyFlags, Protect};
-use crate::daemon::{Role, Start};
-use crate::describe;
+use crate::daemon::attachment::missing;
+use crate::daemon::backend::Backend;
+use crate::daemon::guard::{Role, Start};
+use crate::daemon::session::Session;
 use crate::failure::{Code, Failure, Result};
-use crate::links::Link;
-use crate::output::{print, warn, warn_text};
-use crate::report::{ListenerReport, counter_table, counters_by_name};
-use crate::session::Session;
-use crate::sockets::serving;
-use crate::table::indent;
+use crate::host::links::Link;
+use crate::host::sockets::serving;
+use crate::show::describe;
+use crate::show::output::{print, warn, warn_text};
+use crate::show::report::{ListenerReport, counter_table, counters_by_name};
+use crate::show::table::indent;
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
@@ -186,8 +186,8 @@ fn summary(listener: &Listener, counters: &Counters, time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::fake::{Fake, socket};
-    use crate::links::fake::link;
+    use crate::daemon::backend::fake::{Fake, socket};
+    use crate::host::links::fake::link;
     use clap::Parser;
     use weir_config::{Environment, SynCookies};
     use weir_core::verdict::Verdict;

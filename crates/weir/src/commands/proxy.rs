@@ -10,13 +10,13 @@ use weir_proxy::{Error, Server, Totals};
 
 use crate::cli;
 use crate::commands::check;
-use crate::daemon::{Signals, notify};
-use crate::describe::count;
-use crate::descriptors::raise_limit;
+use crate::daemon::guard::{Signals, notify};
+use crate::daemon::proxies::{Metrics, Post, Proxies, Service, no_proxy_in, take_over};
 use crate::failure::{Code, Failure, Result};
-use crate::output::{print, warn};
-use crate::proxies::{Metrics, Post, Proxies, Service, no_proxy_in, take_over};
-use crate::table::{Align, indent, table};
+use crate::host::descriptors::raise_limit;
+use crate::show::describe::count;
+use crate::show::output::{print, warn};
+use crate::show::table::{Align, indent, table};
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {

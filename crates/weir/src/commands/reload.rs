@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::cli::Reload;
-use crate::control::{Answer, Request, ask, namespace};
-use crate::describe::count;
+use crate::daemon::proxies::{Peers, ask_at};
 use crate::failure::{Cause, Failure, Result};
-use crate::output::{print, print_json, warn_text};
-use crate::proxies::{Peers, ask_at};
-use crate::report::Report;
+use crate::ipc::control::{Answer, Request, ask, namespace};
+use crate::show::describe::count;
+use crate::show::output::{print, print_json, warn_text};
+use crate::show::report::Report;
 
 /// Runs the command. Each process is asked, whatever another one says.
 pub fn run(runtime_dir: &Path, args: &Reload) -> Result<()> {

@@ -7,10 +7,10 @@ use weir_kernel::Guard;
 
 use crate::cli::Run;
 use crate::commands::check;
-use crate::daemon::{Role, Start};
-use crate::describe;
+use crate::daemon::guard::{Role, Start};
+use crate::daemon::session::Session;
 use crate::failure::{Failure, Result};
-use crate::session::Session;
+use crate::show::describe;
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use crate::cli::Status;
-use crate::control::{Answer, Request, ask, namespace};
+use crate::daemon::proxies::Peers;
 use crate::failure::{Failure, Result};
-use crate::output::{print, print_json, warn_text};
-use crate::proxies::Peers;
-use crate::report::{ProxyReport, Report};
+use crate::ipc::control::{Answer, Request, ask, namespace};
+use crate::show::output::{print, print_json, warn_text};
+use crate::show::report::{ProxyReport, Report};
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Status) -> Result<()> {

@@ -23,7 +23,7 @@ use super::policy::Policy;
 use super::usher::{End, Tools, Usher};
 use super::{Source, ready};
 use crate::commands::check;
-use crate::control::{self, Answer, ExecReport, Request};
+use crate::ipc::control::{self, Answer, ExecReport, Request};
 
 /// How often the classes are looked at, and whether the usher answers.
 const LOOK: Duration = Duration::from_secs(1);

@@ -1,0 +1,204 @@
+//! The controller in the daemon: reads the world, lets [`weir_core::controller`] decide, sets what it
+//! decided, and keeps a log of it.
+
+mod cgroup;
+mod reading;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime};
+
+use weir_client::{ClassStatistics, Decision, ListenerStatistics, Statistics as StatisticsReport};
+use weir_core::controller::{self, Controller, Outcome, Settings, Statistics};
+use weir_core::listener::Mode;
+
+use crate::daemon::backend::Backend;
+use crate::daemon::session::Session;
+use crate::failure::Result;
+use reading::World;
+
+pub use reading::listener_reading;
+
+/// Decisions that are kept: an hour of an unruly load.
+const KEPT: usize = 512;
+/// A reading that failed is not tried again sooner, nor is the failure told again.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// The controller of one daemon.
+pub struct Control {
+    started: Instant,
+    world: World,
+    statistics: Statistics,
+    controller: Controller,
+    log: VecDeque<Decision>,
+    due: Instant,
+    failed: bool,
+}
+
+impl Control {
+    /// Starts to look now.
+    pub fn new(settings: Settings) -> Control {
+        let now = Instant::now();
+        Control {
+            started: now,
+            world: World::new(settings.max_cpu.is_some()),
+            statistics: Statistics::new(&settings),
+            controller: Controller::new(settings),
+            log: VecDeque::new(),
+            due: now,
+            failed: false,
+        }
+    }
+
+    /// What it is for.
+    pub fn settings(&self) -> &Settings {
+        self.controller.settings()
+    }
+
+    /// How long until it wants to look again.
+    pub fn due_in(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+
+    /// Looks, decides and sets, if it is time.
+    pub fn run<B: Backend>(&mut self, session: &mut Session<B>) {
+        let now = Instant::now();
+        if now < self.due {
+            return;
+        }
+        let wait = match self.look(session) {
+            Ok(()) => {
+                self.failed = false;
+                self.controller.next_look()
+            }
+            Err(failure) => {
+                // Limits that are not renewed end by themselves.
+                if !self.failed {
+                    tracing::error!("the controller stands still: {failure}");
+                }
+                self.failed = true;
+                AFTER_FAILURE
+            }
+        };
+        // A daemon that was kept from running does not look twice to make up for it.
+        self.due = (self.due + wait).max(now + wait / 2);
+    }
+
+    fn look<B: Backend>(&mut self, session: &mut Session<B>) -> Result<()> {
+        let reading = self.world.read(self.started.elapsed(), session)?;
+        self.statistics.take(&reading);
+        let rules = reading::rules(session.classes());
+        let outcome = self.controller.step(&rules, &self.statistics);
+        self.note(&outcome);
+        if self.settings().mode == Mode::Enforce {
+            session.control(&outcome.limits)?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, outcome: &Outcome) {
+        let observed = self.settings().mode == Mode::Observe;
+        for decision in &outcome.decisions {
+            let decision = logged(decision, observed);
+            tracing::info!("{}", line(&decision));
+            if self.log.len() == KEPT {
+                self.log.pop_front();
+            }
+            self.log.push_back(decision);
+        }
+    }
+
+    /// What it is for, sees and has done.
+    pub fn report(&self) -> weir_client::Controller {
+        let settings = self.settings();
+        weir_client::Controller {
+            mode: weir_core::word::Word::word(settings.mode).to_owned(),
+            target_wait: settings.target_wait.map(weir_core::units::format_duration),
+            max_cpu: settings.max_cpu,
+            interval: weir_core::units::format_duration(settings.interval),
+            samples: settings.samples,
+            statistics: self.statistics_report(),
+            decisions: self.log.iter().cloned().collect(),
+        }
+    }
+
+    fn statistics_report(&self) -> StatisticsReport {
+        let listeners = self.statistics.listeners().iter();
+        let classes = self.statistics.classes().iter();
+        StatisticsReport {
+            cpu: self.statistics.machine_cpu().map(thousandths),
+            cgroup_cpu: self.statistics.cgroup_cpu().map(thousandths),
+            listeners: listeners
+                .map(|(name, one)| listener_report(name, one))
+                .collect(),
+            classes: classes
+                .map(|(name, one)| self.class_report(name, one))
+                .collect(),
+        }
+    }
+
+    fn class_report(&self, name: &str, one: &controller::ClassStatistics) -> ClassStatistics {
+        let held = self.controller.held().get(name);
+        ClassStatistics {
+            name: name.to_owned(),
+            syns: tenths(one.syns.mean()),
+            admitted: tenths(one.admitted.mean()),
+            refused: tenths(one.refused.mean()),
+            controlled_rate: held.map(|held| tenths(held.rate())),
+            reason: held.map(|held| held.reason.clone()),
+        }
+    }
+}
+
+fn listener_report(name: &str, one: &controller::ListenerStatistics) -> ListenerStatistics {
+    ListenerStatistics {
+        name: name.to_owned(),
+        queue_length: tenths(one.queue_length_mean.value().unwrap_or(0.0)),
+        wait_us: one.wait().map(|wait| wait.as_micros() as u64),
+        syns: tenths(one.syns.mean()),
+        admitted: tenths(one.admitted.mean()),
+        refused: tenths(one.refused.mean()),
+        accepted: tenths(one.accepts_mean.value().unwrap_or(0.0).max(0.0)),
+        capacity: one.capacity.value().map(|rate| tenths(rate.max(0.0))),
+    }
+}
+
+fn logged(decision: &controller::Decision, observed: bool) -> Decision {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Decision {
+        at_unix_ms: since_1970.unwrap_or_default().as_millis() as u64,
+        class: decision.class.clone(),
+        from: decision.from.map(tenths),
+        to: decision.to.map(tenths),
+        observed,
+        reason: decision.reason.clone(),
+    }
+}
+
+/// `class other held at 1200/s (was 3000/s): listener "web": …`
+pub fn line(decision: &Decision) -> String {
+    let Decision {
+        class,
+        from,
+        to,
+        observed,
+        reason,
+        ..
+    } = decision;
+    let would = if *observed { "would be " } else { "" };
+    let was = from
+        .map(|rate| format!(" (was {rate:.0}/s)"))
+        .unwrap_or_default();
+    match to {
+        Some(to) => format!("class {class} {would}held at {to:.0}/s{was}: {reason}"),
+        None => format!("class {class} {would}held no more{was}: {reason}"),
+    }
+}
+
+/// Enough for people, and shorter.
+fn tenths(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+fn thousandths(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}

@@ -1,0 +1,271 @@
+//! One reading of the world, as the controller wants it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use weir_core::class::{Class, OTHER, OTHER_PRIORITY};
+use weir_core::controller::{ClassReading, ClassRule, ListenerReading, Reading};
+use weir_core::verdict::{Counters, Verdict};
+use weir_kernel::ListenSocket;
+
+use super::cgroup::{self, Cgroup};
+use crate::daemon::backend::Backend;
+use crate::daemon::session::Session;
+use crate::failure::Result;
+use crate::ipc::api::owners;
+
+/// How often the servers' processes are looked for: every descriptor of the machine is read.
+const FIND_EVERY: Duration = Duration::from_secs(10);
+
+/// Verdicts on a SYN after which the server may get the connection.
+const LET_IN: [Verdict; 5] = [
+    Verdict::SynAdmitted,
+    Verdict::SynLeft,
+    Verdict::SynLeftFlood,
+    Verdict::SynUnjudged,
+    Verdict::CookieAccepted,
+];
+/// Verdicts that are each on one SYN; cookies are answered SYNs.
+const SYNS: [Verdict; 12] = [
+    Verdict::SynAdmitted,
+    Verdict::SynLeft,
+    Verdict::SynLeftFlood,
+    Verdict::SynUnjudged,
+    Verdict::SynDroppedFull,
+    Verdict::SynResetFull,
+    Verdict::SynDroppedWait,
+    Verdict::SynResetWait,
+    Verdict::CookieSent,
+    Verdict::CookieSentFlood,
+    Verdict::SynDroppedRate,
+    Verdict::SynResetRate,
+];
+
+/// What stays between readings.
+pub struct World {
+    /// Whether anybody wants to know of the servers' cgroups.
+    wants_cgroups: bool,
+    cgroups: Vec<Cgroup>,
+    found: Option<Duration>,
+    beyond: Beyond,
+}
+
+impl World {
+    /// Nothing is read yet.
+    pub fn new(wants_cgroups: bool) -> World {
+        World {
+            wants_cgroups,
+            cgroups: Vec::new(),
+            found: None,
+            beyond: Beyond::default(),
+        }
+    }
+
+    /// Reads all. `now`: since any start that stays the same.
+    ///
+    /// # Errors
+    /// The kernel half cannot be read.
+    pub fn read<B: Backend>(&mut self, now: Duration, session: &Session<B>) -> Result<Reading> {
+        let listeners = session.load()?;
+        let counters = session.class_counters()?;
+        let named = counters.iter().filter(|(name, _)| *name != OTHER);
+        let mut classes: Vec<ClassReading> = named
+            .map(|(name, counters)| class_reading(name, counters))
+            .collect();
+        classes.push(self.beyond.read(&listeners, &classes));
+        self.find_cgroups(now, session);
+        let times = self
+            .cgroups
+            .iter()
+            .filter_map(|one| Some((one.path.clone(), one.time(now)?)));
+        Ok(Reading {
+            at: now,
+            machine: cgroup::machine(),
+            cgroups: times.collect(),
+            listeners,
+            classes,
+        })
+    }
+
+    fn find_cgroups<B: Backend>(&mut self, now: Duration, session: &Session<B>) {
+        let is_fresh = |found: Duration| now.saturating_sub(found) < FIND_EVERY;
+        if !self.wants_cgroups || self.found.is_some_and(is_fresh) {
+            return;
+        }
+        self.found = Some(now);
+        let ports: BTreeSet<u16> = session.ports().collect();
+        let of_us = owners()
+            .into_iter()
+            .filter(|owned| ports.contains(&owned.port));
+        let inodes: BTreeSet<u64> = of_us.map(|owned| owned.inode).collect();
+        self.cgroups = match inodes.is_empty() {
+            true => Vec::new(),
+            false => cgroup::of_sockets(&inodes),
+        };
+    }
+}
+
+/// The queues of a listener's sockets, together, and its counters.
+pub fn listener_reading(
+    name: &str,
+    sockets: &[&ListenSocket],
+    counters: &Counters,
+) -> ListenerReading {
+    let sum = |of: fn(&ListenSocket) -> u32| sockets.iter().map(|socket| of(socket)).sum();
+    ListenerReading {
+        name: name.to_owned(),
+        queue_length: sum(|socket| socket.queue_length),
+        queue_limit: sum(|socket| socket.queue_limit),
+        half_open: sum(|socket| socket.half_open),
+        syns: syns(counters),
+        admitted: admitted(counters),
+        refused: counters.refused(),
+    }
+}
+
+/// SYNs. One with a cookie is one, whether or not its client came back.
+fn syns(counters: &Counters) -> u64 {
+    SYNS.iter().map(|verdict| counters.get(*verdict)).sum()
+}
+
+fn admitted(counters: &Counters) -> u64 {
+    LET_IN.iter().map(|verdict| counters.get(*verdict)).sum()
+}
+
+fn class_reading(name: &str, counters: &Counters) -> ClassReading {
+    ClassReading {
+        name: name.to_owned(),
+        syns: syns(counters),
+        admitted: admitted(counters),
+        refused: counters.refused(),
+    }
+}
+
+/// SYNs, connections let in and connections refused, ever.
+type Counts = [i64; 3];
+
+/// What the listeners have met beyond the classes: `other`. Its own counters do not run while nothing
+/// asks for the class of a SYN.
+#[derive(Default)]
+struct Beyond {
+    listeners: BTreeMap<String, Counts>,
+    classes: BTreeMap<String, Counts>,
+    /// May fall for a moment, since the counters are not read at one instant.
+    sum: Counts,
+    told: Counts,
+}
+
+impl Beyond {
+    fn read(&mut self, listeners: &[ListenerReading], classes: &[ClassReading]) -> ClassReading {
+        let counts = |numbers: [u64; 3]| numbers.map(|n| n as i64);
+        let listeners: BTreeMap<String, Counts> = listeners
+            .iter()
+            .map(|l| (l.name.clone(), counts([l.syns, l.admitted, l.refused])))
+            .collect();
+        let classes: BTreeMap<String, Counts> = classes
+            .iter()
+            .map(|c| (c.name.clone(), counts([c.syns, c.admitted, c.refused])))
+            .collect();
+        let (more, less) = (
+            growth(&self.listeners, &listeners),
+            growth(&self.classes, &classes),
+        );
+        for i in 0..3 {
+            self.sum[i] += more[i] - less[i];
+            self.told[i] = self.told[i].max(self.sum[i]);
+        }
+        (self.listeners, self.classes) = (listeners, classes);
+        let [syns, admitted, refused] = self.told.map(|n| n as u64);
+        ClassReading {
+            name: OTHER.to_owned(),
+            syns,
+            admitted,
+            refused,
+        }
+    }
+}
+
+/// By how much those have grown, together, that were there before.
+fn growth(before: &BTreeMap<String, Counts>, now: &BTreeMap<String, Counts>) -> Counts {
+    let mut sum = Counts::default();
+    for (name, counts) in now {
+        let Some(earlier) = before.get(name) else {
+            continue;
+        };
+        for i in 0..3 {
+            sum[i] += (counts[i] - earlier[i]).max(0);
+        }
+    }
+    sum
+}
+
+/// The classes as the controller sees them.
+pub fn rules(classes: &[Class]) -> Vec<ClassRule> {
+    let rule = |class: &Class| ClassRule {
+        name: class.name.clone(),
+        listener: class.listener.clone(),
+        priority: class.priority,
+        rate: class.rate,
+        min_rate: class.min_rate,
+        max_wait: class.max_wait,
+    };
+    let other = ClassRule {
+        name: OTHER.to_owned(),
+        listener: None,
+        priority: OTHER_PRIORITY,
+        rate: None,
+        min_rate: None,
+        max_wait: None,
+    };
+    let guarded = classes.iter().filter(|class| class.is_guarded());
+    guarded.map(rule).chain([other]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listener(syns: u64) -> ListenerReading {
+        ListenerReading {
+            name: "web".into(),
+            syns,
+            ..ListenerReading::default()
+        }
+    }
+
+    fn class(name: &str, syns: u64) -> ClassReading {
+        ClassReading {
+            name: name.into(),
+            syns,
+            ..ClassReading::default()
+        }
+    }
+
+    #[test]
+    fn other_is_what_no_class_has_met_and_never_falls() {
+        let mut beyond = Beyond::default();
+        let mut other = |l, classes: &[ClassReading]| beyond.read(&[listener(l)], classes).syns;
+        assert_eq!(
+            other(1000, &[class("gold", 900)]),
+            0,
+            "what was before is nobody's"
+        );
+        assert_eq!(other(1100, &[class("gold", 930)]), 70);
+        // The listener was read before ten more of gold came.
+        assert_eq!(other(1100, &[class("gold", 940)]), 70);
+        assert_eq!(other(1130, &[class("gold", 940)]), 90);
+        assert_eq!(other(1140, &[]), 100, "gold was taken away");
+        assert_eq!(other(1150, &[class("silver", 5000)]), 110);
+    }
+
+    #[test]
+    fn each_syn_is_counted_once() {
+        let counters = Counters([1; _]);
+        // A repeated SYN is none, nor are ACKs, FINs and notes.
+        let kinds = weir_core::verdict::VERDICTS.iter();
+        let syns_by_name = kinds
+            .filter(|row| row.name.starts_with("syn_") || row.name.starts_with("cookie_sent"))
+            .filter(|row| !["syn_repeated", "syn_unheard"].contains(&row.name));
+        assert_eq!(syns(&counters) as usize, syns_by_name.count());
+    }
+}

@@ -1,0 +1,245 @@
+//! The proxies of one process: all that run, and those of earlier settings or that were handed over,
+//! which serve their clients to the end.
+
+mod metrics;
+mod post;
+mod redirect;
+mod service;
+
+use std::time::{Duration, Instant};
+
+use weir_core::proxy::Proxy;
+use weir_proxy::{Bell, Heritage, Server, Sockets, Surroundings, Totals};
+
+use crate::failure::{Failure, Result};
+use crate::host::descriptors::raise_limit;
+use crate::show::report::ProxyReport;
+
+pub use metrics::Metrics;
+#[cfg(test)]
+pub use metrics::text as metrics_text;
+pub use post::{Peers, Post, ask_at, take_over};
+pub use service::{Service, no_proxy_in};
+
+/// All proxies of the process.
+pub struct Proxies {
+    running: Vec<Server>,
+    /// They accept no more.
+    retiring: Vec<Server>,
+    /// What those did that have ended, by name.
+    past: Vec<(String, Totals)>,
+    bell: Bell,
+    since: Instant,
+}
+
+/// Sockets that another process has handed over, with the address in its settings.
+pub type Inherited = Vec<(std::net::SocketAddr, Sockets)>;
+
+impl Proxies {
+    /// Starts all of them, on inherited sockets where they listen on the same address.
+    ///
+    /// # Errors
+    /// One cannot start; none runs then.
+    pub fn start(settings: Vec<Proxy>, mut inherited: Inherited) -> Result<Proxies> {
+        let bell = Bell::new().map_err(|error| Failure::io("watch threads", error))?;
+        let mut proxies = Proxies {
+            running: Vec::new(),
+            retiring: Vec::new(),
+            past: Vec::new(),
+            bell,
+            since: Instant::now(),
+        };
+        for proxy in settings {
+            let same = |(listen, _): &(_, Sockets)| *listen == proxy.listen;
+            let sockets = inherited.iter().position(same);
+            let sockets = sockets.map(|at| inherited.swap_remove(at).1);
+            proxies
+                .running
+                .push(proxies.start_one(proxy, sockets, None, &[])?);
+        }
+        Ok(proxies)
+    }
+
+    fn start_one(
+        &self,
+        proxy: Proxy,
+        sockets: Option<Sockets>,
+        heritage: Option<Heritage>,
+        started: &[Server],
+    ) -> Result<Server> {
+        let beside = self.running.iter().chain(&self.retiring).chain(started);
+        let bell = Some(self.bell.clone());
+        let surroundings = Surroundings {
+            redirector: redirect::redirector(&proxy)?,
+            beside: beside.map(Server::address).collect(),
+            sockets,
+            heritage,
+            bell,
+        };
+        Ok(Server::start_in(proxy, surroundings)?)
+    }
+
+    /// Puts other settings in force. Proxies whose settings stay the same are not touched. Those
+    /// with others go on on the same sockets, and the connections that they have keep what they
+    /// began with.
+    ///
+    /// # Errors
+    /// One cannot start; then all is as it was.
+    pub fn swap(&mut self, settings: Vec<Proxy>) -> Result<()> {
+        let mut started = Vec::new();
+        for proxy in settings.iter().filter(|proxy| !self.runs(proxy)) {
+            match self.start_successor(proxy, &started) {
+                Ok(server) => started.push(server),
+                Err(failure) => {
+                    // They may have clients already.
+                    started.into_iter().for_each(|server| self.retire(server));
+                    return Err(failure);
+                }
+            }
+        }
+        let stays = |server: &Server| settings.contains(server.settings());
+        let (stay, go) = self.running.drain(..).partition(stays);
+        self.running = stay;
+        for mut server in go {
+            let next = |successor: &&Server| successor.address() == server.address();
+            match started.iter().find(next) {
+                Some(_) => self.retire(server),
+                None => {
+                    server.drain(server.settings().drain_timeout);
+                    self.retiring.push(server);
+                }
+            }
+        }
+        self.running.append(&mut started);
+        let order = |server: &Server| settings.iter().position(|s| s == server.settings());
+        self.running.sort_by_key(order);
+        Ok(())
+    }
+
+    /// Opens the access logs again by their paths.
+    pub fn reopen_logs(&self) {
+        let servers = self.running.iter().chain(&self.retiring);
+        servers.for_each(Server::reopen_log);
+    }
+
+    fn runs(&self, proxy: &Proxy) -> bool {
+        self.running.iter().any(|server| server.settings() == proxy)
+    }
+
+    fn start_successor(&self, proxy: &Proxy, started: &[Server]) -> Result<Server> {
+        let same = |server: &&Server| server.settings().listen == proxy.listen;
+        let old = self.running.iter().find(same);
+        let sockets = old.and_then(Server::sockets).map(Sockets::try_clone);
+        let sockets = sockets.transpose();
+        let sockets = sockets.map_err(|error| Failure::io("hand sockets on", error))?;
+        self.start_one(proxy.clone(), sockets, old.map(Server::heritage), started)
+    }
+
+    fn retire(&mut self, mut server: Server) {
+        server.retire();
+        self.retiring.push(server);
+    }
+
+    /// Looks after threads that have ended: see [`Server::tend`].
+    ///
+    /// # Errors
+    /// A thread falls again and again.
+    pub fn tend(&mut self) -> Result<()> {
+        self.bell.silence();
+        let mut fault = Ok(());
+        for server in self.running.iter_mut().chain(&mut self.retiring) {
+            fault = fault.and(server.tend());
+        }
+        let (ended, retiring) = self.retiring.drain(..).partition(Server::is_finished);
+        self.retiring = retiring;
+        for server in ended {
+            let past = past_of(&mut self.past, &server.settings().name);
+            past.add(&server.totals());
+        }
+        Ok(fault?)
+    }
+
+    /// The proxies that accept.
+    pub fn running(&self) -> &[Server] {
+        &self.running
+    }
+
+    /// Says it if the process may not have the descriptors that `max_clients` of all proxies can come to: two for each
+    /// client, its own and that of its server.
+    pub fn check_descriptors(&self) {
+        let limit = raise_limit();
+        let most = |server: &Server| u64::from(server.settings().max_clients);
+        let clients: u64 = self.running.iter().map(most).sum();
+        let needed = clients * 2;
+        if limit < needed {
+            tracing::warn!(
+                "{clients} clients (max_clients) with a server each need {needed} descriptors, this process has {limit} at \
+                 most; then clients wait or get 503\n\
+                 hint: raise LimitNOFILE= of the service or ulimit -Hn, or lower max_clients"
+            );
+        }
+    }
+
+    /// Rings when [`tend`](Self::tend) has something to do.
+    pub fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Another process accepts on the sockets now: all retire.
+    pub fn retire_all(&mut self) {
+        for server in std::mem::take(&mut self.running) {
+            self.retire(server);
+        }
+    }
+
+    /// Nobody is accepted any more, once those who wait are; transfers have each proxy's
+    /// `drain_timeout`, or `time`.
+    pub fn drain(&mut self, time: Option<Duration>) {
+        let running = std::mem::take(&mut self.running);
+        self.retiring.extend(running);
+        for server in &mut self.retiring {
+            server.drain(time.unwrap_or(server.settings().drain_timeout));
+        }
+    }
+
+    /// Whether none runs any more.
+    pub fn have_ended(&self) -> bool {
+        self.running.is_empty() && self.retiring.is_empty()
+    }
+
+    /// What all of them are doing.
+    pub fn reports(&self, config: Option<&str>) -> Vec<ProxyReport> {
+        let mut reports: Vec<ProxyReport> = Vec::new();
+        for server in self.running.iter().chain(&self.retiring) {
+            let generations = self.running.iter().chain(&self.retiring);
+            let name = &server.settings().name;
+            if reports.iter().any(|report| report.name == *name) {
+                continue;
+            }
+            let same = generations.filter(|other| other.settings().name == *name);
+            let mut report = ProxyReport::of(server, same, self.past(name));
+            report.config = config.map(str::to_owned);
+            reports.push(report);
+        }
+        reports
+    }
+
+    fn past(&self, name: &str) -> Option<&Totals> {
+        let mut past = self.past.iter();
+        past.find(|(own, _)| own == name).map(|(_, totals)| totals)
+    }
+
+    /// What each did, once all have ended, and for how long there were any.
+    pub fn totals(&self) -> (&[(String, Totals)], Duration) {
+        (&self.past, self.since.elapsed())
+    }
+}
+
+fn past_of<'a>(past: &'a mut Vec<(String, Totals)>, name: &str) -> &'a mut Totals {
+    let at = past.iter().position(|(own, _)| own == name);
+    let at = at.unwrap_or_else(|| {
+        past.push((name.to_owned(), Totals::default()));
+        past.len() - 1
+    });
+    &mut past[at].1
+}

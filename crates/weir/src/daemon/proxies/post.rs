@@ -1,0 +1,199 @@
+//! How a process of proxies is found and asked: a control socket of its own in the runtime directory,
+//! named after the network namespace and the process. Several may run side by side, unlike guards.
+//!
+//! A proxy needs no root: where it has no right to the runtime directory, the socket is in that of its service
+//! (`/run/weir-proxy`) or in the user's (`$XDG_RUNTIME_DIR/weir`).
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use weir_core::proxy::Proxy;
+use weir_proxy::{Sockets, handover};
+
+use super::Inherited;
+use crate::cli::RUNTIME_DIR;
+use crate::failure::{Failure, Result};
+use crate::ipc::control::{self, Answer, Client, HandedOver, Request, namespace};
+use crate::ipc::socket_file::{SocketFile, remove_dead};
+
+/// The runtime directory of the packaged unit, whose user is not root.
+const SERVICE_DIR: &str = "/run/weir-proxy";
+
+/// The control socket of this process.
+pub struct Post {
+    // Removed on drop; before the listener, see there.
+    _file: SocketFile,
+    listener: UnixListener,
+}
+
+impl Post {
+    /// Opens it in the first directory that lets.
+    ///
+    /// # Errors
+    /// None does.
+    pub fn open(runtime_dir: &Path) -> Result<Post> {
+        let file = format!("{}{}.sock", prefix(namespace()?), std::process::id());
+        let mut failures = Vec::new();
+        for dir in directories(runtime_dir) {
+            let path = dir.join(&file);
+            match control::create_dir(&dir).and_then(|()| SocketFile::listen(&path)) {
+                Ok((_file, listener)) => {
+                    sweep(&dir);
+                    return Ok(Post { _file, listener });
+                }
+                Err(error) => failures.push(format!("{}: {error}", dir.display())),
+            }
+        }
+        Err(Failure::failed(
+            format!("no control socket: {}", failures.join("; ")),
+            "`weir status`, `reload` and `--take-over` do not find this process",
+        ))
+    }
+
+    /// The next request, as of [`control::next_client`].
+    pub fn next(&self) -> Option<(Request, Client)> {
+        control::next_client(&self.listener)
+    }
+}
+
+impl AsFd for Post {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+/// Removes the sockets of proxies that were killed, of all network namespaces.
+fn sweep(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let pid = pid_of(&entry.file_name().to_string_lossy());
+        // A process that starts has its socket for a moment before it listens on it.
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            // One that is not dead or not ours to remove stays.
+            let _ = remove_dead(&entry.path());
+        }
+    }
+}
+
+fn pid_of(file: &str) -> Option<u32> {
+    let (_, pid) = file
+        .strip_prefix("proxy-")?
+        .strip_suffix(".sock")?
+        .rsplit_once('-')?;
+    pid.parse().ok()
+}
+
+fn prefix(namespace: u64) -> String {
+    format!("proxy-{namespace}-")
+}
+
+fn directories(runtime_dir: &Path) -> Vec<PathBuf> {
+    let mut directories = vec![runtime_dir.to_path_buf()];
+    if runtime_dir == Path::new(RUNTIME_DIR) {
+        directories.push(PathBuf::from(SERVICE_DIR));
+        if let Some(users) = std::env::var_os("XDG_RUNTIME_DIR") {
+            directories.push(Path::new(&users).join("weir"));
+        }
+    }
+    directories
+}
+
+/// The control sockets of all processes of proxies of this network namespace.
+pub struct Peers(Vec<PathBuf>);
+
+impl Peers {
+    /// Looks for them.
+    ///
+    /// # Errors
+    /// No /proc.
+    pub fn find(runtime_dir: &Path) -> Result<Peers> {
+        let prefix = prefix(namespace()?);
+        let mut paths: Vec<PathBuf> = directories(runtime_dir)
+            .iter()
+            .filter_map(|dir| std::fs::read_dir(dir).ok())
+            .flat_map(|entries| entries.flatten())
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+            .map(|entry| entry.path())
+            .collect();
+        paths.sort();
+        Ok(Peers(paths))
+    }
+
+    /// Asks each of them. Sockets that nobody listens on any more are passed over.
+    pub fn ask(&self, request: &Request) -> Vec<Result<Answer>> {
+        let ask = |path: &PathBuf| ask_at(path, request).transpose();
+        self.0.iter().filter_map(ask).collect()
+    }
+
+    /// Their sockets, to [ask](ask_at) one by itself.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.0
+    }
+}
+
+/// Asks the process whose control socket this is; `None` if nobody listens there any more.
+///
+/// # Errors
+/// No right to ask, or it does not answer; or its answer is one.
+pub fn ask_at(path: &Path, request: &Request) -> Result<Option<Answer>> {
+    let stream = control::connect(path)?;
+    let ask = |stream| control::ask_on(&stream, path, request.clone());
+    stream.map(ask).transpose()
+}
+
+/// A process whose sockets were taken over; it goes on accepting until it is told.
+pub struct Predecessor {
+    stream: UnixStream,
+    path: PathBuf,
+}
+
+impl Predecessor {
+    /// Tells it that its successor accepts. Says its pid.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn retire(self) -> Result<u32> {
+        match control::ask_on(&self.stream, &self.path, Request::Retire)? {
+            Answer::Retired { pid } => Ok(pid),
+            _ => Err(another_answer()),
+        }
+    }
+}
+
+/// Takes the listening sockets of the processes over that listen where one of `proxies` shall.
+///
+/// # Errors
+/// One of them does not hand over.
+pub fn take_over(runtime_dir: &Path, proxies: &[Proxy]) -> Result<(Vec<Predecessor>, Inherited)> {
+    let wanted: Vec<SocketAddr> = proxies.iter().map(|proxy| proxy.listen).collect();
+    let (mut predecessors, mut inherited) = (Vec::new(), Vec::new());
+    for path in Peers::find(runtime_dir)?.0 {
+        let Some(stream) = control::connect(&path)? else {
+            continue;
+        };
+        let Answer::HandedOver(handed) = control::ask_on(&stream, &path, Request::HandOver)? else {
+            return Err(another_answer());
+        };
+        let sockets = receive(&stream, &handed)?;
+        if handed.iter().any(|one| wanted.contains(&one.listen)) {
+            inherited.extend(sockets);
+            predecessors.push(Predecessor { stream, path });
+        }
+    }
+    Ok((predecessors, inherited))
+}
+
+fn receive(stream: &UnixStream, handed: &[HandedOver]) -> Result<Inherited> {
+    let receive = |one: &HandedOver| {
+        let fds = handover::receive(stream, one.sockets)?;
+        Ok((one.listen, Sockets::from_fds(fds)?))
+    };
+    let received = handed.iter().map(receive).collect::<std::io::Result<_>>();
+    received.map_err(|error| Failure::io("take the listening sockets over", error))
+}
+
+fn another_answer() -> Failure {
+    let hint = "is the running weir of another version? stop it, then start this one";
+    Failure::failed("the running weir gave another answer", hint)
+}

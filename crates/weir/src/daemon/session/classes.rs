@@ -1,0 +1,277 @@
+//! The classes of a session: changed by the file, by `weir class`, by the API and by the controller,
+//! one after the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use weir_config::{Fault, Given, change, check_classes};
+use weir_core::class::{Class, Limit, OTHER, OTHER_PRIORITY};
+use weir_core::controller;
+use weir_core::listener::Listener;
+use weir_kernel::CONTROLLED_FOR;
+
+use super::Session;
+use crate::daemon::backend::Backend;
+use crate::failure::{Code, Failure, Result};
+use crate::show::report::{ClassReport, counters_that_fell};
+
+/// A limit that stays the same is renewed so often: thousands of classes may be held at the least.
+const RENEWED: Duration = Duration::from_secs(1);
+/// Classes of one listener that `weir status` lists; `weir class list` has all.
+const STATUS_CLASSES: usize = 1000;
+
+/// Classes in force, without those of proxies, and the rates that the controller has set.
+#[derive(Debug, Default)]
+pub(super) struct Classes {
+    list: Vec<Class>,
+    controlled: BTreeMap<String, Controlled>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Controlled {
+    limit: controller::Limit,
+    until: Instant,
+}
+
+impl Controlled {
+    /// Whether the kernel half must be told: of another limit, or of the same one once more.
+    fn needs_writing(&self, limit: controller::Limit, now: Instant) -> bool {
+        limit != self.limit || self.until.saturating_duration_since(now) < CONTROLLED_FOR - RENEWED
+    }
+}
+
+impl Classes {
+    pub fn new(classes: Vec<Class>) -> Classes {
+        Classes {
+            list: classes.into_iter().filter(Class::is_guarded).collect(),
+            controlled: BTreeMap::new(),
+        }
+    }
+
+    /// Others in their place; what is controlled stays so.
+    pub fn replaced(&self, classes: Vec<Class>) -> Classes {
+        let mut next = Classes::new(classes);
+        next.controlled = self.controlled.clone();
+        next.controlled
+            .retain(|name, _| name == OTHER || next.list.iter().any(|c| c.name == *name));
+        next
+    }
+
+    pub fn list(&self) -> &[Class] {
+        &self.list
+    }
+
+    fn controlled_rate(&self, name: &str) -> Option<f64> {
+        let controlled = self.controlled.get(name)?;
+        (Instant::now() < controlled.until).then_some(controlled.limit.rate)
+    }
+}
+
+impl<B: Backend> Session<B> {
+    /// The classes in force, without those of proxies.
+    pub fn classes(&self) -> &[Class] {
+        self.classes.list()
+    }
+
+    /// Adds a class.
+    ///
+    /// # Errors
+    /// One of this name is there, or it ties with another one, or names no listener; nothing changes.
+    pub fn add_class(&mut self, name: &str, keys: &BTreeMap<String, Given>) -> Result<()> {
+        if self.classes().iter().any(|class| class.name == name) {
+            let hint = "`weir class set` changes it";
+            return Err(Failure::usage(
+                format!("there is a class {name:?} already"),
+                hint,
+            ));
+        }
+        let class = changed(&Class::new(""), name, keys, true)?;
+        let mut classes = self.classes().to_vec();
+        classes.push(class);
+        self.replace_classes(classes)
+    }
+
+    /// Changes these keys of a class; the others keep their values.
+    ///
+    /// # Errors
+    /// As [`Session::add_class`], or no class has this name.
+    pub fn set_class(&mut self, name: &str, keys: &BTreeMap<String, Given>) -> Result<()> {
+        let index = self.class_index(name)?;
+        let mut classes = self.classes().to_vec();
+        classes[index] = changed(&classes[index], name, keys, false)?;
+        self.replace_classes(classes)
+    }
+
+    /// Removes a class.
+    ///
+    /// # Errors
+    /// No class has this name.
+    pub fn remove_class(&mut self, name: &str) -> Result<()> {
+        let index = self.class_index(name)?;
+        let mut classes = self.classes().to_vec();
+        classes.remove(index);
+        self.replace_classes(classes)
+    }
+
+    /// Puts other classes in force, atomically for every packet; those that stay keep bucket and
+    /// counters.
+    ///
+    /// # Errors
+    /// They tie, name no listener, or are too many; those in force then stay.
+    pub fn replace_classes(&mut self, classes: Vec<Class>) -> Result<()> {
+        classes.iter().try_for_each(check_guarded)?;
+        let next = self.classes.replaced(classes);
+        let listeners: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
+        check_classes(next.list(), &listeners)
+            .map_err(|(class, fault)| class_failure(&class, fault))?;
+        self.backend.set_classes(next.list())?;
+        self.classes = next;
+        self.prioritize()
+    }
+
+    /// Sets the controller's limits of these classes (or of `other`), and lifts all others. A limit holds
+    /// beside the class's own, the lower rate, and ends by itself after [`CONTROLLED_FOR`]. A class that has gone
+    /// meanwhile is left out.
+    ///
+    /// # Errors
+    /// The kernel half refuses.
+    pub fn control(&mut self, limits: &BTreeMap<String, controller::Limit>) -> Result<()> {
+        let (now, until) = (Instant::now(), Instant::now() + CONTROLLED_FOR);
+        let names: BTreeSet<&str> = self.classes().iter().map(|c| c.name.as_str()).collect();
+        let is_there = |name: &str| name == OTHER || names.contains(name);
+        let controlled = |limit| Controlled { limit, until };
+        let next: BTreeMap<String, Controlled> = limits
+            .iter()
+            .filter(|(name, _)| is_there(name))
+            .map(|(name, limit)| (name.clone(), controlled(*limit)))
+            .collect();
+        let lifted = self.classes.controlled.keys();
+        let lifted = lifted.filter(|name| !next.contains_key(*name));
+        let mut changes: BTreeMap<String, Option<Limit>> =
+            lifted.map(|name| (name.clone(), None)).collect();
+        for (name, one) in &next {
+            let before = self.classes.controlled.get(name);
+            if before.is_none_or(|before| before.needs_writing(one.limit, now)) {
+                changes.insert(name.clone(), Some(one.limit.of_bucket()));
+            }
+        }
+        self.backend.set_controlled_rates(&changes)?;
+        let controlled = &mut self.classes.controlled;
+        controlled.retain(|name, _| next.contains_key(name));
+        let written = next
+            .into_iter()
+            .filter(|(name, _)| changes.contains_key(name));
+        controlled.extend(written);
+        Ok(())
+    }
+
+    /// Every class with its limits and counters, `other` last.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn class_reports(&self) -> Result<Vec<ClassReport>> {
+        self.reports(self.classes().iter())
+    }
+
+    /// The classes of one listener, `other` last, and how many more there are. Counters are of all of a
+    /// class's listeners.
+    pub(super) fn classes_of(&self, listener: &str) -> Result<(Vec<ClassReport>, usize)> {
+        let its = self
+            .classes()
+            .iter()
+            .filter(|class| class.is_of_listener(listener));
+        let left_out = its.clone().count().saturating_sub(STATUS_CLASSES);
+        let mut reports = self.reports(its.take(STATUS_CLASSES))?;
+        if reports.len() == 1 && reports[0].controlled_rate.is_none() {
+            reports.clear();
+        }
+        Ok((reports, left_out))
+    }
+
+    fn reports<'a>(&self, classes: impl Iterator<Item = &'a Class>) -> Result<Vec<ClassReport>> {
+        let counters = self.class_counters()?;
+        let of = |name: &str, priority| ClassReport {
+            name: name.to_owned(),
+            priority,
+            controlled_rate: self.classes.controlled_rate(name),
+            waiting: self.queues.waiting_of(name),
+            counters: counters
+                .get(name)
+                .map(counters_that_fell)
+                .unwrap_or_default(),
+            ..ClassReport::default()
+        };
+        let mut reports = Vec::new();
+        for class in classes {
+            reports.push(ClassReport {
+                rate: class.rate,
+                burst: class.burst_in_force(),
+                settings: crate::commands::check::settings(class),
+                ..of(&class.name, class.priority)
+            });
+        }
+        reports.push(of(OTHER, OTHER_PRIORITY));
+        for report in &mut reports {
+            for key in ["name", "priority", "rate", "burst"] {
+                report.settings.remove(key);
+            }
+        }
+        Ok(reports)
+    }
+
+    fn class_index(&self, name: &str) -> Result<usize> {
+        if name == OTHER {
+            return Err(other_has_no_settings());
+        }
+        let index = self.classes().iter().position(|class| class.name == name);
+        index.ok_or_else(|| {
+            let names: Vec<&str> = self.classes().iter().map(|c| c.name.as_str()).collect();
+            let hint = match weir_config::did_you_mean(name, &names) {
+                Some(meant) => format!("did you mean {meant:?}?"),
+                None => "`weir class list` names them".to_owned(),
+            };
+            Failure::usage(format!("no class is named {name:?}"), hint)
+        })
+    }
+}
+
+/// Refuses a class of a proxy's clients: those are in the file, which the proxy reads.
+///
+/// # Errors
+/// It is one.
+pub fn check_guarded(class: &Class) -> Result<()> {
+    if class.is_guarded() {
+        return Ok(());
+    }
+    let message = "proxy: classes of a proxy's clients are changed in its config file only";
+    let fault = Fault::new(message, "write it there, then `weir reload`");
+    Err(class_failure(&class.name, fault))
+}
+
+/// Why [`OTHER`] cannot be changed.
+pub fn other_has_no_settings() -> Failure {
+    let message = "\"other\" is the class of the connections that no rule fits";
+    let hint = "it has no settings; a class without from, to and ports takes its place";
+    Failure::usage(message, hint)
+}
+
+/// The class with these keys changed. A class that is only changed keeps its name.
+fn changed(
+    class: &Class,
+    name: &str,
+    keys: &BTreeMap<String, Given>,
+    is_new: bool,
+) -> Result<Class> {
+    let name = Given::Text(name.to_owned());
+    let name = is_new.then_some(("name", &name));
+    let keys = keys.iter().map(|(key, given)| (key.as_str(), given));
+    let changed = change(class, name.into_iter().chain(keys));
+    changed.map_err(|fault| class_failure(&class.name, fault))
+}
+
+fn class_failure(name: &str, fault: Fault) -> Failure {
+    match name {
+        "" => Failure::fault(Code::Usage, "class", fault),
+        name => Failure::fault(Code::Usage, format_args!("class {name:?}"), fault),
+    }
+}

@@ -1,0 +1,107 @@
+//! What the controller and the API want of a session: queues and counters at this moment, limits to set,
+//! and whose sockets serve a listener.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use weir_core::controller::ListenerReading;
+use weir_core::listener::{Admit, Listener};
+use weir_core::verdict::Counters;
+use weir_kernel::ListenSocket;
+
+use super::{Applied, Policy, Session};
+use crate::daemon::backend::Backend;
+use crate::daemon::controller::listener_reading;
+use crate::failure::{Failure, Result};
+
+impl<B: Backend> Session<B> {
+    /// Every listener's queue and counters.
+    ///
+    /// # Errors
+    /// The kernel half cannot be read.
+    pub fn load(&self) -> Result<Vec<ListenerReading>> {
+        let sockets = self.backend.listen_sockets()?;
+        let load = |policy: &Policy| {
+            let name = &policy.asked.name;
+            let serving = self.serving(&policy.asked, &sockets);
+            let counters = self.counters(name)?;
+            Ok(listener_reading(name, &serving, &counters))
+        };
+        self.policies.iter().map(load).collect()
+    }
+
+    /// The counters of every class in force. Those of `other` run only while a SYN's class is asked for.
+    ///
+    /// # Errors
+    /// The kernel half cannot be read.
+    pub fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
+        let mut counters = self.backend.class_counters()?;
+        for (class, reset) in self.queues.refused() {
+            // A class may have gone since.
+            if let Some(counters) = counters.get_mut(&class) {
+                counters.add(&reset);
+            }
+        }
+        Ok(counters)
+    }
+
+    /// The ports under guard.
+    pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
+        self.policies.iter().map(|policy| policy.asked.address.port)
+    }
+
+    /// The listening sockets of a listener; none if there is no such listener.
+    ///
+    /// # Errors
+    /// The sockets cannot be read.
+    pub fn sockets_of(&self, listener: &str) -> Result<Vec<ListenSocket>> {
+        let Some(policy) = self
+            .policies
+            .iter()
+            .find(|policy| policy.asked.name == listener)
+        else {
+            return Ok(Vec::new());
+        };
+        let sockets = self.backend.listen_sockets()?;
+        Ok(self
+            .serving(&policy.asked, &sockets)
+            .into_iter()
+            .cloned()
+            .collect())
+    }
+
+    /// Has `admit = wait` of every listener refuse from this wait on at least: below it the controller
+    /// decides, which knows the classes. `None`: each listener's own target is in force.
+    ///
+    /// # Errors
+    /// The kernel half refuses; then nothing has changed.
+    pub fn yield_below(&mut self, least: Option<Duration>) -> Result<()> {
+        if least == self.least_wait {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.least_wait, least);
+        let targets = |policy: &Policy| policy.fitted.listener.target_wait;
+        let was: Vec<Duration> = self.policies.iter().map(targets).collect();
+        for policy in &mut self.policies {
+            policy.fitted.listener.target_wait = at_least(&policy.asked, least);
+        }
+        let applied = Applied::of(&self.policies, &self.links);
+        if let Err(error) = self.backend.apply(&applied.listeners, self.classes.list()) {
+            self.least_wait = before;
+            for (policy, target) in self.policies.iter_mut().zip(was) {
+                policy.fitted.listener.target_wait = target;
+            }
+            return Err(Failure::from(error));
+        }
+        self.applied = applied;
+        Ok(())
+    }
+}
+
+/// The target of a listener's `admit = wait` beside a controller.
+pub(super) fn at_least(listener: &Listener, least: Option<Duration>) -> Duration {
+    match listener.admit {
+        Admit::Wait => listener.target_wait.max(least.unwrap_or_default()),
+        Admit::Queue => listener.target_wait,
+    }
+}

@@ -1,0 +1,502 @@
+//! Claims about a session, on a kernel half that only remembers.
+
+use weir_config::{Given, SynCookies};
+use weir_core::listener::{Establish, Front, ListenAddress};
+
+use super::*;
+use crate::daemon::backend::fake::{Fake, socket};
+use crate::host::links::Peer;
+use crate::host::links::fake::link;
+
+const NORMAL: Environment = Environment {
+    syn_cookies: SynCookies::WhenNeeded,
+    bpf_cookies: true,
+};
+
+fn machine() -> Vec<Link> {
+    vec![link(1, "lo"), link(2, "eth0")]
+}
+
+fn web() -> Listener {
+    Listener::new("web", ListenAddress { ip: None, port: 80 })
+}
+
+fn on(interface: &str) -> Listener {
+    Listener {
+        interfaces: vec![interface.into()],
+        ..web()
+    }
+}
+
+fn start(fake: &Fake, listeners: Vec<Listener>) -> Session<Fake> {
+    Session::start(fake.clone(), NORMAL, listeners, Vec::new(), machine()).unwrap()
+}
+
+fn attached(fake: &Fake) -> Vec<u32> {
+    fake.0.borrow().attached.keys().copied().collect()
+}
+
+#[test]
+fn interfaces_are_followed_as_they_come_and_go() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![web()]);
+    assert_eq!(attached(&fake), [1, 2]);
+    session.links_changed(vec![link(1, "lo"), link(2, "eth0"), link(3, "eth1")]);
+    assert_eq!(attached(&fake), [1, 2, 3]);
+    let enslaved = Link {
+        port: true,
+        ..link(3, "eth1")
+    };
+    session.links_changed(vec![link(1, "lo"), enslaved, link(4, "br0")]);
+    assert_eq!(attached(&fake), [1, 4]);
+}
+
+#[test]
+fn a_listener_waits_for_its_interface() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![on("eth7")]);
+    assert!(attached(&fake).is_empty());
+    assert!(!session.listeners().unwrap()[0].in_force);
+    session.links_changed(vec![link(1, "lo"), link(9, "eth7")]);
+    assert_eq!(
+        fake.0.borrow().applies,
+        2,
+        "applied again, now that eth7 has an index"
+    );
+    assert_eq!(attached(&fake), [9]);
+    assert!(session.listeners().unwrap()[0].in_force);
+}
+
+#[test]
+fn a_named_interface_that_was_made_anew_is_applied_again() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![on("eth0")]);
+    assert_eq!(fake.0.borrow().applies, 1);
+    session.links_changed(machine());
+    assert_eq!(fake.0.borrow().applies, 1, "nothing has changed");
+    session.links_changed(vec![link(1, "lo"), link(5, "eth0")]);
+    assert_eq!(fake.0.borrow().applies, 2);
+    assert_eq!(attached(&fake), [5]);
+}
+
+#[test]
+fn a_failed_swap_leaves_the_running_policy_in_force() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![web()]);
+    fake.0.borrow_mut().refuse_apply = true;
+    assert!(session.swap(NORMAL, vec![on("eth0")], Vec::new()).is_err());
+    fake.0.borrow_mut().refuse_apply = false;
+    let always = Environment {
+        syn_cookies: SynCookies::Always,
+        bpf_cookies: true,
+    };
+    assert_eq!(
+        session
+            .swap(always, vec![on("eth0")], Vec::new())
+            .unwrap_err()
+            .code,
+        Code::Unsupported
+    );
+    assert_eq!(fake.0.borrow().applied, [web()]);
+    assert_eq!(attached(&fake), [1, 2]);
+    assert_eq!(
+        session.listeners().unwrap()[0].settings["interfaces"],
+        serde_json::json!([])
+    );
+}
+
+#[test]
+fn a_swap_moves_the_guard_to_the_new_interfaces() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![web()]);
+    session.swap(NORMAL, vec![on("eth0")], Vec::new()).unwrap();
+    assert_eq!(attached(&fake), [2]);
+    session
+        .swap(
+            NORMAL,
+            vec![Listener {
+                front: Front::Xdp,
+                ..web()
+            }],
+            Vec::new(),
+        )
+        .unwrap();
+    assert_eq!(
+        fake.0.borrow().attached,
+        BTreeMap::from([(1, false), (2, true)])
+    );
+    session.swap(NORMAL, vec![web()], Vec::new()).unwrap();
+    assert_eq!(
+        fake.0.borrow().attached,
+        BTreeMap::from([(1, false), (2, false)])
+    );
+}
+
+#[test]
+fn a_driver_without_xdp_is_guarded_at_tc_and_not_asked_again() {
+    let fake = Fake::default();
+    fake.0.borrow_mut().no_xdp.push(2);
+    let mut session = start(
+        &fake,
+        vec![Listener {
+            front: Front::Xdp,
+            ..web()
+        }],
+    );
+    let xdp: Vec<bool> = session.interfaces().iter().map(|i| i.xdp).collect();
+    assert_eq!(xdp, [false, false]);
+    let attempts = fake.0.borrow().attempts;
+    session.links_changed(machine());
+    assert_eq!(fake.0.borrow().attempts, attempts);
+}
+
+#[test]
+fn an_interface_that_failed_is_tried_again_when_the_links_change() {
+    let fake = Fake::default();
+    fake.0.borrow_mut().broken.push(2);
+    let mut session = start(&fake, vec![web()]);
+    fake.0.borrow_mut().broken.clear();
+    session.links_changed(machine());
+    assert_eq!(attached(&fake), [1, 2]);
+}
+
+#[test]
+fn a_named_interface_must_work_and_others_may_fail() {
+    let fake = Fake::default();
+    fake.0.borrow_mut().broken.push(2);
+    assert_eq!(start(&fake, vec![web()]).interfaces().len(), 1);
+    let named = Session::start(
+        fake.clone(),
+        NORMAL,
+        vec![on("eth0")],
+        Vec::new(),
+        machine(),
+    );
+    let failure = named.err().expect("eth0 was named");
+    assert!(
+        failure.to_string().starts_with("interface eth0: "),
+        "{failure}"
+    );
+    fake.0.borrow_mut().broken.push(1);
+    assert!(Session::start(fake.clone(), NORMAL, vec![web()], Vec::new(), machine()).is_err());
+}
+
+#[test]
+fn sockets_of_one_listener_are_summed_and_shown() {
+    let fake = Fake::default();
+    let waiting = |us| ListenSocket {
+        wait: Some(std::time::Duration::from_micros(us)),
+        ..socket("0.0.0.0", 80)
+    };
+    fake.0.borrow_mut().sockets = vec![waiting(500), waiting(1500), socket("0.0.0.0", 81)];
+    let report = start(&fake, vec![web()]).listeners().unwrap().remove(0);
+    assert_eq!(
+        (report.queue_length, report.queue_limit, report.half_open),
+        (6, 1022, 2)
+    );
+    assert_eq!(report.wait_us, Some(1500));
+    assert_eq!(report.sockets.len(), 2);
+}
+
+#[test]
+fn an_mptcp_listener_falls_back_and_status_says_so() {
+    let fake = Fake::default();
+    fake.0.borrow_mut().sockets = vec![ListenSocket {
+        mptcp: true,
+        ..socket("::", 80)
+    }];
+    let cookies = Listener {
+        establish: Establish::NoSynDrop,
+        ..web()
+    };
+    let session = start(&fake, vec![cookies]);
+    assert_eq!(
+        session.listeners().unwrap()[0].fallback.as_deref(),
+        Some("rst-syn")
+    );
+    let reserv = start(&fake, vec![web()]);
+    assert_eq!(reserv.listeners().unwrap()[0].fallback, None);
+}
+
+#[test]
+fn without_syncookies_reserv_is_applied_and_no_syn_drop_still_shown_as_asked() {
+    let fake = Fake::default();
+    let never = Environment {
+        syn_cookies: SynCookies::Never,
+        bpf_cookies: true,
+    };
+    let cookies = Listener {
+        establish: Establish::NoSynDrop,
+        ..web()
+    };
+    let session =
+        Session::start(fake.clone(), never, vec![cookies], Vec::new(), machine()).unwrap();
+    assert_eq!(fake.0.borrow().applied[0].establish, Establish::Reserv);
+    let report = session.listeners().unwrap().remove(0);
+    assert_eq!(report.settings["establish"], "no-syn-drop");
+    assert_eq!(report.fallback.as_deref(), Some("reserv rst-syn"));
+    assert_eq!(session.notices().unwrap().len(), 1);
+}
+
+#[test]
+fn cookies_are_out_only_after_one_was_sent_in_earnest() {
+    let fake = Fake::default();
+    let session = start(&fake, vec![web()]);
+    assert!(!session.cookies_may_be_out());
+    let mut counters = Counters::default();
+    counters.0[Verdict::CookieSentFlood as usize] = 1;
+    fake.0.borrow_mut().counters.insert("web".into(), counters);
+    assert!(session.cookies_may_be_out());
+    let observed = start(
+        &fake,
+        vec![Listener {
+            mode: Mode::Observe,
+            ..web()
+        }],
+    );
+    assert!(!observed.cookies_may_be_out());
+}
+
+fn with_front() -> Listener {
+    Listener {
+        front: Front::Xdp,
+        ..web()
+    }
+}
+
+#[test]
+fn the_front_comes_to_a_veth_and_goes_with_the_program_on_its_peer() {
+    let fake = Fake::default();
+    let veth = Link {
+        peer: Some(Peer {
+            index: 9,
+            netns: Some(0),
+        }),
+        ..link(2, "eth0")
+    };
+    let machine = vec![link(1, "lo"), veth];
+    let mut session = Session::start(
+        fake.clone(),
+        NORMAL,
+        vec![with_front()],
+        Vec::new(),
+        machine.clone(),
+    )
+    .unwrap();
+    let at_xdp = |fake: &Fake| fake.0.borrow().attached[&2];
+    assert!(!at_xdp(&fake));
+    let warnings = session.warnings().join("\n");
+    assert!(
+        warnings.contains("on eth0: the other end of this veth"),
+        "{warnings}"
+    );
+    fake.0.borrow_mut().peers_with_xdp.push(9);
+    session
+        .swap(NORMAL, vec![with_front()], Vec::new())
+        .unwrap();
+    assert!(at_xdp(&fake));
+    assert!(session.interfaces()[1].xdp);
+    assert!(!session.warnings().join("\n").contains("eth0"));
+    fake.0.borrow_mut().peers_with_xdp.clear();
+    session.links_changed(machine);
+    assert!(!at_xdp(&fake));
+}
+
+#[test]
+fn what_stands_otherwise_than_asked_is_said() {
+    let fake = Fake::default();
+    fake.0
+        .borrow_mut()
+        .absent
+        .push("192.0.2.1".parse().unwrap());
+    fake.0.borrow_mut().no_xdp.push(2);
+    let elsewhere = Listener {
+        name: "far".into(),
+        address: weir_config::parse_listen_address("192.0.2.1:81").unwrap(),
+        ..on("eth7")
+    };
+    let mut session = start(&fake, vec![with_front(), elsewhere]);
+    let starts = |session: &Session<Fake>, expected: &[&str]| {
+        let warnings = session.warnings();
+        assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
+        for (text, start) in warnings.iter().zip(expected) {
+            assert!(text.starts_with(start), "{text}");
+        }
+    };
+    starts(
+        &session,
+        &[
+            "interface eth7 does not exist yet",
+            "front = xdp stays at tc ingress on lo: ",
+            "front = xdp stays at tc ingress on eth0: ",
+            "listener \"far\": no interface has the address 192.0.2.1",
+        ],
+    );
+    fake.0.borrow_mut().broken.push(3);
+    session.swap(NORMAL, vec![web()], Vec::new()).unwrap();
+    session.links_changed(vec![link(1, "lo"), link(3, "eth1")]);
+    starts(&session, &["interface eth1 is not guarded: "]);
+}
+
+#[test]
+fn fronts_that_stay_at_tc_for_one_reason_are_one_sentence() {
+    let fake = Fake::default();
+    let veth = |index| Link {
+        peer: Some(Peer {
+            index: 100 + index,
+            netns: None,
+        }),
+        ..link(index, &format!("veth{index}"))
+    };
+    let mut session = start(&fake, vec![with_front()]);
+    session.links_changed((3..43).map(veth).collect());
+    let [warning] = &session.warnings()[..] else {
+        panic!("{:?}", session.warnings());
+    };
+    let names = "veth3, veth4, veth5, veth6, veth7, veth8 and 34 more";
+    let start = format!("front = xdp stays at tc ingress on {names}: ");
+    assert!(warning.starts_with(&start), "{warning}");
+    let apart = session.warnings_apart();
+    session.links_changed((3..44).map(veth).collect());
+    let new: Vec<String> = session
+        .warnings_apart()
+        .into_iter()
+        .filter(|w| !apart.contains(w))
+        .collect();
+    assert_eq!(new.len(), 1, "{new:?}");
+    assert!(new[0].contains("on veth43: "), "{new:?}");
+}
+
+fn class(name: &str, from: &str) -> Class {
+    Class {
+        from: vec![weir_core::prefix::parse_prefix(from).unwrap()],
+        ..Class::new(name)
+    }
+}
+
+fn keys(given: &[(&str, Given)]) -> BTreeMap<String, Given> {
+    let owned = |(name, given): &(&str, Given)| ((*name).to_owned(), given.clone());
+    given.iter().map(owned).collect()
+}
+
+#[test]
+fn a_class_is_changed_by_name_and_one_of_a_proxy_is_not_the_guard_s() {
+    let fake = Fake::default();
+    let of_proxy = Class {
+        proxy: Some("edge".into()),
+        ..Class::new("theirs")
+    };
+    let classes = vec![class("gold", "10.1.0.0/16"), of_proxy];
+    let mut session =
+        Session::start(fake.clone(), NORMAL, vec![web()], classes, machine()).unwrap();
+    let names = |fake: &Fake| -> Vec<String> {
+        let state = fake.0.borrow();
+        state
+            .classes
+            .iter()
+            .map(|class| class.name.clone())
+            .collect()
+    };
+    assert_eq!(names(&fake), ["gold"]);
+    let from = Given::Text("10.2.0.0/16".into());
+    session
+        .add_class(
+            "tin",
+            &keys(&[("from", from), ("rate", Given::Number(5.0))]),
+        )
+        .unwrap();
+    session
+        .set_class("gold", &keys(&[("rate", Given::Number(9.0))]))
+        .unwrap();
+    assert_eq!(names(&fake), ["gold", "tin"]);
+    assert_eq!(fake.0.borrow().classes[0].rate, Some(9.0));
+    session.remove_class("gold").unwrap();
+    assert_eq!(names(&fake), ["tin"]);
+    let proxy = keys(&[("proxy", Given::Text("edge".into()))]);
+    for failure in [
+        session.add_class("theirs", &proxy),
+        session.set_class("tin", &proxy),
+        session.set_class("other", &keys(&[("rate", Given::Number(1.0))])),
+        session.add_class("tin", &keys(&[])),
+        session.add_class("tied", &keys(&[("to_port", Given::Number(80.0))])),
+        session.set_class("gold", &keys(&[])),
+        session.set_class("tin", &keys(&[("rats", Given::Number(1.0))])),
+        session.remove_class("gold"),
+    ] {
+        assert_eq!(failure.unwrap_err().code, Code::Usage);
+    }
+    assert_eq!(names(&fake), ["tin"]);
+}
+
+#[test]
+fn reports_have_the_classes_limits_and_the_controller_s_rate_until_it_is_lifted() {
+    let fake = Fake::default();
+    let gold = Class {
+        rate: Some(300.0),
+        ..class("gold", "10.1.0.0/16")
+    };
+    let mut session =
+        Session::start(fake.clone(), NORMAL, vec![web()], vec![gold], machine()).unwrap();
+    let limit = weir_core::controller::Limit {
+        rate: 50.0,
+        burst: 5.0,
+    };
+    let gone = ("silver".to_owned(), limit);
+    session
+        .control(&BTreeMap::from([("gold".to_owned(), limit), gone]))
+        .unwrap();
+    let in_kernel = weir_core::class::Limit::new(50.0, 5);
+    assert_eq!(
+        fake.0.borrow().controlled,
+        BTreeMap::from([("gold".to_owned(), in_kernel)])
+    );
+    let reports = session.listeners().unwrap().remove(0).classes;
+    let names: Vec<&str> = reports.iter().map(|report| report.name.as_str()).collect();
+    assert_eq!(names, ["gold", "other"]);
+    assert_eq!((reports[0].rate, reports[0].burst), (Some(300.0), Some(30)));
+    assert_eq!(reports[0].controlled_rate, Some(50.0));
+    // What stays the same is not written again at each look.
+    fake.0.borrow_mut().controlled.clear();
+    session
+        .control(&BTreeMap::from([("gold".to_owned(), limit)]))
+        .unwrap();
+    assert!(fake.0.borrow().controlled.is_empty());
+    session.control(&BTreeMap::new()).unwrap();
+    assert_eq!(session.class_reports().unwrap()[0].controlled_rate, None);
+}
+
+#[test]
+fn status_lists_a_thousand_classes_of_a_listener_and_counts_the_others() {
+    let fake = Fake::default();
+    let classes = (0..1007_u32)
+        .map(|n| class(&format!("c{n}"), &format!("10.{}.{}.0/24", n >> 8, n & 255)))
+        .collect();
+    let session = Session::start(fake.clone(), NORMAL, vec![web()], classes, machine()).unwrap();
+    let report = session.listeners().unwrap().remove(0);
+    assert_eq!((report.classes.len(), report.classes_left_out), (1001, 7));
+    assert_eq!(session.class_reports().unwrap().len(), 1008);
+}
+
+#[test]
+fn an_example_of_a_refusal_names_the_class_and_by_rate_no_queue() {
+    let event = |verdict, class: Option<&str>| Event {
+        listener: "web".into(),
+        class: class.map(str::to_owned),
+        verdict,
+        source: "10.0.0.2:40000".parse().unwrap(),
+        destination: "10.0.0.1:80".parse().unwrap(),
+        queue_length: 4,
+        half_open: 1,
+        queue_limit: 4,
+        wait: std::time::Duration::from_millis(12),
+        observe: false,
+    };
+    assert_eq!(
+        refusal_line(&event(Verdict::SynDroppedRate, Some("gold"))),
+        "web: 10.0.0.2:40000 > 10.0.0.1:80 syn_dropped_rate, class gold"
+    );
+    assert_eq!(
+        refusal_line(&event(Verdict::SynResetFull, None)),
+        "web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, queue 4/4, half-open 1, wait 12ms"
+    );
+}

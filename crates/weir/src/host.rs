@@ -1,0 +1,7 @@
+//! What is asked of the machine: interfaces, listening sockets, sysctls, limits.
+
+pub mod descriptors;
+pub mod diagnosis;
+pub mod environment;
+pub mod links;
+pub mod sockets;

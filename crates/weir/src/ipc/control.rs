@@ -1,0 +1,578 @@
+//! How `weir status`, `reload` and `detach` reach the process that guards their network namespace.
+//!
+//! In the runtime directory each namespace has a lock file and a socket, named after its inode
+//! number. The lock makes "one weir per namespace" free of races, and the kernel gives it back when
+//! the process dies; whoever holds it may remove a dead process's socket. A request is one line of
+//! JSON, the answer another. The socket's permissions (0600) let root only in.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{MsgFlags, getsockopt, sockopt::PeerCredentials};
+use serde::{Deserialize, Serialize};
+use weir_config::Given;
+
+use crate::failure::{Failure, ROOT_HINT, Result};
+use crate::ipc::api::Peer;
+use crate::ipc::socket_file::SocketFile;
+use crate::show::report::{ClassReport, Report};
+
+/// A request is one short line; whoever is slower to send it than this is not served.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest request, in bytes: a class with its lists of prefixes.
+const REQUEST_BYTES: u64 = 128 << 10;
+/// Longest answer, in bytes: the status of some thousand listeners and backends.
+const ANSWER_BYTES: u64 = 16 << 20;
+/// Longer than a detach takes (it drains for some 300 ms) and than a reload of many listeners.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What can be asked of the running process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "command")]
+pub enum Request {
+    /// The report of `weir status`.
+    Status,
+    /// Read the config file again.
+    Reload,
+    /// Take all protection off and exit.
+    Detach,
+    /// Change the classes in force, or only list them.
+    Class(ClassChange),
+    /// From `weir exec --order exact`, now and then: for which sockets it answers accept().
+    Exec(ExecReport),
+    /// To a process of proxies: hand the listening sockets over, which follow the answer.
+    HandOver,
+    /// After [`Request::HandOver`]: the successor accepts; accept no more, serve to the end, exit.
+    Retire,
+}
+
+/// A server whose accept() calls are answered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecReport {
+    /// Its process.
+    pub server: u32,
+    /// Inodes of its listening sockets, with how many connections are held for each.
+    pub held: Vec<(u64, u32)>,
+}
+
+/// What is to become of a class. Keys are those of `[[class]]`, with values as in the file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "action")]
+pub enum ClassChange {
+    /// Nothing.
+    List,
+    /// Add one.
+    Add {
+        /// Its name.
+        name: String,
+        /// Its other keys.
+        keys: BTreeMap<String, Given>,
+    },
+    /// Change these keys; the others keep their values.
+    Set {
+        /// Its name.
+        name: String,
+        /// The keys.
+        keys: BTreeMap<String, Given>,
+    },
+    /// Remove it.
+    Remove {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl fmt::Display for ClassChange {
+    /// As it was asked for: `class set gold rate=300`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (action, name, keys) = match self {
+            ClassChange::List => return f.write_str("class list"),
+            ClassChange::Add { name, keys } => ("add", name, Some(keys)),
+            ClassChange::Set { name, keys } => ("set", name, Some(keys)),
+            ClassChange::Remove { name } => ("remove", name, None),
+        };
+        write!(f, "class {action} {name}")?;
+        for (key, given) in keys.into_iter().flatten() {
+            write!(f, " {key}={given}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What it answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// To [`Request::Status`].
+    Status(Box<Report>),
+    /// To [`Request::Reload`]: what is in force now.
+    Reloaded {
+        /// Listeners under guard.
+        listeners: usize,
+        /// Proxies.
+        #[serde(default)]
+        proxies: usize,
+        /// What is hardly meant in the file, and what is in force otherwise than asked.
+        warnings: Vec<String>,
+    },
+    /// To [`Request::Class`]: the classes in force, `other` last.
+    Classes {
+        /// The config file, in which a change stands only if somebody writes it there.
+        config: Option<String>,
+        /// The classes.
+        classes: Vec<ClassReport>,
+    },
+    /// To [`Request::Exec`]: the keys of every class in force, without `other`; null where one has no value.
+    Exec {
+        /// By key.
+        classes: Vec<serde_json::Map<String, serde_json::Value>>,
+    },
+    /// To [`Request::Detach`], once nothing is attached any more.
+    Detached {
+        /// The process, which exits now.
+        pid: u32,
+    },
+    /// To [`Request::HandOver`]; so many sockets of each follow, in this order.
+    HandedOver(Vec<HandedOver>),
+    /// To [`Request::Retire`].
+    Retired {
+        /// The process, which serves its clients to the end.
+        pid: u32,
+    },
+    /// Nothing has changed.
+    Error(Failure),
+}
+
+/// The sockets of one proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// Where its settings say that it listens; port 0 is any.
+    pub listen: SocketAddr,
+    /// How many they are.
+    pub sockets: usize,
+}
+
+/// Inode number of the network namespace of this process.
+///
+/// # Errors
+/// No /proc.
+pub fn namespace() -> Result<u64> {
+    let path = "/proc/self/ns/net";
+    let meta = std::fs::metadata(path).map_err(|e| Failure::io(format_args!("read {path}"), e))?;
+    Ok(meta.ino())
+}
+
+fn socket_path(dir: &Path, namespace: u64) -> PathBuf {
+    dir.join(format!("net-{namespace}.sock"))
+}
+
+fn lock_path(dir: &Path, namespace: u64) -> PathBuf {
+    dir.join(format!("net-{namespace}.lock"))
+}
+
+/// The right to guard a network namespace, and the socket on which its holder is asked.
+#[derive(Debug)]
+pub struct Claim {
+    socket: SocketFile,
+    listener: UnixListener,
+    lock: Flock<File>,
+    lock_path: PathBuf,
+}
+
+impl Claim {
+    /// Takes the namespace.
+    ///
+    /// # Errors
+    /// Another weir has it, or the runtime directory cannot be written.
+    pub fn take(dir: &Path, namespace: u64) -> Result<Claim> {
+        let shown = dir.display();
+        create_dir(dir).map_err(|error| Failure::io(format_args!("create {shown}"), error))?;
+        let lock_path = lock_path(dir, namespace);
+        let lock = take_lock(&lock_path)?;
+        let socket = socket_path(dir, namespace);
+        let (socket, listener) = SocketFile::listen(&socket)
+            .map_err(|error| Failure::io(format_args!("listen on {}", socket.display()), error))?;
+        Ok(Claim {
+            socket,
+            listener,
+            lock,
+            lock_path,
+        })
+    }
+
+    /// The runtime directory.
+    pub fn dir(&self) -> &Path {
+        self.socket.path().parent().unwrap_or(Path::new("/"))
+    }
+
+    /// As [`next_client`].
+    pub fn next(&self) -> Option<(Request, Client)> {
+        next_client(&self.listener)
+    }
+}
+
+/// The next client that is waiting, with its request; `None` if none is or it asked nonsense (which
+/// then has been answered).
+pub fn next_client(listener: &UnixListener) -> Option<(Request, Client)> {
+    let stream = match listener.accept() {
+        Ok((stream, _)) => stream,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+        Err(error) => {
+            tracing::warn!("control socket: {error}");
+            return None;
+        }
+    };
+    let client = Client { stream };
+    match client.request() {
+        Ok(request) => {
+            tracing::debug!("{request:?} asked for by {}", client.peer());
+            Some((request, client))
+        }
+        Err(error) => {
+            tracing::warn!("control socket: request of {}: {error}", client.peer());
+            let hint = "requests are one line, for example {\"command\":\"status\"}";
+            let message = format!("the request cannot be read: {error}");
+            client.answer(&Answer::Error(Failure::usage(message, hint)));
+            None
+        }
+    }
+}
+
+impl AsFd for Claim {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // Both files go while the lock is held, so neither can be a successor's. One that cannot be
+        // removed does no harm: the next claim takes it over.
+        let _ = self.lock.set_len(0);
+        self.socket.remove();
+        let _ = std::fs::remove_file(&self.lock_path);
+    }
+}
+
+/// Creates the runtime directory, if it is missing.
+pub fn create_dir(dir: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(dir)
+}
+
+/// Locks the file and writes the process id into it.
+fn take_lock(path: &Path) -> Result<Flock<File>> {
+    let failed = |error: io::Error| Failure::io(format_args!("lock {}", path.display()), error);
+    loop {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((file, Errno::EWOULDBLOCK)) => return Err(taken(file)),
+            Err((_, errno)) => return Err(failed(errno.into())),
+        };
+        // The holder before may have removed the file between our open and our lock; then the lock
+        // is on a file that nobody else will find.
+        let same = |on_disk: std::fs::Metadata| {
+            lock.metadata()
+                .is_ok_and(|ours| ours.ino() == on_disk.ino())
+        };
+        if std::fs::metadata(path).is_ok_and(same) {
+            lock.set_len(0).map_err(failed)?;
+            write!(lock, "{}", std::process::id()).map_err(failed)?;
+            return Ok(lock);
+        }
+    }
+}
+
+fn taken(mut lock: File) -> Failure {
+    let mut pid = String::new();
+    let holder = match lock.read_to_string(&mut pid) {
+        Ok(_) if !pid.is_empty() => format!(" (pid {pid})"),
+        _ => String::new(),
+    };
+    Failure::failed(
+        format!("this network namespace is already guarded by another weir{holder}"),
+        "`weir status` shows what it does, `weir detach` takes it off; \
+         for several ports at once use `weir run --config FILE`",
+    )
+}
+
+/// A client of the control socket that waits for its answer.
+pub struct Client {
+    stream: UnixStream,
+}
+
+impl Client {
+    /// Its request. A client that was answered may send another one.
+    ///
+    /// # Errors
+    /// It is gone, slow, or asks nonsense.
+    pub fn request(&self) -> io::Result<Request> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+        self.stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
+        Ok(serde_json::from_str(&read_line(
+            &self.stream,
+            REQUEST_BYTES,
+        )?)?)
+    }
+
+    /// Who it is, by the kernel.
+    pub fn peer(&self) -> Peer {
+        let credentials = getsockopt(&self.stream, PeerCredentials).ok();
+        Peer {
+            uid: credentials.map_or(u32::MAX, |peer| peer.uid()),
+            // 0: of a namespace that this one does not see.
+            pid: credentials.map(|peer| peer.pid()).filter(|pid| *pid > 0),
+        }
+    }
+
+    /// Answers; a client that has gone is only logged.
+    pub fn answer(&self, answer: &Answer) {
+        let mut line = serde_json::to_string(answer).expect("answers are JSON");
+        line.push('\n');
+        if let Err(error) = (&self.stream).write_all(line.as_bytes()) {
+            tracing::debug!("control socket: the client has gone: {error}");
+        }
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// Asks the weir of a namespace; `None` if there is none.
+///
+/// # Errors
+/// No right to ask it, no answer, or its own error.
+pub fn ask(dir: &Path, namespace: u64, request: Request) -> Result<Option<Answer>> {
+    let path = socket_path(dir, namespace);
+    let Some(stream) = connect(&path)? else {
+        return Ok(None);
+    };
+    ask_on(&stream, &path, request).map(Some)
+}
+
+/// Connects to the control socket of a process; `None` if there is none.
+///
+/// # Errors
+/// No right to ask it.
+pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
+    match UnixStream::connect(path) {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) => match error.kind() {
+            // No socket, or one that a killed process has left.
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Ok(None),
+            io::ErrorKind::PermissionDenied => {
+                let message = format!("no right to ask {}: {error}", path.display());
+                Err(Failure::failed(message, ROOT_HINT))
+            }
+            _ => Err(Failure::io(
+                format_args!("connect to {}", path.display()),
+                error,
+            )),
+        },
+    }
+}
+
+/// Asks on a connection; `path` names it in errors. What follows the answer is left to be read.
+///
+/// # Errors
+/// No answer, or the other side's error.
+pub fn ask_on(stream: &UnixStream, path: &Path, request: Request) -> Result<Answer> {
+    let line = exchange(stream, request).map_err(|error| {
+        let message = format!("no answer on {}: {error}", path.display());
+        Failure::failed(
+            message,
+            "is the process stopped? its pid is in the .lock file beside it",
+        )
+    })?;
+    let answer = serde_json::from_str(&line).map_err(|error| {
+        let message = format!(
+            "the answer on {} is not understood: {error}",
+            path.display()
+        );
+        Failure::failed(
+            message,
+            "is the running weir of another version? restart it",
+        )
+    })?;
+    match answer {
+        Answer::Error(failure) => Err(failure),
+        answer => Ok(answer),
+    }
+}
+
+/// Removes what a killed process has left, if there is anything and nobody holds the namespace.
+///
+/// # Errors
+/// The files cannot be removed.
+pub fn sweep(dir: &Path, namespace: u64) -> Result<()> {
+    if socket_path(dir, namespace).exists() || lock_path(dir, namespace).exists() {
+        drop(Claim::take(dir, namespace)?);
+    }
+    Ok(())
+}
+
+fn exchange(mut stream: &UnixStream, request: Request) -> io::Result<String> {
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    let mut line = serde_json::to_string(&request).expect("requests are JSON");
+    line.push('\n');
+    stream.write_all(line.as_bytes())?;
+    let answer = read_line(stream, ANSWER_BYTES)?;
+    if answer.is_empty() {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "it closed the connection",
+        ));
+    }
+    Ok(answer)
+}
+
+/// Reads a line and not a byte more: what follows may carry descriptors, which a longer read would
+/// lose.
+fn read_line(stream: &UnixStream, most: u64) -> io::Result<String> {
+    let mut line = Vec::new();
+    let mut peeked = [0; 4096];
+    loop {
+        let seen = nix::sys::socket::recv(stream.as_raw_fd(), &mut peeked, MsgFlags::MSG_PEEK)?;
+        let end = peeked[..seen].iter().position(|&byte| byte == b'\n');
+        let wanted = end.map_or(seen, |at| at + 1);
+        (&*stream).read_exact(&mut peeked[..wanted])?;
+        line.extend_from_slice(&peeked[..wanted]);
+        if end.is_some() || seen == 0 {
+            break;
+        }
+        if line.len() as u64 > most {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the line is too long",
+            ));
+        }
+    }
+    String::from_utf8(line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+
+    use super::*;
+    use crate::ipc::socket_file::tests::Dir;
+
+    fn serve_one(claim: &Claim, answer: &Answer) -> Request {
+        loop {
+            if let Some((request, client)) = claim.next() {
+                client.answer(answer);
+                return request;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn one_namespace_has_one_claim_and_the_second_hears_whose() {
+        let dir = Dir::new("claim");
+        let first = Claim::take(&dir.0, 1).unwrap();
+        let refused = Claim::take(&dir.0, 1).unwrap_err().to_string();
+        assert!(
+            refused.contains(&format!("(pid {})", std::process::id())),
+            "{refused}"
+        );
+        assert!(Claim::take(&dir.0, 2).is_ok(), "another namespace");
+        drop(first);
+        assert!(Claim::take(&dir.0, 1).is_ok());
+    }
+
+    #[test]
+    fn nothing_stays_behind_and_what_a_killed_process_left_is_swept() {
+        let dir = Dir::new("stale");
+        drop(Claim::take(&dir.0, 1).unwrap());
+        assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 0);
+        drop(UnixListener::bind(socket_path(&dir.0, 1)).unwrap());
+        std::fs::write(lock_path(&dir.0, 1), "4194304").unwrap();
+        drop(Claim::take(&dir.0, 1).unwrap());
+        drop(UnixListener::bind(socket_path(&dir.0, 1)).unwrap());
+        assert_eq!(ask(&dir.0, 1, Request::Status).unwrap(), None);
+        sweep(&dir.0, 1).unwrap();
+        assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_the_owner_can_connect() {
+        let dir = Dir::new("mode");
+        let _claim = Claim::take(&dir.0, 1).unwrap();
+        let mode = std::fs::metadata(socket_path(&dir.0, 1)).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn requests_are_answered_and_errors_arrive_with_their_exit_code() {
+        let dir = Dir::new("ask");
+        let claim = Claim::take(&dir.0, 1).unwrap();
+        let answers = [
+            Answer::Detached { pid: 7 },
+            Answer::Error(Failure::usage("bad file", "mend it")),
+        ];
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| answers.each_ref().map(|answer| serve_one(&claim, answer)));
+            let ok = ask(&dir.0, 1, Request::Detach);
+            assert_eq!(ok, Ok(Some(Answer::Detached { pid: 7 })));
+            let error = ask(&dir.0, 1, Request::Reload);
+            assert_eq!(error, Err(Failure::usage("bad file", "mend it")));
+            assert_eq!(server.join().unwrap(), [Request::Detach, Request::Reload]);
+        });
+    }
+
+    #[test]
+    fn a_change_is_told_as_it_was_asked_for() {
+        let keys = [
+            (
+                "from",
+                Given::List(vec!["10.1.0.0/16".into(), "10.2.0.1".into()]),
+            ),
+            ("rate", Given::Number(0.5)),
+            ("to_port", Given::Number(8080.0)),
+            ("burst", Given::Text("none".into())),
+        ];
+        let keys = keys.map(|(key, given)| (key.to_owned(), given)).into();
+        let name = "gold".to_owned();
+        assert_eq!(
+            ClassChange::Set { name, keys }.to_string(),
+            "class set gold burst=none from=10.1.0.0/16,10.2.0.1 rate=0.5 to_port=8080"
+        );
+    }
+
+    #[test]
+    fn nonsense_is_answered_with_an_error() {
+        let dir = Dir::new("nonsense");
+        let claim = Claim::take(&dir.0, 1).unwrap();
+        let mut stream = UnixStream::connect(socket_path(&dir.0, 1)).unwrap();
+        stream.write_all(b"hello\n").unwrap();
+        assert!(claim.next().is_none());
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        assert!(answer.starts_with("{\"error\":"), "{answer}");
+    }
+}

@@ -1,0 +1,7 @@
+//! What people read: reports, tables, sentences, the log.
+
+pub mod describe;
+pub mod log;
+pub mod output;
+pub mod report;
+pub mod table;

@@ -1,0 +1,184 @@
+//! Tables of classes.
+
+use serde_json::Value;
+use weir_core::verdict::{Kind, VERDICTS};
+
+use super::ClassReport;
+use crate::show::table::{Align, table};
+
+/// Classes that the table of a listener shows: those with verdicts first, for a file may have thousands.
+const SHOWN: usize = 40;
+/// Prefixes of a class that a line shows.
+const SHOWN_PREFIXES: usize = 4;
+/// Digits of a rate that the controller has set: it is an estimate.
+const DIGITS: i32 = 4;
+
+/// All of them, with their settings.
+pub fn class_list(classes: &[ClassReport]) -> String {
+    let with_settings = |class: &ClassReport| {
+        let mut row = class.row();
+        row.push(settings(class));
+        row
+    };
+    let rows: Vec<Vec<String>> = classes.iter().map(with_settings).collect();
+    let mut head = head();
+    head.push(("settings", Align::Left));
+    table(&head, &rows)
+}
+
+/// Those of a listener, or the first of them. `left_out`: so many it has besides.
+pub fn some_classes(classes: &[ClassReport], left_out: usize) -> String {
+    let mut order: Vec<&ClassReport> = classes.iter().collect();
+    if order.len() > SHOWN {
+        order.sort_by_key(|class| (class.counters.is_empty(), class.priority));
+    }
+    let rows: Vec<Vec<String>> = order.iter().take(SHOWN).map(|c| c.row()).collect();
+    let left_out = left_out + classes.len() - rows.len();
+    let mut text = table(&head(), &rows);
+    if left_out > 0 {
+        text += &format!("and {left_out} more; `weir class list` has all\n");
+    }
+    text
+}
+
+fn head() -> Vec<(&'static str, Align)> {
+    use Align::{Left, Right};
+    vec![
+        ("class", Left),
+        ("priority", Right),
+        ("rate", Right),
+        ("burst", Right),
+        ("controlled", Right),
+        ("waiting", Right),
+        ("admitted", Right),
+        ("over rate", Right),
+        ("refused", Right),
+    ]
+}
+
+impl ClassReport {
+    fn row(&self) -> Vec<String> {
+        let number = |n: Option<f64>| n.map_or("-".to_owned(), |n| n.to_string());
+        let sum = |over_rate: bool| -> u64 {
+            let refuses = VERDICTS.iter().filter(|row| row.kind == Kind::Refuse);
+            let wanted = refuses.filter(|row| row.name.ends_with("_rate") == over_rate);
+            wanted.filter_map(|row| self.counters.get(row.name)).sum()
+        };
+        let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
+        vec![
+            self.name.clone(),
+            self.priority.to_string(),
+            number(self.rate),
+            self.burst.map_or("-".to_owned(), |n| n.to_string()),
+            number(self.controlled_rate.map(rounded)),
+            self.waiting.map_or("-".to_owned(), |n| n.to_string()),
+            (count("syn_admitted") + count("cookie_accepted")).to_string(),
+            sum(true).to_string(),
+            sum(false).to_string(),
+        ]
+    }
+}
+
+/// To [`DIGITS`] digits, and never to less than whole ones.
+fn rounded(rate: f64) -> f64 {
+    let before_point = rate.abs().max(0.1).log10().floor() as i32 + 1;
+    let unit = 10_f64.powi((DIGITS - before_point).max(0));
+    (rate * unit).round() / unit
+}
+
+/// `listener=web from=10.1.0.0/16 to_port=443`: what is set, as flags and the log have it.
+fn settings(class: &ClassReport) -> String {
+    let shown = |(key, value): (&String, &Value)| {
+        let value = match value {
+            Value::String(word) => word.clone(),
+            Value::Number(number) => number.to_string(),
+            Value::Array(prefixes) if !prefixes.is_empty() => list(prefixes),
+            _ => return None,
+        };
+        // What a SYN over its rate gets says nothing where there is none.
+        (key != "over_rate" || class.rate.is_some()).then(|| format!("{key}={value}"))
+    };
+    let all: Vec<String> = class.settings.iter().filter_map(shown).collect();
+    all.join(" ")
+}
+
+fn list(prefixes: &[Value]) -> String {
+    let names = prefixes.iter().filter_map(Value::as_str);
+    let mut text = names.take(SHOWN_PREFIXES).collect::<Vec<_>>().join(",");
+    if prefixes.len() > SHOWN_PREFIXES {
+        text += &format!(",+{}", prefixes.len() - SHOWN_PREFIXES);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn class(name: &str) -> ClassReport {
+        ClassReport {
+            name: name.into(),
+            priority: 1,
+            ..ClassReport::default()
+        }
+    }
+
+    #[test]
+    fn a_listener_s_table_counts_those_that_are_left_out_and_the_list_leaves_none() {
+        let classes: Vec<ClassReport> = (0..1001).map(|n| class(&format!("c{n}"))).collect();
+        let some = some_classes(&classes, 9000);
+        assert_eq!(some.lines().count(), 1 + SHOWN + 1);
+        assert!(some.contains("and 9961 more; `weir class list`"), "{some}");
+        let all = class_list(&classes);
+        assert_eq!(all.lines().count(), 1 + classes.len());
+    }
+
+    #[test]
+    fn the_list_has_the_rule_of_each_class() {
+        let mut gold = class("gold");
+        gold.rate = Some(300.0);
+        let prefixes = [
+            "10.1.0.0/16",
+            "10.2.0.1",
+            "10.3.0.1",
+            "10.4.0.1",
+            "10.5.0.1",
+        ];
+        for (key, value) in [
+            ("listener", json!("web")),
+            ("from", json!(prefixes)),
+            ("to", json!([])),
+            ("to_port", json!(443)),
+            ("over_rate", json!("rst")),
+            ("max_wait", json!(null)),
+        ] {
+            gold.settings.insert(key.into(), value);
+        }
+        let mut low = class("low");
+        low.settings.insert("over_rate".into(), json!("drop"));
+        let text = class_list(&[gold, low]);
+        let rule =
+            "from=10.1.0.0/16,10.2.0.1,10.3.0.1,10.4.0.1,+1 listener=web over_rate=rst to_port=443";
+        assert!(text.contains(rule), "{text}");
+        assert!(!text.contains("drop"), "low has no rate: {text}");
+    }
+
+    #[test]
+    fn a_controlled_rate_has_four_digits() {
+        for (rate, expected) in [
+            (167.284_123_6, "167.3"),
+            (0.123_456, "0.1235"),
+            (0.000_4, "0.0004"),
+            (98_765.4, "98765"),
+            (20.0, "20"),
+        ] {
+            let held = ClassReport {
+                controlled_rate: Some(rate),
+                ..class("low")
+            };
+            assert_eq!(held.row()[4], expected, "{rate}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The controller as people see it, in `weir status` and `weir explain controller`.
+
+use weir_client::{ClassStatistics, Controller, Decision};
+
+use crate::daemon::controller::line;
+use crate::show::table::{Align, indent, table};
+
+/// Decisions that `weir status` shows.
+pub const RECENT: usize = 5;
+
+/// Objective, statistics, who is held, and the last decisions.
+pub fn text(controller: &Controller, decisions: usize) -> String {
+    let mut text = format!("controller: {}\n", objective(controller));
+    text += &indent(&statistics(controller));
+    let classes = controller.statistics.classes.iter();
+    let held: Vec<Vec<String>> = classes.filter_map(held_row).collect();
+    if held.is_empty() {
+        text += &indent("no class is held");
+    } else {
+        let head = [
+            ("class", Align::Left),
+            ("SYN/s", Align::Right),
+            ("held at", Align::Right),
+            ("because", Align::Left),
+        ];
+        text += &indent(&table(&head, &held));
+    }
+    text + &log(controller, decisions)
+}
+
+fn objective(controller: &Controller) -> String {
+    let wait = controller
+        .target_wait
+        .as_ref()
+        .map(|wait| format!("wait {wait}"));
+    let cpu = controller
+        .max_cpu
+        .map(|share| format!("CPU at most {:.0} %", 100.0 * share));
+    let objectives: Vec<String> = [wait, cpu].into_iter().flatten().collect();
+    let observes = match controller.mode.as_str() {
+        "observe" => " (observe: nothing is set)",
+        _ => "",
+    };
+    format!("{}{observes}", objectives.join(", "))
+}
+
+fn statistics(controller: &Controller) -> String {
+    let percent = |share: Option<f64>| {
+        share.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share))
+    };
+    let statistics = &controller.statistics;
+    let mut lines = format!("CPU {}", percent(statistics.cpu));
+    if let Some(share) = statistics.cgroup_cpu {
+        lines += &format!(", the server's cgroup {}", percent(Some(share)));
+    }
+    for one in &statistics.listeners {
+        let capacity = one
+            .capacity
+            .map_or("-".to_owned(), |rate| format!("{rate:.0}"));
+        lines += &format!(
+            "\n{}: {:.0} SYN/s, {:.0}/s let in, {:.0}/s accepted, at most {capacity}/s so far",
+            one.name, one.syns, one.admitted, one.accepted,
+        );
+    }
+    lines
+}
+
+fn held_row(class: &ClassStatistics) -> Option<Vec<String>> {
+    let rate = class.controlled_rate?;
+    Some(vec![
+        class.name.clone(),
+        format!("{:.0}", class.syns),
+        format!("{rate:.0}/s"),
+        class.reason.clone().unwrap_or_default(),
+    ])
+}
+
+/// The last decisions, oldest first; empty without any.
+fn log(controller: &Controller, most: usize) -> String {
+    let all = &controller.decisions;
+    let shown = &all[all.len().saturating_sub(most)..];
+    let lines: Vec<String> = shown.iter().map(timed).collect();
+    match lines.is_empty() {
+        true => String::new(),
+        false => format!("\n  last decisions (UTC)\n{}", indent(&lines.join("\n"))),
+    }
+}
+
+/// `07:15:02.340 class other held at …`
+fn timed(decision: &Decision) -> String {
+    let ms = decision.at_unix_ms;
+    let (hour, minute, second) = (ms / 3_600_000 % 24, ms / 60_000 % 60, ms / 1000 % 60);
+    format!(
+        "{hour:02}:{minute:02}:{second:02}.{:03} {}",
+        ms % 1000,
+        line(decision)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_client::{ListenerStatistics, Statistics};
+
+    use super::*;
+
+    fn controller() -> Controller {
+        Controller {
+            mode: "observe".into(),
+            target_wait: Some("20ms".into()),
+            max_cpu: Some(0.9),
+            interval: "100ms".into(),
+            samples: 5,
+            statistics: Statistics {
+                cpu: Some(0.42),
+                cgroup_cpu: None,
+                listeners: vec![ListenerStatistics {
+                    name: "web".into(),
+                    syns: 61_000.0,
+                    admitted: 29_900.4,
+                    accepted: 29_800.0,
+                    capacity: Some(29_800.0),
+                    ..ListenerStatistics::default()
+                }],
+                classes: vec![ClassStatistics {
+                    name: "other".into(),
+                    syns: 61_000.0,
+                    controlled_rate: Some(29_000.0),
+                    reason: Some("listener \"web\": …".into()),
+                    ..ClassStatistics::default()
+                }],
+            },
+            decisions: vec![Decision {
+                at_unix_ms: 1_000 * (3600 * 7 + 60 * 15 + 2) + 340,
+                class: "other".into(),
+                from: None,
+                to: Some(29_000.0),
+                observed: true,
+                reason: "listener \"web\": …".into(),
+            }],
+        }
+    }
+
+    #[test]
+    fn people_see_the_objective_who_is_held_and_what_was_decided() {
+        let expected = "\
+controller: wait 20ms, CPU at most 90 % (observe: nothing is set)
+  CPU 42 %
+  web: 61000 SYN/s, 29900/s let in, 29800/s accepted, at most 29800/s so far
+  class  SYN/s  held at  because
+  other  61000  29000/s  listener \"web\": …
+
+  last decisions (UTC)
+  07:15:02.340 class other would be held at 29000/s: listener \"web\": …
+";
+        assert_eq!(text(&controller(), RECENT), expected);
+    }
+
+    #[test]
+    fn nothing_held_and_nothing_decided_is_short() {
+        let mut quiet = controller();
+        quiet.statistics.classes.clear();
+        quiet.decisions.clear();
+        assert!(
+            text(&quiet, RECENT).ends_with("  no class is held\n"),
+            "{}",
+            text(&quiet, RECENT)
+        );
+    }
+}
