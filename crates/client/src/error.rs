@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io;
 
-use crate::types::Problem;
+use weir_api::Problem;
 
 /// A call's result.
 pub type Result<T> = std::result::Result<T, Error>;

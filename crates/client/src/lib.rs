@@ -21,7 +21,6 @@
 
 mod error;
 mod http;
-mod types;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -31,9 +30,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use error::{Error, Result};
-pub use types::{
-    Answer, Cause, Class, ClassSettings, ClassStatistics, Controller, Decision, Interface,
-    Listener, ListenerStatistics, Problem, Process, Socket, Statistics, Status,
+pub use weir_api::{
+    Answer, Backend, CacheMemory, Cause, Class, ClassSettings, ClassStatistics, Connections,
+    Controller, Decision, Interface, Listener, ListenerStatistics, Problem, Process, Proxy,
+    ProxyQueue, ProxyThread, Socket, Statistics, Status, TimeRange, Times,
 };
 
 /// Where weir has its sockets unless it is told otherwise (`--runtime-dir`).

@@ -1,0 +1,28 @@
+//! The schema of what weir says. Each type is declared once and serialised everywhere in the same way:
+//! `weir status --json`, the answers of the API and its OpenAPI document, the control socket, the
+//! client library.
+//!
+//! The first paragraph of a field's comment is its text in `weir explain`; the whole comment is its
+//! description in the OpenAPI document. A field has its unit in its name or in its text.
+//!
+//! The crate does no I/O. Without features it depends on serde alone, because servers link it through
+//! the client.
+#![forbid(unsafe_code)]
+
+mod class;
+mod controller;
+#[cfg(feature = "openapi")]
+pub mod fields;
+mod listener;
+mod problem;
+mod proxy;
+mod status;
+
+pub use class::{Class, ClassSettings};
+pub use controller::{ClassStatistics, Controller, Decision, ListenerStatistics, Statistics};
+pub use listener::{Listener, Socket};
+pub use problem::{Answer, Cause, Problem};
+pub use proxy::{
+    Backend, CacheMemory, Connections, Proxy, ProxyQueue, ProxyThread, TimeRange, Times,
+};
+pub use status::{Interface, Process, Status};

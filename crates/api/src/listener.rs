@@ -1,0 +1,111 @@
+//! A listener under guard and its sockets.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::Class;
+
+/// A listener: its queue, its counters and its settings.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Listener {
+    /// The listener's name
+    pub name: String,
+    /// The listener's address and port; `*` is any address
+    pub address: String,
+    /// Whether refusals are carried out (enforce) or only counted (observe)
+    pub mode: String,
+    /// What the listener does with a SYN, in words: establish, reject_syn, admit and its target_wait
+    pub policy: String,
+    /// Whether the listener is guarded: false while none of its interfaces exists
+    pub in_force: bool,
+    /// Whether a socket listens at its address and port at the moment
+    pub listening: bool,
+    /// Connections that wait for accept(), over all sockets of the listener
+    ///
+    /// The kernel takes one more than queue_limit: 5/4 is a full queue where the kernel decides (establish = default or abort, mode = observe). reserv and no-syn-drop stop at 4/4.
+    pub queue_length: u32,
+    /// Places in the listen queues, over all sockets of the listener
+    pub queue_limit: u32,
+    /// Handshakes under way: the kernel has answered their SYN, and their final ACK has not come yet
+    ///
+    /// With reserv each of them holds a place. Clients that hold a cookie hold none and are not counted.
+    pub half_open: u32,
+    /// How waiting connections are put in order: parking, exec or fifo
+    ///
+    /// parking: weir holds them before the server's own queue. exec: a process beside the server, started by `weir exec`, decides at each accept(). fifo: the kernel's order. queue_way_because says why it is not as asked.
+    #[serde(default)]
+    pub queue_way: String,
+    /// Why waiting connections are not put in order as queue = priority asks
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_way_because: Option<String>,
+    /// Connections that wait before the server's own queue at the moment (queue = priority)
+    ///
+    /// They are a part of queue_length. Those of the highest class go straight to the server's own queue.
+    #[serde(default)]
+    pub parked: u32,
+    /// Parked connections that went to the server so far (queue = priority)
+    #[serde(default)]
+    pub released: u64,
+    /// Connections that went to the server before one that had come earlier: what the order by priority has changed
+    ///
+    /// 0 of many: no class of higher priority had to wait behind a lower one.
+    #[serde(default)]
+    pub overtook: u64,
+    /// The estimated wait for accept(), in microseconds; null while not known
+    ///
+    /// The longest of the listener's sockets: the connections before a new one, times the measured time between accepts.
+    pub wait_us: Option<u64>,
+    /// The policy in place of the one that was asked for and is not possible here; null if there is none
+    ///
+    /// fallback_because says why.
+    pub fallback: Option<String>,
+    /// Why the policy is another than was asked for, and what would change that
+    pub fallback_because: Option<String>,
+    /// Verdicts or events, each by its name, since the start
+    ///
+    /// `weir explain` lists all of them; `weir status --all` shows zeros too.
+    pub counters: BTreeMap<String, u64>,
+    /// The classes of a listener, `other` last
+    ///
+    /// A class of several listeners counts over all of them. `weir class list` shows settings too.
+    #[serde(default)]
+    pub classes: Vec<Class>,
+    /// How many classes the listener has besides those that status lists; absent if status lists all
+    ///
+    /// Status lists 1000 of a listener and its table 40; `weir class list` has all.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub classes_left_out: usize,
+    /// The listening sockets of the listener: several with SO_REUSEPORT or several addresses
+    pub sockets: Vec<Socket>,
+    /// The config keys in effect, beside the fields above (`interfaces`, `establish`, …)
+    #[serde(flatten)]
+    pub settings: BTreeMap<String, Value>,
+}
+
+/// A listening socket.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Socket {
+    /// The socket's local address and port
+    pub address: String,
+    /// Connections that wait for accept()
+    pub queue_length: u32,
+    /// The socket's backlog in force
+    pub queue_limit: u32,
+    /// Handshakes under way
+    pub half_open: u32,
+    /// The estimated wait for accept(), in microseconds; null while not known
+    pub wait_us: Option<u64>,
+    /// Whether the socket listens with MPTCP: cookies and parking do not work there
+    ///
+    /// `weir exec -- SERVER` starts a server without MPTCP.
+    #[serde(default)]
+    pub mptcp: bool,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}

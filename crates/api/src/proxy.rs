@@ -1,0 +1,149 @@
+//! A proxy: its clients, its backends, its cache and its threads.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A proxy, over all generations of its settings.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Proxy {
+    /// The proxy's name
+    pub name: String,
+    /// The id of the proxy's process, as it sees it itself
+    pub pid: u32,
+    /// The config file of the proxy's process; null: it has flags only
+    pub config: Option<String>,
+    /// The proxy's address and port
+    pub address: String,
+    /// What the proxy does: forward, reverse or tcp
+    pub mode: String,
+    /// Whether the proxy takes clients; if not, it serves those that it has
+    pub accepting: bool,
+    /// Connections of clients now
+    pub clients: u64,
+    /// Clients that wait for a connection to a backend (max_connections)
+    pub waiting: u64,
+    /// Clients that wait, and what became of those before them, by the priority of their class
+    ///
+    /// Only priorities of which a client had to wait.
+    pub queue: Vec<ProxyQueue>,
+    /// Connections to all servers now: in_use and idle
+    pub connections: Connections,
+    /// What the proxy's cache holds: held_bytes of at most limit_bytes, and how many objects; absent without a cache
+    ///
+    /// Settings that a reload has replaced may have had another cache; it counts as long as its clients read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_memory: Option<CacheMemory>,
+    /// How long requests, connects and first bytes took since the proxy began, by their names
+    ///
+    /// Ranges of time are counted, so p50 and p99 are estimates: exact to the range, spread evenly within it. In the metrics the names end in _seconds.
+    pub times: BTreeMap<String, Times>,
+    /// Events, each by its name, since the start
+    pub counters: BTreeMap<String, u64>,
+    /// The servers behind the proxy
+    pub backends: Vec<Backend>,
+    /// The proxy's threads; those of earlier settings follow
+    pub threads: Vec<ProxyThread>,
+    /// The config keys in effect, beside the fields above
+    #[serde(flatten)]
+    pub settings: BTreeMap<String, Value>,
+}
+
+/// Clients of one priority that wait, or had to wait, for a connection to a backend.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProxyQueue {
+    /// The priority: 1 is the highest, 64 is that of clients of no class
+    pub priority: u8,
+    /// Clients that wait now
+    pub waiting: u64,
+    /// Events, each by its name, since the start
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Connections to servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Connections {
+    /// Connections to servers that carry something, or are being made
+    pub in_use: u64,
+    /// Connections to servers that are kept for the next request
+    pub idle: u64,
+}
+
+/// The memory of a proxy's cache, and of earlier caches that clients still read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CacheMemory {
+    /// Bytes of what the cache keeps, is receiving, and has evicted under a reader; cache_held_bytes in metrics
+    pub held_bytes: u64,
+    /// The most bytes that the cache holds: the key cache; cache_limit_bytes in metrics
+    pub limit_bytes: u64,
+    /// Replies that the cache holds, likewise; cache_objects in metrics
+    pub objects: u64,
+}
+
+/// A backend of a proxy.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Backend {
+    /// The backend's address and port
+    pub address: String,
+    /// What health checks found: up or down; unchecked without them, or before the first
+    pub health: String,
+    /// The result of the last health check; empty if there was none
+    pub last_check: String,
+    /// Connections to the backend now: in_use and idle
+    pub connections: Connections,
+    /// How long connects and first bytes took since the proxy began, by their names
+    pub times: BTreeMap<String, Times>,
+    /// Events, each by its name, since the start
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// A thread of a proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProxyThread {
+    /// What the thread does: accepting, full, draining or ended
+    ///
+    /// full: max_clients are connected. draining: it serves those that it has and takes no more.
+    pub state: String,
+    /// Connections of clients now
+    pub clients: u64,
+    /// How often the thread fell and was started again
+    ///
+    /// Not 0: please report what its log says.
+    pub falls: u64,
+}
+
+/// How long something took, since the process began.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Times {
+    /// How often, since the start
+    pub count: u64,
+    /// How long all of them together took, in µs
+    pub sum_us: u64,
+    /// The median, in µs; absent if there were none
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50_us: Option<u64>,
+    /// The 99th percentile, in µs; absent if there were none
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_us: Option<u64>,
+    /// How many fell into each range of time
+    pub ranges: Vec<TimeRange>,
+}
+
+/// How many times fell between the bound of the range before and the bound of this one.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TimeRange {
+    /// The longest time of the range, in µs; absent in the last range, which has no bound
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_to_us: Option<u64>,
+    /// How many
+    pub count: u64,
+}

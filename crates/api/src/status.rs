@@ -1,0 +1,64 @@
+//! The whole report: the guard and all proxies of a network namespace.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Controller, Listener, Proxy};
+
+/// The guard and the proxies of one network namespace.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Status {
+    /// Whether a weir guards this network namespace
+    ///
+    /// If not, nothing is attached, and `process` is absent.
+    pub running: bool,
+    /// The process that guards: pid, version, command, config
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
+    /// Where weir is attached
+    pub interfaces: Vec<Interface>,
+    /// What differs from what was asked for: interfaces, the XDP front, addresses
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// The listeners under guard
+    pub listeners: Vec<Listener>,
+    /// The controller; absent without `[controller]`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<Controller>,
+    /// The proxies, of all processes of this network namespace
+    #[serde(default)]
+    pub proxies: Vec<Proxy>,
+}
+
+/// The process that guards.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Process {
+    /// The process's id, as it sees it itself
+    pub pid: u32,
+    /// The version of the running process; `weir --version` is that of the program on disk
+    pub version: String,
+    /// How the process was started: protect or run
+    pub command: String,
+    /// The config file of the process; null: it has flags only
+    pub config: Option<String>,
+    /// The inode number of the network namespace: `ls -Li /proc/PID/ns/net` shows it
+    pub namespace: u64,
+    /// Lines of weir's log that were lost because the reader of its standard error was too slow
+    ///
+    /// weir does not wait for its log. The log itself says where lines are missing. Those of a proxy's access log: access_log_lost.
+    #[serde(default)]
+    pub log_lost: u64,
+}
+
+/// An interface with the guard on it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Interface {
+    /// The interface's name
+    pub name: String,
+    /// The interface's index in its network namespace
+    pub index: u32,
+    /// Whether the interface has the XDP front: refusals in the driver, before receive steering
+    pub xdp: bool,
+}
