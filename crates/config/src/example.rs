@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::api_keys::ApiSettings;
+use crate::metrics_keys::MetricsSettings;
 use crate::table::Table;
 use crate::value::Setting;
 use weir_core::class::Class;
@@ -30,6 +31,7 @@ pub fn example() -> String {
         ("A proxy", example_table(&proxy())),
         ("The controller", example_table(&Settings::default())),
         ("The API", example_table(&ApiSettings::blank())),
+        ("The metrics", example_table(&MetricsSettings::blank())),
     ];
     for (what, table) in commented {
         let _ = writeln!(
@@ -133,6 +135,7 @@ mod tests {
         assert_eq!(config.proxies, [proxy()]);
         assert_eq!(config.controller, Some(Settings::default()));
         assert_eq!(config.api, Some(ApiSettings::default()));
+        assert_eq!(config.metrics, Some(MetricsSettings::default()));
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod columns;
 
 use std::fmt::Write as _;
 
-use crate::{ApiSettings, Key, Table, did_you_mean};
+use crate::{ApiSettings, Key, MetricsSettings, Table, did_you_mean};
 use columns::COLUMNS;
 pub use columns::Column;
 use weir_core::class::Class;
@@ -105,6 +105,7 @@ fn key_texts(name: &str) -> Vec<String> {
         of::<Class>(name),
         of::<Settings>(name),
         of::<ApiSettings>(name),
+        of::<MetricsSettings>(name),
     ];
     texts.into_iter().flatten().collect()
 }
@@ -287,7 +288,8 @@ pub fn list() -> Vec<(&'static str, &'static str, &'static str)> {
         .chain(keys::<Proxy>())
         .chain(keys::<Class>())
         .chain(keys::<Settings>())
-        .chain(keys::<ApiSettings>());
+        .chain(keys::<ApiSettings>())
+        .chain(keys::<MetricsSettings>());
     let subjects = SUBJECTS
         .iter()
         .map(|subject| (subject.name, "subject", subject.text));

@@ -16,6 +16,7 @@ pub mod explain;
 mod fit;
 pub mod keys;
 mod lint;
+mod metrics_keys;
 mod parse;
 mod proxy_keys;
 mod suggest;
@@ -33,6 +34,7 @@ pub use example::example;
 pub use fit::{Environment, Fallback, Fitted, SynCookies, fit, mptcp_fallback, policy_words};
 pub use keys::{LISTENER_KEYS, default_name};
 pub use lint::lint;
+pub use metrics_keys::{METRICS_KEYS, MetricsSettings};
 pub use parse::parse;
 pub use proxy_keys::PROXY_KEYS;
 pub use suggest::did_you_mean;
@@ -56,6 +58,8 @@ pub struct Config {
     pub controller: Option<weir_core::controller::Settings>,
     /// The API; `None`: there is none.
     pub api: Option<ApiSettings>,
+    /// The addresses of the metrics; `None`: nothing listens for scrapes.
+    pub metrics: Option<MetricsSettings>,
     /// What is valid and yet hardly what was meant.
     pub warnings: Vec<Warning>,
 }

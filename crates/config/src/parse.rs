@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::class_check::{self, Owners};
 use crate::error::{Fault, Place, Problem, Problems};
+use crate::metrics_keys::{MetricsSettings, without_proxies};
 use crate::suggest::did_you_mean;
 use crate::table::{Key, Kind, Table, unknown_key};
 use crate::unused::{Around, unused};
@@ -36,6 +37,7 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
         classes,
         controller,
         api,
+        metrics,
     } = reader.file();
     reader.classes(&classes, &listeners, &proxies);
     if !reader.problems.is_empty() {
@@ -55,6 +57,15 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
     warnings.extend(reader.unused(&classes, &around));
     warnings.extend(reader.warnings(controller.as_slice()));
     warnings.extend(reader.warnings(api.as_slice()));
+    warnings.extend(reader.warnings(metrics.as_slice()));
+    if !listeners.is_empty()
+        && !proxies.is_empty()
+        && let Some(read) = &metrics
+        && let Some(text) = without_proxies(&read.table)
+    {
+        let place = Some(reader.place(Some(read.span.clone())));
+        warnings.push(Warning { place, text });
+    }
     let classes: Vec<Class> = classes.into_iter().map(|read| read.table).collect();
     let classed = |mut proxy: Proxy| {
         let is_its = |class: &&Class| class.is_of_proxy(&proxy.name);
@@ -68,6 +79,7 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
         classes,
         controller: controller.map(|read| read.table),
         api: api.map(|read| read.table),
+        metrics: metrics.map(|read| read.table),
         warnings,
     })
 }
@@ -80,6 +92,7 @@ struct Tables {
     classes: Vec<Read<Class>>,
     controller: Option<Read<controller::Settings>>,
     api: Option<Read<ApiSettings>>,
+    metrics: Option<Read<MetricsSettings>>,
 }
 
 /// A table as it was read.
@@ -130,6 +143,7 @@ impl Reader<'_> {
                 Class::NAME => tables.classes = self.tables(key, value),
                 controller::Settings::NAME => tables.controller = self.single(key, value),
                 ApiSettings::NAME => tables.api = self.single(key, value),
+                MetricsSettings::NAME => tables.metrics = self.single(key, value),
                 name => self.problem(Some(key.span()), "", unknown_table(name)),
             }
         }
@@ -364,7 +378,7 @@ fn object_name<T: Table>(table: &DeTable<'_>) -> String {
 }
 
 /// The tables that a file may have: each name, and the line that begins it.
-fn known_tables() -> [(&'static str, String); 5] {
+fn known_tables() -> [(&'static str, String); 6] {
     fn of<T: Table>() -> (&'static str, String) {
         (T::NAME, T::head())
     }
@@ -374,6 +388,7 @@ fn known_tables() -> [(&'static str, String); 5] {
         of::<Class>(),
         of::<controller::Settings>(),
         of::<ApiSettings>(),
+        of::<MetricsSettings>(),
     ]
 }
 
@@ -387,6 +402,7 @@ fn unknown_table(name: &str) -> Fault {
         owner::<Class>(name),
         owner::<controller::Settings>(name),
         owner::<ApiSettings>(name),
+        owner::<MetricsSettings>(name),
     ];
     let owners: Vec<String> = owners.into_iter().flatten().collect();
     let tables = known_tables();

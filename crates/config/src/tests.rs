@@ -133,7 +133,7 @@ fn tables_of_other_versions_are_refused() {
     assert_eq!(
         problems(file),
         [
-            "3:3: unknown table or key \"shape\" | this version knows [[listener]], [[proxy]], [[class]], [controller], [api]"
+            "3:3: unknown table or key \"shape\" | this version knows [[listener]], [[proxy]], [[class]], [controller], [api], [metrics]"
         ]
     );
     assert_eq!(
@@ -543,4 +543,35 @@ fn a_group_that_may_not_ask_is_odd() {
         parse("f", &file).unwrap().warnings.len()
     };
     assert_eq!((warnings("0600"), warnings("0660")), (1, 0));
+}
+
+#[test]
+fn metrics_off_loopback_are_odd_and_so_is_one_port_for_two_processes() {
+    let proxy = "[[proxy]]\nlisten = \"*:3128\"\nmode = \"forward\"\n";
+    let read = |file: &str| parse("f", file).unwrap();
+    let warnings = |metrics: &str| read(&format!("{WEB}[metrics]\n{metrics}\n")).warnings.len();
+    assert_eq!(warnings("listen = \"127.0.0.1:9464\""), 0);
+    assert_eq!(warnings("listen = \"[::1]:9464\""), 0);
+    assert_eq!(warnings("listen = \"*:9464\""), 1);
+    assert_eq!(warnings("proxy_listen = \"10.0.0.1:9465\""), 1);
+    assert!(read(WEB).metrics.is_none());
+
+    let both = read(&format!("{WEB}{proxy}[metrics]\n"));
+    assert_eq!(both.warnings.len(), 1, "{:?}", both.warnings);
+    let metrics = both.metrics.unwrap();
+    assert_eq!(metrics, MetricsSettings::default());
+    assert_eq!(metrics.of_proxies(true), None);
+    assert_eq!(metrics.of_proxies(false), Some(metrics.listen));
+
+    let apart = read(&format!(
+        "{WEB}{proxy}[metrics]\nproxy_listen = \"127.0.0.1:9465\"\n"
+    ));
+    assert!(apart.warnings.is_empty(), "{:?}", apart.warnings);
+    let metrics = apart.metrics.unwrap();
+    assert_eq!(metrics.of_proxies(true), metrics.proxy_listen);
+    assert!(metrics.proxy_listen.is_some());
+    assert_eq!(
+        (METRICS_KEYS.len(), problems(&format!("{WEB}[metrics]\nproxy_listen = \"127.0.0.1:9464\"\n"))),
+        (2, vec!["4:16: metrics: proxy_listen: the guard listens at this address already | give the guard and the proxies a port each: proxy_listen = \"127.0.0.1:9465\"".to_owned()])
+    );
 }

@@ -26,6 +26,7 @@ pub fn run(args: &Check) -> Result<()> {
             classes: config.classes.iter().map(settings).collect(),
             controller: config.controller.as_ref().map(settings),
             api: config.api.as_ref().map(settings),
+            metrics: config.metrics.as_ref().map(settings),
             warnings: config
                 .warnings
                 .iter()
@@ -56,6 +57,8 @@ struct Effective {
     controller: Option<serde_json::Map<String, serde_json::Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     api: Option<serde_json::Map<String, serde_json::Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<serde_json::Map<String, serde_json::Value>>,
     warnings: Vec<String>,
 }
 
@@ -83,6 +86,7 @@ fn text(config: &Config) -> String {
         .chain(classes)
         .chain(config.controller.as_slice().chunks(1).map(columns))
         .chain(config.api.as_slice().chunks(1).map(columns))
+        .chain(config.metrics.as_slice().chunks(1).map(columns))
         .collect::<Vec<_>>()
         .join("\n")
 }

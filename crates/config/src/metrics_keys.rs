@@ -1,0 +1,128 @@
+//! The keys of the `[metrics]` table: where Prometheus scrapes the guard and the proxies over TCP.
+
+use std::net::SocketAddr;
+
+use crate::address::parse_socket_address;
+use crate::error::Fault;
+use crate::table::{Key, Kind, Table};
+use crate::value::{Setting, maybe, shown, text};
+
+/// The addresses of the metrics: the `[metrics]` table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// Where `weir run` listens, and `weir proxy` with a file that has no listener.
+    pub listen: SocketAddr,
+    /// Where `weir proxy` listens; `None`: at [`listen`](Self::listen) if the file has no listener, else not.
+    pub proxy_listen: Option<SocketAddr>,
+}
+
+impl MetricsSettings {
+    /// Where `weir proxy` listens. Two processes cannot share one port, so the guard has `listen`.
+    pub fn of_proxies(&self, file_has_listeners: bool) -> Option<SocketAddr> {
+        self.proxy_listen
+            .or((!file_has_listeners).then_some(self.listen))
+    }
+}
+
+impl Default for MetricsSettings {
+    /// Loopback: the port has no authentication.
+    fn default() -> MetricsSettings {
+        MetricsSettings {
+            listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
+            proxy_listen: None,
+        }
+    }
+}
+
+/// Every key of the `[metrics]` table.
+pub static METRICS_KEYS: &[Key<MetricsSettings>] = &[
+    Key {
+        name: "listen",
+        kind: Kind::Address,
+        values: "ADDRESS:PORT",
+        text: "TCP address at which `weir run` answers GET /metrics; `weir proxy` too, if the file has no [[listener]]",
+        set: |m, v| {
+            text(v)
+                .and_then(parse_socket_address)
+                .map(|listen| m.listen = listen)
+        },
+        show: |m| Setting::Text(m.listen.to_string()),
+    },
+    Key {
+        name: "proxy_listen",
+        kind: Kind::MaybeName,
+        values: "ADDRESS:PORT, or none",
+        text: "TCP address at which `weir proxy` answers GET /metrics, if the file has a [[listener]] too",
+        set: |m, v| {
+            maybe(v, |v| text(v).and_then(parse_socket_address))
+                .map(|listen| m.proxy_listen = listen)
+        },
+        show: |m| shown(m.proxy_listen, |listen| Setting::Text(listen.to_string())),
+    },
+];
+
+impl Table for MetricsSettings {
+    const NAME: &'static str = "metrics";
+    const REQUIRED: &'static [(&'static str, &'static str)] = &[];
+    const MOST: (usize, &'static str) = (1, "it is for all listeners and proxies");
+    const ONE_ADDRESS_HINT: &'static str = "";
+    const IS_SINGLE: bool = true;
+    const HAS_ADDRESS: bool = false;
+
+    fn keys() -> &'static [Key<MetricsSettings>] {
+        METRICS_KEYS
+    }
+
+    fn blank() -> MetricsSettings {
+        MetricsSettings::default()
+    }
+
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn take_default_name(&mut self) {}
+
+    fn address(&self) -> String {
+        String::new()
+    }
+
+    fn collides(&self, _other: &MetricsSettings) -> bool {
+        false
+    }
+
+    fn check(&self) -> Result<(), (&'static str, Fault)> {
+        let hint = "give the guard and the proxies a port each: proxy_listen = \"127.0.0.1:9465\"";
+        match self.proxy_listen == Some(self.listen) && self.listen.port() != 0 {
+            true => Err((
+                "proxy_listen",
+                Fault::new("the guard listens at this address already", hint),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn lint(&self, _given: &[&str]) -> Vec<String> {
+        let open = |(key, address): (&str, SocketAddr)| {
+            let is_loopback = address.ip().to_canonical().is_loopback();
+            (!is_loopback).then(|| {
+                format!(
+                    "metrics: {key} = {address} is not a loopback address: everyone who can connect to it reads the \
+                     figures and the names of listeners, classes and backends"
+                )
+            })
+        };
+        let proxies = self.proxy_listen.map(|address| ("proxy_listen", address));
+        let all = [Some(("listen", self.listen)), proxies];
+        all.into_iter().flatten().filter_map(open).collect()
+    }
+}
+
+/// The proxies' metrics are nowhere: the guard has the one address, and `weir proxy` reads the same file.
+pub(crate) fn without_proxies(metrics: &MetricsSettings) -> Option<String> {
+    metrics.proxy_listen.is_none().then(|| {
+        "metrics: the proxies have no address for their metrics: listen is that of the guard; add \
+         proxy_listen = \"127.0.0.1:9465\""
+            .to_owned()
+    })
+}
