@@ -1,9 +1,13 @@
-//! Addresses of listeners: `0.0.0.0:80`, `[::]:80`, `10.0.0.1:80`, `*:80`.
+//! Addresses of listeners and proxies: `0.0.0.0:80`, `[::]:80`, `10.0.0.1:80`, `*:80`.
+//!
+//! `*` is every address of both families. Names are not looked up: what a config means must not depend on
+//! a resolver.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use crate::error::Fault;
+use crate::types::{Kind, Type, text};
 use weir_core::listener::ListenAddress;
 
 /// The forms, for hints.
@@ -24,8 +28,8 @@ pub fn parse_ip(text: &str) -> Result<Option<IpAddr>, Fault> {
         .unwrap_or(text);
     let ip = IpAddr::from_str(bare).map_err(|_| {
         Fault::new(
-            format!("{text:?} is no IP address"),
-            "host names are not looked up; write the address, or * for every address",
+            format!("{text:?} is not an IP address"),
+            "weir does not look host names up; write the address, or * for every address",
         )
     })?;
     if ip.is_multicast() {
@@ -42,7 +46,7 @@ pub fn parse_port(text: &str) -> Result<u16, Fault> {
     match text.parse() {
         Ok(port) if port != 0 => Ok(port),
         _ => Err(Fault::new(
-            format!("{text:?} is no TCP port"),
+            format!("{text:?} is not a TCP port"),
             "a port is a number from 1 to 65535",
         )),
     }
@@ -51,14 +55,21 @@ pub fn parse_port(text: &str) -> Result<u16, Fault> {
 /// Reads the `ADDRESS:PORT` of a proxy's socket; `*` is every address of both families.
 ///
 /// # Errors
-/// No address, or no port. A name is no address: servers are connected to without a look-up.
+/// The address or the port is missing. A name is not an address: weir connects to servers without a look-up.
 pub fn parse_socket_address(text: &str) -> Result<SocketAddr, Fault> {
     let every = text.strip_prefix('*').map(|port| format!("[::]{port}"));
     let address = every.as_deref().unwrap_or(text);
     address.parse().map_err(|_| {
         let hint = "write the IP address and the port: \"10.0.0.1:80\" or \"[2001:db8::1]:80\"";
-        Fault::new(format!("{text:?} is no address with a port"), hint)
+        Fault::new(format!("{text:?} is not an address with a port"), hint)
     })
+}
+
+/// The address of a socket that this process opens.
+pub(crate) fn socket_address() -> Type<SocketAddr> {
+    let values = "\"*:80\" | \"0.0.0.0:80\" | \"10.0.0.1:80\" | \"[::]:80\"";
+    let show = SocketAddr::to_string;
+    text(Kind::Address, values, parse_socket_address, show)
 }
 
 /// Reads `ADDRESS:PORT`; an IPv6 address stands in brackets, `*` is every address.
@@ -117,10 +128,10 @@ mod tests {
             ("80", "\"80\" has no port"),
             ("::1:80", "\"::1:80\" is an IPv6 address without brackets"),
             ("[::]", "\"[::]\" has no port"),
-            ("localhost:80", "\"localhost\" is no IP address"),
-            ("*:0", "\"0\" is no TCP port"),
-            ("*:65536", "\"65536\" is no TCP port"),
-            ("*:http", "\"http\" is no TCP port"),
+            ("localhost:80", "\"localhost\" is not an IP address"),
+            ("*:0", "\"0\" is not a TCP port"),
+            ("*:65536", "\"65536\" is not a TCP port"),
+            ("*:http", "\"http\" is not a TCP port"),
             ("224.0.0.1:80", "224.0.0.1 is a multicast address"),
         ] {
             assert_eq!(parse_listen_address(text).unwrap_err().cause, cause);

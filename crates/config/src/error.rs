@@ -1,4 +1,8 @@
 //! What is wrong in a config file, where, and what to do about it.
+//!
+//! A [`Fault`] is of one value, wherever it came from: file, flag or API. The file's reader makes it a
+//! [`Problem`] with its [`Location`] and its key, and collects all of them ([`Problems`]): a user mends a
+//! file in one go.
 
 use std::fmt;
 use std::ops::Range;
@@ -31,9 +35,9 @@ impl From<PrefixError> for Fault {
     }
 }
 
-/// A place in a file; lines and columns (in characters) count from 1.
+/// A position in a file; lines and columns (in characters) count from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The file's name as the user gave it.
     pub file: String,
     /// Line, from 1.
@@ -42,13 +46,13 @@ pub struct Place {
     pub column: usize,
 }
 
-impl Place {
-    /// The place of a byte range of the source; without one, the file's first character.
-    pub(crate) fn of(file: &str, source: &str, span: Option<Range<usize>>) -> Place {
+impl Location {
+    /// The location of a byte range of the source; without one, the file's first character.
+    pub(crate) fn of(file: &str, source: &str, span: Option<Range<usize>>) -> Location {
         let start = span.map_or(0, |s| s.start).min(source.len());
         let before = &source[..source.floor_char_boundary_compat(start)];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        Place {
+        Location {
             file: file.to_owned(),
             line: before.matches('\n').count() + 1,
             column: before[line_start..].chars().count() + 1,
@@ -70,7 +74,7 @@ impl FloorCharBoundary for str {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.file, self.line, self.column)
     }
@@ -78,10 +82,10 @@ impl fmt::Display for Place {
 
 /// One thing that is wrong in a config file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {object}{cause}")]
+#[error("{location}: {object}{cause}")]
 pub struct Problem {
     /// Where.
-    pub place: Place,
+    pub location: Location,
     /// Which key of which listener, as a prefix that ends in `": "`; empty for the whole file.
     pub object: String,
     /// What is wrong.

@@ -2,43 +2,33 @@
 
 use std::fmt::Write as _;
 
-use crate::api_keys::ApiSettings;
-use crate::metrics_keys::MetricsSettings;
-use crate::table::Table;
-use crate::value::Setting;
-use weir_core::class::Class;
-use weir_core::controller::Settings;
-use weir_core::listener::{ListenAddress, Listener};
-use weir_core::proxy::{Mode, Proxy};
+use crate::schema::{KeyDoc, TableDoc, tables};
 
 const HEAD: &str = "\
-# weir.toml - listeners under guard, and proxies. `weir check FILE` shows the values in effect,
-# `weir run --config FILE` guards the listeners, `weir proxy --config FILE` runs the proxies, `weir
-# reload` swaps both without a gap. Made by `weir check --example`. Every key may be left out whose
-# text does not say that it is required.
+# weir.toml - the listeners that weir guards, and its proxies. `weir check FILE` shows the values in
+# effect. `weir run --config FILE` guards the listeners, `weir proxy --config FILE` runs the
+# proxies. `weir reload` puts a changed file in force without a gap. `weir check --example` prints
+# this file. Every key may be left out, except those whose text says \"Required\".
 ";
 
 /// Width of the comments.
 const WIDTH: usize = 100;
 
-/// The example file: a listener and a proxy with every key at its default. The lines of the other
-/// tables are comments: a server that is to be guarded needs none of them.
+/// The example file: a listener with every key at its default, and a table of every other kind as
+/// comments, since a guarded server needs none of them.
 pub fn example() -> String {
     let mut file = HEAD.to_owned();
-    file.push_str(&example_table(&listener()));
-    let commented = [
-        ("A class of connections", example_table(&class())),
-        ("A proxy", example_table(&proxy())),
-        ("The controller", example_table(&Settings::default())),
-        ("The API", example_table(&ApiSettings::blank())),
-        ("The metrics", example_table(&MetricsSettings::blank())),
-    ];
-    for (what, table) in commented {
+    for (index, table) in tables().enumerate() {
+        if index == 0 {
+            file.push_str(&example_table(table));
+            continue;
+        }
+        let title = table.title;
         let _ = writeln!(
             file,
-            "\n# {what}: without the `#` at the beginning of each line.\n#"
+            "\n# {title}: remove the `#` at the beginning of each line.\n#"
         );
-        for line in table.trim_start().lines() {
+        for line in example_table(table).trim_start().lines() {
             let _ = match line {
                 "" => writeln!(file, "#"),
                 line => writeln!(file, "#{line}"),
@@ -48,53 +38,30 @@ pub fn example() -> String {
     file
 }
 
-fn class() -> Class {
-    Class {
-        listener: Some("web".into()),
-        from: vec!["10.1.0.0/16".parse().expect("a prefix")],
-        priority: 1,
-        rate: Some(300.0),
-        burst: Some(100),
-        ..Class::new("gold")
-    }
-}
-
-fn listener() -> Listener {
-    Listener::new("web", ListenAddress { ip: None, port: 80 })
-}
-
-fn proxy() -> Proxy {
-    let backend = std::net::SocketAddr::from(([10, 0, 0, 5], 8080));
-    let listen = std::net::SocketAddr::from(([0, 0, 0, 0], 8080));
-    let mut proxy = Proxy::new("edge", listen, Mode::Reverse);
-    proxy.backends = vec![backend];
-    proxy
-}
-
 /// A table with all of its keys, each below its text.
-fn example_table<T: Table>(table: &T) -> String {
-    let mut text = format!("\n{}\n", T::head());
-    for key in T::keys() {
-        for line in wrap(&format!("{}.", key.text), WIDTH - 3) {
+fn example_table(table: &TableDoc) -> String {
+    let mut text = format!("\n{}\n", table.head);
+    for key in &table.keys {
+        for line in wrap(&comment(key), WIDTH - 3) {
             let _ = writeln!(text, "# {line}");
         }
         let _ = writeln!(text, "# values: {}", key.values);
-        let _ = match key.name {
-            "interfaces" => writeln!(text, "# interfaces = [\"eth0\"]\n"),
-            name => match (key.show)(table) {
-                Setting::None => writeln!(text, "# {name} =\n"),
-                Setting::List(list) if list.is_empty() && T::NAME == Class::NAME => {
-                    writeln!(text, "# {name} =\n")
-                }
-                setting => writeln!(text, "{name} = {setting}\n"),
-            },
-        };
+        let _ = writeln!(text, "{}\n", key.example);
     }
     text.truncate(text.trim_end().len());
     text.push('\n');
     text
 }
 
+fn comment(key: &KeyDoc) -> String {
+    match key.absent {
+        _ if key.is_required => format!("{}. Required.", key.text),
+        Some(absent) => format!("{}. Default: {absent}.", key.text),
+        None => format!("{}.", key.text),
+    }
+}
+
+/// Lines of at most `width` bytes, broken at spaces.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -112,12 +79,19 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parse;
+    use crate::parse::parse;
+    use crate::table::Table;
+    use crate::tables::api::ApiSettings;
+    use crate::tables::metrics::MetricsSettings;
+    use weir_core::class::Class;
+    use weir_core::controller::Settings;
+    use weir_core::listener::Listener;
+    use weir_core::proxy::Proxy;
 
     #[test]
     fn the_example_is_the_default_policy_and_not_odd() {
         let config = parse("example", &example()).unwrap();
-        assert_eq!(config.listeners, [listener()]);
+        assert_eq!(config.listeners, [Listener::example()]);
         assert!(config.proxies.is_empty() && config.warnings.is_empty());
     }
 
@@ -131,8 +105,8 @@ mod tests {
             uncommented.extend(lines.map(|line| format!("{}\n", &line[1..])));
         }
         let config = parse("example", &uncommented).unwrap();
-        assert_eq!(config.classes, [class()]);
-        assert_eq!(config.proxies, [proxy()]);
+        assert_eq!(config.classes, [Class::example()]);
+        assert_eq!(config.proxies, [Proxy::example()]);
         assert_eq!(config.controller, Some(Settings::default()));
         assert_eq!(config.api, Some(ApiSettings::default()));
         assert_eq!(config.metrics, Some(MetricsSettings::default()));

@@ -5,14 +5,10 @@ mod columns;
 
 use std::fmt::Write as _;
 
-use crate::{ApiSettings, Key, MetricsSettings, Table, did_you_mean};
+use crate::schema::{KeyDoc, tables};
+use crate::suggest::did_you_mean;
 use columns::COLUMNS;
 pub use columns::Column;
-use weir_core::class::Class;
-use weir_core::controller::Settings;
-use weir_core::listener::Listener;
-use weir_core::proxy::Proxy;
-
 use weir_core::verdict::{Kind, VERDICTS, Verdict, VerdictInfo};
 
 /// What a name stands for that `weir explain` knows.
@@ -94,20 +90,10 @@ impl Topic {
     }
 }
 
-/// The text of each kind of tables that has a key of this name.
+/// The text of each kind of table that has a key of this name.
 fn key_texts(name: &str) -> Vec<String> {
-    fn of<T: Table>(name: &str) -> Option<String> {
-        Key::<T>::by_name(name).map(key_text)
-    }
-    let texts = [
-        of::<Listener>(name),
-        of::<Proxy>(name),
-        of::<Class>(name),
-        of::<Settings>(name),
-        of::<ApiSettings>(name),
-        of::<MetricsSettings>(name),
-    ];
-    texts.into_iter().flatten().collect()
+    let keys = tables().flat_map(|table| &table.keys);
+    keys.filter(|key| key.name == name).map(key_text).collect()
 }
 
 fn verdict_text(row: &VerdictInfo) -> String {
@@ -119,19 +105,26 @@ fn verdict_text(row: &VerdictInfo) -> String {
     text
 }
 
-fn key_text<T: Table>(key: &Key<T>) -> String {
-    let mut text = format!("{} (key of {})\n  {}\n", key.name, T::head(), key.text);
-    let words = key.words();
-    if words.is_empty() {
-        let _ = writeln!(text, "  values: {}", key.values);
+fn key_text(key: &KeyDoc) -> String {
+    let mut text = format!("{} (key of {})\n  {}\n", key.name, key.head, key.text);
+    if key.words.is_empty() {
+        let unit = match key.unit {
+            "" => String::new(),
+            unit => format!(" ({unit})"),
+        };
+        let _ = writeln!(text, "  values: {}{unit}", key.values);
     }
-    let width = words.iter().map(|(word, _)| word.len()).max().unwrap_or(0);
-    for (word, meaning) in words {
+    let width = key.words.iter().map(|(word, _)| word.len()).max();
+    let width = width.unwrap_or(0);
+    for (word, meaning) in &key.words {
         let _ = writeln!(text, "    {word:<width$}  {meaning}");
     }
-    let required = T::REQUIRED.iter().any(|(name, _)| *name == key.name);
-    if key.name != "name" && !key.kind.is_list() && !key.kind.may_be_none() && !required {
-        let _ = writeln!(text, "  default: {}", (key.show)(&T::blank()));
+    let _ = match key.is_required {
+        true => writeln!(text, "  required"),
+        false => writeln!(text, "  default: {}", key.default),
+    };
+    if !key.note.is_empty() {
+        let _ = writeln!(text, "\n  {}", key.note);
     }
     text
 }
@@ -284,12 +277,10 @@ pub fn list() -> Vec<(&'static str, &'static str, &'static str)> {
     let columns = COLUMNS
         .iter()
         .map(|column| (column.name, "column", column.text));
-    let keys = keys::<Listener>()
-        .chain(keys::<Proxy>())
-        .chain(keys::<Class>())
-        .chain(keys::<Settings>())
-        .chain(keys::<ApiSettings>())
-        .chain(keys::<MetricsSettings>());
+    let keys = tables().flat_map(|table| {
+        let keys = table.keys.iter();
+        keys.map(|key| (key.name, table.name, key.text))
+    });
     let subjects = SUBJECTS
         .iter()
         .map(|subject| (subject.name, "subject", subject.text));
@@ -298,10 +289,6 @@ pub fn list() -> Vec<(&'static str, &'static str, &'static str)> {
         .chain(columns)
         .chain(subjects)
         .collect()
-}
-
-fn keys<T: Table>() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
-    T::keys().iter().map(|key| (key.name, T::NAME, key.text))
 }
 
 #[cfg(test)]
@@ -358,17 +345,6 @@ mod tests {
             others.len(),
             VERDICTS.len() + COLUMNS.len() + SUBJECTS.len()
         );
-    }
-
-    #[test]
-    fn a_key_that_takes_words_explains_each_of_its_values() {
-        for key in Listener::keys()
-            .iter()
-            .filter(|key| !key.words().is_empty())
-        {
-            let listed: Vec<&str> = key.words().iter().map(|(word, _)| *word).collect();
-            assert_eq!(listed.join(" | "), key.values, "{}", key.name);
-        }
     }
 
     #[test]

@@ -1,86 +1,84 @@
-//! The config file `weir.toml`: listeners and their policies, proxies and what they do, and `weir explain`.
+//! The config file `weir.toml`: its tables and keys, and everything that follows from their declaration.
 //!
-//! [`LISTENER_KEYS`] and [`PROXY_KEYS`] declare each key once; [`parse()`] reads a file by them,
-//! [`example()`] writes one, [`lint()`] names what is odd, and [`fit()`] bends a policy to what the
-//! network namespace allows.
+//! # One declaration
+//!
+//! A key is declared once, beside the other keys of its table in `tables/`:
+//!
+//! ```ignore
+//! Key::new("reject_syn", field!(Listener, reject_syn), word(),
+//!     "What answers a SYN that weir refuses"),
+//! ```
+//!
+//! Its name, the field that it sets, the type of its values ([`types`]), its text. From this follow the file's
+//! parser ([`parse()`]), the flags of `weir protect`, `weir proxy` and `weir class` with their help and man
+//! pages, the fields of classes in the API ([`change`]), `weir explain` ([`explain`]), the example file
+//! ([`example()`]) and the reference page `docs/reference.md` ([`reference()`]). **To add a key**: the field in the
+//! settings struct with its default, and one declaration. Then `WEIR_BLESS=1 cargo test -p weir-config` renews
+//! the example and the reference. `tests/declare.rs` does it for a table that weir does not have.
+//!
+//! **To add a table**: a file in `tables/` that implements [`Table`], a field of [`Config`], a line in
+//! `schema.rs`.
+//!
+//! # Layers
+//!
+//! Each file uses those above it only:
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `error`, `value`, `suggest` | faults with hints and locations; values as they are given and shown |
+//! | `types`, `key`, `table` | the types of values, a key, a kind of table |
+//! | `address`, `names`, `tables/` | the keys of each kind of table |
+//! | `config`, `reader`, `schema` | the whole file's tables, and the list of all kinds |
+//! | `class_check`, `unused`, `parse` | tables of different kinds together; the file |
+//! | `example`, `reference`, `explain` | what people read |
+//!
+//! [`fit()`] stands beside: it bends a listener's policy to what the network namespace allows.
 #![forbid(unsafe_code)]
 
-mod address;
-mod api_keys;
-mod class_check;
-mod class_keys;
-mod controller_keys;
 mod error;
-mod example;
-pub mod explain;
-mod fit;
-pub mod keys;
-mod lint;
-mod metrics_keys;
-mod parse;
-mod proxy_keys;
 mod suggest;
-mod table;
-mod unused;
 mod value;
 
+#[macro_use]
+pub mod key;
+pub mod types;
+
+mod address;
+mod names;
+mod table;
+mod tables;
+
+mod config;
+mod reader;
+mod schema;
+
+mod class_check;
+mod parse;
+mod unused;
+
+mod example;
+pub mod explain;
+mod reference;
+
+mod fit;
+
 pub use address::{parse_ip, parse_listen_address, parse_port, parse_socket_address};
-pub use api_keys::{API_KEYS, ApiSettings};
 pub use class_check::check_classes;
-pub use class_keys::CLASS_KEYS;
-pub use controller_keys::CONTROLLER_KEYS;
-pub use error::{Fault, Place, Problem, Problems};
+pub use config::{Config, Warning};
+pub use error::{Fault, Location, Problem, Problems};
 pub use example::example;
 pub use fit::{Environment, Fallback, Fitted, SynCookies, fit, mptcp_fallback, policy_words};
-pub use keys::{LISTENER_KEYS, default_name};
-pub use lint::lint;
-pub use metrics_keys::{METRICS_KEYS, MetricsSettings};
+pub use key::Key;
+pub use names::{parse_interface, parse_name};
 pub use parse::parse;
-pub use proxy_keys::PROXY_KEYS;
+pub use reference::reference;
+pub use schema::{KeyDoc, TableDoc, tables};
 pub use suggest::did_you_mean;
-pub use table::{Key, Kind, Table, WordText, change};
-pub use value::{Given, Setting, parse_word};
-
-use weir_core::class::Class;
-use weir_core::listener::Listener;
-use weir_core::proxy::Proxy;
-
-/// A config file that was read without error.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Config {
-    /// The listeners in the order of the file, all defaults filled in.
-    pub listeners: Vec<Listener>,
-    /// The proxies in the order of the file, all defaults filled in.
-    pub proxies: Vec<Proxy>,
-    /// The classes in the order of the file, which decides nothing.
-    pub classes: Vec<Class>,
-    /// The controller; `None`: there is none.
-    pub controller: Option<weir_core::controller::Settings>,
-    /// The API; `None`: there is none.
-    pub api: Option<ApiSettings>,
-    /// The addresses of the metrics; `None`: nothing listens for scrapes.
-    pub metrics: Option<MetricsSettings>,
-    /// What is valid and yet hardly what was meant.
-    pub warnings: Vec<Warning>,
-}
-
-/// Something valid that is hardly what was meant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Warning {
-    /// Where; `None` for flags.
-    pub place: Option<Place>,
-    /// What is odd.
-    pub text: String,
-}
-
-impl std::fmt::Display for Warning {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.place {
-            Some(place) => write!(f, "{place}: {}", self.text),
-            None => f.write_str(&self.text),
-        }
-    }
-}
+pub use table::{Table, change};
+pub use tables::api::ApiSettings;
+pub use tables::metrics::MetricsSettings;
+pub use types::{Kind, parse_word};
+pub use value::{Given, Setting};
 
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::*;
+use weir_core::controller;
+use weir_core::listener::Listener;
 use weir_core::listener::{Admit, Establish, Front, HalfClose, MAX_LISTENERS, Mode, RejectSyn};
-use weir_core::proxy;
+use weir_core::proxy::{self, Proxy};
 
 /// The problems of a file, as `line:column: object: cause | hint`.
 fn problems(source: &str) -> Vec<String> {
@@ -56,11 +58,7 @@ fn every_key_is_read() {
         front: Front::Xdp,
     };
     assert_eq!(parse("f", file).unwrap().listeners, [expected]);
-    assert_eq!(
-        keys::LISTENER_KEYS.len(),
-        15,
-        "this test must set every key"
-    );
+    assert_eq!(Listener::keys().len(), 15, "this test must set every key");
 }
 
 #[test]
@@ -84,15 +82,15 @@ fn mistakes_are_placed_and_hinted() {
         ),
         (
             "overbook = 20",
-            "4:12: listener \"web\": overbook: 20.0 is out of range | 0.0 to 16.0: 0.5 promises one and a half times the listen queue",
+            "4:12: listener \"web\": overbook: 20 is out of range | a number from 0 to 16: 0.5 promises one and a half times the listen queue",
         ),
         (
             "overbook = nan",
-            "4:12: listener \"web\": overbook: NaN is out of range | 0.0 to 16.0: 0.5 promises one and a half times the listen queue",
+            "4:12: listener \"web\": overbook: NaN is out of range | a number from 0 to 16: 0.5 promises one and a half times the listen queue",
         ),
         (
             "overbook = \"1\"",
-            "4:12: listener \"web\": overbook: is a string, not a number | write the number without quotes",
+            "4:12: listener \"web\": overbook: is a string, not a number | write the number without quotes: 0.5 promises one and a half times the listen queue",
         ),
         (
             "target_wait = 20",
@@ -112,7 +110,7 @@ fn mistakes_are_placed_and_hinted() {
         ),
         (
             "interfaces = [\"a\", \"a\"]",
-            "4:14: listener \"web\": interfaces: \"a\" stands there twice | name it once",
+            "4:14: listener \"web\": interfaces: the list has \"a\" twice | name it once",
         ),
         (
             "interfaces = [1]",
@@ -133,7 +131,7 @@ fn tables_of_other_versions_are_refused() {
     assert_eq!(
         problems(file),
         [
-            "3:3: unknown table or key \"shape\" | this version knows [[listener]], [[proxy]], [[class]], [controller], [api], [metrics]"
+            "3:3: unknown table or key \"shape\" | this version knows [[listener]], [[class]], [[proxy]], [controller], [api], [metrics]"
         ]
     );
     assert_eq!(
@@ -169,7 +167,7 @@ fn every_mistake_is_reported_at_once_in_the_order_of_the_lines() {
 
 #[test]
 fn an_empty_file_has_no_table() {
-    assert!(problems("")[0].starts_with("1:1: there is neither a listener nor a proxy in it"));
+    assert!(problems("")[0].starts_with("1:1: the file has neither a listener nor a proxy"));
 }
 
 #[test]
@@ -177,7 +175,7 @@ fn a_listener_needs_an_address() {
     let found = problems("[[listener]]\nname = \"web\"\n");
     assert_eq!(found.len(), 1);
     assert!(
-        found[0].starts_with("1:1: listener \"web\": it has no address"),
+        found[0].starts_with("1:1: listener \"web\": address is missing"),
         "{found:?}"
     );
 }
@@ -287,8 +285,8 @@ fn every_key_of_a_proxy_is_read() {
     let default = Proxy::new("edge", proxy.listen, proxy::Mode::Reverse);
     assert_eq!(proxy.backends.len(), 2);
     assert_eq!(proxy.idle_timeout, Duration::from_secs(3600));
-    for key in PROXY_KEYS {
-        let left = (key.show)(&proxy) == (key.show)(&default);
+    for key in Proxy::keys() {
+        let left = key.show(&proxy) == key.show(&default);
         let required = ["name", "listen", "mode"].contains(&key.name);
         assert!(!left || required, "this test must set {}", key.name);
     }
@@ -301,12 +299,15 @@ fn keys_of_other_modes_and_other_checks_are_refused_or_odd() {
     for (keys, part) in [
         (
             "mode = \"forward\"\nhealth_check = \"tcp\"",
-            "no backends that it could check",
+            "does not have backends to check",
         ),
-        ("allow_to = [\"127.0.0.1\"]", "goes to its backends only"),
-        ("health_path = \"health\"", "is no path"),
-        ("health_path = \"/a b\"", "is no path"),
-        ("health_host = \"a/b\"", "is no host"),
+        (
+            "allow_to = [\"127.0.0.1\"]",
+            "connects to its backends only",
+        ),
+        ("health_path = \"health\"", "is not a path"),
+        ("health_path = \"/a b\"", "is not a path"),
+        ("health_host = \"a/b\"", "is not a host"),
         ("health_status = \"2xx\"", "neither a status"),
         ("health_rise = 0", "out of range"),
     ] {
@@ -386,11 +387,11 @@ fn mistakes_in_a_proxy_are_placed_and_hinted() {
         ),
         (
             "backends = [\"10.0.0.1:80\"]",
-            "5:12: proxy \"edge\": backends: mode forward goes where the client says | leave it out, or use mode reverse",
+            "5:12: proxy \"edge\": backends: mode forward connects where the client says | remove it, or use mode reverse",
         ),
         (
             "send_proxy = \"v1\"",
-            "5:14: proxy \"edge\": send_proxy: mode forward goes to servers that expect no PROXY header | leave it out",
+            "5:14: proxy \"edge\": send_proxy: mode forward connects to servers that do not expect a PROXY header | remove it",
         ),
         (
             "trust = [\"10.0.0.1/8\"]",
@@ -398,11 +399,11 @@ fn mistakes_in_a_proxy_are_placed_and_hinted() {
         ),
         (
             "server_tcp_keepalive = \"10ms\"",
-            "5:24: proxy \"edge\": server_tcp_keepalive: \"10ms\" is out of range | a duration with its unit from 1s to 9h, for example \"20s\"",
+            "5:24: proxy \"edge\": server_tcp_keepalive: \"10ms\" is out of range | a duration with its unit from 1s to 9h, for example \"20s\", or \"system\"",
         ),
         (
             "backends = [\"localhost:80\"]",
-            "5:12: proxy \"edge\": backends: \"localhost:80\" is no address with a port | write the IP address and the port: \"10.0.0.1:80\" or \"[2001:db8::1]:80\"",
+            "5:12: proxy \"edge\": backends: \"localhost:80\" is not an address with a port | write the IP address and the port: \"10.0.0.1:80\" or \"[2001:db8::1]:80\"",
         ),
         (
             "threads = 1.5",
@@ -425,12 +426,12 @@ fn mistakes_in_a_proxy_are_placed_and_hinted() {
 fn a_proxy_needs_to_know_where_it_listens_what_it_does_and_to_whom_it_goes() {
     assert_eq!(
         problems("[[proxy]]\nlisten = \"*:80\"\n"),
-        ["1:1: proxy \"*:80\": it has no mode | add it: mode = \"reverse\""]
+        ["1:1: proxy \"*:80\": mode is missing | add it: mode = \"reverse\""]
     );
     assert_eq!(
         problems("[[proxy]]\nname = \"db\"\nlisten = \"*:80\"\nmode = \"tcp\"\n"),
         [
-            "1:1: proxy \"db\": backends: mode tcp has nowhere to go | name a server, for example 10.0.0.5:80"
+            "1:1: proxy \"db\": backends: mode tcp needs a server to connect to | name a server, for example 10.0.0.5:80"
         ]
     );
 }
@@ -484,7 +485,10 @@ fn the_controller_and_the_api_are_read_once_or_not_at_all() {
     };
     assert_eq!(config.api, Some(api));
     assert_eq!(
-        (CONTROLLER_KEYS.len(), API_KEYS.len()),
+        (
+            controller::Settings::keys().len(),
+            ApiSettings::keys().len()
+        ),
         (5, 3),
         "this test must set every key"
     );
@@ -495,7 +499,7 @@ fn what_is_wrong_with_the_controller_and_the_api_is_said_where_it_stands() {
     for (tables, expected) in [
         (
             "[controller]",
-            "3:1: controller: target_wait: the controller has no objective | add target_wait = \"20ms\", or max_cpu = 0.9, or both",
+            "3:1: controller: target_wait: the controller needs an objective | add target_wait = \"20ms\", or max_cpu = 0.9, or both",
         ),
         (
             "[[controller]]\nmax_cpu = 0.5",
@@ -503,7 +507,7 @@ fn what_is_wrong_with_the_controller_and_the_api_is_said_where_it_stands() {
         ),
         (
             "[controller]\nmax_cpu = 1.5",
-            "4:11: controller: max_cpu: 1.5 is out of range | a number from 0.05 to 1",
+            "4:11: controller: max_cpu: 1.5 is out of range | a number from 0.05 to 1, or \"none\"",
         ),
         (
             "[controller]\ntarget_wait = \"20ms\"\ninterval = \"1ms\"",
@@ -515,7 +519,7 @@ fn what_is_wrong_with_the_controller_and_the_api_is_said_where_it_stands() {
         ),
         (
             "[api]\nsocket = \"api.sock\"",
-            "4:10: api: socket: \"api.sock\" is no path for a socket | write an absolute path of at most 107 bytes: \"/run/weir/api.sock\"",
+            "4:10: api: socket: \"api.sock\" is not the path of a socket | write an absolute path of at most 107 bytes: \"/run/weir/api.sock\", or \"none\"",
         ),
         (
             "[api]\npermissions = 660",
@@ -523,7 +527,7 @@ fn what_is_wrong_with_the_controller_and_the_api_is_said_where_it_stands() {
         ),
         (
             "[api]\npermissions = \"0990\"",
-            "4:15: api: permissions: \"0990\" are no permissions | four octal digits in quotes: \"0660\" lets the group ask too",
+            "4:15: api: permissions: \"0990\" are not permissions | four octal digits in quotes: \"0660\" lets the group ask too",
         ),
     ] {
         let file = format!("{WEB}{tables}\n");
@@ -571,7 +575,54 @@ fn metrics_off_loopback_are_odd_and_so_is_one_port_for_two_processes() {
     assert_eq!(metrics.of_proxies(true), metrics.proxy_listen);
     assert!(metrics.proxy_listen.is_some());
     assert_eq!(
-        (METRICS_KEYS.len(), problems(&format!("{WEB}[metrics]\nproxy_listen = \"127.0.0.1:9464\"\n"))),
+        (MetricsSettings::keys().len(), problems(&format!("{WEB}[metrics]\nproxy_listen = \"127.0.0.1:9464\"\n"))),
         (2, vec!["4:16: metrics: proxy_listen: the guard listens at this address already | give the guard and the proxies a port each: proxy_listen = \"127.0.0.1:9465\"".to_owned()])
     );
+}
+
+fn as_given(setting: Setting) -> Given {
+    match setting {
+        Setting::Text(text) => Given::Text(text),
+        Setting::Whole(number) => Given::Number(number as f64),
+        Setting::Number(number) => Given::Number(number),
+        Setting::Flag(on) => Given::Flag(on),
+        Setting::List(list) => Given::List(list),
+        Setting::None => Given::Text("none".into()),
+    }
+}
+
+fn keys_read_back_what_they_show<T: Table + PartialEq + std::fmt::Debug>() {
+    let example = T::example();
+    for key in T::keys() {
+        let mut read = example.clone();
+        let shown = key.show(&example);
+        if shown == Setting::List(Vec::new()) && !key.form.may_be_none() && key.empty == "all" {
+            continue; // A list that must not be empty where it is given.
+        }
+        assert_eq!(key.set(&mut read, &as_given(shown)), Ok(()), "{}", key.name);
+        assert_eq!(read, example, "{}", key.name);
+    }
+}
+
+#[test]
+fn the_values_of_every_key_contain_its_default_and_are_read_back_as_they_are_shown() {
+    keys_read_back_what_they_show::<Listener>();
+    keys_read_back_what_they_show::<Proxy>();
+    keys_read_back_what_they_show::<weir_core::class::Class>();
+    keys_read_back_what_they_show::<controller::Settings>();
+    keys_read_back_what_they_show::<ApiSettings>();
+    keys_read_back_what_they_show::<MetricsSettings>();
+}
+
+#[test]
+fn the_texts_of_keys_are_one_line_without_a_full_stop() {
+    for key in tables().flat_map(|table| &table.keys) {
+        let text = key.text;
+        let is_line = !text.is_empty() && !text.ends_with('.') && !text.contains('\n');
+        assert!(
+            is_line && !text.contains("Left out"),
+            "{}: {text}",
+            key.name
+        );
+    }
 }

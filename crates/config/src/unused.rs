@@ -204,7 +204,7 @@ fn wanted_listener(class: &Class) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::parse;
+    use crate::parse::parse;
 
     fn warnings(listener: &str, class: &str, rest: &str) -> Vec<String> {
         let file = format!(

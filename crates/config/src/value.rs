@@ -1,15 +1,15 @@
-//! The values of keys: as the file and the flags give them, and as they are shown.
+//! The values of keys: as the file, the flags and the API give them ([`Given`]), and as `weir check` and the
+//! API show them ([`Setting`]).
+//!
+//! Neither knows what a key means: [`crate::types`] turns one into a typed value and back.
 
 use std::fmt;
-use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Fault;
-use crate::suggest::did_you_mean;
-use weir_core::word::Word;
 
-/// A value as the file has it, with the types that keys can have.
+/// A value as the user wrote it, in one of the forms that TOML and JSON have in common.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Given {
@@ -21,19 +21,55 @@ pub enum Given {
     Flag(bool),
     /// An array of strings.
     List(Vec<String>),
-    /// Anything else, by the name of its type.
+    /// Anything else, by the name of its type: "a date".
     #[serde(skip)]
     Other(#[serde(skip)] &'static str),
 }
 
 impl Given {
-    fn type_name(&self) -> &'static str {
-        match self {
+    /// The fault of a value that has another form than its key takes: `wanted` with its article, and
+    /// what to write.
+    pub(crate) fn mismatch(&self, wanted: &str, hint: impl Into<String>) -> Fault {
+        let own = match self {
             Given::Text(_) => "a string",
             Given::Number(_) => "a number",
             Given::Flag(_) => "true or false",
             Given::List(_) => "a list of strings",
             Given::Other(name) => name,
+        };
+        Fault::new(format!("is {own}, not {wanted}"), hint)
+    }
+
+    /// The string.
+    ///
+    /// # Errors
+    /// The value has another form.
+    pub(crate) fn text(&self) -> Result<&str, Fault> {
+        match self {
+            Given::Text(text) => Ok(text),
+            other => Err(other.mismatch("a string", "write the value in double quotes")),
+        }
+    }
+
+    /// The number.
+    ///
+    /// # Errors
+    /// The value has another form.
+    pub(crate) fn number(&self) -> Result<f64, Fault> {
+        match self {
+            Given::Number(number) => Ok(*number),
+            other => Err(other.mismatch("a number", "write the number without quotes")),
+        }
+    }
+
+    /// The list.
+    ///
+    /// # Errors
+    /// The value has another form.
+    pub(crate) fn list(&self) -> Result<&[String], Fault> {
+        match self {
+            Given::List(list) => Ok(list),
+            other => Err(other.mismatch("a list of strings", "write a list: [\"eth0\"]")),
         }
     }
 }
@@ -57,15 +93,15 @@ impl fmt::Display for Given {
 pub enum Setting {
     /// A word, a name, an address or a value with its unit.
     Text(String),
-    /// A share.
+    /// A number that may have a fraction.
     Number(f64),
-    /// How many.
+    /// A whole number.
     Whole(u64),
     /// On or off.
     Flag(bool),
-    /// Names.
+    /// Names, addresses or prefixes.
     List(Vec<String>),
-    /// Nothing: no limit, any, all. In JSON null; in TOML the key is left out.
+    /// The key has no value: no limit, any, all. In JSON null; the example file leaves the value out.
     None,
 }
 
@@ -82,109 +118,5 @@ impl fmt::Display for Setting {
     }
 }
 
-/// The word that takes a value away again, where there may be none.
+/// The word that takes a value away, for keys that need none.
 pub(crate) const NONE: &str = "none";
-
-/// Reads a value that there may be none of.
-pub(crate) fn maybe<T>(
-    value: &Given,
-    read: impl FnOnce(&Given) -> Result<T, Fault>,
-) -> Result<Option<T>, Fault> {
-    match value {
-        Given::Text(word) if word == NONE => Ok(None),
-        value => read(value).map(Some),
-    }
-}
-
-/// Shows a value that there may be none of.
-pub(crate) fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> Setting) -> Setting {
-    value.map_or(Setting::None, show)
-}
-
-/// Reads one of a setting's words.
-///
-/// # Errors
-/// Not one of them; the hint lists them, or names the one that was probably meant.
-pub fn parse_word<T: Word>(text: &str) -> Result<T, Fault> {
-    T::from_word(text).ok_or_else(|| {
-        let words: Vec<&str> = T::WORDS.iter().map(|row| row.word).collect();
-        let hint = match did_you_mean(text, &words) {
-            Some(word) => format!("did you mean {word:?}?"),
-            None => format!("one of {}", words.join(", ")),
-        };
-        Fault::new(format!("{text:?} is not known"), hint)
-    })
-}
-
-pub(crate) fn word<T: Word>(value: &Given) -> Result<T, Fault> {
-    text(value).and_then(parse_word)
-}
-
-pub(crate) fn mismatch(value: &Given, wanted: &str, hint: &str) -> Fault {
-    Fault::new(format!("is {}, not {wanted}", value.type_name()), hint)
-}
-
-pub(crate) fn text(value: &Given) -> Result<&str, Fault> {
-    match value {
-        Given::Text(text) => Ok(text),
-        _ => Err(mismatch(
-            value,
-            "a string",
-            "write the value in double quotes",
-        )),
-    }
-}
-
-pub(crate) fn number(value: &Given) -> Result<f64, Fault> {
-    match value {
-        Given::Number(number) => Ok(*number),
-        _ => Err(mismatch(
-            value,
-            "a number",
-            "write the number without quotes",
-        )),
-    }
-}
-
-/// Reads a number of this range.
-pub(crate) fn ranged(value: &Given, range: RangeInclusive<f64>) -> Result<f64, Fault> {
-    let number = number(value)?;
-    if range.contains(&number) {
-        return Ok(number);
-    }
-    let hint = format!("a number from {} to {}", range.start(), range.end());
-    Err(Fault::new(format!("{number} is out of range"), hint))
-}
-
-/// Reads a whole number of this range.
-pub(crate) fn whole(value: &Given, range: RangeInclusive<u64>) -> Result<u64, Fault> {
-    let number = number(value)?;
-    let whole = number as u64;
-    if whole as f64 == number && range.contains(&whole) {
-        return Ok(whole);
-    }
-    let hint = format!("a whole number from {} to {}", range.start(), range.end());
-    Err(Fault::new(format!("{number} is out of range"), hint))
-}
-
-pub(crate) fn flag(value: &Given) -> Result<bool, Fault> {
-    match value {
-        Given::Flag(on) => Ok(*on),
-        _ => Err(mismatch(
-            value,
-            "true or false",
-            "write true or false without quotes",
-        )),
-    }
-}
-
-pub(crate) fn list(value: &Given) -> Result<&[String], Fault> {
-    match value {
-        Given::List(list) => Ok(list),
-        _ => Err(mismatch(
-            value,
-            "a list of strings",
-            "write a list: [\"eth0\"]",
-        )),
-    }
-}

@@ -8,7 +8,7 @@ pub use ipnet::IpNet as Prefix;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PrefixError {
     /// Neither a prefix nor an address.
-    #[error("{0:?} is no prefix")]
+    #[error("{0:?} is not a prefix")]
     Unreadable(String),
     /// Bits are set behind the prefix: either they or the length are a slip.
     #[error("{text:?} has bits behind its prefix")]

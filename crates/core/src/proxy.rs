@@ -74,7 +74,7 @@ impl FromStr for FinishOnAbort {
         }
         if let Some(share) = text.strip_suffix('%') {
             let share = share.parse().ok().filter(|share| *share <= 100);
-            let share = share.ok_or_else(|| format!("{text:?} is no share"))?;
+            let share = share.ok_or_else(|| format!("{text:?} is not a share"))?;
             return Ok(FinishOnAbort::Share(share));
         }
         let size = parse_size(text).map(FinishOnAbort::Left);

@@ -26,11 +26,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
     let number: f64 = number
         .parse()
-        .map_err(|_| format!("{text:?} is no duration"))?;
+        .map_err(|_| format!("{text:?} is not a duration"))?;
     let (_, unit_ns) = TIME_UNITS
         .iter()
         .find(|(name, _)| *name == unit)
-        .ok_or_else(|| format!("{unit:?} is no unit of time"))?;
+        .ok_or_else(|| format!("{unit:?} is not a unit of time: us, ms, s, min, h"))?;
     Duration::try_from_secs_f64(number * *unit_ns as f64 / 1e9)
         .map_err(|_| format!("{text:?} is too long"))
 }
@@ -72,11 +72,13 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     if unit.is_empty() && !number.is_empty() {
         return Err(format!("{text:?} has no unit"));
     }
-    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no size"))?;
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("{text:?} is not a size"))?;
     let (_, bytes) = SIZE_UNITS
         .iter()
         .find(|(name, _)| *name == unit)
-        .ok_or_else(|| format!("{unit:?} is no unit of size: B, KiB, MiB, GiB"))?;
+        .ok_or_else(|| format!("{unit:?} is not a unit of size: B, KiB, MiB, GiB"))?;
     number
         .checked_mul(*bytes)
         .ok_or_else(|| format!("{text:?} is too large"))

@@ -8,18 +8,14 @@ mod flags;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand};
-use weir_config::keys::{check_overbook, parse_interface, parse_name, parse_wait};
-use weir_config::{Fault, Key, parse_ip, parse_port, parse_socket_address};
-use weir_core::listener::{Admit, Establish, Front, HalfClose, Listener, RejectSyn};
-use weir_core::word::Word;
+use weir_config::{Fault, parse_ip, parse_name, parse_port, parse_socket_address};
 use weir_core::{class, proxy};
 
 pub use self::flags::Changes;
-use self::flags::{KeyFlags, NamedFlags};
+use self::flags::{KeyFlags, NamedFlags, PolicyFlags};
 
 /// Where the control socket and the lock are, one pair per network namespace.
 pub const RUNTIME_DIR: &str = "/run/weir";
@@ -85,47 +81,18 @@ pub struct Protect {
     /// Address that the server listens on; * is every address, IPv4 and IPv6
     #[arg(long, value_name = "A", default_value = "*", value_parser = parsed(parse_address))]
     pub address: Address,
-    /// Guard only on this interface (may be repeated) [default: all, also those that appear later]
-    #[arg(long = "interface", value_name = "IF", value_parser = parsed(parse_interface))]
-    pub interfaces: Vec<String>,
     /// The policy.
     #[command(flatten)]
     pub policy: PolicyFlags,
     /// Count what would have been done and touch nothing
     #[arg(long)]
     pub observe: bool,
-    /// The listener's name in status and metrics [default: port-PORT]
-    #[arg(long, value_parser = parsed(parse_name))]
-    pub name: Option<String>,
     /// Protect also while nothing listens on the port
     #[arg(long)]
     pub anyway: bool,
     /// Print sampled refusals to stderr
     #[arg(long, short)]
     pub verbose: bool,
-}
-
-/// The flags that are also config keys; left out, the key's default holds.
-#[derive(Debug, Default, Args)]
-pub struct PolicyFlags {
-    #[arg(long, value_name = "P", help = key_help("establish"), value_parser = words::<Establish>())]
-    pub establish: Option<Establish>,
-    #[arg(long, value_name = "R", help = key_help("reject_syn"), value_parser = words::<RejectSyn>())]
-    pub reject_syn: Option<RejectSyn>,
-    #[arg(long, value_name = "F", allow_negative_numbers = true, help = key_help("overbook"), value_parser = parsed(parse_overbook))]
-    pub overbook: Option<f64>,
-    #[arg(long, value_name = "RULE", help = key_help("admit"), value_parser = words::<Admit>())]
-    pub admit: Option<Admit>,
-    #[arg(long, value_name = "TIME", help = key_help("target_wait"), value_parser = parsed(parse_wait))]
-    pub target_wait: Option<Duration>,
-    #[arg(long, value_name = "TIME", help = key_help("interval"), value_parser = parsed(parse_wait))]
-    pub interval: Option<Duration>,
-    #[arg(long, value_name = "H", help = key_help("half_close"), value_parser = words::<HalfClose>())]
-    pub half_close: Option<HalfClose>,
-    #[arg(long, help = key_help("reason"))]
-    pub reason: bool,
-    #[arg(long, value_name = "WHERE", help = key_help("front"), value_parser = words::<Front>())]
-    pub front: Option<Front>,
 }
 
 /// `weir run`.
@@ -297,13 +264,6 @@ fn parse_address(text: &str) -> Result<Address, Fault> {
     parse_ip(text).map(Address)
 }
 
-fn parse_overbook(text: &str) -> Result<f64, Fault> {
-    let number = text
-        .parse()
-        .map_err(|_| Fault::new(format!("{text:?} is no number"), "0.0 to 16.0"))?;
-    check_overbook(number)
-}
-
 /// A value parser from a core function; a fault's hint stands on a line of its own, as elsewhere.
 fn parsed<T>(
     parse: impl Fn(&str) -> Result<T, Fault> + Clone + Send + Sync + 'static,
@@ -316,25 +276,12 @@ where
     }
 }
 
-/// A value parser from a setting's words, with their texts in the long help.
-fn words<T: Word>() -> impl TypedValueParser<Value = T> {
-    let values = T::WORDS
-        .iter()
-        .map(|row| PossibleValue::new(row.word).help(row.text));
-    PossibleValuesParser::new(values)
-        .map(|word| T::from_word(&word).expect("clap has checked the word against the same list"))
-}
-
-/// The text and the default of a listener's key.
-fn key_help(name: &str) -> String {
-    flags::help(Key::<Listener>::by_name(name).expect("flags are named after config keys"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
     use weir_config::Table;
+    use weir_core::listener::Listener;
 
     #[test]
     fn the_definition_is_consistent() {

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Deref;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
-use weir_config::keys::parse_name;
-use weir_config::{Fault, Given, Key, Setting, Table};
+use weir_config::{Fault, Given, Key, Kind, Setting, Table, parse_name};
+use weir_core::listener::Listener;
 
 /// The flag of a key: of a list, one flag for each element.
 pub fn long<T>(key: &Key<T>) -> String {
-    let name = match key.kind.is_list() {
+    let name = match key.form.kind.is_list() {
         true => key.name.strip_suffix('s').unwrap_or(key.name),
         false => key.name,
     };
@@ -18,15 +19,20 @@ pub fn long<T>(key: &Key<T>) -> String {
 }
 
 /// A key's text and its default.
-pub fn help<T: Table>(key: &Key<T>) -> String {
-    if T::REQUIRED.iter().any(|(name, _)| *name == key.name) || key.kind.is_list() {
-        return key.text.to_owned();
+fn help<T: Table>(key: &Key<T>) -> String {
+    let text = match key.form.kind.is_list() {
+        true => format!("{} (may be repeated)", key.text),
+        false => key.text.to_owned(),
+    };
+    if key.required.is_some() {
+        return format!("{text} [required]");
     }
-    match (key.show)(&T::blank()) {
-        Setting::Text(text) if text.is_empty() => key.text.to_owned(),
-        Setting::Text(text) => format!("{} [default: {text}]", key.text),
-        Setting::Flag(false) | Setting::None => key.text.to_owned(),
-        other => format!("{} [default: {other}]", key.text),
+    match (key.absent, key.show(&T::blank())) {
+        (Some(absent), _) => format!("{text} [default: {absent}]"),
+        (None, Setting::Flag(false) | Setting::None) => text,
+        (None, Setting::List(list)) if list.is_empty() => text,
+        (None, Setting::Text(word)) => format!("{text} [default: {word}]"),
+        (None, other) => format!("{text} [default: {other}]"),
     }
 }
 
@@ -39,18 +45,80 @@ impl<T: Table> KeyFlags<T> {
     /// # Errors
     /// What is wrong with them together, with the flag at which to say it.
     pub fn table(&self) -> Result<T, (String, Fault)> {
-        let mut table = T::blank();
+        self.applied_to(T::blank())
+    }
+
+    /// The table with the flags set.
+    ///
+    /// # Errors
+    /// What is wrong with them together, with the flag at which to say it.
+    pub fn applied_to(&self, mut table: T) -> Result<T, (String, Fault)> {
         for (key, given) in &self.0 {
-            (key.set)(&mut table, given).map_err(|fault| (flag(key), fault))?;
+            key.set(&mut table, given)
+                .map_err(|fault| (flag(key), fault))?;
         }
         if table.name().is_empty() {
             table.take_default_name();
         }
         table.check().map_err(|(name, fault)| {
-            let key = Key::<T>::by_name(name).expect("faults name keys");
+            let key = T::key(name).expect("faults name keys");
             (flag(key), fault)
         })?;
         Ok(table)
+    }
+
+    /// The keys that the flags set.
+    pub fn given(&self) -> Vec<&'static str> {
+        self.0.iter().map(|(key, _)| key.name).collect()
+    }
+}
+
+/// The keys of a listener that `weir protect` has as flags. Its address is an argument, its mode
+/// `--observe`, and it has no classes, so nothing to put in order by.
+fn is_policy(key: &&'static Key<Listener>) -> bool {
+    !["address", "mode", "queue", "ageing"].contains(&key.name)
+}
+
+/// The flags of a listener's policy.
+#[derive(Debug)]
+pub struct PolicyFlags(KeyFlags<Listener>);
+
+impl Deref for PolicyFlags {
+    type Target = KeyFlags<Listener>;
+
+    fn deref(&self) -> &KeyFlags<Listener> {
+        &self.0
+    }
+}
+
+impl Args for PolicyFlags {
+    fn augment_args(command: Command) -> Command {
+        command.args(Listener::keys().iter().filter(is_policy).map(switch))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for PolicyFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let keys = Listener::keys().iter().filter(is_policy);
+        let flags = keys.filter_map(|key| given(key, matches)).collect();
+        Ok(PolicyFlags(KeyFlags(flags)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// The flag of a key; that of a truth value takes no value and means true.
+fn switch<T: Table>(key: &'static Key<T>) -> Arg {
+    match key.form.kind {
+        Kind::Flag => arg(key).num_args(0).default_missing_value("true"),
+        _ => arg(key),
     }
 }
 
@@ -83,8 +151,11 @@ impl<T: Table> fmt::Debug for Changes<T> {
 impl<T: Table> Args for Changes<T> {
     fn augment_args(command: Command) -> Command {
         let keys = T::keys().iter().filter(|key| key.name != "name");
-        // Neither a default nor what its want means: that takes the word none here.
-        let help = |key: &Key<T>| key.text.replace("Left out: ", "none: ");
+        // Keys without a flag stay as they are, so a default would mislead; `none` takes a value away.
+        let help = |key: &Key<T>| match (key.absent, key.form.may_be_none()) {
+            (Some(absent), true) => format!("{} [none: {absent}]", key.text),
+            _ => key.text.to_owned(),
+        };
         keys.fold(NamedFlags::<T>::augment_args(command), |command, key| {
             command.mut_arg(key.name, |arg| arg.help(help(key)))
         })
@@ -172,17 +243,17 @@ impl<T: Table> Args for KeyFlags<T> {
 }
 
 fn arg<T: Table>(key: &'static Key<T>) -> Arg {
-    let required = T::REQUIRED.iter().any(|(name, _)| *name == key.name);
     let arg = Arg::new(key.name)
         .long(long(key))
-        .value_name(key.kind.placeholder())
+        .value_name(key.form.kind.placeholder())
         .help(help(key))
-        .action(match key.kind.is_list() {
+        .allow_negative_numbers(key.form.kind == Kind::Number)
+        .action(match key.form.kind.is_list() {
             true => ArgAction::Append,
             false => ArgAction::Set,
         })
         .value_parser(Parser(key));
-    match required {
+    match key.required.is_some() {
         true => arg.required_unless_present("config"),
         false => arg,
     }
@@ -207,8 +278,8 @@ impl<T: Table> TypedValueParser for Parser<T> {
         value: &std::ffi::OsStr,
     ) -> Result<Given, clap::Error> {
         let parse = |text: &str| {
-            let given = self.0.kind.given(text)?;
-            (self.0.set)(&mut T::blank(), &given)?;
+            let given = self.0.form.given(text)?;
+            self.0.set(&mut T::blank(), &given)?;
             Ok(given)
         };
         super::parsed(parse).parse_ref(command, arg, value)
@@ -216,8 +287,9 @@ impl<T: Table> TypedValueParser for Parser<T> {
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let words = self.0.words();
-        let value = |(word, text)| PossibleValue::new(word).help(text);
-        (!words.is_empty()).then(|| Box::new(words.into_iter().map(value)) as Box<_>)
+        let value =
+            |(word, text): &(&'static str, &'static str)| PossibleValue::new(word).help(text);
+        (!words.is_empty()).then(|| Box::new(words.iter().map(value)) as Box<_>)
     }
 }
 

@@ -69,7 +69,7 @@ pub fn settings<T: Table>(table: &T) -> serde_json::Map<String, serde_json::Valu
     };
     T::keys()
         .iter()
-        .map(|key| (key.name.to_owned(), value((key.show)(table))))
+        .map(|key| (key.name.to_owned(), value(key.show(table))))
         .collect()
 }
 
@@ -95,7 +95,7 @@ fn columns<T: Table>(tables: &[T]) -> String {
     let mut head = vec![(T::NAME, Align::Left)];
     head.extend(tables.iter().map(|table| (table.name(), Align::Left)));
     let row = |key: &Key<T>| {
-        let values = tables.iter().map(|table| plain(key, (key.show)(table)));
+        let values = tables.iter().map(|table| plain(key, key.show(table)));
         [key.name.to_owned()].into_iter().chain(values).collect()
     };
     let keys = T::keys().iter().filter(|key| key.name != "name");
@@ -106,11 +106,7 @@ fn columns<T: Table>(tables: &[T]) -> String {
 fn plain<T>(key: &Key<T>, setting: Setting) -> String {
     match setting {
         Setting::Text(text) => text,
-        Setting::List(names) if names.is_empty() => match key.name {
-            "interfaces" => "all".to_owned(),
-            "from" | "to" => "any".to_owned(),
-            _ => "none".to_owned(),
-        },
+        Setting::List(names) if names.is_empty() => key.empty.to_owned(),
         Setting::List(names) => names.join(","),
         Setting::None => "-".to_owned(),
         other => other.to_string(),

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use weir_config::{Warning, default_name, lint};
+use weir_config::{Table, Warning};
 use weir_core::listener::{ListenAddress, Listener, Mode};
 use weir_core::verdict::Counters;
 use weir_kernel::ListenSocket;
 
-use crate::cli::{PolicyFlags, Protect};
+use crate::cli::Protect;
 use crate::daemon::attachment::missing;
 use crate::daemon::backend::Backend;
 use crate::daemon::guard::{Role, Start};
@@ -25,8 +25,11 @@ use crate::show::table::indent;
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     let listener = listener(args)?;
-    for text in lint(&listener, &given(&args.policy)) {
-        warn(&Warning { place: None, text });
+    for text in listener.lint(&args.policy.given()) {
+        warn(&Warning {
+            location: None,
+            text,
+        });
     }
     let start = Start::prepare(runtime_dir, std::slice::from_ref(&listener))?;
     interfaces_exist(&listener, &start.links)?;
@@ -55,51 +58,16 @@ fn listener(args: &Protect) -> Result<Listener> {
         ip: args.address.0,
         port: args.port,
     };
-    let name = args.name.clone().unwrap_or_else(|| default_name(address));
-    let default = Listener::new(name, address);
-    let policy = &args.policy;
-    if !args.interfaces.is_empty() {
-        weir_config::keys::parse_interfaces(&args.interfaces)
-            .map_err(|fault| Failure::fault(Code::Usage, "--interface", fault))?;
-    }
-    Ok(Listener {
-        interfaces: args.interfaces.clone(),
-        establish: policy.establish.unwrap_or(default.establish),
-        reject_syn: policy.reject_syn.unwrap_or(default.reject_syn),
-        overbook: policy.overbook.unwrap_or(default.overbook),
-        admit: policy.admit.unwrap_or(default.admit),
-        target_wait: policy.target_wait.unwrap_or(default.target_wait),
-        interval: policy.interval.unwrap_or(default.interval),
-        half_close: policy.half_close.unwrap_or(default.half_close),
-        reason: policy.reason,
-        mode: if args.observe {
-            Mode::Observe
-        } else {
-            Mode::Enforce
-        },
-        front: policy.front.unwrap_or(default.front),
-        ..default
-    })
-}
-
-/// The config keys that the flags set.
-fn given(flags: &PolicyFlags) -> Vec<&'static str> {
-    let flags = [
-        ("establish", flags.establish.is_some()),
-        ("reject_syn", flags.reject_syn.is_some()),
-        ("overbook", flags.overbook.is_some()),
-        ("admit", flags.admit.is_some()),
-        ("target_wait", flags.target_wait.is_some()),
-        ("interval", flags.interval.is_some()),
-        ("half_close", flags.half_close.is_some()),
-        ("reason", flags.reason),
-        ("front", flags.front.is_some()),
-    ];
-    flags
-        .into_iter()
-        .filter(|(_, given)| *given)
-        .map(|(key, _)| key)
-        .collect()
+    let mode = match args.observe {
+        true => Mode::Observe,
+        false => Mode::Enforce,
+    };
+    let blank = Listener {
+        mode,
+        ..Listener::new("", address)
+    };
+    let listener = args.policy.applied_to(blank);
+    listener.map_err(|(flag, fault)| Failure::fault(Code::Usage, &flag, fault))
 }
 
 fn interfaces_exist(listener: &Listener, links: &[Link]) -> Result<()> {

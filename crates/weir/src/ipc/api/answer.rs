@@ -287,8 +287,8 @@ fn in_words(class: &Class) -> String {
     let blank = Class::blank();
     let words: Vec<String> = Class::keys()
         .iter()
-        .filter(|key| key.name != "name" && (key.show)(class) != (key.show)(&blank))
-        .map(|key| format!("{} = {}", key.name, (key.show)(class)))
+        .filter(|key| key.name != "name" && key.show(class) != key.show(&blank))
+        .map(|key| format!("{} = {}", key.name, key.show(class)))
         .collect();
     match words.is_empty() {
         true => "all at their defaults".to_owned(),

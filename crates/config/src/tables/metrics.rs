@@ -1,11 +1,12 @@
 //! The keys of the `[metrics]` table: where Prometheus scrapes the guard and the proxies over TCP.
 
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 
-use crate::address::parse_socket_address;
+use crate::address::socket_address;
 use crate::error::Fault;
-use crate::table::{Key, Kind, Table};
-use crate::value::{Setting, maybe, shown, text};
+use crate::key::Key;
+use crate::table::Table;
 
 /// The addresses of the metrics: the `[metrics]` table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,61 +35,31 @@ impl Default for MetricsSettings {
     }
 }
 
-/// Every key of the `[metrics]` table.
-pub static METRICS_KEYS: &[Key<MetricsSettings>] = &[
-    Key {
-        name: "listen",
-        kind: Kind::Address,
-        values: "ADDRESS:PORT",
-        text: "TCP address at which `weir run` answers GET /metrics; `weir proxy` too, if the file has no [[listener]]",
-        set: |m, v| {
-            text(v)
-                .and_then(parse_socket_address)
-                .map(|listen| m.listen = listen)
-        },
-        show: |m| Setting::Text(m.listen.to_string()),
-    },
-    Key {
-        name: "proxy_listen",
-        kind: Kind::MaybeName,
-        values: "ADDRESS:PORT, or none",
-        text: "TCP address at which `weir proxy` answers GET /metrics, if the file has a [[listener]] too",
-        set: |m, v| {
-            maybe(v, |v| text(v).and_then(parse_socket_address))
-                .map(|listen| m.proxy_listen = listen)
-        },
-        show: |m| shown(m.proxy_listen, |listen| Setting::Text(listen.to_string())),
-    },
-];
+static KEYS: LazyLock<Vec<Key<MetricsSettings>>> = LazyLock::new(keys);
+
+#[rustfmt::skip] // A key a paragraph.
+fn keys() -> Vec<Key<MetricsSettings>> {
+    vec![
+        Key::new("listen", field!(MetricsSettings, listen), socket_address(),
+            "TCP address at which `weir run` answers GET /metrics; `weir proxy` too, if the file has no [[listener]]"),
+        Key::new("proxy_listen", field!(MetricsSettings, proxy_listen), socket_address().or_none(),
+            "TCP address at which `weir proxy` answers GET /metrics, if the file has a [[listener]] too"),
+    ]
+}
 
 impl Table for MetricsSettings {
     const NAME: &'static str = "metrics";
-    const REQUIRED: &'static [(&'static str, &'static str)] = &[];
-    const MOST: (usize, &'static str) = (1, "it is for all listeners and proxies");
-    const ONE_ADDRESS_HINT: &'static str = "";
+    const TITLE: &'static str = "The metrics";
+    const TEXT: &'static str = "The TCP addresses at which Prometheus scrapes the guard and the proxies.";
+    const MOST: (usize, &'static str) = (1, "one table serves all listeners and proxies");
     const IS_SINGLE: bool = true;
-    const HAS_ADDRESS: bool = false;
 
     fn keys() -> &'static [Key<MetricsSettings>] {
-        METRICS_KEYS
+        &KEYS
     }
 
     fn blank() -> MetricsSettings {
         MetricsSettings::default()
-    }
-
-    fn name(&self) -> &str {
-        Self::NAME
-    }
-
-    fn take_default_name(&mut self) {}
-
-    fn address(&self) -> String {
-        String::new()
-    }
-
-    fn collides(&self, _other: &MetricsSettings) -> bool {
-        false
     }
 
     fn check(&self) -> Result<(), (&'static str, Fault)> {
@@ -107,7 +78,7 @@ impl Table for MetricsSettings {
             let is_loopback = address.ip().to_canonical().is_loopback();
             (!is_loopback).then(|| {
                 format!(
-                    "metrics: {key} = {address} is not a loopback address: everyone who can connect to it reads the \
+                    "metrics: {key} = {address} is not a loopback address: everyone who can connect to it can read the \
                      figures and the names of listeners, classes and backends"
                 )
             })
@@ -118,10 +89,10 @@ impl Table for MetricsSettings {
     }
 }
 
-/// The proxies' metrics are nowhere: the guard has the one address, and `weir proxy` reads the same file.
+/// Warns that nobody can scrape the proxies: the guard has the one address, and `weir proxy` reads the same file.
 pub(crate) fn without_proxies(metrics: &MetricsSettings) -> Option<String> {
     metrics.proxy_listen.is_none().then(|| {
-        "metrics: the proxies have no address for their metrics: listen is that of the guard; add \
+        "metrics: the proxies lack an address for their metrics: listen is that of the guard; add \
          proxy_listen = \"127.0.0.1:9465\""
             .to_owned()
     })

@@ -74,7 +74,7 @@ fn sends_rst(l: &Listener) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parse;
+    use crate::parse::parse;
     use weir_core::listener::ListenAddress;
 
     fn warnings(keys: &str) -> Vec<String> {
