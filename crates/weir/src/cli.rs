@@ -67,7 +67,7 @@ pub enum Command {
     Doctor(Doctor),
     /// Explain a counter, a config key or a column of status; without a name, list them all
     Explain(Explain),
-    /// Write man pages or completions into a directory
+    /// Write man pages, completions or the reference page into a directory
     #[command(hide = true)]
     Generate(Generate),
 }
@@ -251,6 +251,11 @@ pub enum GenerateWhat {
     },
     /// Completions for bash, zsh and fish
     Completions {
+        /// Directory, created if it is missing
+        dir: PathBuf,
+    },
+    /// The reference page of the config file, `reference.md`
+    Reference {
         /// Directory, created if it is missing
         dir: PathBuf,
     },

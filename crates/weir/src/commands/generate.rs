@@ -1,4 +1,5 @@
-//! `weir generate`: man pages and completions from the command-line definition, for packages.
+//! `weir generate`: man pages and completions from the command-line definition, for packages, and the
+//! reference page of the config file.
 
 use std::path::Path;
 
@@ -13,6 +14,7 @@ pub fn run(args: &Generate) -> Result<()> {
     match &args.what {
         GenerateWhat::Man { dir } => man_pages(dir),
         GenerateWhat::Completions { dir } => completions(dir),
+        GenerateWhat::Reference { dir } => reference(dir),
     }
 }
 
@@ -58,4 +60,11 @@ fn completions(dir: &Path) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+fn reference(dir: &Path) -> Result<()> {
+    create(dir)?;
+    let file = dir.join("reference.md");
+    std::fs::write(&file, weir_config::reference())
+        .map_err(|error| Failure::io(format_args!("write {}", file.display()), error))
 }
