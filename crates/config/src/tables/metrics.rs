@@ -50,7 +50,8 @@ fn keys() -> Vec<Key<MetricsSettings>> {
 impl Table for MetricsSettings {
     const NAME: &'static str = "metrics";
     const TITLE: &'static str = "The metrics";
-    const TEXT: &'static str = "The TCP addresses at which Prometheus scrapes the guard and the proxies.";
+    const TEXT: &'static str =
+        "The TCP addresses at which Prometheus scrapes the guard and the proxies.";
     const MOST: (usize, &'static str) = (1, "one table serves all listeners and proxies");
     const IS_SINGLE: bool = true;
 

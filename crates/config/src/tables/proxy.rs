@@ -12,8 +12,8 @@ use crate::key::Key;
 use crate::names::name;
 use crate::table::Table;
 use crate::tables::proxy_types::{
-    access_log, backends, buffer, check_host, check_path, congestion, finish_on_abort,
-    or_system, source, statuses,
+    access_log, backends, buffer, check_host, check_path, congestion, finish_on_abort, or_system,
+    source, statuses,
 };
 use crate::types::{Type, duration, flag, prefixes, size, whole, word};
 use weir_core::listener::ListenAddress;
