@@ -15,7 +15,6 @@ pub mod policy;
 pub mod prefix;
 pub mod proxy;
 pub mod queue;
-pub mod redirect;
 pub mod units;
 pub mod verdict;
 pub mod wait;

@@ -23,5 +23,5 @@ pub use error::{Error, Result};
 pub use guard::{CONTROLLED_FOR, ClassMaps, Event, Guard};
 pub use listeners::ListenSocket;
 pub use probe::{Mechanism, has_cookie_kfunc, native_xdp, probe};
-pub use splice::Splice;
+pub use splice::{Splice, SpliceLane, SplicePair};
 pub use testing::{pure, run as testrun};

@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
-use weir_core::redirect::{Lane, Pair, Redirector};
-use weir_kernel::Splice;
+
+use weir_kernel::{Splice, SpliceLane, SplicePair};
 use weir_testbed::needs;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// `None` without root, and says so.
-fn lane() -> Option<Box<dyn Lane>> {
+fn lane() -> Option<SpliceLane> {
     if !needs::root("redirecting") {
         return None;
     }
@@ -56,7 +56,7 @@ impl Bed {
         [self.proxy[0].as_fd(), self.proxy[1].as_fd()]
     }
 
-    fn armed(&self, lane: &dyn Lane) -> Box<dyn Pair> {
+    fn armed(&self, lane: &SpliceLane) -> SplicePair {
         let pair = lane.join(self.fds()).unwrap();
         assert!(pair.arm(self.fds(), [0, 0]));
         pair
@@ -98,7 +98,7 @@ fn text(length: usize) -> Vec<u8> {
 fn short_messages_pass_by_user_space_both_ways() {
     let Some(lane) = lane() else { return };
     let mut bed = Bed::new();
-    let pair = bed.armed(&*lane);
+    let pair = bed.armed(&lane);
     for length in [1, 100, 2000, 1, 700] {
         bed.client.write_all(&text(length)).unwrap();
         assert_eq!(read(&bed.server, length), text(length));
@@ -118,7 +118,7 @@ fn bytes_that_came_before_the_socket_was_armed_come_first() {
     bed.server.write_all(b"early ").unwrap();
     let unread = |stream: &TcpStream| stream.peek(&mut [0; 16]).is_ok_and(|length| length > 4);
     until("they are there", || bed.proxy.iter().all(unread));
-    let pair = bed.armed(&*lane);
+    let pair = bed.armed(&lane);
     bed.client.write_all(b"and after").unwrap();
     bed.server.write_all(b"and late").unwrap();
     assert_eq!(read(&bed.server, 16), b"before and after");
@@ -145,7 +145,7 @@ fn bytes_that_come_between_joining_and_arming_are_passed() {
 fn a_long_packet_and_all_after_it_are_passed_and_the_thread_is_told_once_each_time() {
     let Some(lane) = lane() else { return };
     let mut bed = Bed::new();
-    let pair = bed.armed(&*lane);
+    let pair = bed.armed(&lane);
     bed.client.write_all(b"short").unwrap();
     assert_eq!(read(&bed.server, 5), b"short");
     bed.client.write_all(&text(50_000)).unwrap();
@@ -200,7 +200,7 @@ fn what_was_passed_and_not_received_keeps_all_that_follows_from_being_redirected
 fn an_end_stays_with_its_socket_and_breaks_nothing() {
     let Some(lane) = lane() else { return };
     let mut bed = Bed::new();
-    let pair = bed.armed(&*lane);
+    let pair = bed.armed(&lane);
     bed.client.write_all(b"last").unwrap();
     bed.client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(read(&bed.server, 4), b"last");
@@ -253,7 +253,7 @@ fn a_pair_of_which_one_socket_has_ended_passes_what_the_other_gets() {
 fn a_receiver_that_stalls_holds_its_sender_back() {
     let Some(lane) = lane() else { return };
     let mut bed = Bed::new();
-    let pair = bed.armed(&*lane);
+    let pair = bed.armed(&lane);
     bed.client.set_nonblocking(true).unwrap();
     let (message, mut written) = (text(1000), 0u64);
     loop {
@@ -320,7 +320,7 @@ fn forward(mut to: &TcpStream, mut bytes: &[u8]) {
 
 /// Arms and takes back as often as it can while bytes come, and holds what comes out against them.
 /// Gives the number of bytes that were redirected.
-fn take_back_all_the_time(lane: &dyn Lane, total: usize, pace: Pace) -> u64 {
+fn take_back_all_the_time(lane: &SpliceLane, total: usize, pace: Pace) -> u64 {
     let bed = Bed::new();
     let sender = bed.client.try_clone().unwrap();
     let sending = std::thread::spawn(move || send(sender, total, pace));
@@ -365,14 +365,14 @@ fn take_back_all_the_time(lane: &dyn Lane, total: usize, pace: Pace) -> u64 {
 #[test]
 fn taking_back_at_any_time_loses_doubles_and_reorders_nothing() {
     let Some(lane) = lane() else { return };
-    assert!(take_back_all_the_time(&*lane, 4_000_000, Pace::Chat) > 0);
+    assert!(take_back_all_the_time(&lane, 4_000_000, Pace::Chat) > 0);
 }
 
 #[test]
 fn taking_back_under_a_flood_loses_doubles_and_reorders_nothing() {
     let Some(lane) = lane() else { return };
     let rounds = 0..4;
-    let redirected = rounds.map(|_| take_back_all_the_time(&*lane, 16_000_000, Pace::Flood));
+    let redirected = rounds.map(|_| take_back_all_the_time(&lane, 16_000_000, Pace::Flood));
     assert!(redirected.sum::<u64>() > 0);
 }
 
@@ -382,7 +382,7 @@ fn an_end_is_no_end_before_all_that_was_passed_has_come() {
     let Some(lane) = lane() else { return };
     for round in 0..300 {
         let mut bed = Bed::new();
-        let pair = bed.armed(&*lane);
+        let pair = bed.armed(&lane);
         for _ in 0..4 {
             bed.server.write_all(&text(2000)).unwrap();
         }
@@ -402,7 +402,7 @@ fn an_end_is_no_end_before_all_that_was_passed_has_come() {
 fn a_half_that_the_proxy_ended_leaves_the_other_whole() {
     let Some(lane) = lane() else { return };
     let mut bed = Bed::new();
-    let pair = bed.armed(&*lane);
+    let pair = bed.armed(&lane);
     pair.disarm(bed.fds());
     bed.proxy[1].shutdown(Shutdown::Write).unwrap();
     bed.server.write_all(b"still open").unwrap();
@@ -419,7 +419,7 @@ fn a_half_that_the_proxy_ended_leaves_the_other_whole() {
 fn a_packet_of_several_pages_goes_on_as_one_packet() {
     let Some(lane) = lane() else { return };
     let bed = Bed::new();
-    let pair = bed.armed(&*lane);
+    let pair = bed.armed(&lane);
     let mut file = tempfile();
     file.write_all(&text(8192)).unwrap();
     let messages = 100;
@@ -538,7 +538,7 @@ fn a_packet_that_was_received_in_part_goes_on_from_there() {
     until("it is there", || bed.proxy[0].peek(&mut [0]).is_ok());
     bed.proxy[0].set_nonblocking(false).unwrap();
     assert_eq!(read(&bed.proxy[0], 7), b"known, ");
-    let pair = bed.armed(&*lane);
+    let pair = bed.armed(&lane);
     assert_eq!(read(&bed.server, 7), b"and new");
     assert_eq!((pair.redirected(0), pair.passed(0)), (7, 0));
 }
@@ -590,7 +590,7 @@ fn a_pair_that_takes_the_number_of_another_begins_anew() {
     let mut number = None;
     for _ in 0..100 {
         let mut bed = Bed::new();
-        let pair = bed.armed(&*lane);
+        let pair = bed.armed(&lane);
         assert_eq!(*number.get_or_insert(pair.number()), pair.number());
         bed.client.write_all(b"hello").unwrap();
         assert_eq!(read(&bed.server, 5), b"hello");

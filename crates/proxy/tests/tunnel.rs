@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 use weir_core::proxy::{Engine, Mode, Proxy};
-use weir_core::redirect::{Lane, Pair, Redirector, Sockets, Way};
+use weir_proxy::transfer::{RedirectLane, RedirectPair, Redirector, Sockets, Way};
 use weir_proxy::{Server, Surroundings, Totals};
 
 const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
@@ -190,7 +190,7 @@ fn a_reset_is_a_reset_on_the_other_side() {
 struct Forgetful;
 
 impl Redirector for Forgetful {
-    fn lane(&self) -> io::Result<Box<dyn Lane>> {
+    fn lane(&self) -> io::Result<Box<dyn RedirectLane>> {
         let bells = UnixStream::pair()?;
         Ok(Box::new(ForgetfulLane(bells)))
     }
@@ -198,8 +198,8 @@ impl Redirector for Forgetful {
 
 struct ForgetfulLane((UnixStream, UnixStream));
 
-impl Lane for ForgetfulLane {
-    fn doorbell(&self) -> BorrowedFd<'_> {
+impl RedirectLane for ForgetfulLane {
+    fn passed_fd(&self) -> BorrowedFd<'_> {
         self.0.0.as_fd()
     }
 
@@ -207,14 +207,14 @@ impl Lane for ForgetfulLane {
         Vec::new()
     }
 
-    fn join(&self, _: Sockets<'_>) -> Option<Box<dyn Pair>> {
+    fn join(&self, _: Sockets<'_>) -> Option<Box<dyn RedirectPair>> {
         Some(Box::new(ForgetfulPair))
     }
 }
 
 struct ForgetfulPair;
 
-impl Pair for ForgetfulPair {
+impl RedirectPair for ForgetfulPair {
     fn number(&self) -> u32 {
         0
     }

@@ -1,15 +1,20 @@
-//! Redirecting the short messages of tunnels inside the kernel (bpf/splice.bpf.c): loading, and the
-//! tunnels of one thread.
+//! Loads the program that redirects the short messages of tunnels inside the kernel
+//! (bpf/splice.bpf.c), and manages the tunnels of one thread.
 //!
-//! [`weir_core::redirect`] says how it is used. A socket that is closed leaves by itself, and
-//! everything goes with the process. One that is open stays: deleting it from the map takes the
-//! program away without the socket's lock, and a packet that is about to be judged then finds none and
-//! is dropped, although acknowledged (sk_psock_verdict_recv of net/core/skmsg.c; under a flood within a
-//! hundred times). No system call deletes under that lock.
+//! A tunnel's two sockets are [joined](SpliceLane::join) for as long as the tunnel lasts. They are
+//! [armed](SplicePair::arm) and [disarmed](SplicePair::disarm) time and again. After each disarming, the caller
+//! waits for each way until the redirected bytes [are sent](SplicePair::is_sent) before it sends there, and
+//! receives the bytes that were passed to it. Joined sockets never become ordinary sockets again: the
+//! kernel would drop what arrives at that moment.
+//!
+//! A closed socket leaves the map by itself, and the end of the process removes everything. An open
+//! socket stays in the map: deleting it there detaches the program without the socket's lock. A packet
+//! that is about to be judged then finds no program and is dropped, although it was acknowledged
+//! (sk_psock_verdict_recv of net/core/skmsg.c; under a flood within a hundred times). No system call
+//! deletes under that lock.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -19,8 +24,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-
-use weir_core::redirect::{self, Sockets, Way};
 
 use crate::error::{Error, Result, of_errno, of_libbpf};
 
@@ -46,6 +49,12 @@ const RING_BYTES: u32 = 32 * PAIRS_PER_LANE as u32;
 /// Older kernels lose redirected packets when a receiver is full for a moment ("bpf, sockmap: Fix
 /// data lost during EAGAIN retries", 6.15), which no trial can show.
 const LEAST_KERNEL: (u32, u32) = (6, 15);
+
+/// One way of a tunnel: 0 from its first socket to its second, 1 back.
+pub type Way = usize;
+
+/// The two sockets of a tunnel. Way 0 is received from the first.
+pub type Sockets<'a> = [BorrowedFd<'a>; 2];
 
 /// The loaded program with its maps, for all threads.
 #[derive(Clone)]
@@ -108,11 +117,11 @@ impl Splice {
         })))
     }
 
-    /// The share of one more thread; call it in that thread.
+    /// Prepares the tunnels of one more thread. Call it in that thread.
     ///
     /// # Errors
-    /// There are as many as were asked for, or the kernel gives no ring.
-    fn lane(&self) -> Result<Lane> {
+    /// 256 threads redirect already, or the kernel cannot create a ring buffer.
+    pub fn lane(&self) -> Result<SpliceLane> {
         let maps = self.0.clone();
         let number = maps.next_lane.fetch_add(1, Ordering::Relaxed);
         if number >= LANES {
@@ -123,7 +132,7 @@ impl Splice {
         }
         let passed = Rc::new(RefCell::new(Vec::new()));
         let ring = ring(&maps.rings, number, passed.clone())?;
-        Ok(Lane {
+        Ok(SpliceLane {
             free: Rc::default(),
             pairs: Cell::new(0),
             maps,
@@ -185,7 +194,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 }
 
 /// The tunnels of one thread.
-struct Lane {
+pub struct SpliceLane {
     maps: Arc<Maps>,
     number: u32,
     /// Numbers of pairs that it has and does not use: the program writes to no line of theirs.
@@ -202,43 +211,42 @@ impl fmt::Debug for Splice {
     }
 }
 
-impl redirect::Redirector for Splice {
-    fn lane(&self) -> io::Result<Box<dyn redirect::Lane>> {
-        let lane = Splice::lane(self).map_err(io::Error::other)?;
-        Ok(Box::new(lane))
-    }
-}
-
-impl redirect::Lane for Lane {
-    fn doorbell(&self) -> BorrowedFd<'_> {
+impl SpliceLane {
+    /// The descriptor of the ring. It is readable while [`take_passed`](Self::take_passed) has
+    /// something to return.
+    pub fn ring_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring owns the descriptor and lives as long as the borrow.
         unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
     }
 
-    fn take_passed(&self) -> Vec<u32> {
+    /// Returns the numbers of the armed pairs in which bytes were passed to user space since the last
+    /// call. A pair appears once for each way and each time it is armed.
+    pub fn take_passed(&self) -> Vec<u32> {
         // Fails only where the callback does.
         let _ = self.ring.consume();
         self.passed.take()
     }
 
-    fn join(&self, sockets: Sockets<'_>) -> Option<Box<dyn redirect::Pair>> {
-        let pair = Box::new(Pair {
+    /// Takes two connected sockets into the map. While they are not armed, user space receives from
+    /// them as before, but with recv(2) only.
+    ///
+    /// `None`: the sockets are unchanged. There are too many pairs, or both peers have closed.
+    pub fn join(&self, sockets: Sockets<'_>) -> Option<SplicePair> {
+        let pair = SplicePair {
             maps: self.maps.clone(),
             number: self.take_number()?,
             free: self.free.clone(),
             cookies: sockets.map(cookie),
             inside: Default::default(),
             before: Default::default(),
-        });
+        };
         if pair.enter(self.number, sockets) {
             return Some(pair);
         }
-        redirect::Pair::leave(pair, sockets);
+        pair.leave(sockets);
         None
     }
-}
 
-impl Lane {
     fn take_number(&self) -> Option<u32> {
         let mut free = self.free.borrow_mut();
         if free.is_empty() && self.pairs.get() < PAIRS_PER_LANE {
@@ -251,8 +259,18 @@ impl Lane {
     }
 }
 
-/// The two sockets of a tunnel in the map.
-struct Pair {
+impl fmt::Debug for SpliceLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpliceLane")
+            .field("number", &self.number)
+            .finish()
+    }
+}
+
+/// The two joined sockets of a tunnel. Close them when the pair is dropped: bytes that were redirected
+/// or passed and have not gone on by then, and bytes that arrive afterwards, are lost. The pair's number
+/// is used again only if the pair [left](SplicePair::leave).
+pub struct SplicePair {
     maps: Arc<Maps>,
     number: u32,
     free: Rc<RefCell<Vec<u32>>>,
@@ -263,12 +281,20 @@ struct Pair {
     before: [Cell<u64>; 2],
 }
 
-impl redirect::Pair for Pair {
-    fn number(&self) -> u32 {
+impl SplicePair {
+    /// The number by which [`SpliceLane::take_passed`] names the pair.
+    pub fn number(&self) -> u32 {
         self.number
     }
 
-    fn arm(&self, sockets: Sockets<'_>, received: [u64; 2]) -> bool {
+    /// Redirects from now on, both ways, what arrives and what has arrived, until the program must
+    /// pass something to user space: a packet longer than 2048 bytes, or one for which the receiver has
+    /// no space. `received` is the number of bytes of each way that user space has received since the
+    /// sockets were joined. User space may hold none of them. A way of which more was passed redirects
+    /// nothing.
+    ///
+    /// False: one of the sockets could not be joined, and they are never redirected.
+    pub fn arm(&self, sockets: Sockets<'_>, received: [u64; 2]) -> bool {
         for way in [0, 1] {
             let inside = self.inside[way].get();
             let Some(sent) = sent(sockets[1 - way]).filter(|_| inside) else {
@@ -284,32 +310,41 @@ impl redirect::Pair for Pair {
         sockets.iter().all(|socket| set_low_water(*socket, 1))
     }
 
-    fn disarm(&self, sockets: Sockets<'_>) {
+    /// Passes all bytes to user space from now on, both ways.
+    pub fn disarm(&self, sockets: Sockets<'_>) {
         for way in [0, 1] {
             self.maps.ways.disarm(self.slot(way));
             wait_for_verdicts(sockets[way]);
         }
     }
 
-    fn redirected(&self, way: Way) -> u64 {
+    /// Bytes redirected on this way since the sockets were joined.
+    pub fn redirected(&self, way: Way) -> u64 {
         self.maps.ways.redirected(self.slot(way))
     }
 
-    fn passed(&self, way: Way) -> u64 {
+    /// Bytes passed to user space on this way since the sockets were joined, received or not. Some
+    /// may not have reached the socket yet: until all have, a recv(2) of 0 bytes is not the end.
+    pub fn passed(&self, way: Way) -> u64 {
         self.maps.ways.passed(self.slot(way))
     }
 
-    fn is_sent(&self, way: Way, sockets: Sockets<'_>) -> bool {
+    /// Whether all redirected bytes of this way are in the receiver's send queue. Ask it once the pair
+    /// is disarmed, before user space sends or closes there.
+    pub fn is_sent(&self, way: Way, sockets: Sockets<'_>) -> bool {
         let due = self.before[way].get() + self.redirected(way);
         // A socket that cannot be asked is broken, and waits for nothing.
         sent(sockets[1 - way]).is_none_or(|sent| sent >= due)
     }
 
-    fn has_lost(&self, way: Way) -> bool {
+    /// Whether the kernel lost acknowledged bytes of this way, for want of memory. It redirects and
+    /// passes nothing that came after them.
+    pub fn has_lost(&self, way: Way) -> bool {
         self.maps.ways.is_broken(self.slot(way))
     }
 
-    fn leave(self: Box<Self>, sockets: Sockets<'_>) {
+    /// Drops the pair and frees its number for another pair.
+    pub fn leave(self, sockets: Sockets<'_>) {
         let (number, free) = (self.number, self.free.clone());
         drop(self);
         // From here on the program finds no line for these sockets.
@@ -318,7 +353,15 @@ impl redirect::Pair for Pair {
     }
 }
 
-impl Pair {
+impl fmt::Debug for SplicePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SplicePair")
+            .field("number", &self.number)
+            .finish()
+    }
+}
+
+impl SplicePair {
     fn slot(&self, way: Way) -> u32 {
         2 * self.number + way as u32
     }
@@ -341,7 +384,7 @@ impl Pair {
     }
 }
 
-impl Drop for Pair {
+impl Drop for SplicePair {
     fn drop(&mut self) {
         // Sockets that were closed have gone by themselves.
         for way in [0, 1] {

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use weir_core::class;
 use weir_core::proxy::{Engine, Mode, Proxy, Verdict};
-use weir_core::redirect::Redirector;
+
 use weir_core::word::Word;
 
 use crate::access_log::{self, AccessLog};
@@ -36,6 +36,7 @@ use crate::metrics::{
     BackendCounters, BackendGauges, HealthCounters, ListenerCounters, QueueCounters,
 };
 use crate::runtime::Sender;
+use crate::transfer::Redirector;
 use crate::upstream::{Checks, Gate, HealthBoard, Resolver};
 use bell::AtEnd;
 use crowd::Crowd;

@@ -14,6 +14,7 @@ mod copy;
 mod gather;
 mod pipe;
 mod redirect;
+mod redirector;
 mod splice;
 mod tunnel;
 
@@ -26,6 +27,7 @@ pub use gather::{Gathering, readable_or_pushed};
 use pipe::Pipe;
 pub use pipe::Pipes;
 pub use redirect::Redirect;
+pub use redirector::{RedirectLane, RedirectPair, Redirector, Sockets, Way};
 pub use tunnel::{Tunnelled, tunnel};
 use weir_core::proxy::Engine;
 

@@ -1,5 +1,5 @@
 //! Tunnels of the engine *sockmap*: short messages go from socket to socket inside the kernel
-//! ([`weir_core::redirect`]), all else as with `auto`.
+//! ([`Redirector`](super::Redirector)), all else as with `auto`.
 //!
 //! A tunnel begins as any other. When both its ways have carried nothing but short messages for a
 //! while, its sockets are handed to the kernel, at a moment when both ways are at rest: each waits
@@ -18,8 +18,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_core::proxy::Engine;
-use weir_core::redirect::{self, Pair, Sockets, Way};
 
+use super::redirector::{RedirectLane, RedirectPair, Sockets, Way};
 use super::{Broken, Course, Lanes, Limit, Moved, Rules, Stint, Tunnelled, step};
 use crate::runtime::{Clock, Doorbell, Handle, TaskId, TcpStream, try_both};
 
@@ -38,14 +38,14 @@ const LOOKS: u32 = 4;
 
 /// What redirects the tunnels of one thread.
 pub struct Redirect {
-    lane: Box<dyn redirect::Lane>,
+    lane: Box<dyn RedirectLane>,
     /// Who is to be woken when a pair passes something.
     tasks: RefCell<HashMap<u32, TaskId>>,
 }
 
 impl Redirect {
     /// Takes over the thread's share.
-    pub fn new(lane: Box<dyn redirect::Lane>) -> Redirect {
+    pub fn new(lane: Box<dyn RedirectLane>) -> Redirect {
         Redirect {
             lane,
             tasks: RefCell::default(),
@@ -59,7 +59,7 @@ impl Redirect {
     pub async fn wake_passed(&self, handle: &Handle) -> io::Result<()> {
         let bell = Doorbell::new(handle);
         loop {
-            bell.rung(self.lane.doorbell()).await?;
+            bell.rung(self.lane.passed_fd()).await?;
             let tasks = self.tasks.borrow();
             for pair in self.lane.take_passed() {
                 if let Some(task) = tasks.get(&pair) {
@@ -159,7 +159,7 @@ impl Tunnel<'_> {
     async fn carry_by_turns(
         &self,
         redirect: &Redirect,
-        pair: &mut Option<Box<dyn Pair>>,
+        pair: &mut Option<Box<dyn RedirectPair>>,
     ) -> Result<(), Broken> {
         let mut enough = SHORT_MESSAGES;
         loop {
@@ -189,7 +189,11 @@ impl Tunnel<'_> {
     }
 
     /// Carries by user space alone, until both ways are open and so many short messages came.
-    async fn carry_until_short(&self, pair: Option<&dyn Pair>, enough: u32) -> Result<(), Broken> {
+    async fn carry_until_short(
+        &self,
+        pair: Option<&dyn RedirectPair>,
+        enough: u32,
+    ) -> Result<(), Broken> {
         self.short_in_a_row.set(0);
         self.met.set(false);
         let sent = [0, 1].map(|_| Cell::new(pair.is_none()));
@@ -217,7 +221,7 @@ impl Tunnel<'_> {
 
     /// Lets the kernel carry until it passes something on or an end comes, and takes the tunnel
     /// back; says how many bytes the kernel carried.
-    async fn hand_over(&self, redirect: &Redirect, pair: &dyn Pair) -> Result<u64, Broken> {
+    async fn hand_over(&self, redirect: &Redirect, pair: &dyn RedirectPair) -> Result<u64, Broken> {
         // If more was passed by now, nothing would be redirected. If less, which must not be, it would be once as much was
         // passed, ahead of what nobody has received.
         if [0, 1].map(|way| pair.passed(way)) != self.received() {
@@ -238,7 +242,7 @@ impl Tunnel<'_> {
     }
 
     /// Waits until there is a reason to take the tunnel back.
-    async fn watch(&self, redirect: &Redirect, pair: &dyn Pair) -> Result<(), Broken> {
+    async fn watch(&self, redirect: &Redirect, pair: &dyn RedirectPair) -> Result<(), Broken> {
         let task = self.handle().running();
         redirect.tasks.borrow_mut().insert(pair.number(), task);
         let reason = self.reason_to_take_back(pair).await;
@@ -246,7 +250,7 @@ impl Tunnel<'_> {
         reason
     }
 
-    async fn reason_to_take_back(&self, pair: &dyn Pair) -> Result<(), Broken> {
+    async fn reason_to_take_back(&self, pair: &dyn RedirectPair) -> Result<(), Broken> {
         let [a, b] = self.ends;
         // Or each packet would wake the thread, which has nothing to do with it.
         for end in self.ends {
@@ -295,7 +299,7 @@ impl Tunnel<'_> {
     /// it; but it is another thread.
     async fn wait_until_sent(
         &self,
-        pair: &dyn Pair,
+        pair: &dyn RedirectPair,
         way: Way,
         sent: &Cell<bool>,
     ) -> Result<(), Broken> {
@@ -444,7 +448,7 @@ impl Tunnel<'_> {
 }
 
 /// Whether all came that the kernel has acknowledged. What it lost never does.
-fn check_whole(pair: &dyn Pair) -> Result<(), Broken> {
+fn check_whole(pair: &dyn RedirectPair) -> Result<(), Broken> {
     match pair.has_lost(0) || pair.has_lost(1) {
         true => Err(Broken::From(io::ErrorKind::OutOfMemory.into())),
         false => Ok(()),
