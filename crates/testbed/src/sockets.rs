@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt,
 };
@@ -12,8 +13,9 @@ use nix::sys::socket::{
 use crate::netns::Netns;
 use crate::wait::{PATIENCE, until};
 
-/// A refusal takes microseconds, a SYN is repeated after 1 s: who hears nothing for so long was dropped.
-pub const SILENCE: Duration = Duration::from_millis(400);
+/// A refusal takes microseconds on a quiet machine, and a SYN is repeated after 1 s: a client that hears nothing for
+/// so long was dropped. Nearly a second, so that a refusal is heard on a machine that runs other tests too.
+pub const SILENCE: Duration = Duration::from_millis(800);
 
 /// Runs a closure inside a namespace.
 pub fn within<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
@@ -38,7 +40,14 @@ fn open(address: SocketAddr, backlog: i32, group: bool) -> TcpListener {
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
     setsockopt(&fd, sockopt::ReuseAddr, &true).unwrap();
     setsockopt(&fd, sockopt::ReusePort, &group).unwrap();
-    bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).unwrap();
+    // A child that another thread is starting holds this process's sockets until its exec: a port that has been
+    // closed here may stay in use for a moment.
+    until("the port is free", || {
+        match bind(fd.as_raw_fd(), &SockaddrStorage::from(address)) {
+            Err(Errno::EADDRINUSE) => None,
+            bound => Some(bound.unwrap()),
+        }
+    });
     nix::sys::socket::listen(&fd, Backlog::new(backlog).unwrap()).unwrap();
     TcpListener::from(fd)
 }

@@ -1,8 +1,12 @@
 //! The proxy's experiments in short: each runs the real `weir proxy`.
 
 mod matrix;
-mod rr02;
-mod scale;
+
+/// Tests that judge rates and times: scripts/test runs each of them alone.
+mod measured {
+    mod rr02;
+    mod scale;
+}
 
 use std::path::PathBuf;
 use std::sync::OnceLock;

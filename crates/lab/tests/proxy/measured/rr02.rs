@@ -7,7 +7,7 @@ use weir_lab::experiments::proxy_mixed::{Pace, Side};
 use weir_lab::experiments::{proxy_delay, proxy_mixed};
 use weir_lab::proxy::contender::{Contender, Mode};
 
-use super::{namespace, weir};
+use crate::{namespace, weir};
 
 /// The proxy's core has one meter.
 static CORE: Mutex<()> = Mutex::new(());

@@ -4,7 +4,7 @@ use weir_lab::experiments::proxy_bench::Size;
 use weir_lab::experiments::{proxy_idle, proxy_slow};
 use weir_lab::proxy::contender::{Contender, Mode};
 
-use super::{namespace, weir};
+use crate::{namespace, weir};
 
 /// Memory that the allocator keeps beside what the connections need, in KiB.
 const SLACK_KIB: u64 = 2048;
