@@ -14,6 +14,8 @@ mod controller;
 #[cfg(feature = "openapi")]
 pub mod fields;
 mod listener;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod problem;
 mod proxy;
 mod status;

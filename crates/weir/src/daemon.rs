@@ -6,4 +6,5 @@ pub mod controller;
 pub mod guard;
 pub mod proxies;
 pub mod queue;
+pub mod report;
 pub mod session;

@@ -6,7 +6,7 @@ use crate::cli::{Changes, Class};
 use crate::failure::{Failure, Result};
 use crate::ipc::control::{Answer, ClassChange, Request, ask, namespace};
 use crate::show::output::{print, print_json, warn_text};
-use crate::show::report::{ClassReport, class_list};
+use crate::show::report::class_list;
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Class) -> Result<()> {
@@ -28,7 +28,7 @@ pub fn run(runtime_dir: &Path, args: &Class) -> Result<()> {
 }
 
 /// What was done, and the class as it is now.
-fn shown(done: &str, name: &str, classes: &[ClassReport]) -> String {
+fn shown(done: &str, name: &str, classes: &[weir_api::Class]) -> String {
     let its = classes.iter().find(|class| class.name == name);
     format!(
         "class {name} {done}\n{}",
@@ -56,7 +56,10 @@ fn wanted(args: &Class) -> Result<ClassChange> {
     })
 }
 
-fn change(runtime_dir: &Path, change: &ClassChange) -> Result<(Option<String>, Vec<ClassReport>)> {
+fn change(
+    runtime_dir: &Path,
+    change: &ClassChange,
+) -> Result<(Option<String>, Vec<weir_api::Class>)> {
     match ask(runtime_dir, namespace()?, Request::Class(change.clone()))? {
         Some(Answer::Classes { config, classes }) => Ok((config, classes)),
         Some(_) => Err(Failure::failed("the running weir gave another answer", "")),

@@ -14,7 +14,6 @@ use crate::exec::{self, Policy, Source};
 use crate::failure::{Failure, Result};
 use crate::ipc::control::{Answer, Request, ask, namespace};
 use crate::show::output::{warn, warn_text};
-use crate::show::report::ListenerReport;
 
 /// Where the administrator's config file is.
 const CONFIG: &str = "/etc/weir/weir.toml";
@@ -84,7 +83,8 @@ fn no_parking(runtime_dir: &Path, given: Option<&Path>) -> Option<String> {
         Ok(Some(Answer::Status(status))) => status,
         _ => return None,
     };
-    let by_priority = |l: &ListenerReport| l.settings.get("queue").is_some_and(|v| v == "priority");
+    let by_priority =
+        |l: &weir_api::Listener| l.settings.get("queue").is_some_and(|v| v == "priority");
     let in_force = status.process.and_then(|process| process.config);
     match (given, in_force) {
         _ if !status.listeners.iter().any(by_priority) => Some(

@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
+use weir_api::fields;
+use weir_api::metrics::{Metric, guard};
 use weir_config::explain::{Topic, list, topic};
 use weir_proxy::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
 
 use crate::cli::Explain;
+use crate::daemon::proxies::metrics_of_proxies;
 use crate::failure::{Failure, Result};
 use crate::ipc::control::{self, Answer, Request};
 use crate::show::output::print;
@@ -17,8 +20,12 @@ pub fn run(runtime_dir: &Path, args: &Explain) -> Result<()> {
     let Some(name) = &args.name else {
         return print(&all());
     };
-    let name = of_metric(name).unwrap_or_else(|| name.clone());
+    let metric = metric(name);
+    let name = metric.map_or(name.clone(), |metric| metric.of.to_owned());
     if let Some(text) = counter_text(&name) {
+        return print(&text);
+    }
+    if let (Err(_), Some(text)) = (topic(&name), field_text(&name)) {
         return print(&text);
     }
     let topic = topic(&name).map_err(|unknown| {
@@ -39,7 +46,7 @@ pub fn run(runtime_dir: &Path, args: &Explain) -> Result<()> {
 
 /// What the controller of this namespace does. Without one, or without the right to ask, there is only
 /// the explanation.
-fn running_controller(runtime_dir: &Path) -> Option<weir_client::Controller> {
+fn running_controller(runtime_dir: &Path) -> Option<weir_api::Controller> {
     let namespace = control::namespace().ok()?;
     match control::ask(runtime_dir, namespace, Request::Status) {
         Ok(Some(Answer::Status(report))) => report.controller,
@@ -47,35 +54,26 @@ fn running_controller(runtime_dir: &Path) -> Option<weir_client::Controller> {
     }
 }
 
-/// What a metric is called in `weir status`, where it has no prefix of whose it is and no unit. `None`: it is no metric.
-fn of_metric(name: &str) -> Option<String> {
-    let series = name.split('{').next()?;
-    let name = series.strip_prefix("weir_")?;
-    let of_series = ["_total", "_bucket", "_sum", "_count"];
-    let family = of_series.iter().find_map(|end| name.strip_suffix(end));
-    let without = |name: &'_ str, prefixes: &[&str]| {
-        let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix));
-        rest.map(str::to_owned)
-    };
-    let mut names = vec![name.to_owned()];
-    names.extend(family.map(str::to_owned));
-    for prefixes in [["proxy_", "class_"], ["backend_", "queue_"]] {
-        let shorter: Vec<_> = names
-            .iter()
-            .filter_map(|name| without(name, &prefixes))
-            .collect();
-        names.extend(shorter);
-    }
-    let bare: Vec<_> = names
-        .iter()
-        .filter_map(|name| Some(name.strip_suffix("_seconds")?.to_owned()))
+/// The metric of a series as a scrape shows it.
+fn metric(series: &str) -> Option<&'static Metric> {
+    metrics().find(|metric| metric.has(series))
+}
+
+fn metrics() -> impl Iterator<Item = &'static Metric> {
+    guard().iter().chain(metrics_of_proxies())
+}
+
+/// The fields of a status with this name.
+fn field_text(name: &str) -> Option<String> {
+    let fields = fields::all().iter().filter(|field| field.name == name);
+    let texts: Vec<String> = fields
+        .map(|field| format!("{name} (field of weir status)\n  {}\n", field.text))
         .collect();
-    names.extend(bare);
-    names.into_iter().find(|name| is_known(name))
+    (!texts.is_empty()).then(|| texts.join("\n"))
 }
 
 fn is_known(name: &str) -> bool {
-    counter_text(name).is_some() || topic(name).is_ok()
+    counter_text(name).is_some() || topic(name).is_ok() || field_text(name).is_some()
 }
 
 /// The counters of proxies, by the names of `weir status` and the metrics. `None`: it is none of them alone.
@@ -125,35 +123,34 @@ mod tests {
     use std::collections::BTreeSet;
 
     use serde_json::Value;
-    use weir_client::{ClassStatistics, Controller, Decision, ListenerStatistics, Statistics};
+    use weir_api::{
+        Backend, CacheMemory, ClassStatistics, Connections, Controller, Decision, Interface,
+        ListenerStatistics, Process, ProxyQueue, ProxyThread, Socket, Statistics, Status,
+        TimeRange, Times,
+    };
     use weir_config::Table;
     use weir_core::class::Class;
     use weir_core::listener::{ListenAddress, Listener};
     use weir_core::proxy::Proxy;
 
     use super::*;
-    use crate::show::report::proxy::times::{Range, TimesReport};
-    use crate::show::report::proxy::{
-        BackendReport, CacheMemoryReport, ConnectionsNow, QueueReport, ThreadLine,
-    };
-    use crate::show::report::{
-        ClassReport, InterfaceReport, ListenerReport, Process, SocketReport,
-    };
-    use crate::show::report::{ProxyReport, Report, counters_by_name};
+    use crate::daemon::report::counters_by_name;
 
     /// A status in which everything stands that there is.
-    fn report() -> Report {
+    fn report() -> Status {
         let address = ListenAddress { ip: None, port: 80 };
-        let class = ClassReport {
+        let class = weir_api::Class {
             name: "other".into(),
             rate: Some(5.0),
             burst: Some(10),
             controlled_rate: Some(4.0),
             waiting: Some(1),
-            settings: super::super::check::settings(&Class::new("other")),
-            ..ClassReport::default()
+            settings: super::super::check::settings(&Class::new("other"))
+                .into_iter()
+                .collect(),
+            ..weir_api::Class::default()
         };
-        let socket = SocketReport {
+        let socket = Socket {
             address: "0.0.0.0:80".into(),
             queue_length: 1,
             queue_limit: 2,
@@ -161,7 +158,7 @@ mod tests {
             wait_us: Some(4),
             mptcp: true,
         };
-        let listener = ListenerReport {
+        let listener = weir_api::Listener {
             name: "web".into(),
             queue_way_because: Some("it runs with MPTCP".into()),
             wait_us: Some(1),
@@ -170,32 +167,36 @@ mod tests {
             counters: counters_by_name(&Default::default()),
             classes: vec![class],
             sockets: vec![socket.clone(), socket],
-            settings: super::super::check::settings(&Listener::new("web", address)),
-            ..ListenerReport::default()
+            settings: super::super::check::settings(&Listener::new("web", address))
+                .into_iter()
+                .collect(),
+            ..weir_api::Listener::default()
         };
         let listen = "127.0.0.1:3128".parse().unwrap();
         let settings = Proxy::new("edge", listen, weir_core::proxy::Mode::Forward);
-        let times = TimesReport {
-            ranges: vec![Range::default()],
-            ..TimesReport::default()
+        let times = Times {
+            ranges: vec![TimeRange::default()],
+            ..Times::default()
         };
-        let proxy = ProxyReport {
-            queue: vec![QueueReport::default()],
-            connections: ConnectionsNow::default(),
-            cache_memory: Some(CacheMemoryReport::default()),
+        let proxy = weir_api::Proxy {
+            queue: vec![ProxyQueue::default()],
+            connections: Connections::default(),
+            cache_memory: Some(CacheMemory::default()),
             times: [("connect".to_owned(), times)].into(),
-            backends: vec![BackendReport::default()],
-            threads: vec![ThreadLine {
+            backends: vec![Backend::default()],
+            threads: vec![ProxyThread {
                 state: "accepting".into(),
                 clients: 1,
                 falls: 0,
             }],
-            settings: super::super::check::settings(&settings),
-            ..ProxyReport::default()
+            settings: super::super::check::settings(&settings)
+                .into_iter()
+                .collect(),
+            ..weir_api::Proxy::default()
         };
-        Report {
+        Status {
             process: Some(Process::default()),
-            interfaces: vec![InterfaceReport {
+            interfaces: vec![Interface {
                 name: "eth0".into(),
                 index: 2,
                 xdp: true,
@@ -203,7 +204,7 @@ mod tests {
             listeners: vec![listener],
             controller: Some(controller()),
             proxies: vec![proxy],
-            ..Report::default()
+            ..Status::default()
         }
     }
 
@@ -236,15 +237,15 @@ mod tests {
     }
 
     /// The names of all fields, however deep.
-    fn fields(value: &Value, into: &mut BTreeSet<String>) {
+    fn names_in(value: &Value, into: &mut BTreeSet<String>) {
         match value {
             Value::Object(map) => {
                 for (name, value) in map {
                     into.insert(name.clone());
-                    fields(value, into);
+                    names_in(value, into);
                 }
             }
-            Value::Array(values) => values.iter().for_each(|value| fields(value, into)),
+            Value::Array(values) => values.iter().for_each(|value| names_in(value, into)),
             _ => {}
         }
     }
@@ -268,25 +269,14 @@ mod tests {
         heads.into_iter()
     }
 
-    /// The names of all metrics.
-    fn metrics(report: &Report) -> Vec<String> {
-        let listener = &report.listeners[0];
-        let text = crate::ipc::api::metrics_text(&report.listeners, &listener.classes, 0)
-            + &crate::daemon::proxies::metrics_text(&report.proxies, 0);
-        let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-        names
-            .map(|line| line.split(' ').next().unwrap().to_owned())
-            .collect()
-    }
-
     #[test]
     fn every_word_of_status_and_of_the_metrics_is_explained() {
         let mut report = report();
         report.listeners[0].classes_left_out = 1;
         let mut names = BTreeSet::new();
-        fields(&serde_json::to_value(&report).unwrap(), &mut names);
-        let text =
-            report.text(true) + &crate::show::report::class_list(&report.listeners[0].classes);
+        names_in(&serde_json::to_value(&report).unwrap(), &mut names);
+        let text = report::text(&report, true)
+            + &crate::show::report::class_list(&report.listeners[0].classes);
         names.extend(heads(&text));
         assert!(names.len() > 120, "{names:?}");
         for words in ["held at", "overtook", "queue_way", "SYN/s"] {
@@ -294,33 +284,29 @@ mod tests {
         }
         let unknown: Vec<_> = names.iter().filter(|name| !is_known(name)).collect();
         assert!(unknown.is_empty(), "{unknown:?}");
-        let metrics = metrics(&report);
-        assert!(metrics.len() > 60, "{metrics:?}");
-        let cache_hits = "weir_proxy_cache_hits".to_owned();
-        assert!(metrics.contains(&cache_hits), "{metrics:?}");
-        let unknown: Vec<_> = metrics
-            .iter()
-            .filter(|name| of_metric(name).is_none())
-            .collect();
+        assert!(metrics().count() > 60);
+        let unknown: Vec<_> = metrics().filter(|metric| !is_known(metric.of)).collect();
+        let unknown: Vec<_> = unknown.iter().map(|metric| &metric.name).collect();
         assert!(unknown.is_empty(), "{unknown:?}");
     }
 
     #[test]
     fn a_series_is_explained_as_it_is_scraped() {
         for (series, name) in [
-            (
-                "weir_proxy_backend_retries_total{proxy=\"edge\"}",
-                "retries",
-            ),
+            ("weir_proxy_retries_total{proxy=\"edge\"}", "retries"),
             ("weir_proxy_connect_seconds_bucket", "connect"),
-            ("weir_proxy_backend_up", "backend_up"),
+            ("weir_proxy_backend_up", "health"),
             ("weir_queue_length", "queue_length"),
             ("weir_class_syn_admitted_total", "syn_admitted"),
         ] {
-            assert_eq!(of_metric(series).as_deref(), Some(name), "{series}");
+            assert_eq!(
+                metric(series).map(|metric| metric.of),
+                Some(name),
+                "{series}"
+            );
         }
-        assert_eq!(of_metric("weir_rats_total"), None);
-        assert_eq!(of_metric("requests"), None);
+        assert!(metric("weir_rats_total").is_none());
+        assert!(metric("requests").is_none());
     }
 
     #[test]

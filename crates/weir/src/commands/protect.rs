@@ -13,13 +13,14 @@ use crate::cli::Protect;
 use crate::daemon::attachment::missing;
 use crate::daemon::backend::Backend;
 use crate::daemon::guard::{Role, Start};
+use crate::daemon::report::counters_by_name;
 use crate::daemon::session::Session;
 use crate::failure::{Code, Failure, Result};
 use crate::host::links::Link;
 use crate::host::sockets::serving;
 use crate::show::describe;
 use crate::show::output::{print, warn, warn_text};
-use crate::show::report::{ListenerReport, counter_table, counters_by_name};
+use crate::show::report::counter_table;
 use crate::show::table::indent;
 
 /// Runs the command.
@@ -122,7 +123,7 @@ fn object(listener: &Listener) -> String {
     }
 }
 
-fn queue(report: &ListenerReport) -> String {
+fn queue(report: &weir_api::Listener) -> String {
     if !report.listening {
         return "nothing listens there yet".to_owned();
     }

@@ -11,7 +11,6 @@ use crate::failure::{Cause, Failure, Result};
 use crate::ipc::control::{Answer, Request, ask, namespace};
 use crate::show::describe::count;
 use crate::show::output::{print, print_json, warn_text};
-use crate::show::report::Report;
 
 /// Runs the command. Each process is asked, whatever another one says.
 pub fn run(runtime_dir: &Path, args: &Reload) -> Result<()> {
@@ -97,7 +96,7 @@ fn identity(answer: Answer) -> Result<Identity> {
     let Answer::Status(report) = answer else {
         return Err(another_answer());
     };
-    let Report {
+    let weir_api::Status {
         process,
         listeners,
         proxies,

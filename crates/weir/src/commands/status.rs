@@ -7,24 +7,24 @@ use crate::daemon::proxies::Peers;
 use crate::failure::{Failure, Result};
 use crate::ipc::control::{Answer, Request, ask, namespace};
 use crate::show::output::{print, print_json, warn_text};
-use crate::show::report::{ProxyReport, Report};
+use crate::show::report;
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Status) -> Result<()> {
     let mut report = match ask(runtime_dir, namespace()?, Request::Status)? {
         Some(Answer::Status(report)) => *report,
         Some(_) => return Err(Failure::failed("the running weir gave another answer", "")),
-        None => Report::default(),
+        None => weir_api::Status::default(),
     };
     report.proxies = proxies(runtime_dir)?;
     match args.json {
         true => print_json(&report),
-        false => print(&report.text(args.all)),
+        false => print(&report::text(&report, args.all)),
     }
 }
 
 /// The proxies of all processes. One that does not answer is told of, and does not hide the others.
-fn proxies(runtime_dir: &Path) -> Result<Vec<ProxyReport>> {
+fn proxies(runtime_dir: &Path) -> Result<Vec<weir_api::Proxy>> {
     let mut proxies = Vec::new();
     for answer in Peers::find(runtime_dir)?.ask(&Request::Status) {
         match answer {

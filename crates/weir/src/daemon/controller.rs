@@ -7,7 +7,7 @@ mod reading;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
 
-use weir_client::{ClassStatistics, Decision, ListenerStatistics, Statistics as StatisticsReport};
+use weir_api::{ClassStatistics, Decision, ListenerStatistics, Statistics as StatisticsReport};
 use weir_core::controller::{self, Controller, Outcome, Settings, Statistics};
 use weir_core::listener::Mode;
 
@@ -108,9 +108,9 @@ impl Control {
     }
 
     /// What it is for, sees and has done.
-    pub fn report(&self) -> weir_client::Controller {
+    pub fn report(&self) -> weir_api::Controller {
         let settings = self.settings();
-        weir_client::Controller {
+        weir_api::Controller {
             mode: weir_core::word::Word::word(settings.mode).to_owned(),
             target_wait: settings.target_wait.map(weir_core::units::format_duration),
             max_cpu: settings.max_cpu,

@@ -11,6 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use sd_notify::NotifyState;
+use weir_api::{Process, Status};
 use weir_config::{ApiSettings, Environment};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
@@ -28,7 +29,6 @@ use crate::host::links::{self, Link, LinkWatch};
 use crate::ipc::api::{self, Api, Job, Peer};
 use crate::ipc::control::{Answer, Claim, ClassChange, Client, ExecReport, Request, namespace};
 use crate::show::log;
-use crate::show::report::{Process, Report};
 
 /// How long cookies that are out stay valid before the guard goes: more than the round trips of
 /// most clients, less than a user's patience with Ctrl-C.
@@ -314,7 +314,7 @@ impl<B: Backend> Daemon<B> {
     }
 
     /// What the controller is for, sees and has done; `None`: there is none.
-    pub fn controller_report(&self) -> Option<weir_client::Controller> {
+    pub fn controller_report(&self) -> Option<weir_api::Controller> {
         self.control.as_ref().map(Control::report)
     }
 
@@ -479,7 +479,7 @@ impl<B: Backend> Daemon<B> {
     ///
     /// # Errors
     /// The kernel half cannot be read.
-    pub fn report(&self) -> Result<Report> {
+    pub fn report(&self) -> Result<Status> {
         let (command, config) = match &self.role {
             Role::Protect => ("protect", None),
             Role::Run(file) => ("run", Some(file.display().to_string())),
@@ -492,7 +492,7 @@ impl<B: Backend> Daemon<B> {
             namespace: self.namespace,
             log_lost: log::lost(),
         };
-        Ok(Report {
+        Ok(Status {
             running: true,
             process: Some(process),
             interfaces: self.session.interfaces(),

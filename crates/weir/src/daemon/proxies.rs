@@ -4,6 +4,7 @@
 mod metrics;
 mod post;
 mod redirect;
+mod report;
 mod service;
 
 use std::time::{Duration, Instant};
@@ -13,12 +14,10 @@ use weir_proxy::{Bell, Heritage, Server, Sockets, Surroundings, Totals};
 
 use crate::failure::{Failure, Result};
 use crate::host::descriptors::raise_limit;
-use crate::show::report::ProxyReport;
 
 pub use metrics::Metrics;
-#[cfg(test)]
-pub use metrics::text as metrics_text;
 pub use post::{Peers, Post, ask_at, take_over};
+pub use report::metrics as metrics_of_proxies;
 pub use service::{Service, no_proxy_in};
 
 /// All proxies of the process.
@@ -208,8 +207,8 @@ impl Proxies {
     }
 
     /// What all of them are doing.
-    pub fn reports(&self, config: Option<&str>) -> Vec<ProxyReport> {
-        let mut reports: Vec<ProxyReport> = Vec::new();
+    pub fn reports(&self, config: Option<&str>) -> Vec<weir_api::Proxy> {
+        let mut reports: Vec<weir_api::Proxy> = Vec::new();
         for server in self.running.iter().chain(&self.retiring) {
             let generations = self.running.iter().chain(&self.retiring);
             let name = &server.settings().name;
@@ -217,7 +216,7 @@ impl Proxies {
                 continue;
             }
             let same = generations.filter(|other| other.settings().name == *name);
-            let mut report = ProxyReport::of(server, same, self.past(name));
+            let mut report = report::of(server, same, self.past(name));
             report.config = config.map(str::to_owned);
             reports.push(report);
         }

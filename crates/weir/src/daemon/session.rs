@@ -16,11 +16,11 @@ use crate::commands::check::settings;
 use crate::daemon::attachment::{Place, Refusals, carries, exists_somewhere, missing, places};
 use crate::daemon::backend::Backend;
 use crate::daemon::queue::{ClassLimits, Queues, Wanted};
+use crate::daemon::report::counters_by_name;
 use crate::failure::{Code, Failure, Result};
 use crate::host::links::Link;
 use crate::host::sockets::serving;
 use crate::show::describe;
-use crate::show::report::{InterfaceReport, ListenerReport, SocketReport, counters_by_name};
 
 mod classes;
 mod exec;
@@ -312,7 +312,7 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// The kernel half cannot be read.
-    pub fn listeners(&self) -> Result<Vec<ListenerReport>> {
+    pub fn listeners(&self) -> Result<Vec<weir_api::Listener>> {
         let sockets = self.backend.listen_sockets()?;
         self.policies
             .iter()
@@ -320,7 +320,7 @@ impl<B: Backend> Session<B> {
             .collect()
     }
 
-    fn listener(&self, policy: &Policy, sockets: &[ListenSocket]) -> Result<ListenerReport> {
+    fn listener(&self, policy: &Policy, sockets: &[ListenSocket]) -> Result<weir_api::Listener> {
         let asked = &policy.asked;
         let all = self.serving(asked, sockets);
         // Parking listeners hold connections of the one queue, and are none of the server's sockets.
@@ -339,7 +339,7 @@ impl<B: Backend> Session<B> {
         settings.retain(|key, _| !["name", "address", "mode"].contains(&key.as_str()));
         let (classes, classes_left_out) = self.classes_of(&asked.name)?;
         let (fallback, fallback_because) = fallback.map(|f| (f.policy, f.because)).unzip();
-        Ok(ListenerReport {
+        Ok(weir_api::Listener {
             name: asked.name.clone(),
             address: asked.address.to_string(),
             mode: weir_core::word::Word::word(asked.mode).to_owned(),
@@ -361,7 +361,7 @@ impl<B: Backend> Session<B> {
             classes,
             classes_left_out,
             sockets: serving.iter().map(|socket| socket_report(socket)).collect(),
-            settings,
+            settings: settings.into_iter().collect(),
         })
     }
 
@@ -424,8 +424,8 @@ impl<B: Backend> Session<B> {
     }
 
     /// Names of the interfaces with the guard on them.
-    pub fn interfaces(&self) -> Vec<InterfaceReport> {
-        let report = |(index, attached): (&u32, &Attached)| InterfaceReport {
+    pub fn interfaces(&self) -> Vec<weir_api::Interface> {
+        let report = |(index, attached): (&u32, &Attached)| weir_api::Interface {
             name: attached.wanted.name.clone(),
             index: *index,
             xdp: attached.wanted.refusals == Refusals::Xdp && attached.no_front.is_none(),
@@ -451,7 +451,7 @@ impl<B: Backend> Session<B> {
     /// The sockets cannot be read.
     fn fallbacks(&self) -> Result<Vec<String>> {
         let reports = self.listeners()?;
-        let told = |r: &ListenerReport| {
+        let told = |r: &weir_api::Listener| {
             let (policy, because) = (r.fallback.as_ref()?, r.fallback_because.as_ref()?);
             Some(format!(
                 "listener {:?} falls back to {policy}: {because}",
@@ -523,8 +523,8 @@ fn wait_us(socket: &ListenSocket) -> Option<u64> {
         .map(|wait| u64::try_from(wait.as_micros()).unwrap_or(u64::MAX))
 }
 
-fn socket_report(socket: &ListenSocket) -> SocketReport {
-    SocketReport {
+fn socket_report(socket: &ListenSocket) -> weir_api::Socket {
+    weir_api::Socket {
         address: SocketAddr::new(socket.ip, socket.port).to_string(),
         queue_length: socket.queue_length,
         queue_limit: socket.queue_limit,

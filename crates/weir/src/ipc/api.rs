@@ -8,13 +8,8 @@
 mod access;
 mod answer;
 mod door;
-mod metrics;
 mod routes;
 mod server;
-
-pub use metrics::add_log;
-#[cfg(test)]
-pub use metrics::text as metrics_text;
 
 use std::fs::Permissions;
 use std::io::{self, ErrorKind};

@@ -25,7 +25,6 @@ use weir_config::Given;
 use crate::failure::{Failure, ROOT_HINT, Result};
 use crate::ipc::api::Peer;
 use crate::ipc::socket_file::SocketFile;
-use crate::show::report::{ClassReport, Report};
 
 /// A request is one short line; whoever is slower to send it than this is not served.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -114,7 +113,7 @@ impl fmt::Display for ClassChange {
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// To [`Request::Status`].
-    Status(Box<Report>),
+    Status(Box<weir_api::Status>),
     /// To [`Request::Reload`]: what is in force now.
     Reloaded {
         /// Listeners under guard.
@@ -130,7 +129,7 @@ pub enum Answer {
         /// The config file, in which a change stands only if somebody writes it there.
         config: Option<String>,
         /// The classes.
-        classes: Vec<ClassReport>,
+        classes: Vec<weir_api::Class>,
     },
     /// To [`Request::Exec`]: the keys of every class in force, without `other`; null where one has no value.
     Exec {

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
+use weir_api::Status;
 use weir_proxy::{Server, handover};
 
 use super::{Metrics, Post, Proxies};
@@ -17,7 +18,6 @@ use crate::daemon::guard::{Signals, ends, notify};
 use crate::failure::{Failure, Result};
 use crate::ipc::control::{Answer, Client, HandedOver, Request};
 use crate::show::describe::count;
-use crate::show::report::Report;
 
 /// A process of proxies.
 pub struct Service {
@@ -126,11 +126,11 @@ impl Service {
         }
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> Status {
         let config = self.config.as_ref().map(|file| file.display().to_string());
-        Report {
+        Status {
             proxies: self.proxies.reports(config.as_deref()),
-            ..Report::default()
+            ..Status::default()
         }
     }
 

@@ -12,8 +12,8 @@ use weir_kernel::CONTROLLED_FOR;
 
 use super::Session;
 use crate::daemon::backend::Backend;
+use crate::daemon::report::counters_that_fell;
 use crate::failure::{Code, Failure, Result};
-use crate::show::report::{ClassReport, counters_that_fell};
 
 /// A limit that stays the same is renewed so often: thousands of classes may be held at the least.
 const RENEWED: Duration = Duration::from_secs(1);
@@ -169,13 +169,13 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// The counters cannot be read.
-    pub fn class_reports(&self) -> Result<Vec<ClassReport>> {
+    pub fn class_reports(&self) -> Result<Vec<weir_api::Class>> {
         self.reports(self.classes().iter())
     }
 
     /// The classes of one listener, `other` last, and how many more there are. Counters are of all of a
     /// class's listeners.
-    pub(super) fn classes_of(&self, listener: &str) -> Result<(Vec<ClassReport>, usize)> {
+    pub(super) fn classes_of(&self, listener: &str) -> Result<(Vec<weir_api::Class>, usize)> {
         let its = self
             .classes()
             .iter()
@@ -188,9 +188,12 @@ impl<B: Backend> Session<B> {
         Ok((reports, left_out))
     }
 
-    fn reports<'a>(&self, classes: impl Iterator<Item = &'a Class>) -> Result<Vec<ClassReport>> {
+    fn reports<'a>(
+        &self,
+        classes: impl Iterator<Item = &'a Class>,
+    ) -> Result<Vec<weir_api::Class>> {
         let counters = self.class_counters()?;
-        let of = |name: &str, priority| ClassReport {
+        let of = |name: &str, priority| weir_api::Class {
             name: name.to_owned(),
             priority,
             controlled_rate: self.classes.controlled_rate(name),
@@ -199,14 +202,16 @@ impl<B: Backend> Session<B> {
                 .get(name)
                 .map(counters_that_fell)
                 .unwrap_or_default(),
-            ..ClassReport::default()
+            ..weir_api::Class::default()
         };
         let mut reports = Vec::new();
         for class in classes {
-            reports.push(ClassReport {
+            reports.push(weir_api::Class {
                 rate: class.rate,
                 burst: class.burst_in_force(),
-                settings: crate::commands::check::settings(class),
+                settings: crate::commands::check::settings(class)
+                    .into_iter()
+                    .collect(),
                 ..of(&class.name, class.priority)
             });
         }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
+use weir_api::metrics::{self, Figures};
 use weir_config::{self, Given, Table, did_you_mean};
 use weir_core::class::{Class, OTHER};
 
-use super::{Call, Peer, Reply, access, metrics};
+use super::{Call, Peer, Reply, access};
 use crate::daemon::backend::Backend;
 use crate::daemon::guard::Daemon;
 use crate::daemon::session::{check_guarded, other_has_no_settings};
@@ -70,13 +71,13 @@ fn listeners<B: Backend>(daemon: &Daemon<B>) -> Answered {
 }
 
 fn figures<B: Backend>(daemon: &Daemon<B>) -> Answered {
-    let listeners = daemon.session.listeners().map_err(internal)?;
-    let classes = daemon.session.class_reports().map_err(internal)?;
-    Ok(Reply::Text(metrics::text(
-        &listeners,
-        &classes,
-        log::lost(),
-    )))
+    let figures = Figures {
+        listeners: daemon.session.listeners().map_err(internal)?,
+        classes: daemon.session.class_reports().map_err(internal)?,
+        log_lost: log::lost(),
+        ..Figures::default()
+    };
+    Ok(Reply::Text(metrics::text(metrics::guard(), &figures)))
 }
 
 fn listener<B: Backend>(daemon: &Daemon<B>, name: &str) -> Answered {

@@ -10,7 +10,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Map, Value};
 use utoipa::OpenApi;
-use weir_client::{Answer, Class, ClassSettings, Controller, Listener, Problem, Status};
+use weir_api::{Answer, Class, ClassSettings, Controller, Listener, Problem, Status};
 
 use super::{Call, Line, Peer, Reply};
 use crate::failure::Failure;

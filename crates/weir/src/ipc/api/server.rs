@@ -8,7 +8,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use weir_client::{Cause, Problem};
+use weir_api::metrics::CONTENT_TYPE;
+use weir_api::{Cause, Problem};
 
 use super::door::Door;
 use super::{Call, Job, Line, Peer, Reply, routes};
@@ -58,10 +59,7 @@ impl IntoResponse for Reply {
         let status = |code| StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         match self {
             Reply::Json(code, value) => (status(code), Json(value)).into_response(),
-            Reply::Text(text) => {
-                let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                ([(header::CONTENT_TYPE, kind)], text).into_response()
-            }
+            Reply::Text(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
             Reply::Refused(code, failure) => {
                 (status(code), Json(problem(&failure))).into_response()
             }

@@ -1,9 +1,9 @@
 //! Tables of classes.
 
 use serde_json::Value;
+use weir_api::Class;
 use weir_core::verdict::{Kind, VERDICTS};
 
-use super::ClassReport;
 use crate::show::table::{Align, table};
 
 /// Classes that the table of a listener shows: those with verdicts first, for a file may have thousands.
@@ -14,9 +14,9 @@ const SHOWN_PREFIXES: usize = 4;
 const DIGITS: i32 = 4;
 
 /// All of them, with their settings.
-pub fn class_list(classes: &[ClassReport]) -> String {
-    let with_settings = |class: &ClassReport| {
-        let mut row = class.row();
+pub fn class_list(classes: &[Class]) -> String {
+    let with_settings = |class: &Class| {
+        let mut row = row(class);
         row.push(settings(class));
         row
     };
@@ -27,12 +27,12 @@ pub fn class_list(classes: &[ClassReport]) -> String {
 }
 
 /// Those of a listener, or the first of them. `left_out`: so many it has besides.
-pub fn some_classes(classes: &[ClassReport], left_out: usize) -> String {
-    let mut order: Vec<&ClassReport> = classes.iter().collect();
+pub fn some_classes(classes: &[Class], left_out: usize) -> String {
+    let mut order: Vec<&Class> = classes.iter().collect();
     if order.len() > SHOWN {
         order.sort_by_key(|class| (class.counters.is_empty(), class.priority));
     }
-    let rows: Vec<Vec<String>> = order.iter().take(SHOWN).map(|c| c.row()).collect();
+    let rows: Vec<Vec<String>> = order.iter().take(SHOWN).map(|c| row(c)).collect();
     let left_out = left_out + classes.len() - rows.len();
     let mut text = table(&head(), &rows);
     if left_out > 0 {
@@ -56,27 +56,25 @@ fn head() -> Vec<(&'static str, Align)> {
     ]
 }
 
-impl ClassReport {
-    fn row(&self) -> Vec<String> {
-        let number = |n: Option<f64>| n.map_or("-".to_owned(), |n| n.to_string());
-        let sum = |over_rate: bool| -> u64 {
-            let refuses = VERDICTS.iter().filter(|row| row.kind == Kind::Refuse);
-            let wanted = refuses.filter(|row| row.name.ends_with("_rate") == over_rate);
-            wanted.filter_map(|row| self.counters.get(row.name)).sum()
-        };
-        let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
-        vec![
-            self.name.clone(),
-            self.priority.to_string(),
-            number(self.rate),
-            self.burst.map_or("-".to_owned(), |n| n.to_string()),
-            number(self.controlled_rate.map(rounded)),
-            self.waiting.map_or("-".to_owned(), |n| n.to_string()),
-            (count("syn_admitted") + count("cookie_accepted")).to_string(),
-            sum(true).to_string(),
-            sum(false).to_string(),
-        ]
-    }
+fn row(class: &Class) -> Vec<String> {
+    let number = |n: Option<f64>| n.map_or("-".to_owned(), |n| n.to_string());
+    let sum = |over_rate: bool| -> u64 {
+        let refuses = VERDICTS.iter().filter(|row| row.kind == Kind::Refuse);
+        let wanted = refuses.filter(|row| row.name.ends_with("_rate") == over_rate);
+        wanted.filter_map(|row| class.counters.get(row.name)).sum()
+    };
+    let count = |name: &str| class.counters.get(name).copied().unwrap_or(0);
+    vec![
+        class.name.clone(),
+        class.priority.to_string(),
+        number(class.rate),
+        class.burst.map_or("-".to_owned(), |n| n.to_string()),
+        number(class.controlled_rate.map(rounded)),
+        class.waiting.map_or("-".to_owned(), |n| n.to_string()),
+        (count("syn_admitted") + count("cookie_accepted")).to_string(),
+        sum(true).to_string(),
+        sum(false).to_string(),
+    ]
 }
 
 /// To [`DIGITS`] digits, and never to less than whole ones.
@@ -87,7 +85,7 @@ fn rounded(rate: f64) -> f64 {
 }
 
 /// `listener=web from=10.1.0.0/16 to_port=443`: what is set, as flags and the log have it.
-fn settings(class: &ClassReport) -> String {
+fn settings(class: &Class) -> String {
     let shown = |(key, value): (&String, &Value)| {
         let value = match value {
             Value::String(word) => word.clone(),
@@ -117,17 +115,17 @@ mod tests {
 
     use super::*;
 
-    fn class(name: &str) -> ClassReport {
-        ClassReport {
+    fn class(name: &str) -> Class {
+        Class {
             name: name.into(),
             priority: 1,
-            ..ClassReport::default()
+            ..Class::default()
         }
     }
 
     #[test]
     fn a_listener_s_table_counts_those_that_are_left_out_and_the_list_leaves_none() {
-        let classes: Vec<ClassReport> = (0..1001).map(|n| class(&format!("c{n}"))).collect();
+        let classes: Vec<Class> = (0..1001).map(|n| class(&format!("c{n}"))).collect();
         let some = some_classes(&classes, 9000);
         assert_eq!(some.lines().count(), 1 + SHOWN + 1);
         assert!(some.contains("and 9961 more; `weir class list`"), "{some}");
@@ -174,11 +172,11 @@ mod tests {
             (98_765.4, "98765"),
             (20.0, "20"),
         ] {
-            let held = ClassReport {
+            let held = Class {
                 controlled_rate: Some(rate),
                 ..class("low")
             };
-            assert_eq!(held.row()[4], expected, "{rate}");
+            assert_eq!(row(&held)[4], expected, "{rate}");
         }
     }
 }

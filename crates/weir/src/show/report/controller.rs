@@ -1,6 +1,6 @@
 //! The controller as people see it, in `weir status` and `weir explain controller`.
 
-use weir_client::{ClassStatistics, Controller, Decision};
+use weir_api::{ClassStatistics, Controller, Decision};
 
 use crate::daemon::controller::line;
 use crate::show::table::{Align, indent, table};
@@ -99,7 +99,7 @@ fn timed(decision: &Decision) -> String {
 
 #[cfg(test)]
 mod tests {
-    use weir_client::{ListenerStatistics, Statistics};
+    use weir_api::{ListenerStatistics, Statistics};
 
     use super::*;
 

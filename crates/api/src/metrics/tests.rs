@@ -1,0 +1,185 @@
+use std::collections::BTreeSet;
+
+use weir_core::verdict::VERDICTS;
+
+use super::*;
+use crate::{Backend, CacheMemory, Connections, ProxyQueue, ProxyThread, TimeRange};
+
+const COUNTERS: ProxyCounters = ProxyCounters {
+    proxy: &[("requests", "HTTP requests whose head was read")],
+    proxy_times: &[("request_duration", "time of a request")],
+    backend: &[
+        &[("connects", "connections opened")],
+        &[("checks", "health checks made")],
+    ],
+    backend_times: &[("connect", "time that connections took to be opened")],
+    queue: &[("late", "clients that waited in vain")],
+};
+
+#[track_caller]
+fn assert_lines(text: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(text.lines().any(|own| own == *line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn every_verdict_and_each_rate_of_the_guard_is_a_metric() {
+    let web = Listener {
+        name: "web".into(),
+        counters: [("syn_admitted".to_owned(), 7)].into(),
+        queue_length: 3,
+        wait_us: Some(20_000),
+        ..Listener::default()
+    };
+    let other = Class {
+        name: "other".into(),
+        controlled_rate: Some(1200.0),
+        waiting: Some(4),
+        counters: [("queue_reset_full".to_owned(), 2)].into(),
+        ..Class::default()
+    };
+    let figures = Figures {
+        listeners: vec![web],
+        classes: vec![other],
+        log_lost: 9,
+        ..Figures::default()
+    };
+    let text = text(guard(), &figures);
+    assert_lines(
+        &text,
+        &[
+            "# TYPE weir_syn_admitted counter",
+            "weir_syn_admitted_total{listener=\"web\"} 7",
+            "weir_queue_length{listener=\"web\"} 3.0",
+            "weir_wait_seconds{listener=\"web\"} 0.02",
+            "weir_class_waiting{class=\"other\"} 4.0",
+            "weir_class_queue_reset_full_total{class=\"other\"} 2",
+            "weir_class_controlled_rate{class=\"other\"} 1200.0",
+            "weir_log_lost_total 9",
+            "# EOF",
+        ],
+    );
+    for row in &VERDICTS {
+        let series = format!("weir_{}_total{{listener=\"web\"}}", row.name);
+        assert!(text.contains(&series), "{series}\n{text}");
+    }
+    assert!(
+        !text.contains("weir_class_rate{"),
+        "a class without a limit has no rate"
+    );
+}
+
+/// Some of 50 µs, and one of 90 s.
+fn times(short: u64) -> Times {
+    let range = |up_to_us, count| TimeRange { up_to_us, count };
+    Times {
+        count: short + 1,
+        sum_us: short * 50 + 90_000_000,
+        ranges: vec![range(Some(100), short), range(Some(200), 0), range(None, 1)],
+        ..Times::default()
+    }
+}
+
+fn proxy() -> Proxy {
+    Proxy {
+        name: "edge".into(),
+        times: [("request_duration".to_owned(), times(11))].into(),
+        queue: vec![ProxyQueue {
+            priority: 64,
+            waiting: 6,
+            counters: [("late".to_owned(), 8)].into(),
+        }],
+        counters: [("requests".to_owned(), 7)].into(),
+        cache_memory: Some(CacheMemory {
+            held_bytes: 5,
+            limit_bytes: 10,
+            objects: 2,
+        }),
+        backends: vec![Backend {
+            address: "10.0.0.5:80".into(),
+            health: "down".into(),
+            connections: Connections { in_use: 4, idle: 5 },
+            counters: [("connects".to_owned(), 3)].into(),
+            times: [("connect".to_owned(), times(12))].into(),
+            ..Backend::default()
+        }],
+        threads: vec![ProxyThread {
+            state: "accepting".into(),
+            clients: 2,
+            falls: 1,
+        }],
+        ..Proxy::default()
+    }
+}
+
+#[test]
+fn every_counter_of_a_proxy_is_a_metric_with_its_text() {
+    let figures = Figures {
+        proxies: vec![proxy()],
+        log_lost: 9,
+        ..Figures::default()
+    };
+    let text = text(&proxies(COUNTERS), &figures);
+    assert_lines(
+        &text,
+        &[
+            "weir_proxy_requests_total{proxy=\"edge\"} 7",
+            "weir_proxy_backend_connects_total{proxy=\"edge\",backend=\"10.0.0.5:80\"} 3",
+            "weir_proxy_backend_up{proxy=\"edge\",backend=\"10.0.0.5:80\"} 0",
+            "weir_proxy_backend_in_use{proxy=\"edge\",backend=\"10.0.0.5:80\"} 4",
+            "weir_proxy_backend_idle{proxy=\"edge\",backend=\"10.0.0.5:80\"} 5",
+            "weir_proxy_backend_checks_total{proxy=\"edge\",backend=\"10.0.0.5:80\"} 0",
+            "weir_proxy_queue_waiting{proxy=\"edge\",priority=\"64\"} 6",
+            "weir_proxy_queue_late_total{proxy=\"edge\",priority=\"64\"} 8",
+            "weir_proxy_clients{proxy=\"edge\",thread=\"0\"} 2",
+            "weir_proxy_falls_total{proxy=\"edge\",thread=\"0\"} 1",
+            "# TYPE weir_proxy_request_duration_seconds histogram",
+            "weir_proxy_request_duration_seconds_count{proxy=\"edge\"} 12",
+            "weir_proxy_request_duration_seconds_sum{proxy=\"edge\"} 90.00055",
+            "weir_proxy_request_duration_seconds_bucket{le=\"0.0001\",proxy=\"edge\"} 11",
+            "weir_proxy_request_duration_seconds_bucket{le=\"0.0002\",proxy=\"edge\"} 11",
+            "weir_proxy_request_duration_seconds_bucket{le=\"+Inf\",proxy=\"edge\"} 12",
+            "weir_proxy_backend_connect_seconds_count{proxy=\"edge\",backend=\"10.0.0.5:80\"} 13",
+            "weir_proxy_cache_held_bytes{proxy=\"edge\"} 5",
+            "weir_proxy_cache_limit_bytes{proxy=\"edge\"} 10",
+            "weir_proxy_cache_objects{proxy=\"edge\"} 2",
+            "# HELP weir_proxy_requests HTTP requests whose head was read.",
+            "weir_proxy_log_lost_total 9",
+            "# EOF",
+        ],
+    );
+}
+
+#[test]
+fn no_two_metrics_have_the_same_name() {
+    let proxies = proxies(COUNTERS);
+    let all = || guard().iter().chain(&proxies);
+    let names: BTreeSet<&str> = all().map(|metric| metric.name.as_str()).collect();
+    assert_eq!(names.len(), all().count());
+}
+
+#[test]
+fn a_series_belongs_to_one_metric() {
+    let proxies = proxies(COUNTERS);
+    let name_of = |series: &str| {
+        let mut all = guard().iter().chain(&proxies);
+        let found = all.find(|metric| metric.has(series));
+        found.map(|metric| metric.name.clone())
+    };
+    for (series, name) in [
+        (
+            "weir_syn_admitted_total{listener=\"web\"}",
+            "weir_syn_admitted",
+        ),
+        (
+            "weir_proxy_backend_connect_seconds_bucket",
+            "weir_proxy_backend_connect_seconds",
+        ),
+        ("weir_queue_length", "weir_queue_length"),
+    ] {
+        assert_eq!(name_of(series).as_deref(), Some(name), "{series}");
+    }
+    assert_eq!(name_of("weir_queue_length_total"), None);
+    assert_eq!(name_of("requests"), None);
+}
