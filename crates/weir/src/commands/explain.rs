@@ -72,10 +72,6 @@ fn field_text(name: &str) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("\n"))
 }
 
-fn is_known(name: &str) -> bool {
-    counter_text(name).is_some() || topic(name).is_ok() || field_text(name).is_some()
-}
-
 /// The counters of proxies, by the names of `weir status` and the metrics. `None`: it is none of them alone.
 fn counter_text(name: &str) -> Option<String> {
     let name = name.replace('-', "_");
@@ -234,6 +230,10 @@ mod tests {
                 reason: "…".into(),
             }],
         }
+    }
+
+    fn is_known(name: &str) -> bool {
+        counter_text(name).is_some() || topic(name).is_ok() || field_text(name).is_some()
     }
 
     /// The names of all fields, however deep.
