@@ -12,6 +12,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramMut};
 use super::skel::types::parking_group;
 use super::{GROUPS, SERVERS, group, owner};
 use crate::error::{Error, Result, of_errno, of_libbpf};
+use crate::sockets::owned_sockets;
 
 /// A server's socket in the tables of a weir, which may be gone.
 struct Entry {
@@ -30,8 +31,12 @@ pub fn undo() -> Result<u32> {
     if entries.is_empty() {
         return Ok(undone);
     }
-    for inode in listening()? {
-        let Ok(fd) = owner::descriptor(inode) else {
+    let sockets = owned_sockets().map_err(|error| Error::Failed {
+        what: "read the listening sockets".into(),
+        cause: error.to_string(),
+    })?;
+    for socket in sockets {
+        let Ok(fd) = owner::descriptor(socket.inode) else {
             continue;
         };
         let cookie = cookie(fd.as_fd());
@@ -91,29 +96,6 @@ fn read(servers: &MapHandle, parking: &MapHandle, number: u32, into: &mut Vec<En
             });
         }
     }
-}
-
-/// Inodes of the listening TCP sockets of this network namespace.
-fn listening() -> Result<Vec<u64>> {
-    let mut inodes = Vec::new();
-    for path in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            // Without IPv6.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => {
-                return Err(Error::Failed {
-                    what: format!("read {path}"),
-                    cause: error.to_string(),
-                });
-            }
-        };
-        let words = text.lines().map(|line| line.split_whitespace());
-        // TCP_LISTEN is 10.
-        let its = words.filter_map(|mut words| (words.nth(3)? == "0A").then(|| words.nth(5))?);
-        inodes.extend(its.filter_map(|inode| inode.parse::<u64>().ok()));
-    }
-    Ok(inodes)
 }
 
 /// The number that no other socket ever has; 0: not known.

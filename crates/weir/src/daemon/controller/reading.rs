@@ -96,7 +96,7 @@ impl World {
         let ports: BTreeSet<u16> = session.ports().collect();
         let of_us = owners()
             .into_iter()
-            .filter(|owned| ports.contains(&owned.port));
+            .filter(|owned| ports.contains(&owned.local.port()));
         let inodes: BTreeSet<u64> = of_us.map(|owned| owned.inode).collect();
         self.cgroups = match inodes.is_empty() {
             true => Vec::new(),
