@@ -5,8 +5,8 @@ MAKEFLAGS += --no-builtin-rules
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
-# Options for every cargo call, as --locked in .ci/run.
-CARGO_FLAGS ?=
+# Options for every cargo call. --locked: what is built has the versions of Cargo.lock, or does not build.
+CARGO_FLAGS ?= --locked
 # Options for the lab's demo, as DEMO_FLAGS='--out /tmp/demo'.
 DEMO_FLAGS ?=
 
@@ -34,7 +34,7 @@ test: ## every test; those with the kernel run as root, through sudo if need be
 .PHONY: build
 build: ## release binaries in target/release
 	@scripts/setup build
-	cargo build $(CARGO_FLAGS) --release --workspace
+	scripts/release build --release --workspace
 
 .PHONY: bench
 bench: ## ns per packet and the other figures of the README (root)

@@ -9,7 +9,8 @@ use std::process::Command;
 use libbpf_cargo::SkeletonBuilder;
 
 fn main() {
-    let bpf = Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("../../bpf");
+    let root = Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("../..");
+    let bpf = root.canonicalize().unwrap().join("bpf");
     let out = PathBuf::from(std::env::var("OUT_DIR").unwrap());
     println!("cargo:rerun-if-changed={}", bpf.display());
     println!("cargo:rerun-if-env-changed=CLANG");
@@ -35,6 +36,8 @@ fn main() {
                 // bpf_tracing.h wants to know whose registers; these programs read none.
                 "-D__TARGET_ARCH_x86".to_owned(),
                 format!("-I{}", bpf.display()),
+                // The paths in the programs' line information do not depend on where they are compiled.
+                format!("-ffile-prefix-map={}=bpf", bpf.display()),
                 format!(
                     "-I/usr/include/{}-linux-gnu",
                     std::env::var("CARGO_CFG_TARGET_ARCH").unwrap()
