@@ -1,12 +1,15 @@
-//! What is wrong with classes together, and with what they name.
+//! What is wrong with classes together, and with the listeners and proxies that they name.
+//!
+//! The rules of all classes must decide about each connection, so ties are faults; and they must fit into the
+//! guard's tables.
 
 use crate::error::Fault;
 use crate::suggest::did_you_mean;
 use weir_core::class::{Class, MAX_CLASSES, MAX_MASKS, MAX_RULES, OwnerId, Rules, Tie, TooMany};
 use weir_core::listener::Listener;
 
-/// Ties that are told of; whoever mends these asks again.
-const TOLD_TIES: usize = 8;
+/// Ties that one check reports; a user who has mended these checks again.
+const MAX_TIES: usize = 8;
 
 /// What is wrong, with the index of the class at which to say it and its key, if it is of one.
 pub(crate) type Finding = (usize, Option<&'static str>, Fault);
@@ -17,11 +20,11 @@ pub(crate) struct Owners<'a> {
     pub proxies: &'a [&'a str],
 }
 
-/// Names that are none, rules that tie, and more than the guard's tables hold.
+/// Unknown names, rules that tie, and more than the guard's tables hold.
 pub(crate) fn check(classes: &[Class], owners: &Owners<'_>) -> Vec<Finding> {
     let mut found = unknown(classes, owners);
     let rules = Rules::compile(classes, |class| owners.id_of(class));
-    for tie in rules.ties(TOLD_TIES) {
+    for tie in rules.ties(MAX_TIES) {
         found.push((tie.later, None, tie_fault(classes, owners, &tie)));
     }
     found.extend(too_many(classes, owners));
@@ -61,7 +64,7 @@ fn unknown(classes: &[Class], owners: &Owners<'_>) -> Vec<Finding> {
 fn stranger(kind: &str, wanted: &str, names: &[&str]) -> Fault {
     let hint = match did_you_mean(wanted, names) {
         Some(meant) => format!("did you mean {meant:?}?"),
-        None => format!("write the name of a [[{kind}]], or leave it out"),
+        None => format!("write the name of a [[{kind}]], or remove the key"),
     };
     Fault::new(format!("no {kind} is named {wanted:?}"), hint)
 }
@@ -80,7 +83,7 @@ pub(crate) fn tie_fault(classes: &[Class], owners: &Owners<'_>, tie: &Tie) -> Fa
             "it ties with class {earlier:?}: {} > {to} fits both, and neither is the more specific",
             tie.from
         ),
-        "give one of them all that the other names, or add a class for exactly what fits both",
+        "give one of them everything that the other names, or add a class for exactly the connections that fit both",
     )
 }
 

@@ -1,5 +1,8 @@
 //! `weir explain`: what a counter counts and what to do about it, what a config key sets, what a
 //! column of `weir status` shows.
+//!
+//! Verdicts have their text in the BPF headers and their advice here. Keys are explained from their
+//! declaration, columns from `columns`.
 
 mod columns;
 
@@ -34,27 +37,27 @@ pub struct Subject {
 /// What is explained as a whole; the command adds what the running weir has to say.
 const SUBJECTS: [Subject; 1] = [Subject {
     name: "controller",
-    text: "Keeps the wait for accept(), or the CPU, at an objective: holds classes to rates, the lowest priority first",
-    note: "A queue that stands over target_wait for three intervals, or two if it runs away, makes a budget: what the server accepts, corrected \
-        by a bounded PID on the queue. Each class gets its min_rate, the rest goes by priority; what is held is held \
-        at its controlled_rate. When clients ask for less than the budget, the limits go. docs/controller.md has it \
-        all.",
+    text: "Keeps the wait for accept(), or the CPU, at an objective: it limits the rates of classes, the lowest priority first",
+    note: "The controller acts when a queue stands over target_wait for three intervals, or for two if the queue grows fast. It \
+        then computes a budget: the rate at which the server accepts, corrected by a bounded PID on the queue. Each \
+        class gets its min_rate, and priorities divide the rest. A class that the controller holds is limited to its \
+        controlled_rate. The limits go once clients ask for less than the budget. See docs/controller.md.",
 }];
 
-/// A name that stands for nothing.
+/// A name that weir does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is no counter, no config key and no column of weir status")]
+#[error("{name:?} is not a counter, a config key or a column of weir status")]
 pub struct Unknown {
     /// As it was given.
     pub name: String,
-    /// What was probably meant.
+    /// The name that the user probably meant.
     pub did_you_mean: Option<&'static str>,
 }
 
 /// Finds a counter, a config key or a column by its name.
 ///
 /// # Errors
-/// None of them, with the name that was probably meant.
+/// The name is unknown; the error has the name that the user probably meant.
 pub fn topic(name: &str) -> Result<Topic, Unknown> {
     let name = &name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
     let name = &name.to_ascii_lowercase();
@@ -152,12 +155,12 @@ fn kind_text(kind: Kind) -> &'static str {
     match kind {
         Kind::Pass => "The packet goes on to the server's stack.",
         Kind::Refuse => {
-            "The connection is turned away. In observe mode it is only counted, and passes."
+            "weir refuses the connection. In observe mode weir only counts it and lets it pass."
         }
         Kind::Answer => {
-            "weir itself continues the handshake. In observe mode it is only counted, and passes."
+            "weir itself continues the handshake. In observe mode weir only counts the packet and lets it pass."
         }
-        Kind::Note => "Counted beside another verdict; not a verdict of its own.",
+        Kind::Note => "weir counts it beside another verdict; it is not a verdict of its own.",
     }
 }
 
@@ -173,99 +176,99 @@ fn advice(name: &str) -> Option<&'static str> {
 const ADVICE: [(&str, &str); 24] = [
     (
         "syn_admitted",
-        "The good case: with reserv, a place is kept for this connection until it is accepted.",
+        "The good case. With reserv, weir keeps a place for this connection until the server accepts it.",
     ),
     (
         "syn_repeated",
-        "Many of these: SYN/ACKs are lost on their way, or clients are slow to answer them.",
+        "A high count means that SYN/ACKs get lost, or that clients answer them slowly.",
     ),
     (
         "syn_unheard",
-        "The server is down, or listens on another address: `ss -ltn` shows the listening sockets.",
+        "The server is down or listens on another address. `ss -ltn` shows the listening sockets.",
     ),
     (
         "syn_left",
-        "The client waits 1 s, 3 s, 7 s. reject_syn = rst tells it at once; reserv keeps the queue exact.",
+        "The client retransmits after 1 s, 3 s, 7 s. reject_syn = rst refuses it at once; establish = reserv counts the queue exactly.",
     ),
     (
         "syn_dropped_full",
-        "The server is slower than its clients. A larger backlog helps against bursts only; reject_syn = rst spares clients the wait.",
+        "The server is slower than its clients. A larger backlog helps against bursts only. reject_syn = rst spares clients the wait.",
     ),
     (
         "syn_reset_full",
-        "The server is slower than its clients, or its backlog is too small for bursts: `weir doctor` names small backlogs.",
+        "The server is slower than its clients, or its backlog is too small for bursts. `weir doctor` names small backlogs.",
     ),
     (
         "syn_dropped_wait",
-        "Overload, not a burst: the wait stood over target_wait for a whole interval. A larger target_wait admits more and serves them later.",
+        "Overload, not a burst: the wait stood over target_wait for a whole interval. A larger target_wait admits more connections, and each waits longer.",
     ),
     (
         "syn_reset_wait",
-        "Overload, not a burst: the wait stood over target_wait for a whole interval. A larger target_wait admits more and serves them later.",
+        "Overload, not a burst: the wait stood over target_wait for a whole interval. A larger target_wait admits more connections, and each waits longer.",
     ),
     (
         "cookie_sent",
-        "Compare with cookie_accepted: the rest gave up, were spoofed, or were refused at their final ACK.",
+        "Compare it with cookie_accepted. The other clients gave up, had a spoofed address, or were refused at their final ACK.",
     ),
     (
         "cookie_sent_flood",
-        "Clients that never finish their handshake, as in a SYN flood. weir goes back to reservations by itself when they are gone.",
+        "Clients do not finish their handshakes, as in a SYN flood. weir returns to reservations by itself once they are gone.",
     ),
     (
         "cookie_accepted",
-        "The server sees these as ordinary connections, with window scale and SACK as negotiated.",
+        "The server sees ordinary connections, with window scale and SACK as negotiated.",
     ),
     (
         "cookie_invalid",
-        "Stray or forged ACKs, or ACKs to cookies that have expired. The kernel answers with its RST.",
+        "Stray or forged ACKs, or ACKs to expired cookies. The kernel answers them with a RST.",
     ),
     (
         "cookie_failed",
-        "The kernel did not take the connection, mostly because the listen queue filled at that moment. Rare counts are harmless.",
+        "The kernel did not take the connection, mostly because the listen queue filled at that moment. A low count is harmless.",
     ),
     (
         "ack_reset_full",
-        "The client believed in the connection for one round trip and then saw ECONNRESET; reserv refuses earlier, at the SYN.",
+        "The client had its connection for one round trip and then saw ECONNRESET. establish = reserv refuses earlier, at the SYN.",
     ),
     (
         "ack_reset_wait",
-        "The client believed in the connection for one round trip and then saw ECONNRESET; reserv refuses earlier, at the SYN.",
+        "The client had its connection for one round trip and then saw ECONNRESET. establish = reserv refuses earlier, at the SYN.",
     ),
     (
         "fin_reset",
-        "Clients that half-close and read on lose their answer: see `weir explain half_close`.",
+        "Clients that half-close and read on lose their reply: see `weir explain half_close`.",
     ),
     (
         "fallback_mptcp",
-        "Go's net.Listen uses MPTCP by default; GODEBUG=multipathtcp=0 or SetMultipathTCP(false) allows cookies.",
+        "Go's net.Listen uses MPTCP by default. GODEBUG=multipathtcp=0 or SetMultipathTCP(false) makes cookies possible.",
     ),
     (
         "refused_at_xdp",
-        "The earlier a refusal happens, the less it costs the server: these never reached its core's receive queue.",
+        "An early refusal costs the server less: these packets never reached a receive queue of the kernel.",
     ),
     (
         "syn_left_flood",
-        "As cookie_sent_flood, but by the kernel: its cookies keep SACK and window scale only with timestamps. Needs tcp_syncookies = 1.",
+        "As cookie_sent_flood, but the kernel sends the cookie: it keeps SACK and window scale only with timestamps. It needs tcp_syncookies = 1.",
     ),
     (
         "syn_unjudged",
-        "weir remembers the queues of 512 listening sockets in all, by a hash: with a few hundred some find no slot. Fewer SO_REUSEPORT sockets, or guard fewer ports.",
+        "weir remembers the queues of 512 listening sockets in a hash table; with a few hundred sockets some do not get a slot. Use fewer SO_REUSEPORT sockets, or guard fewer ports.",
     ),
     (
         "syn_dropped_rate",
-        "More connections of a class came than its rate allows; `weir status` shows which class. The client waits 1 s, 3 s, 7 s; over_rate = rst tells it at once.",
+        "More connections of a class came than its rate allows; `weir status` shows the class. The client retransmits after 1 s, 3 s, 7 s; over_rate = rst refuses it at once.",
     ),
     (
         "syn_reset_rate",
-        "More connections of a class came than its rate allows; `weir status` shows which class. A larger burst lets more of them come at once.",
+        "More connections of a class came than its rate allows; `weir status` shows the class. A larger burst admits more of them at once.",
     ),
     (
         "queue_reset_full",
-        "It was the youngest of the lowest priority when one of higher priority came to a full queue. It counts as admitted too: weir itself counts it here, the guard let its SYN in. A longer backlog, or a rate for the higher classes, leaves the lower ones their places.",
+        "The youngest connection of the lowest priority lost its place when one of higher priority came to a full queue. It counts as admitted too, because the guard let its SYN in. A longer backlog, or a rate for the higher classes, leaves the lower ones their places.",
     ),
     (
         "queue_reset_limit",
-        "It was the youngest of its class when one more than `queue_limit` waited; it counts as admitted too. `weir status` shows how many of each class wait.",
+        "The youngest connection of the class lost its place when one more than `queue_limit` waited. It counts as admitted too. `weir status` shows how many connections of each class wait.",
     ),
 ];
 
@@ -307,10 +310,7 @@ mod tests {
             );
         }
         for (name, _) in ADVICE {
-            assert!(
-                Verdict::by_name(name).is_some(),
-                "{name} is advice on no verdict"
-            );
+            assert!(Verdict::by_name(name).is_some(), "{name} is not a verdict");
         }
     }
 

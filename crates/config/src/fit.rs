@@ -1,5 +1,7 @@
-//! Fits a policy to what this network namespace allows. weir never writes a sysctl: what a sysctl
-//! forbids falls back, or is refused with a hint.
+//! Fits a policy to what this network namespace allows.
+//!
+//! weir never writes a sysctl. Where a sysctl or the kernel rules a policy out, weir falls back to the nearest
+//! policy that is possible, or refuses with a hint.
 
 use crate::error::Fault;
 use weir_core::listener::{Establish, Listener, RejectSyn};
@@ -12,12 +14,12 @@ pub enum SynCookies {
     Never,
     /// 1: when the SYN queue overflows (the kernel's default).
     WhenNeeded,
-    /// 2: always; half-open connections then hold no place in the listen queue and are not counted.
+    /// 2: always; half-open connections then do not hold a place in the listen queue, and the kernel does not count them.
     Always,
 }
 
 impl SynCookies {
-    /// From the sysctl's value; `None` if the kernel has no such value.
+    /// From the sysctl's value; `None` if the kernel does not have such a value.
     pub fn from_sysctl(value: u32) -> Option<SynCookies> {
         [
             SynCookies::Never,
@@ -39,15 +41,15 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Why no connection can be made from a cookie of weir's, and what would change that.
+    /// Why a cookie of weir's cannot become a connection, and what would change that.
     fn no_cookies_because(&self) -> Option<&'static str> {
         if !self.bpf_cookies {
             return Some(
-                "this kernel takes no cookie from BPF; no-syn-drop needs Linux 6.9 or newer",
+                "this kernel does not take cookies from BPF; no-syn-drop needs Linux 6.9 or newer",
             );
         }
         (self.syn_cookies == SynCookies::Never).then_some(
-            "net.ipv4.tcp_syncookies is 0, so the kernel takes no cookie; \
+            "net.ipv4.tcp_syncookies is 0, so the kernel does not take cookies; \
              no-syn-drop needs `sysctl -w net.ipv4.tcp_syncookies=1`",
         )
     }
@@ -56,9 +58,9 @@ impl Environment {
 /// A policy that this namespace can carry out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fitted {
-    /// What is to be put in force.
+    /// The policy to put in force.
     pub listener: Listener,
-    /// Why it is not what was asked for.
+    /// Why it is not the configured one.
     pub fallback: Option<Fallback>,
 }
 
@@ -74,7 +76,7 @@ pub struct Fallback {
 /// Fits one listener.
 ///
 /// # Errors
-/// No policy of the same effect is possible: `reserv` cannot count with tcp_syncookies = 2.
+/// A policy of the same effect is impossible: `reserv` cannot count with tcp_syncookies = 2.
 pub fn fit(asked: &Listener, environment: Environment) -> Result<Fitted, Fault> {
     let mut listener = asked.clone();
     let mut fallback = None;
@@ -91,7 +93,7 @@ pub fn fit(asked: &Listener, environment: Environment) -> Result<Fitted, Fault> 
     if listener.establish == Establish::Reserv && environment.syn_cookies == SynCookies::Always {
         return Err(Fault::new(
             "reserv cannot count half-open connections: net.ipv4.tcp_syncookies is 2, \
-             so none of them takes a place in the listen queue",
+             so they do not take places in the listen queue",
             "`sysctl -w net.ipv4.tcp_syncookies=1`, or establish = no-syn-drop (Linux 6.9)",
         ));
     }
@@ -102,9 +104,10 @@ pub fn fit(asked: &Listener, environment: Environment) -> Result<Fitted, Fault> 
 pub fn mptcp_fallback(listener: &Listener) -> Option<Fallback> {
     (listener.establish == Establish::NoSynDrop).then(|| Fallback {
         policy: format!("{}-syn", listener.reject_syn.word()),
-        because: "the server listens with MPTCP, where the kernel takes no cookie from weir; \
-                  SYNs that find no room are refused instead"
-            .into(),
+        because:
+            "the server listens with MPTCP, where the kernel does not take cookies from weir; \
+                  weir refuses SYNs while the queue is full instead"
+                .into(),
     })
 }
 

@@ -89,7 +89,10 @@ mod tests {
         }
         let page = std::fs::read_to_string(path).unwrap_or_default();
         let hint = "run with WEIR_BLESS=1, or `weir generate reference docs`";
-        assert_eq!(page, reference(), "{hint}");
+        for (line, own) in page.lines().zip(reference().lines()) {
+            assert_eq!(line, own, "{hint}");
+        }
+        assert_eq!(page.len(), reference().len(), "{hint}");
     }
 
     #[test]

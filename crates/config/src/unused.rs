@@ -1,5 +1,5 @@
-//! Keys of classes that are good by themselves and do nothing in their file: what they need is elsewhere,
-//! and not there.
+//! Keys of classes that are valid and do nothing in their file, because something that they need is missing
+//! from it: a listener of their port, a queue by priority, a controller.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use weir_core::listener::{Listener, QueueOrder};
 use weir_core::prefix::Prefix;
 use weir_core::proxy::Proxy;
 
-/// Classes of which a kind of warning is told; a file may have thousands.
+/// Classes for which one kind of warning is given; a file may have thousands.
 const TOLD: usize = 8;
 
 /// What a file has beside its classes.
@@ -43,8 +43,8 @@ pub(crate) fn unused(classes: &[(&Class, Vec<&str>)], around: &Around<'_>) -> Ve
     found
 }
 
-/// Where connections come in.
-struct Door<'a> {
+/// An address where connections come in: of a listener or a proxy.
+struct Entry<'a> {
     kind: &'static str,
     name: &'a str,
     ip: Option<IpAddr>,
@@ -52,15 +52,15 @@ struct Door<'a> {
 }
 
 impl Around<'_> {
-    /// The doors whose connections can be of the class by `listener` and `proxy`.
-    fn doors<'a>(&'a self, class: &'a Class) -> impl Iterator<Item = Door<'a>> {
-        let listeners = self.listeners_of(class).map(|listener| Door {
+    /// The addresses whose connections can be of the class by `listener` and `proxy`.
+    fn entries<'a>(&'a self, class: &'a Class) -> impl Iterator<Item = Entry<'a>> {
+        let listeners = self.listeners_of(class).map(|listener| Entry {
             kind: "listener",
             name: &listener.name,
             ip: listener.address.ip,
             port: listener.address.port,
         });
-        let proxies = self.proxies_of(class).map(|proxy| Door {
+        let proxies = self.proxies_of(class).map(|proxy| Entry {
             kind: "proxy",
             name: &proxy.name,
             ip: Some(proxy.listen.ip()),
@@ -80,7 +80,7 @@ impl Around<'_> {
     }
 }
 
-impl Door<'_> {
+impl Entry<'_> {
     fn takes_port(&self, class: &Class) -> bool {
         class.to_port.is_none_or(|port| port == self.port)
     }
@@ -107,49 +107,50 @@ impl Door<'_> {
     }
 }
 
-/// A class of which no connection can be.
+/// A class that no connection can fit.
 fn nothing_fits(class: &Class, _given: &[&str], around: &Around<'_>) -> Option<String> {
-    let doors: Vec<Door<'_>> = around.doors(class).collect();
-    let fits =
-        |door: &Door<'_>| door.takes_port(class) && door.takes_from(class) && door.takes_to(class);
-    // Without a door there is nobody to name: a file of proxies alone may have classes of listeners to come.
-    let first = doors.first()?;
-    if doors.iter().any(fits) {
+    let entries: Vec<Entry<'_>> = around.entries(class).collect();
+    let fits = |entry: &Entry<'_>| {
+        entry.takes_port(class) && entry.takes_from(class) && entry.takes_to(class)
+    };
+    // A file of proxies alone may have classes of listeners to come.
+    let first = entries.first()?;
+    if entries.iter().any(fits) {
         return None;
     }
-    let whose = match doors.as_slice() {
+    let whose = match entries.as_slice() {
         [one] => format!("{} {:?} has", one.kind, one.name),
         _ => "the listeners and proxies have".to_owned(),
     };
     if let Some(port) = class
         .to_port
-        .filter(|_| !doors.iter().any(|door| door.takes_port(class)))
+        .filter(|_| !entries.iter().any(|entry| entry.takes_port(class)))
     {
-        let ports = match doors.as_slice() {
+        let ports = match entries.as_slice() {
             [one] => format!("port {}", one.port),
             _ => "other ports".to_owned(),
         };
         return Some(format!(
-            "to_port is unused: no connection goes to {port}, {whose} {ports}"
+            "to_port is unused: connections never go to port {port}, {whose} {ports}"
         ));
     }
-    let key = if doors.iter().any(|door| door.takes_from(class)) {
+    let key = if entries.iter().any(|entry| entry.takes_from(class)) {
         "to"
     } else {
         "from"
     };
     let at = first
         .ip
-        .map_or("other addresses".to_owned(), |ip| match doors.len() {
+        .map_or("other addresses".to_owned(), |ip| match entries.len() {
             1 => format!("address {ip}"),
             _ => "other addresses".to_owned(),
         });
     Some(format!(
-        "{key} is unused: no connection fits it, {whose} {at}"
+        "{key} is unused: connections never fit it, {whose} {at}"
     ))
 }
 
-/// What the controller is to keep.
+/// Objectives, which need a controller to keep them.
 fn promises(class: &Class, given: &[&str], around: &Around<'_>) -> Option<String> {
     if around.has_controller || !class.is_guarded() {
         return None;
@@ -259,22 +260,22 @@ mod tests {
             (
                 ANY,
                 "to_port = 443",
-                "to_port is unused: no connection goes to 443, listener \"web\" has port 80",
+                "to_port is unused: connections never go to port 443, listener \"web\" has port 80",
             ),
             (
                 "address = \"0.0.0.0:80\"",
                 "from = \"2001:db8::/32\"",
-                "from is unused: no connection fits it, listener \"web\" has address 0.0.0.0",
+                "from is unused: connections never fit it, listener \"web\" has address 0.0.0.0",
             ),
             (
                 "address = \"[2001:db8::1]:80\"",
                 "from = \"10.0.0.0/8\"",
-                "from is unused: no connection fits it, listener \"web\" has address 2001:db8::1",
+                "from is unused: connections never fit it, listener \"web\" has address 2001:db8::1",
             ),
             (
                 "address = \"192.0.2.1:80\"",
                 "to = \"198.51.100.0/24\"",
-                "to is unused: no connection fits it, listener \"web\" has address 192.0.2.1",
+                "to is unused: connections never fit it, listener \"web\" has address 192.0.2.1",
             ),
         ] {
             let said = warnings(listener, class, "");

@@ -48,7 +48,7 @@ impl Word for Establish {
         row(
             Establish::Default,
             "default",
-            "as the kernel does it: silent drops when a queue is full",
+            "as the kernel does: drop SYNs and final ACKs silently while a queue is full",
         ),
         row(
             Establish::Abort,
@@ -58,12 +58,12 @@ impl Word for Establish {
         row(
             Establish::Reserv,
             "reserv",
-            "answer a SYN only if a place in the listen queue is reserved",
+            "answer a SYN only after reserving a place in the listen queue",
         ),
         row(
             Establish::NoSynDrop,
             "no-syn-drop",
-            "answer every SYN, by a cookie where there is no room; decide at the final ACK",
+            "answer every SYN, by a cookie while the queue is full; decide at the final ACK",
         ),
     ];
 }
@@ -103,12 +103,12 @@ impl Word for Admit {
         row(
             Admit::Queue,
             "queue",
-            "refuse when every place is taken or reserved",
+            "refuse while every place is taken or reserved",
         ),
         row(
             Admit::Wait,
             "wait",
-            "refuse also when the queue's standing wait is over target_wait",
+            "refuse also while the queue's standing wait exceeds target_wait",
         ),
     ];
 }
@@ -123,7 +123,7 @@ impl Word for QueueOrder {
         row(
             QueueOrder::Priority,
             "priority",
-            "the connection of the highest class, by parking the others before the server",
+            "the connection of the highest class; weir parks the others in front of the server",
         ),
     ];
 }
@@ -133,7 +133,7 @@ impl Word for HalfClose {
         row(
             HalfClose::Keep,
             "keep",
-            "half-close the connection, as TCP says",
+            "half-close the connection, as TCP specifies",
         ),
         row(HalfClose::Reset, "reset", "reset the connection (rst-fin)"),
     ];
@@ -141,11 +141,11 @@ impl Word for HalfClose {
 
 impl Word for Mode {
     const WORDS: &'static [WordInfo<Self>] = &[
-        row(Mode::Enforce, "enforce", "carry verdicts out"),
+        row(Mode::Enforce, "enforce", "carry out what weir decides"),
         row(
             Mode::Observe,
             "observe",
-            "count what would have been done; touch no packet",
+            "count what weir would do, and change nothing",
         ),
     ];
 }
@@ -160,7 +160,7 @@ impl Word for Front {
         row(
             Front::Xdp,
             "xdp",
-            "refusals also at XDP in the driver, before receive steering",
+            "refuse also at XDP in the driver, before receive steering",
         ),
     ];
 }
@@ -170,17 +170,17 @@ impl Word for proxy::Mode {
         row(
             proxy::Mode::Forward,
             "forward",
-            "go where the client says: absolute URI, CONNECT",
+            "connect where the client says: absolute URI, CONNECT",
         ),
         row(
             proxy::Mode::Reverse,
             "reverse",
-            "hand each HTTP request to a backend",
+            "send each HTTP request to a backend",
         ),
         row(
             proxy::Mode::Tcp,
             "tcp",
-            "hand each connection, whatever it carries, to a backend",
+            "connect each client to a backend, whatever the bytes mean",
         ),
     ];
 }
@@ -190,7 +190,7 @@ impl Word for proxy::Engine {
         row(
             proxy::Engine::Auto,
             "auto",
-            "copy for few bytes, splice for many, per transfer",
+            "copy for short transfers, splice for long ones",
         ),
         row(
             proxy::Engine::Copy,
@@ -201,7 +201,7 @@ impl Word for proxy::Engine {
         row(
             proxy::Engine::Sockmap,
             "sockmap",
-            "as auto, and tunnels of short messages inside the kernel; needs root",
+            "as auto, and move tunnels of short messages inside the kernel; needs root",
         ),
     ];
 }
@@ -219,23 +219,27 @@ impl Word for proxy::Balance {
 
 impl Word for proxy::HealthCheck {
     const WORDS: &'static [WordInfo<Self>] = &[
-        row(proxy::HealthCheck::Off, "off", "backends are not checked"),
+        row(
+            proxy::HealthCheck::Off,
+            "off",
+            "never: every backend counts as up",
+        ),
         row(
             proxy::HealthCheck::Tcp,
             "tcp",
-            "whether a connection is established",
+            "by establishing a connection",
         ),
         row(
             proxy::HealthCheck::Http,
             "http",
-            "whether a GET gets a reply of health_status",
+            "by a GET, whose reply must have health_status",
         ),
     ];
 }
 
 impl Word for proxy::SendProxy {
     const WORDS: &'static [WordInfo<Self>] = &[
-        row(proxy::SendProxy::Off, "off", "no PROXY header"),
+        row(proxy::SendProxy::Off, "off", "none"),
         row(proxy::SendProxy::V1, "v1", "one line of text"),
         row(proxy::SendProxy::V2, "v2", "binary"),
     ];
@@ -246,7 +250,7 @@ impl Word for proxy::Forwarded {
         row(
             proxy::Forwarded::Off,
             "off",
-            "no field is written; those that come pass",
+            "none; fields that clients send pass",
         ),
         row(
             proxy::Forwarded::XForwardedFor,

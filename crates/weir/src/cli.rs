@@ -37,7 +37,7 @@ pub struct Cli {
 const EXIT_CODES: &str = "Exit codes: 0 ok, 1 failed, 2 bad usage or config, 3 not supported here.";
 
 const EXEC_NOTES: &str = "The server takes this process's place: process id, signals and exit status are its \
-    own. What is wrong with the config file is told, and the server is started all the same.";
+    own. `weir exec` reports faults of the config file and starts the server in any case.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -46,7 +46,7 @@ pub enum Command {
     Protect(Protect),
     /// Protect the listeners of a config file
     Run(Run),
-    /// Read the config files of `weir run` and `weir proxy` again and put them in force without a gap
+    /// Make `weir run` and `weir proxy` read their config files again and apply them without a gap
     Reload(Reload),
     /// Forward HTTP or TCP between clients and servers, in the foreground, until Ctrl-C
     Proxy(Proxy),
@@ -61,9 +61,9 @@ pub enum Command {
     /// Show or change the classes in force, without the config file
     #[command(subcommand)]
     Class(Class),
-    /// Take all protection off in this network namespace
+    /// Remove all protection from this network namespace
     Detach(Detach),
-    /// Say what this machine can do, mechanism by mechanism, and why not
+    /// Show which mechanisms this machine supports, and why not the others
     Doctor(Doctor),
     /// Explain a counter, a config key or a column of status; without a name, list them all
     Explain(Explain),
@@ -84,7 +84,7 @@ pub struct Protect {
     /// The policy.
     #[command(flatten)]
     pub policy: PolicyFlags,
-    /// Count what would have been done and touch nothing
+    /// Count what weir would do, and change nothing
     #[arg(long)]
     pub observe: bool,
     /// Protect also while nothing listens on the port
@@ -114,8 +114,8 @@ pub struct Proxy {
     /// Run the proxies of this config file; `weir check --example` prints one
     #[arg(long, value_name = "FILE", conflicts_with = "settings")]
     pub config: Option<PathBuf>,
-    /// Take the listening sockets over from the processes that have them, which then serve their
-    /// clients to the end and accept no more; no connection is refused meanwhile
+    /// Take the listening sockets over from the processes that have them. Those processes serve their
+    /// clients to the end and accept no new ones; no connection is refused meanwhile
     #[arg(long)]
     pub take_over: bool,
     /// Answer GET /metrics here with OpenMetrics text
@@ -129,11 +129,11 @@ pub struct Proxy {
 /// `weir exec`.
 #[derive(Debug, Args)]
 pub struct Exec {
-    /// The config file, for its classes with `exact`; with `parking` those of `weir run` hold [default:
-    /// /etc/weir/weir.toml, if it is there]
+    /// The config file, whose classes `exact` uses; `parking` uses those of `weir run` [default:
+    /// /etc/weir/weir.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Who puts the server's waiting connections in order
+    /// What orders the server's waiting connections
     #[arg(long, value_enum, value_name = "WAY", default_value_t = Order::Auto)]
     pub order: Order,
     /// The server and its arguments
@@ -144,12 +144,12 @@ pub struct Exec {
 /// An `--order`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Order {
-    /// `parking` where this kernel can, else `exact`
+    /// `parking` where this kernel supports it, otherwise `exact`
     Auto,
-    /// `weir run`, for a listener with queue = priority; the server gets no MPTCP sockets, which the kernel
-    /// does not hand over
+    /// `weir run`, for a listener with queue = priority; the server gets plain TCP sockets, because the kernel
+    /// does not hand MPTCP sockets over
     Parking,
-    /// A process beside the server, asked at each accept(): exact, for any server, and it costs more
+    /// A process beside the server, which decides at each accept(): exact, for any server, and slower
     Exact,
 }
 
@@ -194,7 +194,7 @@ pub struct Status {
 pub enum Class {
     /// Add a class until the next reload; the others keep their buckets and counters
     Add(NamedFlags<class::Class>),
-    /// Change keys of a class until the next reload; what is left out stays, `none` takes a value away
+    /// Change keys of a class until the next reload; other keys keep their values, `none` removes a value
     Set(Changes<class::Class>),
     /// Remove a class until the next reload
     Remove {
@@ -202,7 +202,7 @@ pub enum Class {
         #[arg(value_parser = parsed(parse_name))]
         name: String,
     },
-    /// List the classes in force: whose they are, limits, counters
+    /// List the classes in force: listeners, limits, counters
     List {
         /// Print JSON
         #[arg(long)]
@@ -213,7 +213,7 @@ pub enum Class {
 /// `weir detach`.
 #[derive(Debug, Args)]
 pub struct Detach {
-    /// Only what a weir that was killed has left; one that runs stays
+    /// Remove only what a killed weir has left behind; a running weir stays
     #[arg(long)]
     pub left_over: bool,
 }

@@ -2,7 +2,7 @@
 
 /// A number or a word of `weir status`, its `--json` or the metrics.
 pub struct Column {
-    /// Its head or field, with `_` for what is no letter.
+    /// Its head or field, with `_` for characters that are not letters.
     pub name: &'static str,
     /// What it is, in one line.
     pub text: &'static str,
@@ -29,22 +29,22 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "over_rate",
-        "Connections of the class that came over its rate, or over controlled_rate, and were turned away",
+        "Connections of the class that weir refused because they came over its rate or over controlled_rate",
         "The verdicts syn_dropped_rate and syn_reset_rate.",
     ),
     column(
         "half_open",
         "Handshakes under way: the kernel has answered their SYN, and their final ACK has not come yet",
-        "With reserv each of them holds a place. Clients that hold a cookie hold none and are not counted.",
+        "With reserv each of them holds a place. Clients with a cookie do not hold one, and weir does not count them.",
     ),
     column(
         "wait",
-        "How long a connection that comes now will wait for accept(): those before it, times the measured time between accepts",
-        "The longest of the listener's sockets; `-` as long as nothing has been measured. admit = wait compares it with target_wait. wait_us in --json, wait_seconds in metrics.",
+        "How long a connection that comes now will wait for accept(): the connections before it, times the measured time between accepts",
+        "The longest wait of the listener's sockets; `-` until weir has measured one. admit = wait compares it with target_wait. wait_us in --json, wait_seconds in metrics.",
     ),
     column(
         "wait_us",
-        "The column wait, in microseconds; null while not known",
+        "The column wait, in microseconds; null until weir has measured it",
         "See `weir explain wait`.",
     ),
     column(
@@ -59,7 +59,7 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "in_force",
-        "Whether the listener is guarded: false while none of its interfaces exists",
+        "Whether weir guards the listener: false while none of its interfaces exists",
         "",
     ),
     column(
@@ -84,22 +84,22 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "fallback",
-        "The policy in place of the one that was asked for and is not possible here",
+        "The policy in force, where the configured one is not possible",
         "fallback_because says why.",
     ),
     column(
         "fallback_because",
-        "Why the policy is another than was asked for, and what would change that",
+        "Why the policy in force is not the configured one, and what would change that",
         "",
     ),
     column(
         "queue_way",
-        "How waiting connections are put in order: parking, exec or fifo",
-        "parking: weir holds them before the server's own queue. exec: a process beside the server, started by `weir exec`, decides at each accept(). fifo: the kernel's order. queue_way_because says why it is not as asked.",
+        "What orders the waiting connections: parking, exec or fifo",
+        "parking: weir holds them before the server's own queue. exec: a process beside the server, started by `weir exec`, decides at each accept(). fifo: the kernel's order. queue_way_because says why it is not the configured one.",
     ),
     column(
         "queue_way_because",
-        "Why waiting connections are not put in order as queue = priority asks",
+        "Why the order of waiting connections is not that of queue = priority",
         "",
     ),
     column(
@@ -109,13 +109,13 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "released",
-        "Parked connections that went to the server so far (queue = priority)",
+        "Parked connections that weir has released to the server (queue = priority)",
         "",
     ),
     column(
         "overtook",
-        "Connections that went to the server before one that had come earlier: what the order by priority has changed",
-        "0 of many: no class of higher priority had to wait behind a lower one.",
+        "Connections that the server got before one that had come earlier: what the order by priority has changed",
+        "0 of many: classes of higher priority never waited behind lower ones.",
     ),
     // Classes.
     column(
@@ -125,8 +125,8 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "classes_left_out",
-        "How many classes the listener has besides those that status lists",
-        "Status lists 1000 of a listener and its table 40; `weir class list` has all.",
+        "How many classes of the listener status does not list",
+        "Status lists 1000 classes of a listener, and its table 40; `weir class list` has all of them.",
     ),
     column(
         "settings",
@@ -136,36 +136,36 @@ pub(super) static COLUMNS: &[Column] = &[
     column(
         "class",
         "The name of a class: of a [[class]], or `other`",
-        "The most specific rule that fits a connection decides which class it is of: docs/classes.md.",
+        "The most specific rule that fits a connection decides its class: docs/classes.md.",
     ),
     column(
         "other",
-        "The class of the connections that no rule fits, of priority 64: below all others",
-        "It has no rate of its own, but the controller may hold it, and first of all. Give it limits by a class without from, to and ports.",
+        "The class of the connections that fit no rule, of priority 64: below all others",
+        "It does not have a rate of its own, but the controller may hold it, and does so first. A class without from, to and ports gives it limits.",
     ),
     column(
         "waiting",
         "Connections of the class that wait before a server's own queue; of a proxy: clients that wait for a connection to a backend",
-        "`-`: no listener of the class has queue = priority. The highest class waits in the server's own queue, where nobody is counted by class, unless it has a queue_limit.",
+        "`-`: none of its listeners has queue = priority. The highest class waits in the server's own queue, where weir does not count by class unless the class has a queue_limit.",
     ),
     column(
         "controlled_rate",
-        "Connections/s that the controller lets come of the class; none: it holds it not",
-        "The lower of it and the class's own rate holds. Renewed with each look of the controller; without that it expires after 5 s.",
+        "Connections/s to which the controller limits the class; none: it does not hold the class",
+        "The lower of it and the class's own rate holds. The controller renews it with each look; otherwise it expires after 5 s.",
     ),
     column(
         "controlled",
-        "Connections/s that the controller lets come of the class: controlled_rate",
+        "Connections/s to which the controller limits the class: controlled_rate",
         "`-`: the controller does not hold the class.",
     ),
     column(
         "admitted",
-        "Connections that were let in: syn_admitted and cookie_accepted; of the controller: connections/s",
+        "Connections that weir let in: syn_admitted and cookie_accepted; of the controller: connections/s",
         "",
     ),
     column(
         "refused",
-        "Connections that were turned away, but for those over the rate of their class; of a proxy's queue: for which a full queue had no room",
+        "Connections that weir refused, without those over the rate of their class; of a proxy's queue: clients that found it full",
         "The verdicts below the table say why.",
     ),
     // The process and the guard.
@@ -176,10 +176,10 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "process",
-        "The process that guards: pid, version, command, config",
+        "The guard's process: pid, version, command, config",
         "",
     ),
-    column("pid", "The process's id, as it sees it itself", ""),
+    column("pid", "The process's id, in its own pid namespace", ""),
     column(
         "version",
         "The version of the running process; `weir --version` is that of the program on disk",
@@ -188,7 +188,7 @@ pub(super) static COLUMNS: &[Column] = &[
     column("command", "How the process was started: protect or run", ""),
     column(
         "config",
-        "The config file of the process; null: it has flags only",
+        "The config file of the process; null if it was started with flags",
         "",
     ),
     column(
@@ -198,8 +198,8 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "log_lost",
-        "Lines of weir's log that were lost: whoever reads its standard error did not in time",
-        "weir does not wait for its log. The log itself says where lines are missing. Those of a proxy's access log: access_log_lost.",
+        "Lines of weir's log that were lost because the reader of its standard error was too slow",
+        "weir does not wait for its log. The log itself says where lines are missing. access_log_lost counts those of a proxy's access log.",
     ),
     column(
         "index",
@@ -213,7 +213,7 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "warnings",
-        "Where weir stands otherwise than asked: interfaces, the XDP front, addresses",
+        "What differs from the config: interfaces, the XDP front, addresses",
         "",
     ),
     column("listeners", "The listeners under guard", ""),
@@ -234,7 +234,7 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "verdict",
-        "What was decided about a packet, and counted",
+        "What weir decided about a packet, and counted",
         "`weir explain NAME` says what to do about it.",
     ),
     column("count", "How often, since the start", ""),
@@ -247,24 +247,20 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "cpu",
-        "Share of the machine's CPU time that is used, averaged",
+        "Share of the machine's CPU time in use, averaged",
         "max_cpu bounds it.",
     ),
     column(
         "cgroup_cpu",
-        "Share of the quota of the server's cgroup that is used, averaged; absent without a quota",
+        "Share of the quota of the server's cgroup in use, averaged; absent without a quota",
         "max_cpu bounds it too.",
     ),
     column(
         "syns",
-        "SYNs that came, per second, averaged; repeated ones too",
+        "SYNs per second, averaged; retransmissions count too",
         "",
     ),
-    column(
-        "syn_s",
-        "SYNs that came, per second, averaged: the column SYN/s",
-        "",
-    ),
+    column("syn_s", "SYNs per second, averaged: the column SYN/s", ""),
     column(
         "accepted",
         "Connections that the server accepts, per second, averaged",
@@ -273,22 +269,22 @@ pub(super) static COLUMNS: &[Column] = &[
     column(
         "capacity",
         "Connections per second that the server accepts while it is busy",
-        "Of one that was never busy only a lower bound is seen.",
+        "Until the server has been busy, weir knows only a lower bound.",
     ),
     column(
         "held_at",
-        "Connections/s that the controller lets come of the class, averaged: controlled_rate",
+        "Connections/s to which the controller limits the class, averaged: controlled_rate",
         "",
     ),
     column("because", "Why the controller holds the class", ""),
     column(
         "reason",
-        "Why: of a decision or of a class that is held; as a key of [[listener]]: text in RSTs",
+        "Why: of a decision, or of a class that the controller holds; as a key of [[listener]]: text in RSTs",
         "",
     ),
     column(
         "decisions",
-        "What the controller changed last, oldest first, 512 at most",
+        "The controller's last changes, oldest first, at most 512",
         "`weir explain controller` shows all of them.",
     ),
     column(
@@ -298,18 +294,18 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "observed",
-        "Whether a decision was only told (mode = observe)",
+        "Whether the controller only reported a decision (mode = observe)",
         "",
     ),
     // Proxies.
     column(
         "state",
         "Of a proxy's thread: accepting, full, draining or ended",
-        "full: max_clients are connected. draining: it serves those that it has and takes no more.",
+        "full: max_clients are connected. draining: the thread serves the clients that it has and accepts no new ones.",
     ),
     column(
         "accepting",
-        "Whether the proxy takes clients; if not, it serves those that it has",
+        "Whether the proxy accepts clients; if not, it serves those that it has",
         "",
     ),
     column("clients", "Connections of clients now", ""),
@@ -320,12 +316,12 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "in_use",
-        "Connections to servers that carry something, or are being made",
+        "Connections to servers that carry a request or are being established",
         "",
     ),
     column(
         "idle",
-        "Connections to servers that are kept for the next request",
+        "Connections to servers that wait for the next request",
         "",
     ),
     column(
@@ -335,12 +331,12 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "backend_up",
-        "1 if the backend passes its health checks, else 0; absent if it is not checked: the metric",
+        "1 if the backend passes its health checks, else 0; absent without health checks: the metric",
         "",
     ),
     column(
         "last_check",
-        "What the last health check came to; empty if there was none",
+        "The result of the last health check; empty before the first",
         "",
     ),
     column(
@@ -351,21 +347,21 @@ pub(super) static COLUMNS: &[Column] = &[
     column(
         "cache_memory",
         "What the proxy's cache holds: held_bytes of at most limit_bytes, and how many objects",
-        "Settings that a reload has replaced may have had another cache; it counts as long as its clients read.",
+        "A reload may have replaced the cache; the old one counts until its clients have read their replies.",
     ),
     column(
         "held_bytes",
-        "Bytes of what the cache keeps, is receiving, and has evicted under a reader; cache_held_bytes in metrics",
+        "Bytes of the replies that the cache keeps, receives, or has evicted while a client reads them; cache_held_bytes in metrics",
         "",
     ),
     column(
         "limit_bytes",
-        "The most that the cache holds: the key cache; cache_limit_bytes in metrics",
+        "The size of the cache: the key cache; cache_limit_bytes in metrics",
         "",
     ),
     column(
         "objects",
-        "Replies that the cache holds, likewise; cache_objects in metrics",
+        "Replies that held_bytes counts; cache_objects in metrics",
         "",
     ),
     column("cache_held_bytes", "held_bytes of --json: the metric", ""),
@@ -373,21 +369,21 @@ pub(super) static COLUMNS: &[Column] = &[
     column("cache_objects", "objects of --json: the metric", ""),
     column(
         "times",
-        "How long requests, connects and first bytes took since the proxy began, by their names",
-        "Ranges of time are counted, so p50 and p99 are estimates: exact to the range, spread evenly within it. In the metrics the names end in _seconds.",
+        "How long requests, connects and first bytes took since the proxy started, by their names",
+        "weir counts ranges of time, so p50 and p99 are estimates: exact to the range, interpolated within it. In the metrics the names end in _seconds.",
     ),
-    column("sum_us", "How long all of them together took, in µs", ""),
-    column("p50_us", "Half of them took no longer, in µs", ""),
-    column("p99_us", "99 of 100 took no longer, in µs", ""),
-    column("ranges", "How many fell into each range of time", ""),
+    column("sum_us", "The sum of all times, in µs", ""),
+    column("p50_us", "The median, in µs", ""),
+    column("p99_us", "The 99th percentile, in µs", ""),
+    column("ranges", "How many times fell into each range", ""),
     column(
         "up_to_us",
-        "The longest time of the range, in µs; left out of the last one",
+        "The longest time of the range, in µs; absent in the last one",
         "",
     ),
     column(
         "mean_wait_ms",
-        "How long those waited on average who got a connection to a backend: wait_ns / served",
+        "The average wait of the clients that got a connection to a backend: wait_ns / served",
         "",
     ),
 ];

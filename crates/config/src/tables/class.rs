@@ -205,7 +205,9 @@ impl Table for Class {
         if self.proxy.is_some() {
             for key in ["rate", "min_rate", "max_wait", "queue_limit"] {
                 if given.contains(&key) {
-                    say(format!("{key} is unused: proxies know priorities only"));
+                    say(format!(
+                        "{key} is unused: proxies use only the priority of a class"
+                    ));
                 }
             }
         }
@@ -330,8 +332,8 @@ mod tests {
             problems(&file),
             [
                 "class \"web-rest\": it ties with class \"gold\": 10.1.0.1:40000 > 192.0.2.1:80 fits both, \
-              and neither is the more specific | give one of them all that the other names, or add a \
-              class for exactly what fits both"
+              and neither is the more specific | give one of them everything that the other names, or \
+              add a class for exactly the connections that fit both"
             ]
         );
         let decided =

@@ -1,12 +1,13 @@
-//! Settings that are valid and yet hardly what was meant.
+//! Settings of a listener that are valid and that the user hardly meant.
+//!
+//! A key that the user did not set is never worth a warning: its default may well have no effect.
 
 use weir_core::listener::{
     Admit, DEFAULT_AGEING, Establish, HalfClose, Listener, QueueOrder, RejectSyn,
 };
 
-/// What is odd about a listener, one sentence each. `given` names the keys that the user set:
-/// a default that has no effect is not worth a word.
-pub fn lint(listener: &Listener, given: &[&str]) -> Vec<String> {
+/// What is odd about a listener, one sentence each. `given` names the keys that the user set.
+pub(crate) fn lint(listener: &Listener, given: &[&str]) -> Vec<String> {
     let given = |key: &str| given.contains(&key);
     let l = listener;
     let mut odd = Vec::new();
@@ -21,8 +22,8 @@ pub fn lint(listener: &Listener, given: &[&str]) -> Vec<String> {
     if l.establish == Establish::NoSynDrop && l.reject_syn == RejectSyn::Drop && given("reject_syn")
     {
         say(
-            "no-syn-drop answers every SYN: reject_syn = drop is used only where cookies are \
-             not possible (MPTCP listeners, tcp_syncookies = 0, Linux before 6.9)"
+            "no-syn-drop answers every SYN: reject_syn = drop has an effect only where cookies are \
+             impossible (MPTCP listeners, tcp_syncookies = 0, Linux before 6.9)"
                 .into(),
         );
     }
@@ -40,13 +41,13 @@ pub fn lint(listener: &Listener, given: &[&str]) -> Vec<String> {
     }
     if l.admit == Admit::Wait && l.interval < l.target_wait {
         say(
-            "interval is shorter than target_wait: a burst that fills the queue for less than \
-             target_wait is refused too"
+            "interval is shorter than target_wait: weir refuses also in a burst that fills the \
+             queue for less than target_wait"
                 .into(),
         );
     }
     if l.reason && !sends_rst(l) {
-        say("reason is unused: this policy sends no RST".into());
+        say("reason is unused: this policy does not send RSTs".into());
     }
     if l.half_close == HalfClose::Reset {
         say(

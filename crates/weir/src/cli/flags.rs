@@ -74,7 +74,7 @@ impl<T: Table> KeyFlags<T> {
 }
 
 /// The keys of a listener that `weir protect` has as flags. Its address is an argument, its mode
-/// `--observe`, and it has no classes, so nothing to put in order by.
+/// `--observe`, and its connections have one class, so that an order by priority means nothing.
 fn is_policy(key: &&'static Key<Listener>) -> bool {
     !["address", "mode", "queue", "ageing"].contains(&key.name)
 }
@@ -139,7 +139,7 @@ impl<T: Table> NamedFlags<T> {
     }
 }
 
-/// A name, and the flags that were given with it; what is left out stays as it is.
+/// A name, and the flags that were given with it; keys without a flag keep their values.
 pub struct Changes<T: Table>(pub NamedFlags<T>);
 
 impl<T: Table> fmt::Debug for Changes<T> {
@@ -190,7 +190,7 @@ impl<T: Table> Args for NamedFlags<T> {
             .required(true)
             .value_parser(super::parsed(parse_name));
         let keys = T::keys().iter().filter(|key| key.name != "name");
-        // Taken, so that its refusal says why.
+        // The command accepts it, so that its refusal can say why.
         let arg = |key: &'static Key<T>| arg(key).hide(key.name == "proxy");
         command.arg(name).args(keys.map(arg))
     }
