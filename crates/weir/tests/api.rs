@@ -163,10 +163,7 @@ fn what_is_asked_is_answered_and_what_is_written_is_in_force_and_logged() {
         .rate(300.0)
         .burst(30);
     let added = weir.add_class("silver", &silver).unwrap();
-    assert_eq!(
-        (added.rate, added.settings["burst"].as_u64()),
-        (Some(300.0), Some(30))
-    );
+    assert_eq!((added.rate, added.burst), (Some(300.0), Some(30)));
     assert_eq!(
         status_of(weir.add_class("silver", &silver)),
         409,
@@ -180,10 +177,7 @@ fn what_is_asked_is_answered_and_what_is_written_is_in_force_and_logged() {
     let changed = weir
         .change_class("silver", &ClassSettings::new().rate(100.0))
         .unwrap();
-    assert_eq!(
-        (changed.rate, changed.settings["burst"].as_u64()),
-        (Some(100.0), Some(30))
-    );
+    assert_eq!((changed.rate, changed.burst), (Some(100.0), Some(30)));
     let lifted = weir
         .change_class("silver", &ClassSettings::new().without("rate"))
         .unwrap();
