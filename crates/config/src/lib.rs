@@ -14,7 +14,7 @@
 //! pages, the fields of classes in the API ([`change`]), `weir explain` ([`explain`]), the example file
 //! ([`example()`]) and the reference page `docs/reference.md` ([`reference()`]). **To add a key**: the field in the
 //! settings struct with its default, and one declaration. Then `WEIR_BLESS=1 cargo test -p weir-config` renews
-//! the example and the reference. `tests/declare.rs` does it for a table that weir does not have.
+//! the example and the reference. `src/tests/declare.rs` does it for a table that weir does not have.
 //!
 //! **To add a table**: a file in `tables/` that implements [`Table`], a field of [`Config`], a line in
 //! `schema.rs`.

@@ -1,5 +1,7 @@
 //! Claims about whole files.
 
+mod declare;
+
 use std::time::Duration;
 
 use super::*;
