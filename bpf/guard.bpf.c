@@ -25,7 +25,7 @@
  * the packet passes.
  */
 #include "lib/kernel.h"
-#include "abi.h"
+#include "abi/guard.h"
 #include "lib/packet.h"
 #include "lib/admit.h"
 #include "lib/cookie.h"

@@ -31,18 +31,18 @@
  *
  * Fail open: whatever is not known goes to the server's socket.
  */
+#include "abi/queue.h"
 #include "lib/kernel.h"
-#include "abi.h"
-#include <bpf/bpf_tracing.h>
-
-extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym;
-
+#include "lib/classify.bpf.h"
+#include "lib/export.bpf.h"
 #include "lib/packet.h"
 #include "lib/parking.bpf.h"
-#include "lib/classify.bpf.h"
 #include "lib/steer.h"
+#include <bpf/bpf_tracing.h>
 
 char LICENSE[] SEC("license") = "GPL";
+
+EXPORT_TYPE(struct, listen_event);
 
 #define NO_SLOT WEIR_MAX_SLOTS
 /* asm-generic/socket.h */
@@ -179,7 +179,7 @@ static __always_inline u32 class_read(struct sk_reuseport_md *md, const struct p
 
 	*priority = WEIR_PRIORITIES;
 	if (!copy || !tuple_read(md, &t, &v6))
-		return CLASS_OTHER;
+		return WEIR_CLASS_OTHER;
 	class = class_of(&t, v6, g->listener, *copy);
 	policy = class_policy_of(class, *copy);
 	if (policy && policy->priority >= 1 && policy->priority <= WEIR_PRIORITIES)

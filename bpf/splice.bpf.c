@@ -32,12 +32,12 @@
  *                      and a byte of it would hold its page for as long as it is
  *                      not acknowledged: packets are made linear, and so copied.
  *
- * State. ways: a line for each socket; who writes what is said in abi.h. A
+ * State. ways: a line for each socket; abi/splice.h says who writes what. A
  * socket's packets are judged one at a time, under its lock. Nothing is
  * pinned: all of it dies with the process that loaded it.
  */
+#include "abi/splice.h"
 #include "lib/kernel.h"
-#include "abi.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -85,8 +85,6 @@ struct {
 /* The most that one call cuts off, and calls for the longest packet (GSO_MAX_SIZE of net/gso.h). */
 #define CUT_BYTES 4095
 #define MOST_CUTS 129
-
-extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
 
 /*
  * Cuts off the bytes that were judged with an earlier packet, or received before the socket came in.

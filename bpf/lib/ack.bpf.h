@@ -7,6 +7,13 @@
 #ifndef WEIR_ACK_BPF_H
 #define WEIR_ACK_BPF_H
 
+#include "abi/guard.h"
+#include "lib/act.bpf.h"
+#include "lib/cookies.bpf.h"
+#include "lib/establish.bpf.h"
+#include "lib/parking.bpf.h"
+#include "lib/police.bpf.h"
+
 extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs,
 				   int attrs__sz) __ksym __weak;
 

@@ -6,6 +6,15 @@
 #ifndef WEIR_ACT_BPF_H
 #define WEIR_ACT_BPF_H
 
+#include "abi/guard.h"
+#include "lib/arrival.bpf.h"
+#include "lib/export.bpf.h"
+#include "lib/kernel.h"
+#include "lib/reply.h"
+#include "lib/state.bpf.h"
+
+EXPORT_TYPE(struct, guard_event);
+
 /* Between two sampled events of one queue or class: at most 20 a second. */
 #define EVENT_EVERY_NS 50000000ULL
 #define TC_DROP 2	/* TC_ACT_SHOT */

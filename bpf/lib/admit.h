@@ -19,6 +19,9 @@
 #ifndef WEIR_ADMIT_H
 #define WEIR_ADMIT_H
 
+#include "abi/guard.h"
+#include "lib/types.h"
+
 /* A listening socket's queue as the guard sees it when it decides. */
 struct queue_view {
 	u32 length;	/* connections waiting for accept() */

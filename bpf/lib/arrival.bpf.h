@@ -15,10 +15,16 @@
 #ifndef WEIR_ARRIVAL_BPF_H
 #define WEIR_ARRIVAL_BPF_H
 
+#include "abi/guard.h"
+#include "lib/admit.h"
+#include "lib/cookie.h"
+#include "lib/kernel.h"
+#include "lib/packet.h"
+#include "lib/reply.h"
+#include "lib/state.bpf.h"
+
 #define PASS (-1)	/* TCX_NEXT: other programs on this hook have their say */
 #define FIB_SKIP_NEIGH 4 /* BPF_FIB_LOOKUP_SKIP_NEIGH, since 6.3 */
-
-extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
 
 /* 0 on devices without one: tun, wireguard, ipip, ppp. Set before load. The XDP front is for Ethernet only. */
 const volatile u32 link_header = sizeof(struct ethernet);

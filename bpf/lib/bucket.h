@@ -19,6 +19,9 @@
 #ifndef WEIR_BUCKET_H
 #define WEIR_BUCKET_H
 
+#include "abi/class.h"
+#include "lib/types.h"
+
 #define BUCKET_SHIFT 4
 /*
  * Each lost swap is another CPU's connection. One that loses all of them, among

@@ -11,8 +11,9 @@
 #ifndef WEIR_CLASSIFY_BPF_H
 #define WEIR_CLASSIFY_BPF_H
 
-#define CLASS_OTHER 0 /* slot of the connections that no rule fits */
-#define CLASS_SLOTS (WEIR_MAX_CLASSES + 1)
+#include "abi/class.h"
+#include "lib/kernel.h"
+
 _Static_assert(WEIR_MAX_MASKS < WEIR_CLASS_COPY, "a mask's number and the copy share a word");
 
 /* Which copy is in force; for programs that have no listener_policy to tell them. */
@@ -43,7 +44,7 @@ struct {
 /* By copy and slot. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2 * CLASS_SLOTS);
+	__uint(max_entries, 2 * WEIR_CLASS_SLOTS);
 	__type(key, u32);
 	__type(value, struct class_policy);
 } class_policies SEC(".maps");
@@ -83,7 +84,7 @@ __noinline int class_of(const struct bpf_sock_tuple *t, u32 v6, u32 listener, u3
 	v6 &= 1;
 	m = bpf_map_lookup_elem(&class_masks, &copy);
 	if (!m || !t)
-		return CLASS_OTHER;
+		return WEIR_CLASS_OTHER;
 	for (u32 i = 0; i < WEIR_MAX_MASKS && i < m->count[v6]; i++) {
 		const u32 *slot;
 
@@ -92,17 +93,17 @@ __noinline int class_of(const struct bpf_sock_tuple *t, u32 v6, u32 listener, u3
 		class_key(&key, t, v6, listener, &m->masks[v6 * WEIR_MAX_MASKS + i]);
 		slot = bpf_map_lookup_elem(&class_rules, &key);
 		if (slot)
-			return *slot < CLASS_SLOTS ? *slot : CLASS_OTHER;
+			return *slot < WEIR_CLASS_SLOTS ? *slot : WEIR_CLASS_OTHER;
 	}
-	return CLASS_OTHER;
+	return WEIR_CLASS_OTHER;
 }
 
 /* What is done with the class in this slot. NULL: no such slot. */
 static __always_inline const struct class_policy *class_policy_of(u32 class, u32 copy)
 {
-	u32 key = (copy & 1) * CLASS_SLOTS + class;
+	u32 key = (copy & 1) * WEIR_CLASS_SLOTS + class;
 
-	return class < CLASS_SLOTS ? bpf_map_lookup_elem(&class_policies, &key) : NULL;
+	return class < WEIR_CLASS_SLOTS ? bpf_map_lookup_elem(&class_policies, &key) : NULL;
 }
 
 #endif

@@ -9,6 +9,12 @@
 #ifndef WEIR_CLOSE_BPF_H
 #define WEIR_CLOSE_BPF_H
 
+#include "abi/guard.h"
+#include "lib/act.bpf.h"
+#include "lib/arrival.bpf.h"
+#include "lib/police.bpf.h"
+#include "lib/state.bpf.h"
+
 static __always_inline bool may_reset_at(const struct listener_policy *l, const struct packet *p)
 {
 	return l->half_close == HALF_CLOSE_RESET && !l->draining && p->tcp_len == p->header_len &&

@@ -17,6 +17,9 @@
 #ifndef WEIR_COOKIE_H
 #define WEIR_COOKIE_H
 
+#include "lib/packet.h"
+#include "lib/types.h"
+
 #define COOKIE_EPOCH_SHIFT 36
 #define COOKIE_NO_WSCALE 15
 

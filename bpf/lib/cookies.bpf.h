@@ -6,6 +6,13 @@
 #ifndef WEIR_COOKIES_BPF_H
 #define WEIR_COOKIES_BPF_H
 
+#include "lib/arrival.bpf.h"
+#include "lib/cookie.h"
+#include "lib/kernel.h"
+#include "lib/packet.h"
+#include "lib/reply.h"
+#include "lib/state.bpf.h"
+
 /* Cookies remembered, so that data right behind a final ACK meets the same verdict. */
 #define SETTLED_SLOTS 4096
 

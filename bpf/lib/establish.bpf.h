@@ -6,6 +6,16 @@
 #ifndef WEIR_ESTABLISH_BPF_H
 #define WEIR_ESTABLISH_BPF_H
 
+#include "abi/guard.h"
+#include "lib/act.bpf.h"
+#include "lib/admit.h"
+#include "lib/arrival.bpf.h"
+#include "lib/cookies.bpf.h"
+#include "lib/ledger.bpf.h"
+#include "lib/police.bpf.h"
+#include "lib/state.bpf.h"
+#include "lib/waiting.bpf.h"
+
 /* SYNs lost between the XDP front and tc (full receive backlog) stop counting as under way after this. */
 #define FRONT_LOST_NS 10000000ULL
 

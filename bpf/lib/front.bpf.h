@@ -11,6 +11,13 @@
 #ifndef WEIR_FRONT_BPF_H
 #define WEIR_FRONT_BPF_H
 
+#include "abi/guard.h"
+#include "lib/ack.bpf.h"
+#include "lib/act.bpf.h"
+#include "lib/cookies.bpf.h"
+#include "lib/establish.bpf.h"
+#include "lib/police.bpf.h"
+
 static __always_inline int front_refuse_syn(struct xdp_md *xdp, const struct listener_policy *l,
 					    const struct arrival *x)
 {

@@ -183,6 +183,9 @@ struct bpf_iter__tcp {
 
 #pragma clang attribute pop
 
+extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym;
+extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
+
 /* include/net/tcp.h, since 6.9: what a BPF SYN cookie tells the kernel about the client. */
 struct bpf_tcp_req_attrs {
 	u32 rcv_tsval;

@@ -33,6 +33,10 @@
 #ifndef WEIR_LEDGER_BPF_H
 #define WEIR_LEDGER_BPF_H
 
+#include "abi/guard.h"
+#include "lib/admit.h"
+#include "lib/kernel.h"
+
 /* Two ticks at HZ = 250: no CPU that runs holds a batch back for so long. */
 #define CLAIM_EXPIRES_NS 8000000ULL
 

@@ -11,6 +11,8 @@
 #ifndef WEIR_PACKET_H
 #define WEIR_PACKET_H
 
+#include "lib/types.h"
+
 #define FLAG_FIN 0x01
 #define FLAG_SYN 0x02
 #define FLAG_RST 0x04

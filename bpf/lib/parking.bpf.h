@@ -6,6 +6,9 @@
 #ifndef WEIR_PARKING_BPF_H
 #define WEIR_PARKING_BPF_H
 
+#include "abi/queue.h"
+#include "lib/kernel.h"
+
 /* Mapped by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -11,19 +11,27 @@
 #ifndef WEIR_POLICE_BPF_H
 #define WEIR_POLICE_BPF_H
 
+#include "abi/guard.h"
+#include "lib/act.bpf.h"
+#include "lib/arrival.bpf.h"
+#include "lib/bucket.h"
+#include "lib/classify.bpf.h"
+#include "lib/kernel.h"
+#include "lib/state.bpf.h"
+
 /* What the front writes before the frame of a SYN that it let by: tc's data_meta. */
 #define POLICED_MARK 0x77656972 /* "weir" */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CLASS_SLOTS);
+	__uint(max_entries, WEIR_CLASS_SLOTS);
 	__type(key, u32);
 	__type(value, struct class_limit);
 } class_limits SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CLASS_SLOTS);
+	__uint(max_entries, WEIR_CLASS_SLOTS);
 	__type(key, u32);
 	__type(value, struct class_state);
 } class_states SEC(".maps");

@@ -10,6 +10,9 @@
 #ifndef WEIR_REPLY_H
 #define WEIR_REPLY_H
 
+#include "lib/packet.h"
+#include "lib/types.h"
+
 #define TTL 64
 #define SYNACK_HEADER 40 /* 20 + MSS 4 + SACK, timestamps 12 + window scale 4 */
 #define REASON_LEN 32

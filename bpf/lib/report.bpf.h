@@ -7,6 +7,15 @@
 #ifndef WEIR_REPORT_BPF_H
 #define WEIR_REPORT_BPF_H
 
+#include "abi/guard.h"
+#include "lib/admit.h"
+#include "lib/export.bpf.h"
+#include "lib/kernel.h"
+#include "lib/parking.bpf.h"
+#include "lib/state.bpf.h"
+
+EXPORT_TYPE(struct, listen_record);
+
 static __always_inline void record_address(struct listen_record *r, const struct sock_common *skc)
 {
 	r->family = skc->skc_family;

@@ -5,9 +5,14 @@
 #ifndef WEIR_STATE_BPF_H
 #define WEIR_STATE_BPF_H
 
-#define PACKET_HOST 0
+#include "abi/guard.h"
+#include "lib/admit.h"
+#include "lib/cookie.h"
+#include "lib/kernel.h"
+#include "lib/ledger.bpf.h"
+#include "lib/packet.h"
 
-extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym;
+#define PACKET_HOST 0
 
 #define SECOND_NS 1000000000ULL
 

@@ -6,6 +6,9 @@
 #ifndef WEIR_STEER_H
 #define WEIR_STEER_H
 
+#include "abi/queue.h"
+#include "lib/types.h"
+
 /*
  * For any connection, so that its class need not be looked up. all_park: others
  * wait, and it might overtake them.

@@ -17,6 +17,14 @@
 #ifndef WEIR_WAITING_BPF_H
 #define WEIR_WAITING_BPF_H
 
+#include "abi/queue.h"
+#include "lib/admit.h"
+#include "lib/classify.bpf.h"
+#include "lib/kernel.h"
+#include "lib/ledger.bpf.h"
+#include "lib/parking.bpf.h"
+#include "lib/state.bpf.h"
+
 #define SUM_NS 1000000ULL
 
 static __always_inline void sum_slots(struct parking_group *g, struct parking_sums *to)

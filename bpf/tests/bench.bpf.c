@@ -7,11 +7,19 @@
  * packet anew; `bench_rewrite` does only that, and is what the others'
  * figures are compared with.
  */
-#include "../guard.bpf.c"
+#include "guard.bpf.c"
 
-/* The frame to judge and its length; set by user space before a run. */
-u8 frame[128];
-u32 frame_len;
+/*
+ * The frame to judge and its length; set by user space before a run. Apart from
+ * the guard's globals, whose map is the one of a guard that is loaded already.
+ */
+u8 frame[128] SEC(".bss.bench");
+u32 frame_len SEC(".bss.bench");
+
+/* What the pure headers take, for the property tests (pure.c). */
+EXPORT_TYPE(struct, flow);
+EXPORT_TYPE(struct, parking_rule);
+EXPORT_TYPE(struct, wait_state);
 
 /* Every measured frame has at least 54 bytes and at most 74: 54 and 20 more. */
 static __always_inline int write_frame(void *data, void *data_end)

@@ -3,34 +3,12 @@
  * pure.c - the guard's pure headers, compiled natively, so that property tests
  * can hold them against weir-core's models millions of times a second.
  */
-#include <stddef.h>
-#include <linux/types.h>
-
-typedef __u8 u8;
-typedef __u16 u16;
-typedef __u32 u32;
-typedef __u64 u64;
-typedef __s32 s32;
-typedef _Bool bool;
-#define true 1
-#define false 0
-#undef __always_inline
-#define __always_inline inline __attribute__((always_inline))
-#define bpf_htons(x) ((__be16)__builtin_bswap16(x))
-#define bpf_ntohs(x) __builtin_bswap16(x)
-#define bpf_htonl(x) ((__be32)__builtin_bswap32(x))
-#define bpf_ntohl(x) __builtin_bswap32(x)
-#define ETH_P_IP 0x0800
-#define ETH_P_IPV6 0x86DD
-#define IPPROTO_TCP 6
-
-#include "../abi.h"
-#include "../lib/packet.h"
-#include "../lib/admit.h"
-#include "../lib/cookie.h"
-#include "../lib/reply.h"
-#include "../lib/bucket.h"
-#include "../lib/steer.h"
+#include "lib/packet.h"
+#include "lib/admit.h"
+#include "lib/cookie.h"
+#include "lib/reply.h"
+#include "lib/bucket.h"
+#include "lib/steer.h"
 
 int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p)
 {

@@ -5,6 +5,7 @@
 //! `weir-kernel` hold the two equal.
 #![forbid(unsafe_code)]
 
+pub mod abi;
 pub mod admit;
 pub mod class;
 pub mod controller;

@@ -1,5 +1,4 @@
-//! A listener under guard and what it is to do: the words of the config file, of the flags and of
-//! bpf/abi.h, once each.
+//! A listener under guard and its policy. The values of the enumerations are those of bpf/abi/guard.h.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,19 +6,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::abi;
+
 /// How connections are established when the listen queue is short of room (SB06, Table III).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum Establish {
     /// As the kernel does it: SYN and final ACK are dropped silently when a queue is full.
-    Default,
+    Default = abi::ESTABLISH_DEFAULT,
     /// A connection that finds the queue full at its final ACK is reset.
-    Abort,
+    Abort = abi::ESTABLISH_ABORT,
     /// A SYN is answered only if a place in the listen queue is reserved for it.
-    Reserv,
+    Reserv = abi::ESTABLISH_RESERV,
     /// Every SYN is answered, with a cookie where there is no room; decided at the final ACK.
-    NoSynDrop,
+    NoSynDrop = abi::ESTABLISH_NO_SYN_DROP,
 }
 
 /// What a SYN that cannot be served gets.
@@ -28,9 +29,9 @@ pub enum Establish {
 #[repr(u8)]
 pub enum RejectSyn {
     /// Nothing; the client retransmits after 1 s, 3 s, …
-    Drop,
+    Drop = abi::REJECT_DROP,
     /// A RST; `connect()` fails at once with ECONNREFUSED.
-    Rst,
+    Rst = abi::REJECT_RST,
 }
 
 /// When the listen queue counts as having no room.
@@ -39,9 +40,9 @@ pub enum RejectSyn {
 #[repr(u8)]
 pub enum Admit {
     /// When all its places are taken or reserved (the papers' rule).
-    Queue,
+    Queue = abi::ADMIT_QUEUE,
     /// Also when its standing wait is over `target_wait`; short bursts may fill it.
-    Wait,
+    Wait = abi::ADMIT_WAIT,
 }
 
 /// What a client's FIN without data does.
@@ -50,9 +51,9 @@ pub enum Admit {
 #[repr(u8)]
 pub enum HalfClose {
     /// Half-closes the connection, as TCP says.
-    Keep,
+    Keep = abi::HALF_CLOSE_KEEP,
     /// Resets the connection (rst-fin of SB06 Section IV).
-    Reset,
+    Reset = abi::HALF_CLOSE_RESET,
 }
 
 /// Which waiting connection the server accepts next.
@@ -152,10 +153,10 @@ pub struct Listener {
     pub front: Front,
 }
 
-/// Interfaces that one listener can name (WEIR_MAX_INTERFACES).
-pub const MAX_INTERFACES: usize = 8;
-/// Listeners that can be guarded in one network namespace (WEIR_MAX_LISTENERS).
-pub const MAX_LISTENERS: usize = 256;
+/// Interfaces that one listener can name.
+pub const MAX_INTERFACES: usize = abi::MAX_INTERFACES as usize;
+/// Listeners that can be guarded in one network namespace.
+pub const MAX_LISTENERS: usize = abi::MAX_LISTENERS as usize;
 /// Default of [`Listener::target_wait`].
 pub const DEFAULT_TARGET_WAIT: Duration = Duration::from_millis(20);
 /// Default of [`Listener::interval`]: twice CoDel's (RFC 8289, Section 4.2). A server works off a burst

@@ -1,15 +1,15 @@
-//! From listeners to the tables that the guard looks packets up in (struct policy in bpf/abi.h).
+//! From listeners to the tables that the guard looks packets up in (`struct policy` in bpf/abi/guard.h).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use crate::abi;
 use crate::listener::{Listener, MAX_LISTENERS};
 
-/// Slots of the exact-address table (WEIR_EXACT_SLOTS).
-pub const EXACT_SLOTS: usize = 1 << EXACT_SLOT_BITS;
-const EXACT_SLOT_BITS: u32 = 12;
-/// Longest probe in it (WEIR_EXACT_PROBES).
-pub const EXACT_PROBES: usize = 4;
+/// Slots of the exact-address table.
+pub const EXACT_SLOTS: usize = abi::EXACT_SLOTS as usize;
+/// Longest probe in it.
+pub const EXACT_PROBES: usize = abi::EXACT_PROBES as usize;
 
 /// Which listener guards a port: 0 none, else 1 + index into the listeners (struct port_entry).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -137,7 +137,7 @@ pub fn exact_slot(address: &[u8; 16], port: u16, seed: u32) -> usize {
         h ^= h >> 15;
     }
     // Its high bits: an IPv4 address's last octet, the highest byte here, changes no lower ones.
-    (h >> (32 - EXACT_SLOT_BITS)) as usize
+    (h >> (32 - abi::EXACT_SLOT_BITS)) as usize
 }
 
 fn place(keys: &[([u8; 16], u16, u16)], seed: u32) -> Option<Vec<ExactEntry>> {

@@ -13,7 +13,7 @@ pub enum Kind {
     Note,
 }
 
-/// A verdict's row in bpf/abi.h.
+/// A verdict's row in bpf/abi/guard.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerdictInfo {
     /// The verdict.
@@ -66,7 +66,7 @@ impl Counters {
         self.get(Verdict::CookieSent) + self.get(Verdict::CookieSentFlood)
     }
 
-    /// Every verdict with its count, in the order of bpf/abi.h.
+    /// Every verdict with its count, in the order of bpf/abi/guard.h.
     pub fn rows(&self) -> impl Iterator<Item = (&'static VerdictInfo, u64)> + '_ {
         VERDICTS.iter().map(|row| (row, self.get(row.verdict)))
     }

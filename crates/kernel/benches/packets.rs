@@ -11,7 +11,7 @@ use etherparse::PacketBuilder;
 use weir_core::class::Class;
 use weir_core::listener::{Establish, Front, ListenAddress, Listener};
 use weir_core::prefix::{Prefix, parse_prefix};
-use weir_kernel::testrun::{Bench, Stage, Subject};
+use weir_kernel::testing::run::{Bench, Stage, Subject};
 use weir_testbed::netns;
 
 const ROUNDS: usize = 41;

@@ -10,7 +10,7 @@ use weir_core::listener::{Admit, Establish, RejectSyn};
 use weir_core::packet;
 use weir_core::queue::Rule;
 use weir_core::wait::Wait;
-use weir_kernel::pure::{self, CWait, CookieJar, Options};
+use weir_kernel::testing::pure::{self, CWait, CookieJar, Options};
 
 fn runner(cases: u32) -> TestRunner {
     let seed = std::env::var("WEIR_SEED")

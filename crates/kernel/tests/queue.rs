@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use weir_core::queue::Rule;
-use weir_kernel::queue::{Event, Queue, Slot};
+use weir_kernel::queue::{Event, Parking, Slot};
 use weir_kernel::{Guard, ListenSocket};
 use weir_testbed::needs;
 
@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Bed {
     guard: Guard,
-    queue: Queue,
+    queue: Parking,
 }
 
 fn bed() -> Option<Bed> {
@@ -21,7 +21,7 @@ fn bed() -> Option<Bed> {
         return None;
     }
     let guard = Guard::load().unwrap();
-    let queue = Queue::load(guard.queue_maps().unwrap()).unwrap();
+    let queue = Parking::load(guard.queue_maps().unwrap()).unwrap();
     Some(Bed { guard, queue })
 }
 

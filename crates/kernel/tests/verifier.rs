@@ -1,7 +1,7 @@
 //! What the kernel's verifier has to do when weir starts. It follows every path through a program, so
 //! an innocent change can make a start take seconds. How to keep it low: bpf/lib/arrival.bpf.h.
 
-use weir_kernel::testrun::verified_instructions;
+use weir_kernel::testing::run::verified_instructions;
 use weir_testbed::needs;
 
 /// The largest program may take this many; a hundred thousand take 0.2 to 0.4 s of CPU time.

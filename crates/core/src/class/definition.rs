@@ -6,20 +6,21 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::bucket::{Limit, default_burst};
+use crate::abi;
 use crate::prefix::Prefix;
 
 /// The lowest priority that a class can have.
-pub const LOWEST_PRIORITY: u8 = 63;
+pub const LOWEST_PRIORITY: u8 = OTHER_PRIORITY - 1;
 /// The class of the connections that no rule fits; no class of the operator's can have this name.
 pub const OTHER: &str = "other";
 /// The priority of [`OTHER`].
-pub const OTHER_PRIORITY: u8 = LOWEST_PRIORITY + 1;
-/// Classes in one file or one network namespace (WEIR_MAX_CLASSES).
-pub const MAX_CLASSES: usize = 16_384;
-/// Distinct masks of one family that the guard looks up (WEIR_MAX_MASKS).
-pub const MAX_MASKS: usize = 64;
-/// Rules of all classes (WEIR_MAX_RULES).
-pub const MAX_RULES: usize = 65_536;
+pub const OTHER_PRIORITY: u8 = abi::PRIORITIES as u8;
+/// Classes in one file or one network namespace , without [`OTHER`].
+pub const MAX_CLASSES: usize = abi::MAX_CLASSES as usize;
+/// Distinct masks of one family that the guard looks up.
+pub const MAX_MASKS: usize = abi::MAX_MASKS as usize;
+/// Rules of all classes.
+pub const MAX_RULES: usize = abi::MAX_RULES as usize;
 
 /// What a SYN over its class's rate gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -27,9 +28,9 @@ pub const MAX_RULES: usize = 65_536;
 #[repr(u8)]
 pub enum OverRate {
     /// Nothing; the client retransmits after 1 s, 3 s, …
-    Drop,
+    Drop = abi::OVER_RATE_DROP,
     /// A RST; `connect()` fails at once with ECONNREFUSED.
-    Rst,
+    Rst = abi::OVER_RATE_RST,
 }
 
 /// Some of the connections, by the four fields that a SYN has, and what they are worth.

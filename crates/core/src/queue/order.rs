@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use crate::abi;
+
 /// Priorities are 1 (the highest) to this; the last one is that of connections without a class.
-pub const PRIORITIES: u8 = 64;
+pub const PRIORITIES: u8 = abi::PRIORITIES as u8;
 
 /// A waiting connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

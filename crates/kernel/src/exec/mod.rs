@@ -30,7 +30,7 @@ pub use threads::{Threads, holder, number_of, pidfd_open};
 
 /// Nanoseconds on the monotonic clock.
 pub fn now_ns() -> u64 {
-    crate::queue::now_ns()
+    crate::clock::now_ns()
 }
 
 /// Whether parked connections can be handed to a server here.

@@ -5,61 +5,39 @@
 //! and met (its counters) stays in its slot, and slots stay with names.
 
 use std::collections::BTreeMap;
-use std::net::Ipv6Addr;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapMut};
+use libbpf_rs::{MapCore, MapFlags};
+use weir_core::abi;
 use weir_core::class::{
-    Class, Fields, Limit, MAX_CLASSES, MAX_MASKS, OTHER, OTHER_PRIORITY, OverRate, OwnerId, Rules,
+    Class, Fields, Limit, MAX_MASKS, OTHER, OTHER_PRIORITY, OverRate, OwnerId, Rules,
 };
 use weir_core::verdict::{Counters, VERDICTS};
 
+use super::skel::GuardMaps;
+use super::skel::types::{
+    bucket_limit, class_limit, class_masks, class_policy, class_state, class_tuple, guard_counters,
+};
+use crate::clock::now_ns;
 use crate::error::{Error, Result, of_libbpf};
+use crate::object::{Plain, plain};
+
+plain!(
+    class_limit,
+    class_masks,
+    class_policy,
+    class_state,
+    class_tuple,
+    guard_counters
+);
+
+type Maps = GuardMaps<'static>;
 
 /// How long a controlled rate holds without renewal: its owner may be gone.
 pub const CONTROLLED_FOR: Duration = Duration::from_secs(5);
 
-/// Slot of [`OTHER`] (CLASS_OTHER).
-const OTHER_SLOT: u32 = 0;
-/// Slots of classes, with that of [`OTHER`] (CLASS_SLOTS).
-const SLOTS: u32 = MAX_CLASSES as u32 + 1;
 /// Classes whose counters are read by one system call.
 const BATCH: u32 = 1024;
-/// Bit of a key's mask number that says which copy (WEIR_CLASS_COPY).
-const COPY_BIT: u16 = 0x8000;
-/// Size of struct class_tuple, checked in bpf/abi.h.
-const TUPLE: usize = 40;
-/// Size of struct class_policy and of struct class_limit, checked there.
-const POLICY: usize = 24;
-/// Where the counters stand in struct class_state, checked there.
-const COUNTERS_AT: usize = 16;
-
-/// The maps of bpf/lib/classify.bpf.h and police.bpf.h, of whichever object has them.
-pub(crate) struct Tables<'a> {
-    pub class_active: &'a MapMut<'static>,
-    pub class_masks: &'a MapMut<'static>,
-    pub class_rules: &'a MapMut<'static>,
-    pub class_policies: &'a MapMut<'static>,
-    pub class_limits: &'a MapMut<'static>,
-    pub class_states: &'a MapMut<'static>,
-}
-
-/// The tables of a skeleton.
-macro_rules! tables {
-    ($maps:expr) => {
-        $crate::guard::classes::Tables {
-            class_active: &$maps.class_active,
-            class_masks: &$maps.class_masks,
-            class_rules: &$maps.class_rules,
-            class_policies: &$maps.class_policies,
-            class_limits: &$maps.class_limits,
-            class_states: &$maps.class_states,
-        }
-    };
-}
-pub(crate) use tables;
-
 /// The classes of a guard.
 #[derive(Default)]
 pub(crate) struct Classes {
@@ -69,8 +47,8 @@ pub(crate) struct Classes {
     /// Which copy is in force.
     copy: u32,
     /// Rules of the other copy, to be taken out before it is written again.
-    stale: Vec<[u8; TUPLE]>,
-    in_force: Vec<[u8; TUPLE]>,
+    stale: Vec<class_tuple>,
+    in_force: Vec<class_tuple>,
     /// Something limits [`OTHER`], so each SYN is looked up.
     other_is_controlled: bool,
 }
@@ -80,7 +58,7 @@ pub(crate) struct Next {
     classes: Vec<Class>,
     slots: BTreeMap<String, u32>,
     copy: u32,
-    keys: Vec<[u8; TUPLE]>,
+    keys: Vec<class_tuple>,
 }
 
 impl Next {
@@ -106,7 +84,7 @@ impl Classes {
     /// there is none of that name: then the class is kept, and no connection is of it.
     pub fn write(
         &mut self,
-        maps: &Tables<'_>,
+        maps: &Maps,
         classes: &[Class],
         place: impl Fn(&str) -> Option<OwnerId>,
     ) -> Result<Next> {
@@ -127,7 +105,7 @@ impl Classes {
         let slots = self.assign_slots(maps, &classes)?;
         for key in self.stale.drain(..) {
             // One that is not there needs no removal.
-            let _ = maps.class_rules.delete(&key);
+            let _ = maps.class_rules.delete(key.bytes());
         }
         write_masks(maps, rules.masks(), copy)?;
         let mut keys = Vec::with_capacity(rules.rules().len());
@@ -137,11 +115,11 @@ impl Classes {
             // Recorded first, so that a failure leaves nothing behind.
             self.stale.push(key);
             maps.class_rules
-                .update(&key, &slot.to_ne_bytes(), MapFlags::ANY)
+                .update(key.bytes(), slot.bytes(), MapFlags::ANY)
                 .map_err(of_libbpf("write a rule"))?;
             keys.push(key);
         }
-        write_policy(maps, copy, OTHER_SLOT, &policy_of_other())?;
+        write_policy(maps, copy, abi::CLASS_OTHER, &policy_of_other())?;
         for class in &classes {
             write_policy(maps, copy, slots[&class.name], &policy(class))?;
         }
@@ -154,21 +132,21 @@ impl Classes {
     }
 
     /// The copy that was written is in force, and no packet sees the other one any more.
-    pub fn put_in_force(&mut self, maps: &Tables<'_>, next: Next) -> Result<()> {
+    pub fn put_in_force(&mut self, maps: &Maps, next: Next) -> Result<()> {
         self.stale = std::mem::replace(&mut self.in_force, next.keys);
         (self.classes, self.slots, self.copy) = (next.classes, next.slots, next.copy);
         maps.class_active
-            .update(&0u32.to_ne_bytes(), &self.copy.to_ne_bytes(), MapFlags::ANY)
+            .update(0u32.bytes(), self.copy.bytes(), MapFlags::ANY)
             .map_err(of_libbpf("say which classes are in force"))
     }
 
     /// A class that stays keeps its slot; a new one starts with a full bucket and from zero.
-    fn assign_slots(&self, maps: &Tables<'_>, classes: &[Class]) -> Result<BTreeMap<String, u32>> {
+    fn assign_slots(&self, maps: &Maps, classes: &[Class]) -> Result<BTreeMap<String, u32>> {
         let kept = |class: &Class| Some((class.name.clone(), *self.slots.get(&class.name)?));
         let mut slots: BTreeMap<String, u32> = classes.iter().filter_map(kept).collect();
         // Slots of classes that go last: packets may still count there.
-        let mut used = vec![false; SLOTS as usize];
-        used[OTHER_SLOT as usize] = true;
+        let mut used = vec![false; abi::CLASS_SLOTS as usize];
+        used[abi::CLASS_OTHER as usize] = true;
         self.slots
             .values()
             .for_each(|slot| used[*slot as usize] = true);
@@ -177,7 +155,7 @@ impl Classes {
             .iter()
             .filter(|(name, _)| !slots.contains_key(*name));
         let leaving: Vec<u32> = leaving.map(|(_, slot)| *slot).collect();
-        let free = (0..SLOTS).filter(|slot| !used[*slot as usize]);
+        let free = (0..abi::CLASS_SLOTS).filter(|slot| !used[*slot as usize]);
         let mut free = free.chain(leaving);
         for class in classes.iter().filter(|c| !self.slots.contains_key(&c.name)) {
             let slot = free.next().expect("as many slots as classes are allowed");
@@ -190,7 +168,7 @@ impl Classes {
     fn slot(&self, name: &str) -> Result<u32> {
         match self.slots.get(name) {
             Some(slot) => Ok(*slot),
-            None if name == OTHER => Ok(OTHER_SLOT),
+            None if name == OTHER => Ok(abi::CLASS_OTHER),
             None => Err(Error::Failed {
                 what: format!("find class \"{name}\""),
                 cause: "there is none of this name".into(),
@@ -201,22 +179,21 @@ impl Classes {
     /// Sets or lifts controlled rates. Returns whether [`OTHER`] is controlled now and was not.
     pub fn control(
         &mut self,
-        maps: &Tables<'_>,
+        maps: &Maps,
         limits: &BTreeMap<String, Option<Limit>>,
     ) -> Result<bool> {
         if limits.is_empty() {
             return Ok(false);
         }
-        let until = monotonic_ns() + CONTROLLED_FOR.as_nanos() as u64;
+        let until_ns = now_ns() + CONTROLLED_FOR.as_nanos() as u64;
         let (mut slots, mut values) = (Vec::new(), Vec::new());
         for (name, limit) in limits {
-            let mut bytes = [0u8; POLICY];
-            if let Some(limit) = limit {
-                write_limit(&mut bytes, limit);
-                bytes[16..24].copy_from_slice(&until.to_ne_bytes());
-            }
-            slots.extend(self.slot(name)?.to_ne_bytes());
-            values.extend(bytes);
+            let value = limit.map_or_else(class_limit::zero, |limit| class_limit {
+                limit: raw_limit(limit),
+                until_ns,
+            });
+            slots.extend_from_slice(self.slot(name)?.bytes());
+            values.extend_from_slice(value.bytes());
         }
         let count = limits.len() as u32;
         maps.class_limits
@@ -229,7 +206,7 @@ impl Classes {
     }
 
     /// Counters of each class, and of [`OTHER`], since it was first in force.
-    pub fn counters(&self, maps: &Tables<'_>) -> Result<BTreeMap<String, Counters>> {
+    pub fn counters(&self, maps: &Maps) -> Result<BTreeMap<String, Counters>> {
         let names = self.names();
         let end = names.last_key_value().map_or(0, |(slot, _)| slot + 1);
         let states = maps
@@ -239,7 +216,8 @@ impl Classes {
         // The slots of an array come in order.
         let counters: Vec<Counters> = states
             .take(end as usize)
-            .map(|(_, state)| counters_of(&state))
+            .filter_map(|(_, state)| class_state::read(&state))
+            .map(|state| counters_of(state.counters))
             .collect();
         let of = |(slot, name): (u32, String)| Some((name, *counters.get(slot as usize)?));
         let named: Option<BTreeMap<String, Counters>> = names.into_iter().map(of).collect();
@@ -257,7 +235,9 @@ impl Classes {
     /// The names by slot.
     pub fn names(&self) -> BTreeMap<u32, String> {
         let named = self.slots.iter().map(|(name, slot)| (*slot, name.clone()));
-        named.chain([(OTHER_SLOT, OTHER.to_owned())]).collect()
+        named
+            .chain([(abi::CLASS_OTHER, OTHER.to_owned())])
+            .collect()
     }
 
     /// Every policy's slot and priority, as `class_of()` in C returns the slots.
@@ -268,120 +248,89 @@ impl Classes {
     }
 }
 
-/// The tables that a BPF object of its own needs to find classes as the guard does: it declares the
-/// maps of bpf/lib/classify.bpf.h and reuses these descriptors.
-pub struct ClassMaps<'a> {
-    /// `class_active`.
-    pub active: BorrowedFd<'a>,
-    /// `class_masks`.
-    pub masks: BorrowedFd<'a>,
-    /// `class_rules`.
-    pub rules: BorrowedFd<'a>,
-    /// `class_policies`.
-    pub policies: BorrowedFd<'a>,
-}
-
-impl<'a> ClassMaps<'a> {
-    pub(crate) fn of(maps: &Tables<'a>) -> ClassMaps<'a> {
-        ClassMaps {
-            active: maps.class_active.as_fd(),
-            masks: maps.class_masks.as_fd(),
-            rules: maps.class_rules.as_fd(),
-            policies: maps.class_policies.as_fd(),
-        }
-    }
-}
-
-/// The counters of a struct class_state.
-fn counters_of(state: &[u8]) -> Counters {
-    let mut counters = Counters::default();
-    let words = state.get(COUNTERS_AT..).unwrap_or_default();
-    for (count, word) in counters.0.iter_mut().zip(words.chunks_exact(8)) {
-        *count = u64::from_ne_bytes(word.try_into().expect("8 bytes"));
-    }
-    counters
+/// The counters as an array.
+pub(super) fn counters_of(counters: guard_counters) -> Counters {
+    // SAFETY: both are as many u64 as there are verdicts, in the order of GUARD_VERDICTS.
+    Counters(unsafe { std::mem::transmute::<guard_counters, [u64; VERDICTS.len()]>(counters) })
 }
 
 fn mask_copy(copy: u32) -> u16 {
-    if copy == 0 { 0 } else { COPY_BIT }
+    if copy == 0 { 0 } else { abi::CLASS_COPY as u16 }
 }
 
 /// A full bucket, no limit of the controller's, and all counters zero.
-fn clear(maps: &Tables<'_>, slot: u32) -> Result<()> {
-    let key = slot.to_ne_bytes();
-    let state = vec![0u8; COUNTERS_AT + VERDICTS.len() * 8];
+fn clear(maps: &Maps, slot: u32) -> Result<()> {
+    let (limit, state) = (class_limit::zero(), class_state::zero());
+    let key = slot.bytes();
     maps.class_limits
-        .update(&key, &[0u8; POLICY], MapFlags::ANY)
-        .and_then(|()| maps.class_states.update(&key, &state, MapFlags::ANY))
-        .map_err(of_libbpf("make room for a class"))
+        .update(key, limit.bytes(), MapFlags::ANY)
+        .and_then(|()| maps.class_states.update(key, state.bytes(), MapFlags::ANY))
+        .map_err(of_libbpf("clear the slot of a class"))
 }
 
-fn write_masks(maps: &Tables<'_>, masks: &[Fields], copy: u32) -> Result<()> {
-    let mut bytes = vec![0u8; 8 + 2 * MAX_MASKS * TUPLE];
+fn write_masks(maps: &Maps, masks: &[Fields], copy: u32) -> Result<()> {
+    let mut table = Box::new(class_masks::zero());
     for family in 0..2 {
         let own = masks
             .iter()
             .enumerate()
-            .filter(|(_, m)| m.families()[family]);
-        let mut count = 0;
+            .filter(|(_, mask)| mask.families()[family]);
         for (number, mask) in own {
-            let at = 8 + (family * MAX_MASKS + count) * TUPLE;
-            let number = number as u16 | mask_copy(copy);
-            bytes[at..at + TUPLE].copy_from_slice(&tuple(mask, number));
-            count += 1;
+            let count = &mut table.count[family];
+            let at = family * MAX_MASKS + *count as usize;
+            *count += 1;
+            table.masks[at] = tuple(mask, number as u16 | mask_copy(copy));
         }
-        bytes[family * 4..family * 4 + 4].copy_from_slice(&(count as u32).to_ne_bytes());
     }
     maps.class_masks
-        .update(&copy.to_ne_bytes(), &bytes, MapFlags::ANY)
+        .update(copy.bytes(), table.bytes(), MapFlags::ANY)
         .map_err(of_libbpf("write the masks of the rules"))
 }
 
-/// struct class_tuple: a mask, or a rule's key.
-fn tuple(fields: &Fields, mask: u16) -> [u8; TUPLE] {
-    let mut bytes = [0u8; TUPLE];
-    bytes[..16].copy_from_slice(&Ipv6Addr::from(fields.from).octets());
-    bytes[16..32].copy_from_slice(&Ipv6Addr::from(fields.to).octets());
-    bytes[32..34].copy_from_slice(&fields.from_port.to_be_bytes());
-    bytes[34..36].copy_from_slice(&fields.to_port.to_be_bytes());
-    bytes[36..38].copy_from_slice(&fields.owner.to_ne_bytes());
-    bytes[38..40].copy_from_slice(&mask.to_ne_bytes());
-    bytes
-}
-
-fn write_limit(bytes: &mut [u8; POLICY], limit: &Limit) {
-    bytes[..8].copy_from_slice(&limit.interval.to_ne_bytes());
-    bytes[8..16].copy_from_slice(&limit.tolerance.to_ne_bytes());
-}
-
-/// struct class_policy.
-fn policy(class: &Class) -> [u8; POLICY] {
-    let mut bytes = [0u8; POLICY];
-    if let Some(limit) = class.limit() {
-        write_limit(&mut bytes, &limit);
+/// A mask, or a rule's key.
+fn tuple(fields: &Fields, mask: u16) -> class_tuple {
+    let words = |address: u128| {
+        let octets = address.to_be_bytes();
+        let (words, _) = octets.as_chunks();
+        std::array::from_fn(|i| u32::from_ne_bytes(words[i]))
+    };
+    class_tuple {
+        from: words(fields.from),
+        to: words(fields.to),
+        from_port: fields.from_port.to_be(),
+        to_port: fields.to_port.to_be(),
+        listener: fields.owner,
+        mask,
     }
-    bytes[16] = class.priority;
-    bytes[17] = class.over_rate as u8;
-    bytes
 }
 
-fn policy_of_other() -> [u8; POLICY] {
-    let mut bytes = [0u8; POLICY];
-    bytes[16] = OTHER_PRIORITY;
-    bytes[17] = OverRate::Drop as u8;
-    bytes
+fn raw_limit(limit: Limit) -> bucket_limit {
+    bucket_limit {
+        interval: limit.interval,
+        tolerance: limit.tolerance,
+    }
 }
 
-fn write_policy(maps: &Tables<'_>, copy: u32, slot: u32, policy: &[u8; POLICY]) -> Result<()> {
+fn policy(class: &Class) -> class_policy {
+    class_policy {
+        limit: class.limit().map(raw_limit).unwrap_or_default(),
+        priority: class.priority,
+        over_rate: class.over_rate as u8,
+        ..Default::default()
+    }
+}
+
+fn policy_of_other() -> class_policy {
+    class_policy {
+        priority: OTHER_PRIORITY,
+        over_rate: OverRate::Drop as u8,
+        ..Default::default()
+    }
+}
+
+fn write_policy(maps: &Maps, copy: u32, slot: u32, policy: &class_policy) -> Result<()> {
+    let key = copy * abi::CLASS_SLOTS + slot;
     maps.class_policies
-        .update(&(copy * SLOTS + slot).to_ne_bytes(), policy, MapFlags::ANY)
+        .update(key.bytes(), policy.bytes(), MapFlags::ANY)
         .map_err(of_libbpf("write a class"))
-}
-
-/// The clock of bpf_ktime_get_ns().
-fn monotonic_ns() -> u64 {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    now.map_or(0, |now| {
-        now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
-    })
 }

@@ -5,30 +5,25 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-use libbpf_rs::MapCore;
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel};
+use weir_core::abi;
 
+use super::skel::{GuardSkel, GuardSkelBuilder, OpenGuardSkel, types};
+use crate::clock::tick_ns;
 use crate::error::{Error, Result, of_errno, of_libbpf};
-use crate::guard::tick_ns;
+use crate::object::{Plain, Share, SharedMaps, open, open_in};
 use crate::probe;
-use crate::skel::{GuardSkel, GuardSkelBuilder, OpenGuardSkel, types};
 use crate::sysctl;
 
-/// CPUs whose claims are kept apart (WEIR_MAX_CPUS).
-const MAX_CPUS: usize = 128;
 /// gro_normal_batch where the sysctl cannot be read: the kernel's default.
 const DEFAULT_BATCH: i64 = 8;
 
 /// Loads the maps, the program for tc on Ethernet devices and the iterator over listening sockets.
 pub(crate) fn load() -> Result<GuardSkel<'static>> {
-    libbpf_rs::set_print(None);
-    // One object a process, and as long as the process: its memory is not given back.
-    let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut open = GuardSkelBuilder::default()
-        .open(storage)
-        .map_err(|e| cannot_load(&e))?;
+    let mut open = open::<GuardSkelBuilder>().map_err(|e| cannot_load(&e))?;
     let constants = constants(&mut open);
-    constants.nr_cpus = libbpf_rs::num_possible_cpus().unwrap_or(1).min(MAX_CPUS) as u32;
+    let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
+    constants.nr_cpus = cpus.min(abi::MAX_CPUS);
     constants.batch_max = sysctl::read("core/gro_normal_batch")
         .unwrap_or(DEFAULT_BATCH)
         .max(1) as u32;
@@ -88,20 +83,15 @@ fn load_beside(
 ) -> Result<OwnedFd> {
     let failed = || of_libbpf("load a further program of the guard");
     let mut storage = MaybeUninit::uninit();
-    let mut open = GuardSkelBuilder::default()
-        .open(&mut storage)
-        .map_err(failed())?;
+    let mut open = open_in::<GuardSkelBuilder>(&mut storage).map_err(failed())?;
     let theirs = first.maps.rodata_data.expect("the guard has constants");
     *constants(&mut open) = *theirs;
     open.progs.list_listeners.set_autoload(false);
     choose(&mut open);
-    for mut map in open.open_object_mut().maps_mut() {
-        let shared = first.object().maps().find(|m| m.name() == map.name());
-        // Constants differ from program to program.
-        if let Some(shared) = shared.filter(|m| !m.name().to_string_lossy().contains(".rodata")) {
-            map.reuse_fd(shared.as_fd()).map_err(failed())?;
-        }
-    }
+    // Constants differ from program to program.
+    SharedMaps::of(first.object())?
+        .give_to(open.open_object_mut(), Share::Variables)
+        .map_err(failed())?;
     let loaded = open.load().map_err(failed())?;
     program(&loaded)
         .try_clone_to_owned()
@@ -145,11 +135,12 @@ fn cannot_load(e: &libbpf_rs::Error) -> Error {
 }
 
 fn random() -> Result<u64> {
-    let mut bytes = [0u8; 8];
+    let mut number = 0u64;
+    let bytes = number.bytes_mut();
     // SAFETY: getrandom(2) writes at most the given length into the buffer.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if got != bytes.len() as isize {
         return Err(of_errno("get random bytes for the cookie key"));
     }
-    Ok(u64::from_ne_bytes(bytes))
+    Ok(number)
 }

@@ -1,31 +1,43 @@
-//! The guard: loading, putting a policy in force, attaching, counting.
+//! The guard (bpf/guard.bpf.c): loading, putting a policy in force, attaching, counting.
 
 mod attach;
-pub(crate) mod classes;
+mod classes;
+mod events;
+pub(crate) mod listeners;
 mod load;
+mod policy;
+pub(crate) mod skel;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{read_volatile, write_volatile};
 use std::time::Duration;
 
+use libbpf_rs::skel::Skel;
 use libbpf_rs::{MapCore, MapFlags};
 use weir_core::class::{Class, Limit, OwnerId};
-use weir_core::listener::{Front, HalfClose, Listener, MAX_LISTENERS, Mode};
-use weir_core::policy::{Table, table};
-use weir_core::verdict::{Counters, VERDICTS, Verdict};
+use weir_core::listener::{Listener, MAX_LISTENERS};
+use weir_core::verdict::Counters;
 
-use self::attach::{Hook, link, link_header_len};
-pub use self::classes::{CONTROLLED_FOR, ClassMaps};
-use self::classes::{Classes, tables};
-use self::load::Further;
 use crate::error::{Error, Result, of_errno, of_libbpf};
-use crate::listeners::{self, ListenSocket};
-use crate::probe;
-use crate::queue::QueueMaps;
-use crate::skel::{GuardSkel, types};
-use crate::sysctl::TcpOptions;
+use crate::object::{Plain, SharedMaps, drain};
+use attach::{Hook, link, link_header_len};
+use classes::{Classes, counters_of};
+use events::Names;
+use listeners::ListenSocket;
+use load::Further;
+use policy::{fill, table_of};
+use skel::GuardSkel;
+use skel::types::{self, guard_counters, guard_event};
+
+pub use classes::CONTROLLED_FOR;
+pub use events::Event;
+
+/// What a [`crate::queue::Parking`] of the same network namespace shares with the guard.
+pub struct QueueMaps {
+    pub(crate) maps: SharedMaps,
+    pub(crate) iterator: OwnedFd,
+}
 
 /// A guard that is loaded, and attached where [`Guard::attach`] said. Dropping it (or the death of
 /// the process) detaches everything: no pins, no residue.
@@ -43,31 +55,6 @@ pub struct Guard {
 struct Attached {
     _tcx: OwnedFd,
     xdp: Option<OwnedFd>,
-}
-
-/// One sampled refusal. The guard keeps at most 20 a second and listening socket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
-    /// The listener's name.
-    pub listener: String,
-    /// The class's name; `None`: the listener has no classes.
-    pub class: Option<String>,
-    /// What was decided.
-    pub verdict: Verdict,
-    /// Client.
-    pub source: SocketAddr,
-    /// Server.
-    pub destination: SocketAddr,
-    /// Connections that waited for accept().
-    pub queue_length: u32,
-    /// Handshakes under way.
-    pub half_open: u32,
-    /// The queue's limit.
-    pub queue_limit: u32,
-    /// Estimated wait in the queue.
-    pub wait: Duration,
-    /// Observed only: the packet passed.
-    pub observe: bool,
 }
 
 /// include/uapi/linux/membarrier.h
@@ -101,7 +88,7 @@ impl Guard {
         let slots = self.assign_slots(listeners)?;
         let next = self
             .classes
-            .write(&tables!(self.skel.maps), classes, place(&slots))?;
+            .write(&self.skel.maps, classes, place(&slots))?;
         let other = self.classes.other_is_controlled();
         self.generation += 1;
         let generation = self.generation;
@@ -113,7 +100,7 @@ impl Guard {
             policy.generation = generation;
         })?;
         self.slots = slots;
-        self.classes.put_in_force(&tables!(self.skel.maps), next)
+        self.classes.put_in_force(&self.skel.maps, next)
     }
 
     /// Puts other classes in force, atomically for every packet; the listeners stay as they are.
@@ -121,7 +108,7 @@ impl Guard {
     pub fn set_classes(&mut self, classes: &[Class]) -> Result<()> {
         let next = self
             .classes
-            .write(&tables!(self.skel.maps), classes, place(&self.slots))?;
+            .write(&self.skel.maps, classes, place(&self.slots))?;
         let other = self.classes.other_is_controlled();
         let names = self.slots.iter();
         let marks: BTreeMap<u16, u8> = names
@@ -130,7 +117,7 @@ impl Guard {
         self.change_listeners(|l| {
             l.classes = marks.get(&l.counters).copied().unwrap_or(0);
         })?;
-        self.classes.put_in_force(&tables!(self.skel.maps), next)
+        self.classes.put_in_force(&self.skel.maps, next)
     }
 
     /// The classes in force, without those of proxies.
@@ -145,7 +132,7 @@ impl Guard {
     /// # Errors
     /// There is no class of one of these names: then nothing has changed.
     pub fn set_controlled_rates(&mut self, limits: &BTreeMap<String, Option<Limit>>) -> Result<()> {
-        if self.classes.control(&tables!(self.skel.maps), limits)? {
+        if self.classes.control(&self.skel.maps, limits)? {
             // From now on each SYN is looked up.
             let classes = self.classes.list().to_vec();
             self.set_classes(&classes)?;
@@ -158,12 +145,7 @@ impl Guard {
     /// # Errors
     /// They cannot be read.
     pub fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
-        self.classes.counters(&tables!(self.skel.maps))
-    }
-
-    /// The class tables, for another BPF object that is to find the same classes.
-    pub fn class_maps(&self) -> ClassMaps<'_> {
-        ClassMaps::of(&tables!(self.skel.maps))
+        self.classes.counters(&self.skel.maps)
     }
 
     /// The classes in force with their slots: what `class_of()` in C returns. 0 is `other`.
@@ -243,11 +225,11 @@ impl Guard {
 
     fn zero_counters(&self, slot: u16) -> Result<()> {
         let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1);
-        let zero = vec![vec![0u8; VERDICTS.len() * 8]; cpus];
+        let zero = vec![guard_counters::zero().bytes().to_vec(); cpus];
         self.skel
             .maps
             .counters
-            .update_percpu(&u32::from(slot).to_ne_bytes(), &zero, MapFlags::ANY)
+            .update_percpu(u32::from(slot).bytes(), &zero, MapFlags::ANY)
             .map_err(of_libbpf("reset the counters"))
     }
 
@@ -323,14 +305,12 @@ impl Guard {
             .skel
             .maps
             .counters
-            .lookup_percpu(&u32::from(slot).to_ne_bytes(), MapFlags::ANY)
+            .lookup_percpu(u32::from(slot).bytes(), MapFlags::ANY)
             .map_err(of_libbpf(format!("count for \"{name}\"")))?
             .unwrap_or_default();
         let mut sum = Counters::default();
-        for cpu in per_cpu {
-            for (total, bytes) in sum.0.iter_mut().zip(cpu.chunks_exact(8)) {
-                *total += u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
-            }
+        for counters in per_cpu.iter().filter_map(|cpu| guard_counters::read(cpu)) {
+            sum.add(&counters_of(counters));
         }
         Ok(sum)
     }
@@ -340,29 +320,23 @@ impl Guard {
         listeners::read(self.iterator.as_fd())
     }
 
-    /// The maps that a [`crate::queue::Queue`] of this namespace shares.
+    /// What a [`crate::queue::Parking`] of this namespace shares.
     ///
     /// # Errors
     /// No descriptors are left.
     pub fn queue_maps(&self) -> Result<QueueMaps> {
-        let keep = |fd: BorrowedFd<'_>| {
-            fd.try_clone_to_owned().map_err(|e| Error::Failed {
-                what: "share maps with the prioritized queue".into(),
-                cause: e.to_string(),
-            })
-        };
-        let classes = self.class_maps();
+        let iterator = self.iterator.as_fd().try_clone_to_owned();
         Ok(QueueMaps {
-            parking: keep(self.skel.maps.parking.as_fd())?,
-            group_of: keep(self.skel.maps.group_of.as_fd())?,
-            iterator: keep(self.iterator.as_fd())?,
-            classes: [
-                keep(classes.active)?,
-                keep(classes.masks)?,
-                keep(classes.rules)?,
-                keep(classes.policies)?,
-            ],
+            maps: self.shared_maps()?,
+            iterator: iterator.map_err(|e| Error::Failed {
+                what: "share the iterator over sockets".into(),
+                cause: e.to_string(),
+            })?,
         })
+    }
+
+    pub(crate) fn shared_maps(&self) -> Result<SharedMaps> {
+        SharedMaps::of(self.skel.object())
     }
 
     /// Sampled refusals since the last call (bounded by the ring's size; older ones are lost).
@@ -376,33 +350,17 @@ impl Guard {
             classes: self.classes.names(),
         };
         let mut events = Vec::new();
-        self.drain_ring(|bytes| events.extend(parse_event(bytes, &names)))
-            .map_err(of_libbpf("read the sampled events"))?;
+        drain(&self.skel.maps.events, |event: guard_event| {
+            events.extend(Event::of(&event, &names));
+        })
+        .map_err(of_libbpf("read the sampled events"))?;
         Ok(events)
-    }
-
-    fn drain_ring(&self, mut each: impl FnMut(&[u8])) -> libbpf_rs::Result<()> {
-        let mut builder = libbpf_rs::RingBufferBuilder::new();
-        builder.add(&self.skel.maps.events, |bytes| {
-            each(bytes);
-            0
-        })?;
-        builder.build()?.consume()
     }
 }
 
 /// The number by which rules know a listener: 1 + its counters slot.
 fn place(slots: &BTreeMap<String, u16>) -> impl Fn(&str) -> Option<OwnerId> {
     |name| slots.get(name).map(|slot| slot + 1)
-}
-
-/// Length of the kernel's tick: what the coarse clock resolves (1 / CONFIG_HZ).
-pub(crate) fn tick_ns() -> u32 {
-    // SAFETY: timespec is plain data; all zero is valid.
-    let mut resolution: libc::timespec = unsafe { std::mem::zeroed() };
-    // SAFETY: resolution is writable.
-    unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut resolution) };
-    resolution.tv_nsec.max(1) as u32
 }
 
 /// Waits until no packet is judged by the copy of the policy that was in force before: a BPF
@@ -421,134 +379,4 @@ fn wait_for_packets() -> Result<()> {
     Err(of_errno(
         "wait for packets under the old policy (membarrier)",
     ))
-}
-
-fn table_of(listeners: &[Listener]) -> Result<Table> {
-    table(listeners).map_err(|e| Error::Failed {
-        what: "put the policy in force".into(),
-        cause: e.to_string(),
-    })
-}
-
-/// Writes a policy for these listeners, with counter slots in their order.
-pub(crate) fn fill_policy(policy: &mut types::policy, listeners: &[Listener]) -> Result<()> {
-    let slots = listeners
-        .iter()
-        .enumerate()
-        .map(|(i, l)| (l.name.clone(), i as u16))
-        .collect();
-    fill(policy, listeners, &table_of(listeners)?, &slots);
-    Ok(())
-}
-
-fn fill(
-    policy: &mut types::policy,
-    listeners: &[Listener],
-    table: &Table,
-    slots: &BTreeMap<String, u16>,
-) {
-    policy.ports.fill(types::port_entry::default());
-    policy.listeners.fill(types::listener_policy::default());
-    policy.exact.fill(types::exact_entry::default());
-    let options = TcpOptions::read();
-    policy.cookies = (options.syncookies >= 1 && probe::has_cookie_kfunc()).into();
-    policy.tcp_wscale = options.window_scaling.into();
-    policy.tcp_sack = options.sack.into();
-    policy.tcp_tstamp = options.timestamps.into();
-    policy.exact_seed = table.seed;
-    for (port, e) in &table.ports {
-        policy.ports[usize::from(port.to_be())] = types::port_entry {
-            any4: e.any4,
-            any6: e.any6,
-            exact: e.exact.into(),
-            pad: 0,
-        };
-    }
-    for e in &table.exact {
-        policy.exact[e.slot] = types::exact_entry {
-            addr: words(&e.address),
-            port: e.port.to_be(),
-            listener: e.listener,
-        };
-    }
-    for (to, l) in policy.listeners.iter_mut().zip(listeners) {
-        *to = listener_policy(l, slots[&l.name]);
-    }
-}
-
-/// The four words of an address as they stand in memory and in packets.
-fn words(address: &[u8; 16]) -> [u32; 4] {
-    std::array::from_fn(|i| {
-        u32::from_ne_bytes(address[i * 4..i * 4 + 4].try_into().expect("4 bytes"))
-    })
-}
-
-/// Stands in the list of a listener none of whose interfaces exists (yet): matches no packet.
-const NO_INTERFACE: u32 = u32::MAX;
-
-fn listener_policy(l: &Listener, slot: u16) -> types::listener_policy {
-    let mut p = types::listener_policy {
-        target_wait_ns: l.target_wait.as_nanos() as u64,
-        interval_ns: l.interval.as_nanos() as u64,
-        overbook_1024: l.overbook_1024(),
-        counters: slot,
-        establish: l.establish as u8,
-        reject_syn: l.reject_syn as u8,
-        admit: l.admit as u8,
-        half_close: (l.half_close == HalfClose::Reset).into(),
-        observe: (l.mode == Mode::Observe).into(),
-        reason: l.reason.into(),
-        front_xdp: (l.front == Front::Xdp).into(),
-        ..Default::default()
-    };
-    for (to, name) in p.ifindex.iter_mut().zip(&l.interfaces) {
-        *to = nix::net::if_::if_nametoindex(name.as_str()).unwrap_or(NO_INTERFACE);
-        p.interfaces += 1;
-    }
-    p
-}
-
-/// Size of struct guard_event in bpf/abi.h, checked there.
-const EVENT: usize = 64;
-
-/// Names by slot.
-struct Names {
-    listeners: BTreeMap<u16, String>,
-    classes: BTreeMap<u32, String>,
-}
-
-fn parse_event(bytes: &[u8], names: &Names) -> Option<Event> {
-    let b: &[u8; EVENT] = bytes.get(..EVENT)?.try_into().ok()?;
-    let u16_at = |at: usize| u16::from_ne_bytes([b[at], b[at + 1]]);
-    let u32_at = |at: usize| u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
-    let address = |at: usize| {
-        let v6 = Ipv6Addr::from(<[u8; 16]>::try_from(&b[at..at + 16]).expect("16 bytes"));
-        v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
-    };
-    Some(Event {
-        listener: names.listeners.get(&u16_at(44))?.clone(),
-        class: names.classes.get(&u32_at(0)).cloned(),
-        verdict: VERDICTS.get(usize::from(b[46]))?.verdict,
-        source: SocketAddr::new(address(8), u16_at(40)),
-        destination: SocketAddr::new(address(24), u16_at(42)),
-        queue_length: u32_at(48),
-        half_open: u32_at(52),
-        queue_limit: u32_at(56),
-        wait: Duration::from_micros(u32_at(60).into()),
-        observe: b[47] != 0,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use weir_core::policy::mapped;
-
-    use super::*;
-
-    #[test]
-    fn addresses_keep_the_order_of_their_bytes() {
-        let w = words(&mapped("10.1.2.3".parse().unwrap()));
-        assert_eq!(w[3].to_ne_bytes(), [10, 1, 2, 3]);
-        assert_eq!(w[2].to_ne_bytes(), [0, 0, 0xff, 0xff]);
-    }
 }

@@ -13,13 +13,17 @@ use nix::sys::socket::{
     socket,
 };
 use nix::unistd::{Uid, fchown};
+use weir_core::abi::{MAX_SERVERS, MAX_SLOTS, PARKED};
 
 use super::options::{self, Options, set_number};
+use super::owner;
+use super::programs::{Programs, failed};
 use super::reuseport;
 use super::table::Table;
-use super::{Ends, PARKED, Queue, SERVERS, SLOTS, Slot, failed, owner};
+use super::types::{Ends, Slot};
 use crate::error::{Error, Result, of_libbpf};
-use crate::listeners::ListenSocket;
+use crate::guard::listeners::ListenSocket;
+use crate::object::Plain;
 
 /// Parking listeners that stand ready: as many as the server's queue has places, for all of them may come in
 /// one burst, faster than new ones are made, and who finds none free is not of the order. Not more than
@@ -46,7 +50,7 @@ const HEIRS: usize = 32;
 /// migrates them too; this only spares it.
 const DRAIN: Duration = Duration::from_millis(20);
 
-/// See [`Queue::attach`].
+/// See [`super::Parking::attach`].
 pub struct Group {
     /// The server's sockets, by inode and kernel address.
     servers: Vec<(u64, u64)>,
@@ -81,7 +85,7 @@ struct Parking {
 
 impl Group {
     pub fn attach(
-        queue: &mut Queue,
+        programs: &mut Programs,
         number: u32,
         servers: &[ListenSocket],
         listener: u16,
@@ -96,9 +100,9 @@ impl Group {
         let places: u32 = servers
             .iter()
             .fold(0, |sum, s| sum.saturating_add(s.queue_limit));
-        let most = places.saturating_add(SPARE).min(SLOTS);
+        let most = places.saturating_add(SPARE).min(MAX_SLOTS);
         let wanted = places.clamp(READY_LEAST, READY_MOST);
-        let ready = wanted.min(queue.descriptors_left());
+        let ready = wanted.min(programs.descriptors_left());
         let mut group = Group {
             servers: servers.iter().map(|s| (s.inode, s.socket)).collect(),
             lent: Vec::new(),
@@ -112,33 +116,33 @@ impl Group {
             taken: 0,
         };
         let sockets: Vec<u64> = servers.iter().map(|s| s.socket).collect();
-        queue
+        programs
             .table
             .begin(number, &sockets, group.model.address, listener);
-        if let Err(error) = group.set_up(queue, number, &descriptors) {
-            group.undo(queue, number, &descriptors);
+        if let Err(error) = group.set_up(programs, number, &descriptors) {
+            group.undo(programs, number, &descriptors);
             return Err(error);
         }
         // Its own close is to be the last. Only now, as what follows takes long.
         drop(descriptors);
-        if let Err(error) = group.make(queue, number, READY_MOST) {
-            if !group.detach(queue, number) {
-                group.forget(queue, number);
+        if let Err(error) = group.make(programs, number, READY_MOST) {
+            if !group.detach(programs, number) {
+                group.forget(programs, number);
             }
             return Err(error);
         }
         Ok(group)
     }
 
-    fn set_up(&mut self, queue: &mut Queue, number: u32, servers: &[OwnedFd]) -> Result<()> {
+    fn set_up(&mut self, programs: &mut Programs, number: u32, servers: &[OwnedFd]) -> Result<()> {
         let lent = reuseport::cookies();
         for (i, fd) in servers.iter().enumerate() {
-            let key = self.servers[i].1.to_ne_bytes();
-            queue
+            let socket = self.servers[i].1;
+            programs
                 .skel
                 .maps
                 .group_of
-                .update(&key, &number.to_ne_bytes(), MapFlags::ANY)
+                .update(socket.bytes(), number.bytes(), MapFlags::ANY)
                 .map_err(of_libbpf("enter the server's socket"))?;
             let off =
                 options::number(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(0);
@@ -147,17 +151,17 @@ impl Group {
                     .map_err(|e| failed("set SO_REUSEPORT on the server's socket", e))?;
             }
             let cookie = reuseport::cookie(fd.as_fd());
-            if off || lent.contains(&cookie) || queue.heirs.contains(&cookie) {
+            if off || lent.contains(&cookie) || programs.heirs.contains(&cookie) {
                 self.lent.push(self.servers[i].0);
-                queue.table.lend(number, i as u32);
+                programs.table.lend(number, i as u32);
             }
         }
         // A server's group exists already if it has SO_REUSEPORT itself. If not, the first parking
         // listener makes it; a connection that comes just then waits in that one, to be released.
-        let program = queue.skel.progs.queue_steer.as_fd().as_raw_fd();
+        let program = programs.skel.progs.queue_steer.as_fd().as_raw_fd();
         let in_force = attach_program(program, servers[0].as_fd());
         self.open(
-            queue,
+            programs,
             Slot {
                 group: number,
                 number: 0,
@@ -168,19 +172,19 @@ impl Group {
                 .map_err(|e| failed("attach the program that steers connections", e))?;
         }
         for (i, fd) in servers.iter().enumerate() {
-            let key = number * SERVERS + i as u32;
-            enter_server(&queue.skel.maps.server_socks, key, fd.as_fd())?;
+            let key = number * MAX_SERVERS + i as u32;
+            enter_server(&programs.skel.maps.server_socks, key, fd.as_fd())?;
         }
         Ok(())
     }
 
-    fn undo(&mut self, queue: &mut Queue, number: u32, servers: &[OwnedFd]) {
+    fn undo(&mut self, programs: &mut Programs, number: u32, servers: &[OwnedFd]) {
         self.gone = self.slots.values().map(|p| p.socket).collect();
         self.slots.clear();
         for (fd, (inode, _)) in servers.iter().zip(&self.servers) {
-            give_up(fd.as_fd(), self.lent.contains(inode), true);
+            reuseport::give_up(fd.as_fd(), self.lent.contains(inode), true);
         }
-        self.forget(queue, number);
+        self.forget(programs, number);
     }
 
     /// Number of the server's sockets.
@@ -193,32 +197,35 @@ impl Group {
         self.slots.len() as u32
     }
 
-    /// See [`Queue::ready`].
+    /// See [`super::Parking::ready`].
     pub fn ready(&self) -> (u32, u32) {
         (self.ready, self.forbidden)
     }
 
-    /// See [`Queue::grow`].
-    pub fn grow(&mut self, queue: &mut Queue, group: u32) -> Result<()> {
-        let taken = queue.table.taken_ever(group);
+    /// See [`super::Parking::grow`].
+    pub fn grow(&mut self, programs: &mut Programs, group: u32) -> Result<()> {
+        let taken = programs.table.taken_ever(group);
         let burst = taken.wrapping_sub(self.taken);
         self.taken = taken;
-        self.make(queue, group, burst.clamp(STEP, STEP_MOST))
+        self.make(programs, group, burst.clamp(STEP, STEP_MOST))
     }
 
     /// Makes those that are missing, at most so many.
-    fn make(&mut self, queue: &mut Queue, group: u32, step: u32) -> Result<()> {
-        let missing = self.ready.saturating_sub(queue.table.free(group)).min(step);
+    fn make(&mut self, programs: &mut Programs, group: u32, step: u32) -> Result<()> {
+        let missing = self
+            .ready
+            .saturating_sub(programs.table.free(group))
+            .min(step);
         if missing == 0 {
             return Ok(());
         }
         // This group is not among the others just now.
-        let left = queue.descriptors_left().saturating_sub(self.slots());
+        let left = programs.descriptors_left().saturating_sub(self.slots());
         for _ in 0..missing.min(left) {
             let Some(number) = self.unused.pop() else {
                 break;
             };
-            if let Err(error) = self.open(queue, Slot { group, number }) {
+            if let Err(error) = self.open(programs, Slot { group, number }) {
                 self.unused.push(number);
                 return Err(error);
             }
@@ -226,45 +233,44 @@ impl Group {
         Ok(())
     }
 
-    /// See [`Queue::shrink`].
-    pub fn shrink(&mut self, queue: &mut Queue, group: u32) -> Result<()> {
+    /// See [`super::Parking::shrink`].
+    pub fn shrink(&mut self, programs: &mut Programs, group: u32) -> Result<()> {
         let too_many = self.slots().saturating_sub(self.ready).min(STEP);
         for _ in 0..too_many {
-            let Some(slot) = queue.table.take(group) else {
+            let Some(slot) = programs.table.take(group) else {
                 break;
             };
-            queue.table.close(slot);
-            self.close(queue, slot, "close a parking listener")?;
+            programs.table.close(slot);
+            self.close(programs, slot, "close a parking listener")?;
             self.unused.push(slot.number);
         }
         Ok(())
     }
 
     /// Closes the slot's parking listener; what waits in it goes to the server.
-    fn close(&mut self, queue: &mut Queue, slot: Slot, what: &str) -> Result<()> {
+    fn close(&mut self, programs: &mut Programs, slot: Slot, what: &str) -> Result<()> {
         let Some(parking) = self.slots.remove(&slot.number) else {
             return Ok(());
         };
         // The program must know it until the kernel has migrated what waits in it.
         shutdown(parking.fd.as_raw_fd(), Shutdown::Read).map_err(|e| failed(what, e))?;
-        let key = parking.socket.to_ne_bytes();
-        let _ = queue.skel.maps.group_of.delete(&key);
+        let _ = programs.skel.maps.group_of.delete(parking.socket.bytes());
         Ok(())
     }
 
-    fn open(&mut self, queue: &mut Queue, slot: Slot) -> Result<()> {
-        let socket = self.listen(queue, slot)?;
-        queue.table.open(slot, socket);
+    fn open(&mut self, programs: &mut Programs, slot: Slot) -> Result<()> {
+        let socket = self.listen(programs, slot)?;
+        programs.table.open(slot, socket);
         Ok(())
     }
 
     /// Makes the slot's parking listener. Returns its kernel address.
-    fn listen(&mut self, queue: &mut Queue, slot: Slot) -> Result<u64> {
+    fn listen(&mut self, programs: &mut Programs, slot: Slot) -> Result<u64> {
         let fd = self.model.make()?;
         let inode = nix::sys::stat::fstat(&fd)
             .map_err(|e| failed("look at a parking listener", e))?
             .st_ino;
-        let bss = queue
+        let bss = programs
             .skel
             .maps
             .bss_data
@@ -282,9 +288,9 @@ impl Group {
             std::ptr::write_volatile(&mut bss.opening_inode, 0);
             std::ptr::read_volatile(&bss.opened_socket)
         };
-        let maps = &queue.skel.maps;
+        let maps = &programs.skel.maps;
         if let Err(errno) = listens {
-            let _ = maps.group_of.delete(&socket.to_ne_bytes());
+            let _ = maps.group_of.delete(socket.bytes());
             return Err(failed("listen for parked connections", errno));
         }
         if socket == 0 {
@@ -296,7 +302,7 @@ impl Group {
         enter_slot(&maps.slot_socks, slot, fd.as_fd())
             .map_err(of_libbpf("enter a parking listener"))?;
         let token = u64::from(slot.group) << 32 | u64::from(slot.number);
-        queue
+        programs
             .epoll
             .add(
                 &fd,
@@ -307,24 +313,24 @@ impl Group {
         Ok(socket)
     }
 
-    /// See [`Queue::release`].
+    /// See [`super::Parking::release`].
     ///
     /// The slot gets a new socket. listen() on the old one would cost less on an idle port, but it would
     /// compare that socket, which its SO_REUSEPORT group still knows for the migration, with every other
     /// on the port, TIME-WAIT ones too (inet_csk_bind_conflict), and hold the lock that each new
     /// connection needs: tens of thousands of closed connections had a busy server lose half of its
     /// accepts. A new socket is not compared (sk_reuseport_match).
-    pub fn release(&mut self, queue: &mut Queue, slot: Slot) -> Result<()> {
+    pub fn release(&mut self, programs: &mut Programs, slot: Slot) -> Result<()> {
         if !self.slots.contains_key(&slot.number) {
             return Ok(());
         }
         // Before the new one is made, which may have its address.
-        let closed = self.close(queue, slot, "release a parked connection");
-        match closed.and_then(|()| self.listen(queue, slot)) {
-            Ok(socket) => queue.table.give_back_with(slot, socket),
+        let closed = self.close(programs, slot, "release a parked connection");
+        match closed.and_then(|()| self.listen(programs, slot)) {
+            Ok(socket) => programs.table.give_back_with(slot, socket),
             Err(error) => {
                 // Its connection went to the server when the listener was closed.
-                queue.table.lose(slot);
+                programs.table.lose(slot);
                 self.unused.push(slot.number);
                 return Err(error);
             }
@@ -332,7 +338,7 @@ impl Group {
         Ok(())
     }
 
-    /// See [`Queue::reset`].
+    /// See [`super::Parking::reset`].
     pub fn reset(&mut self, slot: Slot, table: &Table) -> Result<Option<Ends>> {
         let Some(parking) = self.slots.get(&slot.number) else {
             return Ok(None);
@@ -373,28 +379,28 @@ impl Group {
         }
     }
 
-    /// See [`Queue::detach`]. Returns whether handshakes are left that the kernel is still to migrate:
+    /// See [`super::Parking::detach`]. Returns whether handshakes are left that the kernel is still to migrate:
     /// then the program stays, and with it the group's entries.
-    pub fn detach(&mut self, queue: &mut Queue, group: u32) -> bool {
-        if queue.look_at(false).is_err() || !self.listens(queue, group) {
-            self.leave_the_port(&queue.table, group);
+    pub fn detach(&mut self, programs: &mut Programs, group: u32) -> bool {
+        if programs.look_at(false).is_err() || !self.listens(programs, group) {
+            self.leave_the_port(&programs.table, group);
             return false;
         }
-        queue.table.stop_parking(group);
-        let open = self.wait_for_handshakes(queue, group);
+        programs.table.stop_parking(group);
+        let open = self.wait_for_handshakes(programs, group);
         self.gone = self.slots.values().map(|p| p.socket).collect();
         self.slots.clear();
         for (inode, _) in &self.servers {
             if let Ok(fd) = owner::descriptor(*inode) {
-                give_up(fd.as_fd(), self.lent.contains(inode), !open);
+                reuseport::give_up(fd.as_fd(), self.lent.contains(inode), !open);
             }
         }
         open
     }
 
     /// Whether a socket of the server listened at the last look.
-    fn listens(&self, queue: &Queue, group: u32) -> bool {
-        (0..self.servers()).any(|i| queue.table.server(group, i).listening)
+    fn listens(&self, programs: &Programs, group: u32) -> bool {
+        (0..self.servers()).any(|i| programs.table.server(group, i).listening)
     }
 
     /// Closes all parking listeners of a server that is gone. It may want to bind anew just now, so there is
@@ -406,22 +412,22 @@ impl Group {
         // from one parking listener to the next until the last is closed, which takes three times as long.
         let heirless = self.lent.len() == self.servers.len();
         if let Some(any) = self.slots.values().next().filter(|_| heirless) {
-            give_up(any.fd.as_fd(), false, true);
+            reuseport::give_up(any.fd.as_fd(), false, true);
         }
         self.slots.clear();
     }
 
     /// Waits for a moment until no handshake is under way on a parking listener. Returns whether one is.
-    fn wait_for_handshakes(&self, queue: &mut Queue, group: u32) -> bool {
+    fn wait_for_handshakes(&self, programs: &mut Programs, group: u32) -> bool {
         let end = Instant::now() + DRAIN;
         loop {
-            if queue.look_at(true).is_err() || !self.listens(queue, group) {
+            if programs.look_at(true).is_err() || !self.listens(programs, group) {
                 return false;
             }
             // What is established is migrated when the listener closes.
             if !self.slots.keys().any(|&number| {
                 let slot = Slot { group, number };
-                queue.table.half_open(slot) > 0
+                programs.table.half_open(slot) > 0
             }) {
                 return false;
             }
@@ -438,24 +444,23 @@ impl Group {
     }
 
     /// Takes the group out of the tables.
-    pub fn forget(&mut self, queue: &mut Queue, group: u32) {
+    pub fn forget(&mut self, programs: &mut Programs, group: u32) {
         let servers = self.servers.iter().map(|(_, socket)| (*socket, group));
         let parked = self.gone.drain(..).map(|socket| (socket, group | PARKED));
-        let group_of = &queue.skel.maps.group_of;
+        let group_of = &programs.skel.maps.group_of;
         for (socket, was) in servers.chain(parked) {
             // The address may be another group's socket's by now.
-            let key = socket.to_ne_bytes();
-            let is = group_of.lookup(&key, MapFlags::ANY);
-            if is.is_ok_and(|is| is.as_deref() == Some(&was.to_ne_bytes()[..])) {
-                let _ = group_of.delete(&key);
+            let is = group_of.lookup(socket.bytes(), MapFlags::ANY);
+            if is.is_ok_and(|is| is.as_deref() == Some(was.bytes())) {
+                let _ = group_of.delete(socket.bytes());
             }
         }
-        queue.table.end(group);
-        let heir = queue.table.heir(group);
+        programs.table.end(group);
+        let heir = programs.table.heir(group);
         if heir != 0 {
             // Before it has listened and been found, others may follow, but not many.
-            queue.heirs.truncate(HEIRS - 1);
-            queue.heirs.insert(0, heir);
+            programs.heirs.truncate(HEIRS - 1);
+            programs.heirs.insert(0, heir);
         }
     }
 }
@@ -469,7 +474,7 @@ fn check(servers: &[ListenSocket]) -> Result<()> {
             hint: hint.into(),
         })
     };
-    if servers.is_empty() || servers.len() > SERVERS as usize {
+    if servers.is_empty() || servers.len() > MAX_SERVERS as usize {
         return unsupported(
             &format!("it listens on one address with {} sockets", servers.len()),
             "1 to 64 sockets can be served",
@@ -548,25 +553,14 @@ fn attach_program(program: i32, server: BorrowedFd<'_>) -> std::result::Result<(
     )
 }
 
-/// Leaves the server's socket as it was found, the program too if `program` says so.
-pub(super) fn give_up(server: BorrowedFd<'_>, lent: bool, program: bool) {
-    let raw = server.as_raw_fd();
-    if program {
-        let _ = set_number(raw, libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0);
-    }
-    if lent {
-        let _ = set_number(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT, 0);
-    }
-}
-
 fn enter_slot(
     slot_socks: &libbpf_rs::MapMut<'_>,
     slot: Slot,
     fd: BorrowedFd<'_>,
 ) -> libbpf_rs::Result<()> {
-    let key = slot.group * SLOTS + slot.number;
-    let value = (fd.as_raw_fd() as u64).to_ne_bytes();
-    slot_socks.update(&key.to_ne_bytes(), &value, MapFlags::ANY)
+    let key = slot.group * MAX_SLOTS + slot.number;
+    let value = fd.as_raw_fd() as u64;
+    slot_socks.update(key.bytes(), value.bytes(), MapFlags::ANY)
 }
 
 /// Enters a server's socket. One that is still in the table of a weir that was killed is free only
@@ -576,7 +570,7 @@ fn enter_server(server_socks: &libbpf_rs::MapMut<'_>, key: u32, fd: BorrowedFd<'
     let end = Instant::now() + FREED_WITHIN;
     loop {
         // SAFETY: key and value are readable, 4 and 8 bytes as the map was made for.
-        let failed = unsafe {
+        let result = unsafe {
             libbpf_sys::bpf_map_update_elem(
                 server_socks.as_fd().as_raw_fd(),
                 std::ptr::from_ref(&key).cast(),
@@ -584,10 +578,10 @@ fn enter_server(server_socks: &libbpf_rs::MapMut<'_>, key: u32, fd: BorrowedFd<'
                 libbpf_sys::BPF_ANY.into(),
             )
         };
-        match Errno::from_raw(-failed) {
-            _ if failed == 0 => return Ok(()),
+        match Errno::from_raw(-result) {
+            _ if result == 0 => return Ok(()),
             Errno::EBUSY if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
-            e => return Err(super::failed("enter the server's socket", e)),
+            e => return Err(failed("enter the server's socket", e)),
         }
     }
 }

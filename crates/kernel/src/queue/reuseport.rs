@@ -8,10 +8,13 @@ use std::os::unix::net::UnixDatagram;
 
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramMut};
+use weir_core::abi::{MAX_GROUPS, MAX_SERVERS};
 
+use super::options::set_number;
+use super::owner;
 use super::skel::types::parking_group;
-use super::{GROUPS, SERVERS, group, owner};
 use crate::error::{Error, Result, of_errno, of_libbpf};
+use crate::object::Plain;
 use crate::sockets::owned_sockets;
 
 /// A server's socket in the tables of a weir, which may be gone.
@@ -41,7 +44,7 @@ pub fn undo() -> Result<u32> {
         };
         let cookie = cookie(fd.as_fd());
         if let Some(entry) = entries.iter().find(|entry| entry.cookie == cookie) {
-            group::give_up(fd.as_fd(), entry.lent, true);
+            give_up(fd.as_fd(), entry.lent, true);
             undone += 1;
         }
     }
@@ -67,31 +70,28 @@ fn entries() -> Vec<Entry> {
             maps.find(|map| map.name() == name)
         };
         if let (Some(servers), Some(parking)) = (map("server_socks"), map("parking")) {
-            (0..GROUPS).for_each(|number| read(&servers, &parking, number, &mut entries));
+            (0..MAX_GROUPS).for_each(|number| read(&servers, &parking, number, &mut entries));
         }
     }
     entries
 }
 
 fn read(servers: &MapHandle, parking: &MapHandle, number: u32, into: &mut Vec<Entry>) {
-    let looked = parking.lookup(&number.to_ne_bytes(), MapFlags::ANY);
-    let Ok(Some(bytes)) = looked else {
+    let Ok(Some(bytes)) = parking.lookup(number.bytes(), MapFlags::ANY) else {
         return;
     };
-    if bytes.len() < size_of::<parking_group>() {
+    let Some(table) = parking_group::read(&bytes) else {
         return;
-    }
-    // SAFETY: integers alone, as many bytes as the map's values have, read where they may lie unaligned.
-    let table = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast::<parking_group>()) };
-    for i in 0..table.servers.min(SERVERS) {
-        let key = number * SERVERS + i;
-        let socket = servers.lookup(&key.to_ne_bytes(), MapFlags::ANY);
+    };
+    for i in 0..table.servers.min(MAX_SERVERS) {
+        let key = number * MAX_SERVERS + i;
+        let socket = servers.lookup(key.bytes(), MapFlags::ANY);
         // User space is given the socket's cookie.
         if let Ok(Some(cookie)) = socket
-            && let Ok(cookie) = <[u8; 8]>::try_from(cookie.as_slice())
+            && let Some(cookie) = u64::read(&cookie)
         {
             into.push(Entry {
-                cookie: u64::from_ne_bytes(cookie),
+                cookie,
                 lent: table.server[i as usize].lent != 0,
             });
         }
@@ -154,4 +154,15 @@ fn cgroup_root() -> Result<File> {
     });
     let root = root.ok_or_else(|| failed("no cgroup2 is mounted".into()))?;
     File::open(root).map_err(|e| failed(e.to_string()))
+}
+
+/// Leaves the server's socket as it was found, the program too if `program` says so.
+pub fn give_up(server: BorrowedFd<'_>, lent: bool, program: bool) {
+    let raw = server.as_raw_fd();
+    if program {
+        let _ = set_number(raw, libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0);
+    }
+    if lent {
+        let _ = set_number(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT, 0);
+    }
 }

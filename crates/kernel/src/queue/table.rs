@@ -1,36 +1,24 @@
 //! The tables that are shared with the BPF programs, mapped into memory (struct parking_group).
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::{NonNull, addr_of, addr_of_mut};
+use std::os::fd::BorrowedFd;
+use std::ptr::{addr_of, addr_of_mut};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
+use weir_core::abi::{MAX_GROUPS, MAX_SLOTS};
 use weir_core::queue::{PRIORITIES, Rule};
 
-use super::skel::types::{look, parking_group, parking_rule, parking_server};
-use super::{GROUPS, SLOTS, ServerQueue, Slot, Taken};
-use crate::error::{Result, of_errno};
+use super::skel::types::{parking_group, parking_rule, parking_server};
+use super::types::{ServerQueue, Slot, Taken};
+use crate::clock::now_ns;
+use crate::error::Result;
+use crate::object::{Mapped, plain};
 
-/// The mapping; unmapped on drop.
-pub struct Table(NonNull<parking_group>);
+plain!(parking_group);
 
-/// The argument of `queue_look` as bytes.
-pub fn bytes_of(look: &mut look) -> &mut [u8] {
-    // SAFETY: two integers without padding; the bytes live as long as the borrow.
-    unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(look).cast(), size_of::<look>()) }
-}
-
-/// What the BPF programs call `bpf_ktime_get_ns()`.
-pub fn now_ns() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: t is writable.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
+/// The table, one [`parking_group`] a group.
+pub struct Table(Mapped<parking_group>);
 
 fn raw(rule: Rule) -> parking_rule {
     parking_rule {
@@ -40,31 +28,13 @@ fn raw(rule: Rule) -> parking_rule {
     }
 }
 
-const BYTES: usize = GROUPS as usize * size_of::<parking_group>();
-
 impl Table {
     pub fn map(fd: BorrowedFd<'_>) -> Result<Table> {
-        // SAFETY: a new mapping of as many bytes as the map has.
-        let at = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                BYTES,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd.as_raw_fd(),
-                0,
-            )
-        };
-        if at == libc::MAP_FAILED {
-            return Err(of_errno("map the table of parking listeners"));
-        }
-        Ok(Table(NonNull::new(at.cast()).expect("mmap gives no null")))
+        Mapped::of(fd, MAX_GROUPS, "map the table of parking listeners").map(Table)
     }
 
     fn group(&self, group: u32) -> *mut parking_group {
-        assert!(group < GROUPS);
-        // SAFETY: inside the mapping.
-        unsafe { self.0.as_ptr().add(group as usize) }
+        self.0.at(group)
     }
 
     /// Begins a group whose server has these sockets. Nothing is parked yet.
@@ -211,7 +181,7 @@ impl Table {
         unsafe {
             let tail = addr_of_mut!((*g).free_tail);
             let at = tail.read_volatile();
-            addr_of_mut!((*g).free[(at % SLOTS) as usize]).write_volatile(slot.number as u16);
+            addr_of_mut!((*g).free[(at % MAX_SLOTS) as usize]).write_volatile(slot.number as u16);
             fence(Ordering::SeqCst);
             tail.write_volatile(at.wrapping_add(1));
         }
@@ -228,7 +198,7 @@ impl Table {
             if at == addr_of!((*g).free_tail).read_volatile() {
                 return None;
             }
-            let number = addr_of!((*g).free[(at % SLOTS) as usize]).read_volatile();
+            let number = addr_of!((*g).free[(at % MAX_SLOTS) as usize]).read_volatile();
             let next = at.wrapping_add(1);
             let taken = head.compare_exchange(at, next, Ordering::SeqCst, Ordering::SeqCst);
             taken.ok().map(|_| Slot {
@@ -288,12 +258,5 @@ impl Table {
         let g = self.group(slot.group);
         // SAFETY: as in taken().
         unsafe { addr_of!((*g).slot[slot.number as usize].half_open).read_volatile() }
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in map(), not used after this.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), BYTES) };
     }
 }

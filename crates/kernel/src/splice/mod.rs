@@ -13,33 +13,28 @@
 //! (sk_psock_verdict_recv of net/core/skmsg.c; under a flood within a hundred times). No system call
 //! deletes under that lock.
 
+pub(crate) mod skel;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
-use crate::error::{Error, Result, of_errno, of_libbpf};
+use weir_core::abi::{SPLICE_LANES, SPLICE_SLOTS};
 
-/// Skeleton of bpf/splice.bpf.c.
-#[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
-pub(crate) mod skel {
-    include!(concat!(env!("OUT_DIR"), "/splice.skel.rs"));
-}
-
+use crate::error::{Error, Result, of_libbpf};
+use crate::object::{Mapped, Plain, Ring, open_in, plain};
 use skel::SpliceSkelBuilder;
 use skel::types::splice_way;
 
-/// Slots of the map (WEIR_SPLICE_SLOTS).
-const SLOTS: u32 = 32768;
-/// Threads that can redirect (WEIR_SPLICE_LANES).
-const LANES: u32 = 256;
+plain!(splice_way);
+
 /// Pairs that a thread takes at a time, and at most.
 const BLOCK: u32 = 64;
 const PAIRS_PER_LANE: usize = 8192;
@@ -76,7 +71,6 @@ impl Splice {
     /// [`Error::Denied`] without root, [`Error::Unsupported`] where the kernel lacks what it takes.
     pub fn load() -> Result<Splice> {
         check_kernel()?;
-        libbpf_rs::set_print(None);
         let mut storage = MaybeUninit::uninit();
         let load = |e: libbpf_rs::Error| match e.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => Error::Denied {
@@ -88,9 +82,7 @@ impl Splice {
                 cause: format!("{e:#}"),
             },
         };
-        let open = SpliceSkelBuilder::default()
-            .open(&mut storage)
-            .map_err(load)?;
+        let open = open_in::<SpliceSkelBuilder>(&mut storage).map_err(load)?;
         let skel = open.load().map_err(load)?;
         let maps = &skel.maps;
         // The map holds the program from here on.
@@ -124,10 +116,10 @@ impl Splice {
     pub fn lane(&self) -> Result<SpliceLane> {
         let maps = self.0.clone();
         let number = maps.next_lane.fetch_add(1, Ordering::Relaxed);
-        if number >= LANES {
+        if number >= SPLICE_LANES {
             return Err(Error::Failed {
                 what: "redirect in one more thread".into(),
-                cause: format!("{LANES} threads do"),
+                cause: format!("{SPLICE_LANES} threads do"),
             });
         }
         let passed = Rc::new(RefCell::new(Vec::new()));
@@ -143,11 +135,7 @@ impl Splice {
     }
 }
 
-fn ring(
-    rings: &MapHandle,
-    lane: u32,
-    passed: Rc<RefCell<Vec<u32>>>,
-) -> Result<libbpf_rs::RingBuffer<'static>> {
+fn ring(rings: &MapHandle, lane: u32, passed: Rc<RefCell<Vec<u32>>>) -> Result<Ring> {
     let failed = || of_libbpf("make a ring for what is passed");
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
@@ -155,19 +143,12 @@ fn ring(
     };
     let map = MapHandle::create(MapType::RingBuf, Some("ring"), 0, 0, RING_BYTES, &options)
         .map_err(failed())?;
-    let fd = map.as_fd().as_raw_fd();
+    let fd = map.as_fd().as_raw_fd() as u32;
     rings
-        .update(&lane.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+        .update(lane.bytes(), fd.bytes(), MapFlags::ANY)
         .map_err(failed())?;
-    let mut builder = libbpf_rs::RingBufferBuilder::new();
-    let record = move |bytes: &[u8]| {
-        if let Some(slot) = bytes.first_chunk() {
-            passed.borrow_mut().push(u32::from_ne_bytes(*slot) / 2);
-        }
-        0
-    };
-    builder.add(&map, record).map_err(failed())?;
-    builder.build().map_err(failed())
+    let record = move |slot: u32| passed.borrow_mut().push(slot / 2);
+    Ring::open(&map, record).map_err(failed())
 }
 
 fn check_kernel() -> Result<()> {
@@ -201,7 +182,7 @@ pub struct SpliceLane {
     free: Rc<RefCell<Vec<u32>>>,
     /// How many it has.
     pairs: Cell<usize>,
-    ring: libbpf_rs::RingBuffer<'static>,
+    ring: Ring,
     passed: Rc<RefCell<Vec<u32>>>,
 }
 
@@ -215,15 +196,13 @@ impl SpliceLane {
     /// The descriptor of the ring. It is readable while [`take_passed`](Self::take_passed) has
     /// something to return.
     pub fn ring_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring owns the descriptor and lives as long as the borrow.
-        unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
+        self.ring.as_fd()
     }
 
     /// Returns the numbers of the armed pairs in which bytes were passed to user space since the last
     /// call. A pair appears once for each way and each time it is armed.
     pub fn take_passed(&self) -> Vec<u32> {
-        // Fails only where the callback does.
-        let _ = self.ring.consume();
+        self.ring.consume();
         self.passed.take()
     }
 
@@ -251,7 +230,7 @@ impl SpliceLane {
         let mut free = self.free.borrow_mut();
         if free.is_empty() && self.pairs.get() < PAIRS_PER_LANE {
             let first = self.maps.next_pair.fetch_add(BLOCK, Ordering::Relaxed);
-            let last = first.saturating_add(BLOCK).min(SLOTS / 2);
+            let last = first.saturating_add(BLOCK).min(SPLICE_SLOTS / 2);
             free.extend((first..last).rev());
             self.pairs.set(self.pairs.get() + BLOCK as usize);
         }
@@ -370,9 +349,9 @@ impl SplicePair {
     fn enter(&self, lane: u32, sockets: Sockets<'_>) -> bool {
         for way in [0, 1] {
             self.maps.ways.reset(self.slot(way), lane);
-            let slot = self.slot(way).to_ne_bytes();
-            let cookie = self.cookies[way].to_ne_bytes();
-            let known = self.maps.slots.update(&cookie, &slot, MapFlags::ANY);
+            let (slot, cookie) = (self.slot(way), self.cookies[way]);
+            let slots = &self.maps.slots;
+            let known = slots.update(cookie.bytes(), slot.bytes(), MapFlags::ANY);
             if known.is_err() {
                 return false;
             }
@@ -388,46 +367,28 @@ impl Drop for SplicePair {
     fn drop(&mut self) {
         // Sockets that were closed have gone by themselves.
         for way in [0, 1] {
-            let _ = self.maps.sockets.delete(&self.slot(way).to_ne_bytes());
-            let _ = self.maps.slots.delete(&self.cookies[way].to_ne_bytes());
+            let _ = self.maps.sockets.delete(self.slot(way).bytes());
+            let _ = self.maps.slots.delete(self.cookies[way].bytes());
         }
     }
 }
 
 fn put(map: &MapHandle, slot: u32, socket: BorrowedFd<'_>) -> bool {
     let fd = socket.as_raw_fd() as u64;
-    map.update(&slot.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
-        .is_ok()
+    map.update(slot.bytes(), fd.bytes(), MapFlags::ANY).is_ok()
 }
 
-/// The lines that the program and user space share.
-struct Ways(NonNull<splice_way>);
-
-// SAFETY: the memory is mapped for the life of the value, and each access is one atomic load or
-// store, or the reset of a line whose slot belongs to the calling lane.
-unsafe impl Send for Ways {}
-// SAFETY: as above.
-unsafe impl Sync for Ways {}
+/// The lines that the program and user space share. Each access is one atomic load or store, or the reset
+/// of a line whose slot belongs to the calling lane.
+struct Ways(Mapped<splice_way>);
 
 impl Ways {
-    const BYTES: usize = SLOTS as usize * size_of::<splice_way>();
-
     fn map(fd: BorrowedFd<'_>) -> Result<Ways> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        let (null, fd) = (std::ptr::null_mut(), fd.as_raw_fd());
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { libc::mmap(null, Self::BYTES, protection, flags, fd, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(of_errno("map the counters of redirected sockets"));
-        }
-        let base = NonNull::new(base.cast()).expect("the kernel maps nothing at 0 unasked");
-        Ok(Ways(base))
+        Mapped::of(fd, SPLICE_SLOTS, "map the counters of redirected sockets").map(Ways)
     }
 
     fn line(&self, slot: u32) -> *mut splice_way {
-        assert!(slot < SLOTS);
-        // SAFETY: within the mapping.
-        unsafe { self.0.as_ptr().add(slot as usize) }
+        self.0.at(slot)
     }
 
     /// A new line. The slot's socket is in no map yet.
@@ -481,13 +442,6 @@ impl Ways {
         // SAFETY: as above.
         let field = unsafe { AtomicU32::from_ptr(&raw mut (*self.line(slot)).broken) };
         field.load(Ordering::Acquire) != 0
-    }
-}
-
-impl Drop for Ways {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and nothing refers to it any more.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), Self::BYTES) };
     }
 }
 

@@ -1,4 +1,6 @@
-//! The programs and the pure C code under test and under measurement.
+//! The programs and the pure C code under test and under measurement. Only with feature `testing`, which tests
+//! and benchmarks of this crate have.
 
 pub mod pure;
 pub mod run;
+mod skel;

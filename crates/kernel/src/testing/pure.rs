@@ -8,54 +8,13 @@ use weir_core::queue::{PRIORITIES, Rule};
 use weir_core::verdict::{VERDICTS, Verdict};
 use weir_core::wait::Wait;
 
-use crate::skel::types::{
-    bucket_limit, listener_policy, parking_rule, siphash_key, syn_options, wait_state,
+use super::skel::types::{
+    answer, bucket_limit, flow, listener_policy, packet, parking_rule, queue_view, siphash_key,
+    syn_options, wait_state,
 };
 
-#[repr(C)]
-#[derive(Default)]
-struct RawPacket {
-    l4: u32,
-    tcp_len: u32,
-    sport: u16,
-    dport: u16,
-    v6: u8,
-    flags: u8,
-    header_len: u8,
-}
-
-#[repr(C)]
-struct RawView {
-    length: u32,
-    limit: u32,
-    half_open: u32,
-    young: u32,
-    claims: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct RawFlow {
-    saddr: [u32; 4],
-    daddr: [u32; 4],
-    sport: u16,
-    dport: u16,
-    v6: u8,
-}
-
-#[repr(C)]
-struct RawAnswer {
-    seq: u32,
-    ack: u32,
-    flags: u8,
-    partial: u8,
-    header_len: u8,
-    reason_len: u8,
-    options: [u32; 5],
-}
-
 unsafe extern "C" {
-    fn pure_parse(frame: *const u8, len: u32, l3: u32, ethertype: u16, p: *mut RawPacket) -> i32;
+    fn pure_parse(frame: *const u8, len: u32, l3: u32, ethertype: u16, p: *mut packet) -> i32;
     fn pure_bucket_take(next: *mut u64, now_ns: u64, limit: *const bucket_limit) -> u8;
     fn pure_straight_for_all(r: *const parking_rule, length: u32, all_park: u8) -> u8;
     fn pure_straight_as_next(
@@ -67,31 +26,31 @@ unsafe extern "C" {
     ) -> u8;
     fn pure_syn_verdict(
         l: *const listener_policy,
-        q: *const RawView,
+        q: *const queue_view,
         waiting: u8,
         cookies: u8,
         flooded: u8,
     ) -> u8;
-    fn pure_half_empty(q: *const RawView) -> u8;
-    fn pure_cookie_ack_verdict(l: *const listener_policy, q: *const RawView, waiting: u8) -> u8;
+    fn pure_half_empty(q: *const queue_view) -> u8;
+    fn pure_cookie_ack_verdict(l: *const listener_policy, q: *const queue_view, waiting: u8) -> u8;
     fn pure_wait_look(
         w: *mut wait_state,
         now: u64,
-        q: *const RawView,
+        q: *const queue_view,
         admitted: u32,
         target_ns: u64,
         interval_ns: u64,
     );
     fn pure_wait_refuses(w: *mut wait_state, now: u64, length: u32, target_ns: u64) -> u8;
     fn pure_cookie_make(
-        f: *const RawFlow,
+        f: *const flow,
         isn: u32,
         now_ns: u64,
         o: *const syn_options,
         key: *const siphash_key,
     ) -> u32;
     fn pure_cookie_check(
-        f: *const RawFlow,
+        f: *const flow,
         isn: u32,
         cookie: u32,
         now_ns: u64,
@@ -104,12 +63,12 @@ unsafe extern "C" {
         len: u32,
         l3: u32,
         v6: u8,
-        a: *const RawAnswer,
+        a: *const answer,
         reason: *const u8,
     ) -> i32;
 }
 
-fn raw_view(q: &QueueView) -> RawView {
+fn raw_view(q: &QueueView) -> queue_view {
     let QueueView {
         length,
         limit,
@@ -117,7 +76,7 @@ fn raw_view(q: &QueueView) -> RawView {
         young,
         claims,
     } = *q;
-    RawView {
+    queue_view {
         length,
         limit,
         half_open,
@@ -151,7 +110,7 @@ fn verdict(index: u8) -> Verdict {
 
 /// `packet_parse()` of bpf/lib/packet.h.
 pub fn parse(frame: &[u8], l3: u32, ethertype: u16) -> Option<Packet> {
-    let mut p = RawPacket::default();
+    let mut p = packet::default();
     // SAFETY: frame is as long as said, p is writable, and the C side keeps neither.
     let ours = unsafe { pure_parse(frame.as_ptr(), frame.len() as u32, l3, ethertype, &mut p) };
     (ours == 0).then(|| Packet {
@@ -336,10 +295,10 @@ pub struct CookieJar {
 }
 
 impl CookieJar {
-    fn raw(&self) -> (RawFlow, siphash_key) {
+    fn raw(&self) -> (flow, siphash_key) {
         let [saddr, daddr] = self.addresses;
         let [sport, dport] = self.ports.map(u16::to_be);
-        let flow = RawFlow {
+        let flow = flow {
             saddr,
             daddr,
             sport,
@@ -376,7 +335,7 @@ impl CookieJar {
 /// Returns false when the frame is too short.
 pub fn answer_rst(frame: &mut [u8], v6: bool, seq: u32, ack: u32, header_len: u8) -> bool {
     const RST_ACK: u8 = 0x14;
-    let a = RawAnswer {
+    let a = answer {
         seq,
         ack,
         flags: RST_ACK,

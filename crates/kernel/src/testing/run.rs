@@ -9,22 +9,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use libbpf_rs::ProgramInput;
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel};
 use weir_core::class::Class;
 use weir_core::listener::Listener;
 
+use super::skel::{BenchSkel, BenchSkelBuilder};
 use crate::error::{Error, Result, of_errno, of_libbpf};
-use crate::guard::classes::{Classes, tables};
-use crate::guard::{Guard, fill_policy, tick_ns};
-use crate::skel::types;
-
-/// Skeleton of bpf/tests/bench.bpf.c.
-#[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/bench.skel.rs"));
-}
-
-use skel::{BenchSkel, BenchSkelBuilder};
+use crate::guard::Guard;
+use crate::object::{Share, open, open_in};
 
 /// Room for an answer that is longer than the packet.
 const OUT_LEN: usize = 4096;
@@ -100,15 +92,14 @@ pub fn verified_instructions() -> Result<BTreeMap<String, u32>> {
         Ok(())
     };
     let failed = |e| of_libbpf("load all programs")(e);
-    libbpf_rs::set_print(None);
     macro_rules! load {
         ($builder:ty) => {
             let mut storage = MaybeUninit::uninit();
-            let open = <$builder>::default().open(&mut storage).map_err(failed)?;
+            let open = open_in::<$builder>(&mut storage).map_err(failed)?;
             add(open.load().map_err(failed)?.object())?;
         };
     }
-    load!(crate::skel::GuardSkelBuilder);
+    load!(crate::guard::skel::GuardSkelBuilder);
     load!(crate::queue::skel::QueueSkelBuilder);
     load!(crate::splice::skel::SpliceSkelBuilder);
     Ok(of)
@@ -151,39 +142,30 @@ pub enum Stage {
 /// The guard with a frame around it that restores the packet before each repetition.
 pub struct Bench {
     skel: BenchSkel<'static>,
+    /// Its maps and constants are the benchmark's too.
+    _guard: Guard,
 }
 
 impl Bench {
-    /// Loads the benchmark's programs with a policy for these listeners and classes in force. The
-    /// classes may name no listener.
+    /// Loads a guard with a policy for these listeners and classes in force, and the benchmark's programs on
+    /// the same maps. The classes may name no listener.
     pub fn load(listeners: &[Listener], classes: &[Class]) -> Result<Bench> {
-        libbpf_rs::set_print(None);
         let failed = |e| of_libbpf("load the benchmark's BPF programs")(e);
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = BenchSkelBuilder::default().open(storage).map_err(failed)?;
-        let rodata = open
-            .maps
-            .rodata_data
-            .as_deref_mut()
-            .expect("the guard has constants");
-        rodata.nr_cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
-        rodata.tick_ns = tick_ns();
-        let mut skel = open.load().map_err(failed)?;
-        let bss = skel
-            .maps
-            .bss_data
-            .as_deref_mut()
-            .expect("globals are mapped");
-        const { assert!(size_of::<skel::types::policy>() == size_of::<types::policy>()) };
-        let policy: *mut skel::types::policy = &mut bss.policies[bss.active as usize & 1];
-        // SAFETY: both types are made from the same struct policy of bpf/abi.h, and of one size.
-        let policy = unsafe { &mut *policy.cast::<types::policy>() };
-        fill_policy(policy, listeners)?;
-        let next = Classes::default().write(&tables!(skel.maps), classes, |_| None)?;
-        for (l, listener) in policy.listeners.iter_mut().zip(listeners) {
-            l.classes = next.mark(&listener.name, false);
-        }
-        Ok(Bench { skel })
+        let mut guard = Guard::load()?;
+        guard.apply(listeners, classes)?;
+        let mut open = open::<BenchSkelBuilder>().map_err(failed)?;
+        open.progs.guard_tc.set_autoload(false);
+        open.progs.guard_xdp.set_autoload(false);
+        open.progs.list_listeners.set_autoload(false);
+        guard
+            .shared_maps()?
+            .give_to(open.open_object_mut(), Share::Constants)
+            .map_err(failed)?;
+        let skel = open.load().map_err(failed)?;
+        Ok(Bench {
+            skel,
+            _guard: guard,
+        })
     }
 
     /// Mean time of one repetition, and the last one's action. The frame has 54 to 74 bytes.
@@ -201,14 +183,10 @@ impl Bench {
                 cause,
             });
         }
-        let bss = self
-            .skel
-            .maps
-            .bss_data
-            .as_deref_mut()
-            .expect("globals are mapped");
-        bss.frame[..frame.len()].copy_from_slice(frame);
-        bss.frame_len = frame.len() as u32;
+        let own = self.skel.maps.bss_bench_data.as_deref_mut();
+        let own = own.expect("globals are mapped");
+        own.frame[..frame.len()].copy_from_slice(frame);
+        own.frame_len = frame.len() as u32;
         let p = &self.skel.progs;
         let program = match (stage, subject) {
             (Stage::Tc, Subject::Empty) => &p.bench_empty,

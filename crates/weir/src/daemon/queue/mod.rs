@@ -1,7 +1,7 @@
 //! The prioritized listen queue of the guarded listeners: one thread that releases what is parked, and
 //! the daemon's end of it.
 //!
-//! The thread owns the kernel half ([`weir_kernel::queue::Queue`]); the daemon tells it what is wanted
+//! The thread owns the kernel half ([`weir_kernel::queue::Parking`]); the daemon tells it what is wanted
 //! and reads what it has published. When the daemon goes, so does the thread, and what is parked goes to
 //! the servers.
 

@@ -13,7 +13,7 @@ use weir_core::class::OTHER;
 use weir_core::queue::{Depth, Pace, ReleaseOrder, Rule, Waiting};
 use weir_core::verdict::Verdict;
 use weir_kernel::ListenSocket;
-use weir_kernel::queue::{Event, Queue, QueueMaps, ServerQueue, Slot, hasten_this_thread};
+use weir_kernel::queue::{Event, Parking, QueueMaps, ServerQueue, Slot, hasten_this_thread};
 
 use super::address::{groups, identity};
 use super::{ClassLimits, EXAMPLES, HEARTBEAT, QueueState, Shared, Wanted};
@@ -31,11 +31,11 @@ const TRY_AGAIN: Duration = Duration::from_secs(5);
 /// The thread.
 pub fn run(maps: QueueMaps, shared: &Shared, bell: &EventFd) {
     hasten_this_thread();
-    let queue = match Queue::load(maps).and_then(|queue| queue.watch(bell.as_fd()).map(|()| queue))
-    {
-        Ok(queue) => queue,
-        Err(error) => return refuse(shared, bell, &error.to_string()),
-    };
+    let queue =
+        match Parking::load(maps).and_then(|queue| queue.watch(bell.as_fd()).map(|()| queue)) {
+            Ok(queue) => queue,
+            Err(error) => return refuse(shared, bell, &error.to_string()),
+        };
     if let Some(because) = queue.holds_ports_because() {
         tracing::warn!(
             "a server that restarts at once may find its port in use for some ms: {because}"
@@ -83,7 +83,7 @@ fn refuse(shared: &Shared, bell: &EventFd, because: &str) {
 }
 
 struct Releaser {
-    queue: Queue,
+    queue: Parking,
     wanted: Vec<Wanted>,
     /// By group number.
     parked: BTreeMap<u32, Parked>,
@@ -147,7 +147,7 @@ impl Releaser {
 
     fn wait(&mut self, beat: Instant) -> weir_kernel::Result<Vec<Event>> {
         let busy = self.parked.values().filter(|p| !p.order.is_empty());
-        let now = Queue::now();
+        let now = Parking::now();
         if let Some(at) = busy.map(|p| p.pace.look_at(now, p.full, p.surplus)).min() {
             // Who arrives meanwhile is only entered at the next look: waking for each would cost more.
             self.queue.sleep(at.saturating_sub(now))?;
@@ -159,7 +159,7 @@ impl Releaser {
     }
 
     fn take(&mut self, events: Vec<Event>, bell: &EventFd) -> weir_kernel::Result<()> {
-        let now = Queue::now();
+        let now = Parking::now();
         for event in events {
             match event {
                 Event::Arrived(slot) => self.arrived(slot, now)?,
@@ -203,7 +203,7 @@ impl Releaser {
             return Ok(());
         }
         self.queue.look(false)?;
-        let gone = |queue: &Queue, group: u32| {
+        let gone = |queue: &Parking, group: u32| {
             let servers = queue.servers(group);
             servers.iter().any(|server| !server.listening)
         };
@@ -380,7 +380,7 @@ impl Releaser {
         }
         if sweep || self.parked.values().any(|p| !p.order.is_empty()) {
             self.queue.look(sweep)?;
-            let now = Queue::now();
+            let now = Parking::now();
             for (&number, parked) in &mut self.parked {
                 let state = self.states.entry(parked.listener.clone()).or_default();
                 let shed = parked.step(&mut self.queue, number, now, state)?;
@@ -432,7 +432,7 @@ fn used(servers: &[ServerQueue]) -> u32 {
 impl Parked {
     fn step(
         &mut self,
-        queue: &mut Queue,
+        queue: &mut Parking,
         group: u32,
         now: Duration,
         state: &mut QueueState,
@@ -485,7 +485,7 @@ impl Parked {
     /// queue it is to be shed, and its class held to its limit.
     fn fill(
         &mut self,
-        queue: &mut Queue,
+        queue: &mut Parking,
         servers: &mut [ServerQueue],
         now: Duration,
         state: &mut QueueState,
@@ -520,7 +520,7 @@ impl Parked {
     /// of which more wait than may. Returns who that was.
     fn shed(
         &mut self,
-        queue: &mut Queue,
+        queue: &mut Parking,
         servers: &[ServerQueue],
         now: Duration,
         state: &mut QueueState,

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
 /*
- * abi.h - the only structures that the kernel half (bpf/) and the user-space
- * half (crates/) share.
+ * guard.h - what guard.bpf.c shares with user space.
  *
- * Each verdict is declared once, in GUARD_VERDICTS, with the one line that
- * explains it. crates/core/build.rs reads that list and makes from it the Rust
- * enum, the counter names, the metric HELP texts, the status columns and
- * `weir explain`; the BPF programs make from it enum verdict. The order is
- * the index into struct guard_counters; append, never reorder.
+ * Rust gets all of it at build time: structures from the BTF of the compiled
+ * programs (crates/kernel/build.rs), constants, enumerations and the verdicts
+ * from the text of these headers (crates/core/build.rs). An edit here needs no
+ * second one there.
+ *
+ * GUARD_VERDICTS declares each verdict once, with the line that explains it:
+ * enum verdict, struct guard_counters, the Rust enumeration, counter names,
+ * metric HELP texts, status columns and `weir explain` come from it. The order
+ * is the index into struct guard_counters: append, never reorder.
  */
-#ifndef WEIR_ABI_H
-#define WEIR_ABI_H
+#ifndef WEIR_ABI_GUARD_H
+#define WEIR_ABI_GUARD_H
+
+#include "class.h"
 
 /* Listeners that one network namespace can have under guard. */
 #define WEIR_MAX_LISTENERS 256
@@ -25,13 +30,6 @@
 #define WEIR_MAX_CPUS 128
 /* Listening sockets whose admission state is remembered at a time. */
 #define WEIR_MAX_SOCKETS 512
-/* Classes in one network namespace, without `other`, which has slot 0. */
-#define WEIR_MAX_CLASSES 16384
-/* Distinct masks of all rules: each is a lookup for a SYN that fits none before it. */
-#define WEIR_MAX_MASKS 64
-/* Rules of all classes; a class with lists has one for each pair of prefixes. */
-#define WEIR_MAX_RULES 65536
-
 /*
  * X(name, kind, text). kind: pass (goes on to the server), refuse (turned
  * away), answer (weir itself continued the handshake), note (says how, beside
@@ -83,8 +81,6 @@ enum establish { ESTABLISH_DEFAULT, ESTABLISH_ABORT, ESTABLISH_RESERV, ESTABLISH
 enum reject { REJECT_DROP, REJECT_RST };
 enum admit { ADMIT_QUEUE, ADMIT_WAIT };
 enum half_close { HALF_CLOSE_KEEP, HALF_CLOSE_RESET };
-enum over_rate { OVER_RATE_DROP, OVER_RATE_RST };
-
 /* What one listener is to do. Written by user space, read-only in BPF. */
 struct listener_policy {
 	__u64 target_wait_ns;	/* admit = wait: 1 ms .. 10 s */
@@ -138,54 +134,6 @@ struct policy {
 	__u32 generation;	/* number of this policy, counted by user space */
 };
 
-/* In place of a slot: no class was looked up. */
-#define WEIR_NO_CLASS 0xffffffff
-
-/*
- * The fields by which a connection is of a class. A rule's key is its connections' tuple AND its
- * mask, which has the same fields.
- */
-struct class_tuple {
-	__u32 from[4];		/* big endian; IPv4 in the last word, the others 0 */
-	__u32 to[4];
-	__u16 from_port;	/* big endian */
-	__u16 to_port;
-	__u16 listener;		/* 1 + counters index of the listener */
-	__u16 mask;		/* number of the mask, WEIR_CLASS_COPY beside it */
-};
-_Static_assert(sizeof(struct class_tuple) == 40, "a hash key has no holes");
-/* Bit of class_tuple.mask: which of the two copies of the tables. */
-#define WEIR_CLASS_COPY 0x8000
-
-/* One copy of the masks, most specific first; a mask that fits both families is in both lists. */
-struct class_masks {
-	__u32 count[2];		/* of IPv4, of IPv6 */
-	struct class_tuple masks[2 * WEIR_MAX_MASKS]; /* of IPv4, then of IPv6 */
-};
-_Static_assert(sizeof(struct class_masks) == 8 + 2 * 40 * WEIR_MAX_MASKS, "no holes");
-
-/* A rate and a burst as the bucket wants them, in 1/16 ns (bucket.h). interval 0: no limit. */
-struct bucket_limit {
-	__u64 interval;		/* between two connections: 1600 .. 1.6e11 */
-	__u64 tolerance;	/* how far ahead of its time a connection may be: (burst - 1) * interval */
-};
-
-/* What is done with a class; two of them, as of all that user space swaps. */
-struct class_policy {
-	struct bucket_limit limit;
-	__u8 priority;		/* 1 (highest) .. 63; of `other` 64 */
-	__u8 over_rate;		/* enum over_rate */
-	__u8 pad[6];
-};
-_Static_assert(sizeof(struct class_policy) == 24, "no holes");
-
-/* The controller's limit of a class, beside the operator's; the lower rate holds. Written by user space. */
-struct class_limit {
-	struct bucket_limit limit;
-	__u64 until_ns;		/* CLOCK_MONOTONIC; it is no limit from then on */
-};
-_Static_assert(sizeof(struct class_limit) == 24, "no holes");
-
 /* What a class has used and met, by slot; user space zeroes it before the slot is given to a class. */
 struct class_state {
 	__u64 next;		/* when the next connection is due, 1/16 ns (bucket.h) */
@@ -231,125 +179,5 @@ struct guard_event {
 	__u32 wait_us;
 };
 _Static_assert(sizeof(struct guard_event) == 64, "one cache line");
-
-/* Sockets that can be redirected at a time, two for each tunnel. */
-#define WEIR_SPLICE_SLOTS 32768
-/* Threads of a proxy that can redirect. */
-#define WEIR_SPLICE_LANES 256
-
-/*
- * One way of a tunnel, from the socket in this slot to the one in slot ^ 1. User space zeroes it before
- * the socket is in the map and writes `received`, `looked` and `told` before it arms; `armed` and `lane`
- * are its own. All else is the verdict program's.
- */
-struct splice_way {
-	__u64 redirected;	/* bytes handed to the other socket's queue of redirected packets */
-	__u64 passed;		/* bytes left to user space, which is to read them with recv() */
-	__u64 received;		/* of these, what user space had received when it armed */
-	__u32 goal;		/* the other's write_seq once all that was redirected is in its send queue */
-	__u32 mark;		/* goal when the other was last looked at */
-	__u32 since_mark;	/* memory (truesize) of what was redirected since */
-	__u32 looked;		/* 1: goal and mark are valid */
-	__u32 armed;		/* 1: redirect, until more is passed than was received */
-	__u32 lane;		/* whom to tell when something is passed: index into the rings */
-	__u32 told;		/* 1: it was told since it was armed */
-	__u32 next_seq;		/* sequence number of the byte that is to be judged next */
-	__u32 judged;		/* 1: next_seq is valid */
-	__u32 broken;		/* 1: a packet was lost for want of memory; nothing goes on any more */
-};
-_Static_assert(sizeof(struct splice_way) == 64, "one cache line");
-
-/*
- * Parking (queue = "priority", queue.bpf.c). A group: the sockets of one address on which a server
- * listens, and the parking listeners beside them. All indices are into these tables.
- */
-#define WEIR_MAX_GROUPS 8
-/* Sockets of a server in one group: one, or one a worker (SO_REUSEPORT). */
-#define WEIR_MAX_SERVERS 64
-/* Parking listeners of a group; who finds none free goes to the server. */
-#define WEIR_MAX_SLOTS 4096
-
-/* Priorities: 1 is the highest, this one that of connections without a class. */
-#define WEIR_PRIORITIES 64
-
-/* In the value of group_of, beside the number of the group: the socket is a parking listener. */
-#define WEIR_PARKED 0x10000
-
-/* A socket on which the server listens. */
-struct parking_server {
-	__u64 socket;		/* its kernel address; 0: none */
-	__u32 length;		/* connections that wait for accept() in it, as of queue_look */
-	__u32 limit;		/* its backlog */
-	__u32 half_open;
-	__u16 listening;	/* 1: it does */
-	__u16 lent;		/* 1: SO_REUSEPORT is weir's, and is to be taken off again */
-};
-
-/* A parking listener. Taken by queue_steer, given back by user space. */
-struct parking_slot {
-	__u64 socket;		/* its kernel address; 0: none */
-	__u64 taken_ns;		/* CLOCK_MONOTONIC: when a connection was sent there last; 0: it is free */
-	__u32 class;		/* slot of that connection's class */
-	__u16 length;		/* connections that wait in it, as of queue_look with `sweep` */
-	__u16 half_open;	/* handshakes under way in it, likewise */
-	__u8 priority;		/* of the class, 1 .. 64 */
-	__u8 pad[7];
-};
-
-/* What the slots of a group hold, by priority: entry p counts the priorities 1 to p. Written by the guard. */
-struct parking_sums {
-	__u32 sent;		/* `sent` of the group when it was begun */
-	__u32 length[WEIR_PRIORITIES + 1];
-	__u32 half_open[WEIR_PRIORITIES + 1];
-	__u32 young[WEIR_PRIORITIES + 1];
-};
-
-/* Who goes straight to the server, as of the last look of user space at its queue (lib/steer.h). */
-struct parking_rule {
-	__u32 depth;		/* connections that the server's queue is to hold; more are parked */
-	__u32 before;		/* the highest priority that one who waits counts as by now; 65: nobody waits */
-	__u32 top;		/* before those of this priority, or of a higher one, none is to come; 0: of no one */
-};
-
-struct parking_group {
-	__u64 summed_ns;	/* CLOCK_MONOTONIC: when sums[] was written last */
-	__u32 sums_side;	/* which of sums[] is whole */
-	__u32 summing;		/* 1: a CPU writes the other one */
-	struct parking_sums sums[2];
-	__u32 sent;		/* connections sent to slots, ever; wraps */
-	__u32 servers;		/* used entries of server[] */
-	__u32 slots;		/* entries of slot[] that may be in use */
-	__u16 port;		/* host order */
-	__u16 listener;		/* 1 + counters index of the guarded listener */
-	struct parking_rule rule;
-	__u32 straight;		/* connections sent to the server, ever; wraps */
-	__u32 overtook;		/* of these, while others were parked; wraps */
-	__u32 waits[WEIR_PRIORITIES]; /* taken slots by the priority of their connection, that of priority 1 first */
-	__u64 alive_until_ns;	/* CLOCK_MONOTONIC, renewed by user space: no parking from then on */
-	__u64 park_until_ns;	/* until when connections are parked, so that they overtake nobody */
-	__u64 heir;		/* cookie of the socket that SO_REUSEPORT was lent to when the server was gone */
-	__u32 addr[4];		/* the server's address, big endian; IPv4 as ::ffff:a.b.c.d */
-	__u32 free_head;	/* free[]: next to be taken, counted without end */
-	__u32 free_tail;	/* next to be given back */
-	__u16 free[WEIR_MAX_SLOTS];	/* ring of free slots */
-	struct parking_server server[WEIR_MAX_SERVERS];
-	struct parking_slot slot[WEIR_MAX_SLOTS];
-};
-_Static_assert(sizeof(struct parking_slot) == 32 && sizeof(struct parking_server) == 24, "no holes");
-
-/* A socket of the namespace began or ceased to listen. */
-struct listen_event {
-	__u64 socket;		/* its kernel address */
-	__u16 port;		/* host order */
-	__u8 listening;		/* 1: began; 0: ceased, and was a server of a group */
-	__u8 pad[5];
-};
-_Static_assert(sizeof(struct listen_event) == 16, "no holes");
-
-/* Argument of queue_look. */
-struct look {
-	__u32 sweep;		/* 1: also count what each slot holds */
-	__u32 pad;
-};
 
 #endif

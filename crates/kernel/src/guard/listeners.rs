@@ -2,11 +2,16 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use super::events::address;
+use super::skel::types::listen_record;
 use crate::error::{Error, Result, of_errno};
+use crate::object::{Plain, plain};
+
+plain!(listen_record);
 
 /// One listening TCP socket of this network namespace, as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +42,6 @@ pub struct ListenSocket {
     pub wait: Option<Duration>,
 }
 
-/// Size of struct listen_record in bpf/abi.h, checked there.
-const RECORD: usize = 64;
 /// Records a read. For each read the kernel walks the sockets of a port from the first one again: one
 /// record at a time, a full queue of 4096 took 0.4 s.
 const RECORDS: usize = 256;
@@ -53,16 +56,16 @@ pub(crate) fn read(link: BorrowedFd<'_>) -> Result<Vec<ListenSocket>> {
     // SAFETY: a new descriptor of ours.
     let mut iter = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     let mut sockets = Vec::new();
-    let mut records = [0u8; RECORD * RECORDS];
+    let mut records = [0u8; size_of::<listen_record>() * RECORDS];
     loop {
         match iter.read(&mut records) {
             Ok(0) => return Ok(sockets),
             Ok(got) => {
-                for record in records[..got].chunks_exact(RECORD) {
-                    match parse(record.try_into().expect("a whole record")) {
-                        Some(socket) => sockets.push(socket),
-                        None => return Ok(sockets),
+                for record in listen_record::read_all(&records[..got]) {
+                    if record.end != 0 {
+                        return Ok(sockets);
                     }
+                    sockets.push(ListenSocket::of(&record));
                 }
             }
             Err(e) => {
@@ -76,31 +79,28 @@ pub(crate) fn read(link: BorrowedFd<'_>) -> Result<Vec<ListenSocket>> {
     }
 }
 
-fn parse(r: &[u8; RECORD]) -> Option<ListenSocket> {
-    let u32_at = |at: usize| u32::from_ne_bytes([r[at], r[at + 1], r[at + 2], r[at + 3]]);
-    let (family, mptcp, v6only, end) = (r[18], r[19], r[20], r[21]);
-    if end != 0 {
-        return None;
+impl ListenSocket {
+    fn of(record: &listen_record) -> ListenSocket {
+        // An IPv6 socket may be bound to a mapped address.
+        let ip = match address(record.addr) {
+            IpAddr::V4(v4) if i32::from(record.family) == libc::AF_INET6 => {
+                IpAddr::V6(v4.to_ipv6_mapped())
+            }
+            ip => ip,
+        };
+        ListenSocket {
+            ip,
+            port: record.port,
+            v6only: record.v6only != 0,
+            mptcp: record.mptcp != 0,
+            queue_length: record.queue_length,
+            queue_limit: record.queue_limit,
+            half_open: record.half_open,
+            inode: record.inode,
+            parked: record.parked != 0,
+            steered: record.steered != 0,
+            socket: record.socket,
+            wait: (record.wait_ns > 0).then(|| Duration::from_nanos(record.wait_ns)),
+        }
     }
-    let address = Ipv6Addr::from(<[u8; 16]>::try_from(&r[..16]).expect("16 bytes"));
-    let ip = match address.to_ipv4_mapped() {
-        Some(v4) if i32::from(family) == libc::AF_INET => IpAddr::V4(v4),
-        _ => IpAddr::V6(address),
-    };
-    let u64_at = |at: usize| u64::from_ne_bytes(r[at..at + 8].try_into().expect("8 bytes"));
-    let wait_ns = u64_at(40);
-    Some(ListenSocket {
-        ip,
-        port: u16::from_ne_bytes([r[16], r[17]]),
-        v6only: v6only != 0,
-        mptcp: mptcp != 0,
-        queue_length: u32_at(24),
-        queue_limit: u32_at(28),
-        half_open: u32_at(32),
-        inode: u64_at(56),
-        parked: r[22] != 0,
-        steered: r[23] != 0,
-        socket: u64_at(48),
-        wait: (wait_ns > 0).then(|| Duration::from_nanos(wait_ns)),
-    })
 }

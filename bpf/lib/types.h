@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
+/*
+ * types.h - what the pure headers take for granted: the kernel's short type
+ * names, byte order and protocol numbers. In BPF kernel.h has them; natively
+ * (crates/kernel's property tests) they stand here.
+ */
+#ifndef WEIR_TYPES_H
+#define WEIR_TYPES_H
+
+#ifdef __bpf__
+#include "lib/kernel.h"
+#else
+
+#include <linux/types.h>
+#include <stddef.h>
+
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef __s32 s32;
+typedef _Bool bool;
+#define true 1
+#define false 0
+#undef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#define bpf_htons(x) ((__be16)__builtin_bswap16(x))
+#define bpf_ntohs(x) __builtin_bswap16(x)
+#define bpf_htonl(x) ((__be32)__builtin_bswap32(x))
+#define bpf_ntohl(x) __builtin_bswap32(x)
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86DD
+#define IPPROTO_TCP 6
+
+#endif
+#endif

@@ -1,0 +1,132 @@
+//! The programs of bpf/queue.bpf.c, loaded, with their maps: what every group of parking listeners works with.
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use libbpf_rs::ProgramInput;
+use libbpf_rs::skel::OpenSkel;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::resource::{Resource, getrlimit};
+
+use super::reuseport;
+use super::skel::types::{listen_event, look};
+use super::skel::{QueueSkel, QueueSkelBuilder};
+use super::table::Table;
+use crate::error::{Error, Result, of_libbpf};
+use crate::guard::QueueMaps;
+use crate::object::{Plain, Ring, Share, open, plain};
+
+plain!(listen_event, look);
+
+/// Descriptors that parking listeners leave to the rest of the process.
+const DESCRIPTORS_OF_OTHERS: u32 = 256;
+/// Token of the epoll events that are not a slot's.
+pub(super) const LISTEN_EVENTS: u64 = u64::MAX;
+
+/// The programs and what they share with user space.
+pub(super) struct Programs {
+    /// Cookies of sockets that SO_REUSEPORT was lent to while they were bound, the last one first.
+    pub heirs: Vec<u64>,
+    /// Parking listeners of the groups other than the one that is worked on.
+    pub slots_of_others: u32,
+    _watch: libbpf_rs::Link,
+    pub lends: Result<[libbpf_rs::Link; 2]>,
+    pub ring: Ring,
+    changes: Rc<RefCell<Vec<listen_event>>>,
+    pub epoll: Epoll,
+    pub table: Table,
+    pub iterator: OwnedFd,
+    pub skel: QueueSkel<'static>,
+}
+
+impl Programs {
+    pub fn load(maps: QueueMaps) -> Result<Programs> {
+        crate::probe::migration()?;
+        let load = || of_libbpf("load the programs of the prioritized queue");
+        let mut open = open::<QueueSkelBuilder>().map_err(load())?;
+        let constants = open.maps.rodata_data.as_deref_mut();
+        let constants = constants.expect("it has constants");
+        constants.namespace_inum = namespace()?;
+        constants.namespace_cookie = reuseport::namespace_cookie()?;
+        maps.maps
+            .give_to(open.open_object_mut(), Share::Declared)
+            .map_err(load())?;
+        let skel = open.load().map_err(load())?;
+        let watch = skel.progs.queue_watch.attach().map_err(load())?;
+        let lends = reuseport::attach([&skel.progs.queue_bind4, &skel.progs.queue_bind6]);
+        let changes: Rc<RefCell<Vec<listen_event>>> = Rc::default();
+        let gathered = changes.clone();
+        let ring = Ring::open(&skel.maps.listen_events, move |change| {
+            gathered.borrow_mut().push(change);
+        })
+        .map_err(load())?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|e| failed("wait for connections", e))?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTEN_EVENTS);
+        epoll
+            .add(ring.as_fd(), event)
+            .map_err(|e| failed("wait for listeners", e))?;
+        let table = Table::map(skel.maps.parking.as_fd())?;
+        Ok(Programs {
+            heirs: Vec::new(),
+            slots_of_others: 0,
+            _watch: watch,
+            lends,
+            ring,
+            changes,
+            epoll,
+            table,
+            iterator: maps.iterator,
+            skel,
+        })
+    }
+
+    /// Sockets that began or ceased to listen since the last call.
+    pub fn take_changes(&self) -> Vec<listen_event> {
+        self.ring.consume();
+        self.changes.take()
+    }
+
+    /// How many descriptors the parking listeners of the group that is worked on may have; the rest of the
+    /// process needs some too.
+    pub fn descriptors_left(&self) -> u32 {
+        let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((u64::MAX, 0));
+        let used = self.slots_of_others + DESCRIPTORS_OF_OTHERS;
+        u32::try_from(soft).unwrap_or(u32::MAX).saturating_sub(used)
+    }
+
+    /// Has queue_look read the servers' queues, and with `slots` the parking listeners' too.
+    pub fn look_at(&mut self, slots: bool) -> Result<()> {
+        let mut look = look {
+            sweep: slots.into(),
+            pad: 0,
+        };
+        let input = ProgramInput {
+            context_in: Some(look.bytes_mut()),
+            ..Default::default()
+        };
+        let look = self.skel.progs.queue_look.test_run(input);
+        look.map(drop)
+            .map_err(of_libbpf("look at the server's queue"))
+    }
+}
+
+/// Inode number of the thread's network namespace.
+fn namespace() -> Result<u32> {
+    use std::os::unix::fs::MetadataExt;
+    let path = "/proc/thread-self/ns/net";
+    std::fs::metadata(path)
+        .map(|m| m.ino() as u32)
+        .map_err(|e| Error::Failed {
+            what: format!("look at {path}"),
+            cause: e.to_string(),
+        })
+}
+
+pub(super) fn failed(what: &str, e: nix::errno::Errno) -> Error {
+    Error::Failed {
+        what: what.into(),
+        cause: e.desc().into(),
+    }
+}
