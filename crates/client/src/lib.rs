@@ -205,6 +205,11 @@ pub fn default_socket_name(namespace: u64) -> String {
     format!("api-{namespace}.sock")
 }
 
+/// As [`default_socket_name`], for the process that runs the proxies.
+pub fn default_proxy_socket_name(namespace: u64) -> String {
+    format!("api-proxy-{namespace}.sock")
+}
+
 /// Names are those of the config; any other character has a meaning in a path.
 fn path_of(prefix: &str, name: &str) -> Result<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);

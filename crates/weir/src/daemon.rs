@@ -1,10 +1,15 @@
 //! The services that stay: the guard and the proxies, and what they are made of.
 
+pub mod answer;
 pub mod attachment;
 pub mod backend;
 pub mod controller;
+pub mod frame;
 pub mod guard;
+pub mod notify;
 pub mod proxies;
 pub mod queue;
 pub mod report;
+pub mod service;
 pub mod session;
+pub mod signals;

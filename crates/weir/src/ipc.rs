@@ -1,5 +1,11 @@
-//! How a running weir is asked: the control socket of the commands, and the API.
+//! How a running weir is asked: the control socket of the commands, the API and the metrics over HTTP.
 
 pub mod api;
+pub mod call;
 pub mod control;
+pub mod endpoints;
+pub mod http;
+pub mod peer;
+pub mod reply;
+pub mod scrape;
 pub mod socket_file;

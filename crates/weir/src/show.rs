@@ -4,4 +4,5 @@ pub mod describe;
 pub mod log;
 pub mod output;
 pub mod report;
+pub mod settings;
 pub mod table;

@@ -1,13 +1,13 @@
 //! `weir check`: is the config file good, and which values are in effect?
 
-use std::path::Path;
-
 use serde::Serialize;
-use weir_config::{Config, Key, Setting, Table, example, parse};
+use weir_config::{Config, Key, Setting, Table, example};
 
 use crate::cli::Check;
-use crate::failure::{Code, Failure, Result};
+use crate::failure::Result;
+use crate::host::config::read;
 use crate::show::output::{print, print_json, warn};
+use crate::show::settings::settings;
 use crate::show::table::{Align, table};
 
 /// Runs the command.
@@ -37,17 +37,6 @@ pub fn run(args: &Check) -> Result<()> {
     print(&text(&config))
 }
 
-/// Reads and checks a config file.
-pub fn read(file: &Path) -> Result<Config> {
-    let source = std::fs::read_to_string(file).map_err(|error| {
-        let hint = "`weir check --example` prints a config file to start from";
-        let mut failure = Failure::failed(format!("cannot read {}: {error}", file.display()), hint);
-        failure.code = Code::Usage;
-        failure
-    })?;
-    Ok(parse(&file.display().to_string(), &source)?)
-}
-
 #[derive(Serialize)]
 struct Effective {
     listeners: Vec<serde_json::Map<String, serde_json::Value>>,
@@ -60,17 +49,6 @@ struct Effective {
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<serde_json::Map<String, serde_json::Value>>,
     warnings: Vec<String>,
-}
-
-/// Every key of a table with the value in effect.
-pub fn settings<T: Table>(table: &T) -> serde_json::Map<String, serde_json::Value> {
-    let value = |setting: Setting| {
-        serde_json::to_value(setting).expect("strings, numbers and lists are JSON")
-    };
-    T::keys()
-        .iter()
-        .map(|key| (key.name.to_owned(), value(key.show(table))))
-        .collect()
 }
 
 /// What the file has of one kind stands side by side in one table; more would not fit a terminal.

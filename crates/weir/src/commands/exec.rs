@@ -9,9 +9,9 @@ use weir_config::Config;
 use weir_kernel::exec::{can_park, refuse_mptcp, restore_sigpipe};
 
 use crate::cli::{Exec, Order};
-use crate::commands::check;
 use crate::exec::{self, Policy, Source};
 use crate::failure::{Failure, Result};
+use crate::host::config;
 use crate::ipc::control::{Answer, Request, ask, namespace};
 use crate::show::output::{warn, warn_text};
 
@@ -121,7 +121,7 @@ fn config(given: Option<&Path>) -> (PathBuf, Option<Config>) {
     if given.is_none() && !file.exists() {
         return (absolute, None);
     }
-    match check::read(file) {
+    match config::read(file) {
         Ok(config) => {
             config.warnings.iter().for_each(warn);
             (absolute, Some(config))

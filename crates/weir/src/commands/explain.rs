@@ -141,7 +141,7 @@ mod tests {
             burst: Some(10),
             controlled_rate: Some(4.0),
             waiting: Some(1),
-            settings: super::super::check::settings(&Class::new("other"))
+            settings: crate::show::settings::settings(&Class::new("other"))
                 .into_iter()
                 .collect(),
             ..weir_api::Class::default()
@@ -163,7 +163,7 @@ mod tests {
             counters: counters_by_name(&Default::default()),
             classes: vec![class],
             sockets: vec![socket.clone(), socket],
-            settings: super::super::check::settings(&Listener::new("web", address))
+            settings: crate::show::settings::settings(&Listener::new("web", address))
                 .into_iter()
                 .collect(),
             ..weir_api::Listener::default()
@@ -185,7 +185,7 @@ mod tests {
                 clients: 1,
                 falls: 0,
             }],
-            settings: super::super::check::settings(&settings)
+            settings: crate::show::settings::settings(&settings)
                 .into_iter()
                 .collect(),
             ..weir_api::Proxy::default()

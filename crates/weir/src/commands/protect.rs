@@ -12,7 +12,7 @@ use weir_kernel::ListenSocket;
 use crate::cli::Protect;
 use crate::daemon::attachment::missing;
 use crate::daemon::backend::Backend;
-use crate::daemon::guard::{Role, Start};
+use crate::daemon::guard::Start;
 use crate::daemon::report::counters_by_name;
 use crate::daemon::session::Session;
 use crate::failure::{Code, Failure, Result};
@@ -37,14 +37,9 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     if !args.anyway {
         something_listens(&listener, &start.guard.listen_sockets()?)?;
     }
-    let daemon = start.daemon(
-        vec![listener.clone()],
-        Vec::new(),
-        Role::Protect,
-        args.verbose,
-    )?;
-    daemon.session.notices()?.iter().for_each(warn_text);
-    print(&on_line(&daemon.session, &listener)?)?;
+    let daemon = start.daemon(vec![listener.clone()], Vec::new(), None, args.verbose)?;
+    daemon.service.session.notices()?.iter().for_each(warn_text);
+    print(&on_line(&daemon.service.session, &listener)?)?;
     let since = Instant::now();
     let totals = daemon.guard()?;
     for (listener, counters) in &totals {

@@ -1,27 +1,34 @@
 //! `weir proxy`: the proxies of a config file, or one, in the foreground, until Ctrl-C.
 
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
-use sd_notify::NotifyState;
+use weir_config::ApiSettings;
 use weir_core::proxy::Proxy;
 use weir_core::word::Word;
 use weir_proxy::{Error, Server, Totals};
 
-use crate::cli;
-use crate::commands::check;
-use crate::daemon::guard::{Signals, notify};
-use crate::daemon::proxies::{Metrics, Post, Proxies, Service, no_proxy_in, take_over};
+use crate::cli::{self, RUNTIME_DIR};
+use crate::daemon::frame::Frame;
+use crate::daemon::proxies::{ProcessSocket, Proxies, ProxyService, no_proxy_in, take_over};
+use crate::daemon::signals::Signals;
 use crate::failure::{Code, Failure, Result};
+use crate::host::config;
 use crate::host::descriptors::raise_limit;
+use crate::ipc::control::{ControlSocket, namespace};
 use crate::show::describe::count;
 use crate::show::output::{print, warn};
 use crate::show::table::{Align, indent, table};
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
-    let config = args.config.as_deref().map(absolute).transpose()?;
-    let proxies = proxies(args, config.as_deref())?;
+    let file = args.config.as_deref().map(config::absolute).transpose()?;
+    let Wanted {
+        proxies,
+        metrics,
+        api,
+    } = wanted(args, file.as_deref())?;
     // A client is one descriptor or two, and the usual soft limit is 1024.
     raise_limit();
     // Before the threads, which inherit what is blocked.
@@ -30,79 +37,94 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
         true => take_over(runtime_dir, &proxies)?,
         false => Default::default(),
     };
+    let socket = ProcessSocket::open(runtime_dir);
+    let socket = socket
+        .inspect_err(|failure| tracing::warn!("{failure}"))
+        .ok();
+    let dir = socket.as_ref().map(|socket| socket.dir().to_owned());
+    let control = socket.map(|socket| Box::new(socket) as Box<dyn ControlSocket>);
+    let mut frame = Frame::new(signals, control, file.clone())?;
+    let took_over = !predecessors.is_empty();
     // A predecessor has its address until it retires.
-    let metrics = match predecessors.is_empty() {
-        true => listen_for_scrapes(args)?,
-        false => None,
-    };
+    if let Some(address) = metrics
+        && !took_over
+    {
+        frame.endpoints.open_metrics(address)?;
+    }
     let proxies = Proxies::start(proxies, inherited)?;
     proxies.check_descriptors();
-    let post = Post::open(runtime_dir);
-    let took_over = !predecessors.is_empty();
     for predecessor in predecessors {
         let pid = predecessor.retire()?;
         tracing::info!("took over from process {pid}, which serves its clients to the end");
     }
-    let metrics = match took_over {
+    if let Some(address) = metrics
+        && took_over
+        && let Err(failure) = frame.endpoints.open_metrics(address)
+    {
         // It is too late to leave the clients to the predecessor.
-        true => listen_for_scrapes(args).unwrap_or_else(|failure| {
-            tracing::error!("{failure}");
-            None
-        }),
-        false => metrics,
-    };
+        tracing::error!("{failure}");
+    }
+    if let Some(api) = &api {
+        open_api(&mut frame, api, dir.as_deref())?;
+    }
     for server in proxies.running() {
         print(&on_line(server))?;
     }
-    notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
-    let mut service = Service {
-        proxies,
-        config,
-        post: post.inspect_err(|failure| tracing::warn!("{failure}")).ok(),
-        signals,
-        metrics,
-        successor: None,
-    };
-    let end = service.run();
-    let (totals, time) = service.proxies.totals();
+    let mut service = ProxyService::new(proxies, file);
+    let ran = frame.run(&mut service);
+    let (proxies, fault) = service.end();
+    let (totals, time) = proxies.totals();
     for (name, totals) in totals {
         print(&summary(name, totals, time))?;
     }
-    end
+    ran.and(fault)
 }
 
-/// Listens for scrapes, if they are asked for.
-fn listen_for_scrapes(args: &cli::Proxy) -> Result<Option<Metrics>> {
-    let Some(address) = args.metrics else {
-        return Ok(None);
-    };
-    let listen = || {
-        let metrics = Metrics::listen(address)?;
-        tracing::info!("metrics on http://{}/metrics", metrics.address()?);
-        Ok(Some(metrics))
-    };
-    listen().map_err(|cause| Error::Listen { address, cause }.into())
+/// Opens the API of the proxies. Clients are served without it too, so that a socket that cannot be made ends nothing.
+fn open_api(frame: &mut Frame, settings: &ApiSettings, dir: Option<&Path>) -> Result<()> {
+    let name = weir_client::default_proxy_socket_name(namespace()?);
+    let default = dir.unwrap_or(Path::new(RUNTIME_DIR)).join(name);
+    if let Err(failure) = frame.endpoints.open_api(settings, default) {
+        tracing::warn!("the proxies have no API: {failure}");
+    }
+    Ok(())
 }
 
-/// Reloads read the same file whatever the working directory is by then.
-fn absolute(file: &Path) -> Result<PathBuf> {
-    std::path::absolute(file)
-        .map_err(|error| Failure::io(format_args!("find {}", file.display()), error))
+/// What is to run.
+struct Wanted {
+    proxies: Vec<Proxy>,
+    metrics: Option<SocketAddr>,
+    api: Option<ApiSettings>,
 }
 
-/// The proxies of the file, or the one that the flags describe.
-fn proxies(args: &cli::Proxy, config: Option<&Path>) -> Result<Vec<Proxy>> {
-    let Some(file) = config else {
+/// What the file and the flags want. The guard of the same file has its sockets, and the proxies their own.
+fn wanted(args: &cli::Proxy, file: Option<&Path>) -> Result<Wanted> {
+    let Some(file) = file else {
         let table = args.flags.table();
         let proxy = table.map_err(|(flag, fault)| Failure::fault(Code::Usage, flag, fault))?;
-        return Ok(vec![proxy]);
+        return Ok(Wanted {
+            proxies: vec![proxy],
+            metrics: args.metrics,
+            api: None,
+        });
     };
-    let config = check::read(file)?;
+    let config = config::read(file)?;
     config.warnings.iter().for_each(warn);
-    match config.proxies.is_empty() {
-        true => Err(no_proxy_in(file)),
-        false => Ok(config.proxies),
+    if config.proxies.is_empty() {
+        return Err(no_proxy_in(file));
     }
+    let has_guard = !config.listeners.is_empty();
+    let metrics = config.metrics.as_ref();
+    let metrics = metrics.and_then(|metrics| metrics.of_proxies(has_guard));
+    let api = config.api.map(|api| ApiSettings {
+        socket: api.socket.filter(|_| !has_guard),
+        ..api
+    });
+    Ok(Wanted {
+        proxies: config.proxies,
+        metrics: args.metrics.or(metrics),
+        api,
+    })
 }
 
 /// The line that says that it listens.

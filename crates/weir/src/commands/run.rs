@@ -6,18 +6,16 @@ use std::path::Path;
 use weir_kernel::Guard;
 
 use crate::cli::Run;
-use crate::commands::check;
-use crate::daemon::guard::{Role, Start};
+use crate::daemon::guard::Start;
 use crate::daemon::session::Session;
 use crate::failure::{Failure, Result};
+use crate::host::config;
 use crate::show::describe;
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
-    // Reloads read the same file whatever the working directory is by then.
-    let file = std::path::absolute(&args.config)
-        .map_err(|error| Failure::io(format_args!("find {}", args.config.display()), error))?;
-    let config = check::read(&file)?;
+    let file = config::absolute(&args.config)?;
+    let config = config::read(&file)?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -27,17 +25,15 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
         return Err(Failure::usage(message, hint));
     }
     let start = Start::prepare(runtime_dir, &config.listeners)?;
-    let mut daemon = start.daemon(
-        config.listeners,
-        config.classes,
-        Role::Run(file),
-        args.verbose,
-    )?;
-    daemon.set_controller(config.controller)?;
+    let mut daemon = start.daemon(config.listeners, config.classes, Some(file), args.verbose)?;
+    daemon.service.set_controller(config.controller)?;
     if let Some(api) = &config.api {
         daemon.open_api(api)?;
     }
-    log_start(&daemon.session)?;
+    if let Some(metrics) = &config.metrics {
+        daemon.open_metrics(metrics.listen)?;
+    }
+    log_start(&daemon.service.session)?;
     for (listener, counters) in daemon.guard()? {
         let totals = describe::totals(listener.mode, &counters);
         tracing::info!("{}: off; {totals}", listener.name);

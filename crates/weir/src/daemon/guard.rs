@@ -1,33 +1,36 @@
-//! The loop of `weir protect` and `weir run`: signals, requests and changes of the interfaces, one
-//! after the other, in one thread.
+//! The guard as a service: `weir protect` and `weir run`.
+
+mod classes;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use sd_notify::NotifyState;
+use weir_api::metrics::{self, Figures};
 use weir_api::{Process, Status};
-use weir_config::{ApiSettings, Environment};
+use weir_config::{ApiSettings, Config, Environment};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
 use weir_core::listener::{Listener, Mode};
 use weir_core::verdict::Counters;
 use weir_kernel::Guard;
 
-use crate::commands::check;
 use crate::daemon::backend::Backend;
 use crate::daemon::controller::Control;
+use crate::daemon::frame::{Frame, refuse};
+use crate::daemon::service::{Changed, Refusal, Reloaded, Service};
 use crate::daemon::session::Session;
+use crate::daemon::signals::Signals;
 use crate::failure::{Failure, Result};
 use crate::host::environment;
 use crate::host::links::{self, Link, LinkWatch};
-use crate::ipc::api::{self, Api, Job, Peer};
-use crate::ipc::control::{Answer, Claim, ClassChange, Client, ExecReport, Request, namespace};
+use crate::ipc::call::Change;
+use crate::ipc::control::{Answer, Claim, Client, Request, namespace};
+use crate::ipc::endpoints::Endpoints;
+use crate::ipc::peer::Peer;
+use crate::show::describe::count;
 use crate::show::log;
 
 /// How long cookies that are out stay valid before the guard goes: more than the round trips of
@@ -40,67 +43,7 @@ const REFUSALS_EVERY: Duration = Duration::from_millis(200);
 /// behind the controller, and does not know classes.
 const BACKSTOP: u32 = 2;
 
-/// Signals that end the process or make it reload, as a descriptor. They have to be blocked before
-/// anything is attached, so that Ctrl-C never leaves by the default action.
-pub struct Signals {
-    descriptor: SignalFd,
-}
-
-impl Signals {
-    /// Takes SIGINT, SIGTERM and SIGHUP over.
-    ///
-    /// # Errors
-    /// No signalfd.
-    pub fn take() -> Result<Signals> {
-        let take = || -> nix::Result<SignalFd> {
-            let mut set = SigSet::empty();
-            for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-                set.add(signal);
-            }
-            set.thread_block()?;
-            SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-        };
-        let descriptor = take().map_err(|errno| Failure::io("take signals over", errno.into()))?;
-        Ok(Signals { descriptor })
-    }
-
-    /// The next signal that has come.
-    pub fn next(&self) -> Option<Signal> {
-        let info = self.descriptor.read_signal().ok().flatten()?;
-        Signal::try_from(info.ssi_signo as i32).ok()
-    }
-}
-
-impl AsFd for Signals {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
-    }
-}
-
-/// Whether a command that has nothing to reload ends on this signal.
-pub fn ends(signal: Signal) -> bool {
-    signal != Signal::SIGHUP || !hangup_is_ignored()
-}
-
-/// Whether the command was started so that the end of its terminal does not end it (`nohup`). The
-/// kernel hands an ignored signal to a signalfd all the same.
-fn hangup_is_ignored() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    // Bit 0 is signal 1, SIGHUP (proc_pid_status(5)).
-    ignored.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 1 != 0))
-}
-
-/// What `weir protect` and `weir run` do differently.
-pub enum Role {
-    /// `weir protect`: SIGHUP (the terminal is gone) ends it, unless under `nohup`; there is no config
-    /// to reload.
-    Protect,
-    /// `weir run` with its config file, as an absolute path.
-    Run(PathBuf),
-}
-
-/// All that a daemon needs before its policy is put in force. Nothing is attached yet.
+/// All that a guard needs before its policy is put in force. Nothing is attached yet.
 pub struct Start {
     /// The loaded guard.
     pub guard: Guard,
@@ -110,6 +53,7 @@ pub struct Start {
     signals: Signals,
     watch: LinkWatch,
     claim: Claim,
+    runtime_dir: PathBuf,
     /// Inode number of the namespace.
     namespace: u64,
 }
@@ -135,11 +79,13 @@ impl Start {
             signals,
             watch,
             claim,
+            runtime_dir: runtime_dir.to_owned(),
             namespace,
         })
     }
 
-    /// Puts the listeners under guard.
+    /// Puts the listeners under guard. `file` is the config file of `weir run`, as an absolute path; without one
+    /// SIGHUP ends the guard (the terminal is gone), unless under `nohup`.
     ///
     /// # Errors
     /// As [`Session::start`].
@@ -147,77 +93,72 @@ impl Start {
         self,
         listeners: Vec<Listener>,
         classes: Vec<Class>,
-        role: Role,
+        file: Option<PathBuf>,
         verbose: bool,
-    ) -> Result<Daemon<Guard>> {
+    ) -> Result<Daemon> {
         let session = Session::start(self.guard, self.environment, listeners, classes, self.links)?;
         let told = session.warnings_apart();
-        Ok(Daemon {
+        let service = GuardService {
             session,
-            claim: self.claim,
-            signals: self.signals,
             watch: self.watch,
-            role,
+            file: file.clone(),
             namespace: self.namespace,
-            verbose,
+            refusals_due: verbose.then(Instant::now),
             told,
             control: None,
-            api: None,
+            end: None,
+        };
+        Ok(Daemon {
+            service,
+            frame: Frame::new(self.signals, Some(Box::new(self.claim)), file)?,
+            runtime_dir: self.runtime_dir,
         })
     }
 }
 
-/// A guard that is on, and all that the loop listens to.
-pub struct Daemon<B> {
+/// A guard in its frame.
+pub struct Daemon {
     /// What guards.
-    pub session: Session<B>,
-    claim: Claim,
-    signals: Signals,
-    watch: LinkWatch,
-    role: Role,
-    namespace: u64,
-    /// Print sampled refusals to stderr.
-    verbose: bool,
-    /// The session's warnings that the user has seen, each interface apart.
-    told: Vec<String>,
-    control: Option<Control>,
-    api: Option<Api>,
-}
-
-/// What the loop has been woken for.
-struct Woken {
-    signalled: bool,
-    linked: bool,
-    asked: bool,
-    called: bool,
-}
-
-/// Why the loop ended.
-enum End {
-    Signal(Signal),
-    Detach(Client),
+    pub service: GuardService<Guard>,
+    frame: Frame,
+    runtime_dir: PathBuf,
 }
 
 /// What was done until the end: each listener with its counters.
 pub type Totals = Vec<(Listener, Counters)>;
 
-impl<B: Backend> Daemon<B> {
+impl Daemon {
+    /// Opens the API.
+    ///
+    /// # Errors
+    /// As of [`Endpoints::open_api`].
+    pub fn open_api(&mut self, settings: &ApiSettings) -> Result<()> {
+        let name = weir_client::default_socket_name(self.service.namespace);
+        let default = self.runtime_dir.join(name);
+        self.frame.endpoints.open_api(settings, default)
+    }
+
+    /// Opens the metrics over TCP.
+    ///
+    /// # Errors
+    /// As of [`Endpoints::open_metrics`].
+    pub fn open_metrics(&mut self, address: SocketAddr) -> Result<()> {
+        self.frame.endpoints.open_metrics(address)
+    }
+
     /// Guards until a signal or `weir detach` ends it; then nothing is attached any more.
     ///
     /// # Errors
     /// The loop cannot wait (the guard is off then too).
     pub fn guard(mut self) -> Result<Totals> {
-        notify(&[NotifyState::Ready]);
-        let end = self.run()?;
-        notify(&[NotifyState::Stopping]);
-        if let End::Signal(signal) = &end {
-            tracing::debug!("ended by {signal}");
+        self.frame.run(&mut self.service)?;
+        let mut session = self.service.session;
+        if session.cookies_may_be_out() {
+            session.drain();
+            // Until clients that hold a cookie have come back, or a second signal.
+            self.frame.wait_for_signal(DRAIN);
         }
-        if self.session.cookies_may_be_out() {
-            self.session.drain();
-            self.wait_for_cookies();
-        }
-        let totals = self.session.totals().unwrap_or_else(|failure| {
+        let totals = session.totals().unwrap_or_else(|failure| {
             tracing::warn!("counters cannot be read: {failure}");
             Vec::new()
         });
@@ -225,55 +166,40 @@ impl<B: Backend> Daemon<B> {
             .into_iter()
             .map(|(l, counters)| (l.clone(), counters))
             .collect();
-        let Daemon { session, claim, .. } = self;
         drop(session);
-        drop(claim);
-        if let End::Detach(client) = end {
+        drop(self.frame);
+        if let Some(End::Detach(client)) = self.service.end {
             client.answer(&Answer::Detached {
                 pid: std::process::id(),
             });
         }
         Ok(totals)
     }
+}
 
-    fn run(&mut self) -> Result<End> {
-        let mut refusals_due = Instant::now();
-        loop {
-            if self.verbose && Instant::now() >= refusals_due {
-                self.print_refusals();
-                refusals_due = Instant::now() + REFUSALS_EVERY;
-            }
-            if let Some(control) = &mut self.control {
-                control.run(&mut self.session);
-            }
-            let Woken {
-                signalled,
-                linked,
-                asked,
-                called,
-            } = self.wait()?;
-            if signalled && let Some(end) = self.on_signal() {
-                return Ok(end);
-            }
-            if linked {
-                self.watch.clear();
-                match links::list() {
-                    Ok(links) => {
-                        self.session.links_changed(links);
-                        self.log_new_warnings();
-                    }
-                    Err(failure) => tracing::warn!("{failure}"),
-                }
-            }
-            if asked && let Some(end) = self.on_request() {
-                return Ok(end);
-            }
-            if called {
-                self.answer_api();
-            }
-        }
-    }
+/// A guard that is on.
+pub struct GuardService<B> {
+    /// What guards.
+    pub session: Session<B>,
+    watch: LinkWatch,
+    /// The config file of `weir run`; `None`: `weir protect`.
+    file: Option<PathBuf>,
+    namespace: u64,
+    /// When sampled refusals are printed to stderr next (`--verbose`).
+    refusals_due: Option<Instant>,
+    /// The session's warnings that the user has seen, each interface apart.
+    told: Vec<String>,
+    control: Option<Control>,
+    end: Option<End>,
+}
 
+/// Why the guard ends.
+enum End {
+    Signal,
+    Detach(Client),
+}
+
+impl<B: Backend> GuardService<B> {
     fn log_new_warnings(&mut self) {
         let warnings = self.session.warnings_apart();
         for warning in warnings.iter().filter(|text| !self.told.contains(text)) {
@@ -301,194 +227,60 @@ impl<B: Backend> Daemon<B> {
         Ok(())
     }
 
-    /// Opens the API.
-    ///
-    /// # Errors
-    /// As [`Api::start`].
-    pub fn open_api(&mut self, settings: &ApiSettings) -> Result<()> {
-        let name = weir_client::default_socket_name(self.namespace);
-        let api = Api::start(settings, self.claim.dir().join(name))?;
-        tracing::info!("API on {}", api.socket().display());
-        self.api = Some(api);
+    fn follow_links(&mut self) {
+        self.watch.clear();
+        match links::list() {
+            Ok(links) => {
+                self.session.links_changed(links);
+                self.log_new_warnings();
+            }
+            Err(failure) => tracing::warn!("{failure}"),
+        }
+    }
+
+    fn print_refusals(&mut self) {
+        let now = Instant::now();
+        if self.refusals_due.is_some_and(|due| due <= now) {
+            for line in self.session.refusals() {
+                log::stamped_line(line);
+            }
+            self.refusals_due = Some(now + REFUSALS_EVERY);
+        }
+    }
+}
+
+impl<B: Backend> Service for GuardService<B> {
+    fn sources(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.watch.as_fd()]
+    }
+
+    fn due_in(&self) -> Option<Duration> {
+        let refusals = self.refusals_due.map(|_| REFUSALS_EVERY);
+        let looks = self.control.as_ref().map(Control::due_in);
+        refusals.into_iter().chain(looks).min()
+    }
+
+    fn work(&mut self, ready: &[bool], _endpoints: &mut Endpoints) -> Result<()> {
+        if ready == [true] {
+            self.follow_links();
+        }
+        self.print_refusals();
+        if let Some(control) = &mut self.control {
+            control.run(&mut self.session);
+        }
         Ok(())
     }
 
-    /// What the controller is for, sees and has done; `None`: there is none.
-    pub fn controller_report(&self) -> Option<weir_api::Controller> {
-        self.control.as_ref().map(Control::report)
-    }
-
-    fn answer_api(&mut self) {
-        let jobs: Vec<Job> = self.api.iter().flat_map(Api::jobs).collect();
-        for job in jobs {
-            let reply = api::answer(self, &job.call, job.peer);
-            job.reply(reply);
-        }
-    }
-
-    /// Waits for signals, links, requests and the controller's time; says what there is.
-    fn wait(&self) -> Result<Woken> {
-        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
-        let mut fds = vec![
-            readable(self.signals.descriptor.as_fd()),
-            readable(self.watch.as_fd()),
-            readable(self.claim.as_fd()),
-        ];
-        fds.extend(self.api.iter().map(|api| readable(api.as_fd())));
-        let refusals = self.verbose.then_some(REFUSALS_EVERY);
-        let looks = self.control.as_ref().map(Control::due_in);
-        let timeout = refusals.into_iter().chain(looks).min();
-        // Rounded up: it would come back before its time, and again.
-        let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
-            let ms = timeout.as_micros().div_ceil(1000);
-            PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
-        });
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => {
-                return Err(Failure::io("wait for signals and requests", errno.into()));
-            }
-        }
-        let woken = |index: usize| fds.get(index).is_some_and(|fd| fd.any().unwrap_or(false));
-        Ok(Woken {
-            signalled: woken(0),
-            linked: woken(1),
-            asked: woken(2),
-            called: woken(3),
-        })
-    }
-
-    fn on_signal(&mut self) -> Option<End> {
-        let signal = self.signals.next()?;
-        match (&self.role, signal) {
-            (Role::Run(_), Signal::SIGHUP) => {
-                self.reload();
-                None
-            }
-            (_, signal) => ends(signal).then_some(End::Signal(signal)),
-        }
-    }
-
-    fn on_request(&mut self) -> Option<End> {
-        let (request, client) = self.claim.next()?;
-        match request {
-            Request::Status => {
-                let answer = self
-                    .report()
-                    .map_or_else(Answer::Error, |report| Answer::Status(Box::new(report)));
-                client.answer(&answer);
-            }
-            Request::Reload => {
-                tracing::info!("reload asked for by {}", client.peer());
-                client.answer(&self.reload());
-            }
-            Request::Class(change) => client.answer(&self.class(change, client.peer())),
-            Request::Exec(report) => client.answer(&self.exec(report)),
-            Request::HandOver | Request::Retire => {
-                let message = "this process guards listeners and has no proxy";
-                client.answer(&Answer::Error(Failure::usage(message, "")));
-            }
-            Request::Detach => {
-                tracing::info!("detach asked for by {}", client.peer());
-                return Some(End::Detach(client));
-            }
-        }
-        None
-    }
-
-    fn class(&mut self, change: ClassChange, peer: Peer) -> Answer {
-        let session = &mut self.session;
-        let changed = match &change {
-            ClassChange::List => Ok(()),
-            ClassChange::Add { name, keys } => session.add_class(name, keys),
-            ClassChange::Set { name, keys } => session.set_class(name, keys),
-            ClassChange::Remove { name } => session.remove_class(name),
-        };
-        match &changed {
-            _ if change == ClassChange::List => {}
-            Ok(()) => tracing::info!("{change}: done by {peer}"),
-            Err(failure) => tracing::warn!("{change}: refused to {peer}: {failure}"),
-        }
-        let config = match &self.role {
-            Role::Run(file) => Some(file.display().to_string()),
-            Role::Protect => None,
-        };
-        let classes = changed.and_then(|()| self.session.class_reports());
-        classes.map_or_else(Answer::Error, |classes| Answer::Classes { config, classes })
-    }
-
-    fn exec(&mut self, report: ExecReport) -> Answer {
-        let classes = self.session.classes().iter().map(check::settings).collect();
-        match self.session.exec_told(report) {
-            Ok(()) => Answer::Exec { classes },
-            Err(failure) => Answer::Error(failure),
-        }
-    }
-
-    fn reload(&mut self) -> Answer {
-        let Role::Run(file) = &self.role else {
-            let message = format!(
-                "process {} is `weir protect`, which has no config file",
-                std::process::id()
-            );
-            let hint = "`weir detach`, then `weir protect` with other flags; \
-                        or `weir run --config FILE`, which can reload";
-            return Answer::Error(Failure::failed(message, hint));
-        };
-        let file = file.clone();
-        match NotifyState::monotonic_usec_now() {
-            Ok(now) => notify(&[NotifyState::Reloading, now]),
-            Err(error) => tracing::debug!("no monotonic clock for the service manager: {error}"),
-        }
-        let answer = self.swap(&file).unwrap_or_else(|failure| {
-            tracing::error!("reload failed, the running policy stays in force\nerror: {failure}");
-            Answer::Error(failure)
-        });
-        notify(&[NotifyState::Ready]);
-        answer
-    }
-
-    fn swap(&mut self, file: &Path) -> Result<Answer> {
-        let config = check::read(file)?;
-        let listeners = config.listeners.len();
-        self.session
-            .swap(environment::read(), config.listeners, config.classes)?;
-        self.set_controller(config.controller)?;
-        let mut warnings: Vec<String> = config
-            .warnings
-            .iter()
-            .map(|warning| warning.to_string())
-            .collect();
-        self.told = self.session.warnings_apart();
-        warnings.extend(self.session.notices()?);
-        for warning in &warnings {
-            tracing::warn!("{warning}");
-        }
-        tracing::info!(
-            "{} in force",
-            crate::show::describe::count(listeners, "listener")
-        );
-        Ok(Answer::Reloaded {
-            listeners,
-            proxies: 0,
-            warnings,
-        })
-    }
-
-    /// The report of `weir status`.
-    ///
-    /// # Errors
-    /// The kernel half cannot be read.
-    pub fn report(&self) -> Result<Status> {
-        let (command, config) = match &self.role {
-            Role::Protect => ("protect", None),
-            Role::Run(file) => ("run", Some(file.display().to_string())),
+    fn report(&self) -> Result<Status> {
+        let command = match &self.file {
+            None => "protect",
+            Some(_) => "run",
         };
         let process = Process {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             command: command.to_owned(),
-            config,
+            config: self.file.as_ref().map(|file| file.display().to_string()),
             namespace: self.namespace,
             log_lost: log::lost(),
         };
@@ -498,37 +290,91 @@ impl<B: Backend> Daemon<B> {
             interfaces: self.session.interfaces(),
             warnings: self.session.warnings(),
             listeners: self.session.listeners()?,
-            controller: self.controller_report(),
+            controller: self.control.as_ref().map(Control::report),
             proxies: Vec::new(),
         })
     }
 
-    fn print_refusals(&mut self) {
-        for line in self.session.refusals() {
-            log::stamped_line(line);
-        }
+    fn metrics(&self) -> Result<String> {
+        let figures = Figures {
+            listeners: self.session.listeners()?,
+            classes: self.session.class_reports()?,
+            log_lost: log::lost(),
+            ..Figures::default()
+        };
+        Ok(metrics::text(metrics::guard(), &figures))
     }
 
-    /// Until clients that hold a cookie have come back, or a second signal.
-    fn wait_for_cookies(&self) {
-        let end = Instant::now() + DRAIN;
-        while let Some(left) = end.checked_duration_since(Instant::now()) {
-            let mut fds = [PollFd::new(
-                self.signals.descriptor.as_fd(),
-                PollFlags::POLLIN,
-            )];
-            // One more than the whole milliseconds: with none left it would not wait at all.
-            match poll(&mut fds, left.as_millis() as u16 + 1) {
-                Ok(0) | Err(Errno::EINTR) => {}
-                _ => return,
+    fn classes(&self) -> Result<Vec<weir_api::Class>> {
+        self.session.class_reports()
+    }
+
+    fn change_class(
+        &mut self,
+        change: &Change,
+        peer: Peer,
+    ) -> std::result::Result<Changed, Refusal> {
+        classes::change(&mut self.session, change, peer)
+    }
+
+    fn request(&mut self, request: Request, client: Client) {
+        match request {
+            Request::Class(change) => {
+                let file = self.file.as_ref().map(|file| file.display().to_string());
+                client.answer(&classes::command(
+                    &mut self.session,
+                    &change,
+                    file,
+                    client.peer(),
+                ));
             }
+            Request::Exec(report) => client.answer(&classes::exec(&mut self.session, report)),
+            Request::Detach => {
+                tracing::info!("detach asked for by {}", client.peer());
+                self.end = Some(End::Detach(client));
+            }
+            _ => refuse(&client, "this process guards listeners and has no proxy"),
         }
     }
-}
 
-/// Tells the service manager, if there is one (NOTIFY_SOCKET).
-pub fn notify(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!("the service manager cannot be notified: {error}");
+    fn reload(&mut self, config: Config, _file: &Path) -> Result<Reloaded> {
+        let listeners = config.listeners.len();
+        self.session
+            .swap(environment::read(), config.listeners, config.classes)?;
+        self.set_controller(config.controller)?;
+        self.told = self.session.warnings_apart();
+        let warnings = self.session.notices()?;
+        tracing::info!("{} in force", count(listeners, "listener"));
+        Ok(Reloaded {
+            listeners,
+            proxies: 0,
+            warnings,
+        })
+    }
+
+    fn no_file(&self) -> Failure {
+        let message = format!(
+            "process {} is `weir protect`, which has no config file",
+            std::process::id()
+        );
+        let hint = "`weir detach`, then `weir protect` with other flags; \
+                    or `weir run --config FILE`, which can reload";
+        Failure::failed(message, hint)
+    }
+
+    fn stays(&self) -> &'static str {
+        "policy stays"
+    }
+
+    fn stop(&mut self) {
+        self.end = Some(End::Signal);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.end.is_some()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.end.is_some()
     }
 }

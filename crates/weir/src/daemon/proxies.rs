@@ -1,8 +1,7 @@
 //! The proxies of one process: all that run, and those of earlier settings or that were handed over,
 //! which serve their clients to the end.
 
-mod metrics;
-mod post;
+mod process_socket;
 mod redirect;
 mod report;
 mod service;
@@ -15,10 +14,9 @@ use weir_proxy::{Bell, Heritage, Server, Sockets, Surroundings, Totals};
 use crate::failure::{Failure, Result};
 use crate::host::descriptors::raise_limit;
 
-pub use metrics::Metrics;
-pub use post::{Peers, Post, ask_at, take_over};
+pub use process_socket::{Peers, ProcessSocket, ask_at, take_over};
 pub use report::metrics as metrics_of_proxies;
-pub use service::{Service, no_proxy_in};
+pub use service::{ProxyService, no_proxy_in};
 
 /// All proxies of the process.
 pub struct Proxies {

@@ -12,7 +12,6 @@ use weir_core::listener::{Listener, Mode, QueueOrder};
 use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::{Event, ListenSocket};
 
-use crate::commands::check::settings;
 use crate::daemon::attachment::{Place, Refusals, carries, exists_somewhere, missing, places};
 use crate::daemon::backend::Backend;
 use crate::daemon::queue::{ClassLimits, Queues, Wanted};
@@ -21,6 +20,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::host::links::Link;
 use crate::host::sockets::serving;
 use crate::show::describe;
+use crate::show::settings::settings;
 
 mod classes;
 mod exec;

@@ -22,7 +22,7 @@ use weir_kernel::exec::{self as kernel, Calls, Fork, SharedState};
 use super::policy::Policy;
 use super::usher::{End, Tools, Usher};
 use super::{Source, ready};
-use crate::commands::check;
+use crate::host::config;
 use crate::ipc::control::{self, Answer, ExecReport, Request};
 
 /// How often the classes are looked at, and whether the usher answers.
@@ -176,7 +176,7 @@ impl Keeper {
         if stamp != self.stamp {
             self.stamp = stamp;
             // A bad file changes nothing.
-            if let Ok(config) = check::read(&self.source.file) {
+            if let Ok(config) = config::read(&self.source.file) {
                 policy = Policy::of(Some(config));
             }
         }

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use weir_config::Given;
 
 use crate::failure::{Failure, ROOT_HINT, Result};
-use crate::ipc::api::Peer;
+use crate::ipc::peer::Peer;
 use crate::ipc::socket_file::SocketFile;
 
 /// A request is one short line; whoever is slower to send it than this is not served.
@@ -208,14 +208,16 @@ impl Claim {
             lock_path,
         })
     }
+}
 
-    /// The runtime directory.
-    pub fn dir(&self) -> &Path {
-        self.socket.path().parent().unwrap_or(Path::new("/"))
-    }
-
+/// A control socket.
+pub trait ControlSocket: AsFd {
     /// As [`next_client`].
-    pub fn next(&self) -> Option<(Request, Client)> {
+    fn next(&self) -> Option<(Request, Client)>;
+}
+
+impl ControlSocket for Claim {
+    fn next(&self) -> Option<(Request, Client)> {
         next_client(&self.listener)
     }
 }

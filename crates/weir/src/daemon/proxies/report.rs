@@ -15,7 +15,7 @@ use weir_proxy::{
     BackendReport as BackendNow, Connections as ConnectionsNow, Server, Total, Totals,
 };
 
-use crate::commands::check::settings;
+use crate::show::settings::settings;
 
 /// What the crate of the proxy counts.
 pub const COUNTERS: ProxyCounters = ProxyCounters {

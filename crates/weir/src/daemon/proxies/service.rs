@@ -1,174 +1,64 @@
-//! The loop of `weir proxy`: signals, requests, threads that end and successors, one after the
-//! other, in one thread. It never waits for the threads that move data, nor they for it.
+//! The proxies of one process as a service: threads that end, successors, reloads. The service's thread never waits
+//! for the threads that move data, nor they for it.
 
-use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
-use sd_notify::NotifyState;
 use weir_api::Status;
+use weir_api::metrics::{Figures, text};
+use weir_config::Config;
 use weir_proxy::{Server, handover};
 
-use super::{Metrics, Post, Proxies};
-use crate::commands::check;
-use crate::daemon::guard::{Signals, ends, notify};
+use super::{Proxies, report};
+use crate::daemon::frame::refuse;
+use crate::daemon::service::{Reloaded, Service};
 use crate::failure::{Failure, Result};
 use crate::ipc::control::{Answer, Client, HandedOver, Request};
+use crate::ipc::endpoints::Endpoints;
 use crate::show::describe::count;
+use crate::show::log;
 
-/// A process of proxies.
-pub struct Service {
+/// The proxies of one process.
+pub struct ProxyService {
     /// The proxies.
     pub proxies: Proxies,
-    /// The config file, as an absolute path; `None` if flags described the one proxy.
-    pub config: Option<PathBuf>,
-    /// Where it is asked.
-    pub post: Option<Post>,
-    /// Signals.
-    pub signals: Signals,
-    /// Where metrics are asked for.
-    pub metrics: Option<Metrics>,
+    /// The config file; `None` if flags described the one proxy.
+    file: Option<PathBuf>,
     /// Who has got the sockets and has not said yet that it accepts.
-    pub successor: Option<Client>,
+    successor: Option<Client>,
+    stopping: bool,
+    /// Why it stops, if a thread has failed.
+    fault: Result<()>,
 }
 
-impl Service {
-    /// Runs until all proxies have ended: by signals, or because a successor took over.
-    ///
-    /// # Errors
-    /// A thread falls again and again, or the loop cannot wait.
-    pub fn run(&mut self) -> Result<()> {
-        let mut fault = Ok(());
-        let mut stopping = false;
-        while !self.proxies.have_ended() {
-            let [signalled, fallen, asked, told, scraped] = self.wait()?;
-            if signalled && self.on_signal() {
-                self.proxies.drain(stopping.then_some(Duration::ZERO));
-                stopping = true;
-            }
-            if fallen && let Err(failure) = self.proxies.tend() {
-                // Without that thread its clients would wait for ever: let another process try.
-                fault = fault.and(Err(failure));
-                self.proxies
-                    .drain((fault.is_err() && stopping).then_some(Duration::ZERO));
-                stopping = true;
-            }
-            if asked {
-                self.on_request();
-            }
-            if told {
-                self.on_successor();
-            }
-            if scraped && let Some(metrics) = &self.metrics {
-                metrics.serve(|| self.proxies.reports(None));
-            }
-            if stopping {
-                notify(&[NotifyState::Stopping]);
-                self.successor = None;
-            }
-        }
-        fault
-    }
-
-    /// Waits; says what there is: signals, threads that ended, requests, word of the successor,
-    /// scrapes.
-    fn wait(&self) -> Result<[bool; 5]> {
-        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
-        // Where there is nothing to wait for, the bell stands in: it is looked at anyway.
-        let bell = self.proxies.bell().as_fd();
-        let mut fds = [
-            readable(self.signals.as_fd()),
-            readable(bell),
-            readable(self.post.as_ref().map_or(bell, AsFd::as_fd)),
-            readable(self.successor.as_ref().map_or(bell, AsFd::as_fd)),
-            readable(self.metrics.as_ref().map_or(bell, AsFd::as_fd)),
-        ];
-        match poll(&mut fds, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => Ok(fds.map(|fd| fd.any().unwrap_or(false))),
-            Err(errno) => Err(Failure::io("wait for signals and requests", errno.into())),
-        }
-    }
-
-    /// Whether the signal ends the process.
-    fn on_signal(&mut self) -> bool {
-        let Some(signal) = self.signals.next() else {
-            return false;
-        };
-        if signal == Signal::SIGHUP && self.config.is_some() {
-            self.reload();
-            return false;
-        }
-        ends(signal)
-    }
-
-    fn on_request(&mut self) {
-        let Some((request, client)) = self.post.as_ref().and_then(Post::next) else {
-            return;
-        };
-        match request {
-            Request::Status => client.answer(&Answer::Status(Box::new(self.report()))),
-            Request::Reload => {
-                tracing::info!("reload asked for by {}", client.peer());
-                client.answer(&self.reload());
-            }
-            Request::Class(_) | Request::Exec(_) => {
-                let message = "this process runs proxies, whose classes are those of their file";
-                client.answer(&Answer::Error(Failure::usage(message, "")));
-            }
-            Request::HandOver => self.hand_over(client),
-            Request::Detach | Request::Retire => {
-                let message = "this process runs proxies and guards nothing";
-                client.answer(&Answer::Error(Failure::usage(message, "")));
-            }
-        }
-    }
-
-    fn report(&self) -> Status {
-        let config = self.config.as_ref().map(|file| file.display().to_string());
-        Status {
-            proxies: self.proxies.reports(config.as_deref()),
-            ..Status::default()
-        }
-    }
-
-    fn reload(&mut self) -> Answer {
-        // Also if the file turns out bad: whoever rotates logs waits for this alone.
-        self.proxies.reopen_logs();
-        match NotifyState::monotonic_usec_now() {
-            Ok(now) => notify(&[NotifyState::Reloading, now]),
-            Err(error) => tracing::debug!("no monotonic clock for the service manager: {error}"),
-        }
-        let answer = self.swap().unwrap_or_else(|failure| {
-            tracing::error!("reload failed, the running proxies stay in force\nerror: {failure}");
-            Answer::Error(failure)
-        });
-        notify(&[NotifyState::Ready]);
-        answer
-    }
-
-    fn swap(&mut self) -> Result<Answer> {
-        let Some(file) = &self.config else {
-            let message = format!("process {} has no config file", std::process::id());
-            let hint = "start it as `weir proxy --config FILE`, which can reload";
-            return Err(Failure::failed(message, hint));
-        };
-        let config = check::read(file)?;
-        if config.proxies.is_empty() {
-            return Err(no_proxy_in(file));
-        }
-        let proxies = config.proxies.len();
-        self.proxies.swap(config.proxies)?;
-        self.proxies.check_descriptors();
-        let warnings = config.warnings.iter().map(ToString::to_string).collect();
-        tracing::info!("{} in force", count(proxies, "proxy"));
-        Ok(Answer::Reloaded {
-            listeners: 0,
+impl ProxyService {
+    /// A service of these proxies.
+    pub fn new(proxies: Proxies, file: Option<PathBuf>) -> ProxyService {
+        ProxyService {
             proxies,
-            warnings,
-        })
+            file,
+            successor: None,
+            stopping: false,
+            fault: Ok(()),
+        }
+    }
+
+    /// The end: the proxies, and whether one of their threads failed again and again.
+    pub fn end(self) -> (Proxies, Result<()>) {
+        (self.proxies, self.fault)
+    }
+
+    fn tend(&mut self) {
+        if let Err(failure) = self.proxies.tend() {
+            // Without that thread its clients would wait for ever: let another process try.
+            let again = self.stopping;
+            self.proxies.drain(again.then_some(Duration::ZERO));
+            self.stopping = true;
+            if self.fault.is_ok() {
+                self.fault = Err(failure);
+            }
+        }
     }
 
     /// Sends the listening sockets, and goes on accepting until the successor does.
@@ -190,7 +80,7 @@ impl Service {
         }
     }
 
-    fn on_successor(&mut self) {
+    fn on_successor(&mut self, endpoints: &mut Endpoints) {
         let Some(successor) = self.successor.take() else {
             return;
         };
@@ -199,13 +89,108 @@ impl Service {
                 tracing::info!("process of {} took over", successor.peer());
                 self.proxies.retire_all();
                 // The successor listens there next.
-                (self.post, self.metrics) = (None, None);
+                endpoints.close();
                 let pid = std::process::id();
                 successor.answer(&Answer::Retired { pid });
             }
             // It looked only, or could not start: nothing has changed here.
             Ok(_) | Err(_) => tracing::debug!("a successor did not take over"),
         }
+    }
+}
+
+impl Service for ProxyService {
+    fn sources(&self) -> Vec<BorrowedFd<'_>> {
+        let successor = self.successor.iter().map(AsFd::as_fd);
+        [self.proxies.bell().as_fd()]
+            .into_iter()
+            .chain(successor)
+            .collect()
+    }
+
+    fn work(&mut self, ready: &[bool], endpoints: &mut Endpoints) -> Result<()> {
+        let is_ready = |index: usize| ready.get(index).copied().unwrap_or(false);
+        if is_ready(0) {
+            self.tend();
+        }
+        if is_ready(1) {
+            self.on_successor(endpoints);
+        }
+        if self.stopping {
+            self.successor = None;
+        }
+        Ok(())
+    }
+
+    fn report(&self) -> Result<Status> {
+        let file = self.file.as_ref().map(|file| file.display().to_string());
+        Ok(Status {
+            proxies: self.proxies.reports(file.as_deref()),
+            ..Status::default()
+        })
+    }
+
+    fn metrics(&self) -> Result<String> {
+        let figures = Figures {
+            proxies: self.proxies.reports(None),
+            log_lost: log::lost(),
+            ..Figures::default()
+        };
+        Ok(text(report::metrics(), &figures))
+    }
+
+    fn request(&mut self, request: Request, client: Client) {
+        match request {
+            Request::HandOver => self.hand_over(client),
+            Request::Class(_) | Request::Exec(_) => {
+                let message = "this process runs proxies, whose classes are those of their file";
+                refuse(&client, message);
+            }
+            _ => refuse(&client, "this process runs proxies and guards nothing"),
+        }
+    }
+
+    fn reopen_logs(&mut self) {
+        // Also if the file turns out bad: whoever rotates logs waits for this alone.
+        self.proxies.reopen_logs();
+    }
+
+    fn reload(&mut self, config: Config, file: &Path) -> Result<Reloaded> {
+        if config.proxies.is_empty() {
+            return Err(no_proxy_in(file));
+        }
+        let proxies = config.proxies.len();
+        self.proxies.swap(config.proxies)?;
+        self.proxies.check_descriptors();
+        tracing::info!("{} in force", count(proxies, "proxy"));
+        Ok(Reloaded {
+            listeners: 0,
+            proxies,
+            warnings: Vec::new(),
+        })
+    }
+
+    fn no_file(&self) -> Failure {
+        let message = format!("process {} has no config file", std::process::id());
+        let hint = "start it as `weir proxy --config FILE`, which can reload";
+        Failure::failed(message, hint)
+    }
+
+    fn stays(&self) -> &'static str {
+        "proxies stay"
+    }
+
+    fn stop(&mut self) {
+        self.proxies.drain(self.stopping.then_some(Duration::ZERO));
+        self.stopping = true;
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    fn has_ended(&self) -> bool {
+        self.proxies.have_ended()
     }
 }
 

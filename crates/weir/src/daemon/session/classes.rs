@@ -209,9 +209,7 @@ impl<B: Backend> Session<B> {
             reports.push(weir_api::Class {
                 rate: class.rate,
                 burst: class.burst_in_force(),
-                settings: crate::commands::check::settings(class)
-                    .into_iter()
-                    .collect(),
+                settings: crate::show::settings::settings(class).into_iter().collect(),
                 ..of(&class.name, class.priority)
             });
         }

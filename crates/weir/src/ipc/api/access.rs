@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use weir_kernel::{ListenSocket, OwnedSocket, owned_sockets};
 
-use super::Peer;
 use crate::failure::Failure;
+use crate::ipc::peer::Peer;
 
 /// The listening TCP sockets of this network namespace and their users. Where the kernel does not tell them, no
 /// user owns any: root alone may write then.

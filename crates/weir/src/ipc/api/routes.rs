@@ -10,10 +10,12 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Map, Value};
 use utoipa::OpenApi;
-use weir_api::{Answer, Class, ClassSettings, Controller, Listener, Problem, Status};
+use weir_api::{Answer, Class, ClassSettings, Controller, Listener, Problem, Proxy, Status};
 
-use super::{Call, Line, Peer, Reply};
 use crate::failure::Failure;
+use crate::ipc::call::{Call, Change, Line, Reply};
+use crate::ipc::peer::Peer;
+use crate::ipc::reply::ask;
 
 /// Longest body of a request, in bytes: a class with a thousand prefixes.
 const BODY_BYTES: usize = 128 * 1024;
@@ -24,6 +26,8 @@ pub fn router() -> Router<Line> {
         .route("/v1/status", get(status))
         .route("/v1/listeners", get(listeners))
         .route("/v1/listeners/{name}", get(listener))
+        .route("/v1/proxies", get(proxies))
+        .route("/v1/proxies/{name}", get(proxy))
         .route("/v1/classes", get(classes).post(add_class))
         .route(
             "/v1/classes/{name}",
@@ -53,6 +57,8 @@ pub fn router() -> Router<Line> {
         status,
         listeners,
         listener,
+        proxies,
+        proxy,
         classes,
         class,
         add_class,
@@ -79,13 +85,13 @@ struct Ask {
 
 impl Ask {
     async fn of(self, call: Call) -> Response {
-        self.line.ask(self.peer, call).await
+        ask(&self.line, self.peer, call).await
     }
 
     /// Asks what has a body.
-    async fn with(self, body: Body, call: impl FnOnce(Map<String, Value>) -> Call) -> Response {
+    async fn with(self, body: Body, change: impl FnOnce(Map<String, Value>) -> Change) -> Response {
         match settings(body) {
-            Ok(settings) => self.of(call(settings)).await,
+            Ok(settings) => self.of(Call::Change(change(settings))).await,
             Err((status, failure)) => Reply::Refused(status.as_u16(), failure).into_response(),
         }
     }
@@ -138,6 +144,19 @@ async fn listener(ask: Ask, Path(name): Path<String>) -> Response {
     ask.of(Call::Listener(name)).await
 }
 
+/// Every proxy of this process
+#[utoipa::path(get, path = "/v1/proxies", responses((status = 200, body = Vec<Proxy>)))]
+async fn proxies(ask: Ask) -> Response {
+    ask.of(Call::Proxies).await
+}
+
+/// One proxy
+#[utoipa::path(get, path = "/v1/proxies/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = Proxy), (status = 404, body = Problem)))]
+async fn proxy(ask: Ask, Path(name): Path<String>) -> Response {
+    ask.of(Call::Proxy(name)).await
+}
+
 /// Every class; `other` is that of connections that no class fits
 #[utoipa::path(get, path = "/v1/classes", responses((status = 200, body = Vec<Class>)))]
 async fn classes(ask: Ask) -> Response {
@@ -157,7 +176,7 @@ async fn class(ask: Ask, Path(name): Path<String>) -> Response {
         (status = 409, body = Problem, description = "there is one of this name, or it ties with another"),
         (status = 413, body = Problem, description = "the body is longer than 128 KiB")))]
 async fn add_class(ask: Ask, body: Body) -> Response {
-    ask.with(body, Call::AddClass).await
+    ask.with(body, Change::Add).await
 }
 
 /// A class, new or in place of the one of this name; what is left out has its default
@@ -166,8 +185,7 @@ async fn add_class(ask: Ask, body: Body) -> Response {
         (status = 403, body = Problem), (status = 409, body = Problem, description = "it ties with another"),
         (status = 413, body = Problem, description = "the body is longer than 128 KiB")))]
 async fn put_class(ask: Ask, Path(name): Path<String>, body: Body) -> Response {
-    ask.with(body, |settings| Call::PutClass(name, settings))
-        .await
+    ask.with(body, |settings| Change::Put(name, settings)).await
 }
 
 /// Some settings of a class; null takes one away, what is left out stays
@@ -176,15 +194,14 @@ async fn put_class(ask: Ask, Path(name): Path<String>, body: Body) -> Response {
         (status = 404, body = Problem), (status = 409, body = Problem, description = "it ties with another"),
         (status = 413, body = Problem, description = "the body is longer than 128 KiB")))]
 async fn change_class(ask: Ask, Path(name): Path<String>, body: Body) -> Response {
-    ask.with(body, |settings| Call::ChangeClass(name, settings))
-        .await
+    ask.with(body, |settings| Change::Set(name, settings)).await
 }
 
 /// Takes a class away
 #[utoipa::path(delete, path = "/v1/classes/{name}", params(("name" = String, Path)),
     responses((status = 200, body = Answer), (status = 400, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem)))]
 async fn remove_class(ask: Ask, Path(name): Path<String>) -> Response {
-    ask.of(Call::RemoveClass(name)).await
+    ask.of(Call::Change(Change::Remove(name))).await
 }
 
 /// The controller: objective, statistics, who is held and why

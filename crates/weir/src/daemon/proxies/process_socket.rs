@@ -15,33 +15,33 @@ use weir_proxy::{Sockets, handover};
 use super::Inherited;
 use crate::cli::RUNTIME_DIR;
 use crate::failure::{Failure, Result};
-use crate::ipc::control::{self, Answer, Client, HandedOver, Request, namespace};
+use crate::ipc::control::{self, Answer, Client, ControlSocket, HandedOver, Request, namespace};
 use crate::ipc::socket_file::{SocketFile, remove_dead};
 
 /// The runtime directory of the packaged unit, whose user is not root.
 const SERVICE_DIR: &str = "/run/weir-proxy";
 
 /// The control socket of this process.
-pub struct Post {
+pub struct ProcessSocket {
     // Removed on drop; before the listener, see there.
-    _file: SocketFile,
+    file: SocketFile,
     listener: UnixListener,
 }
 
-impl Post {
+impl ProcessSocket {
     /// Opens it in the first directory that lets.
     ///
     /// # Errors
     /// None does.
-    pub fn open(runtime_dir: &Path) -> Result<Post> {
+    pub fn open(runtime_dir: &Path) -> Result<ProcessSocket> {
         let file = format!("{}{}.sock", prefix(namespace()?), std::process::id());
         let mut failures = Vec::new();
         for dir in directories(runtime_dir) {
             let path = dir.join(&file);
             match control::create_dir(&dir).and_then(|()| SocketFile::listen(&path)) {
-                Ok((_file, listener)) => {
+                Ok((file, listener)) => {
                     sweep(&dir);
-                    return Ok(Post { _file, listener });
+                    return Ok(ProcessSocket { file, listener });
                 }
                 Err(error) => failures.push(format!("{}: {error}", dir.display())),
             }
@@ -52,13 +52,19 @@ impl Post {
         ))
     }
 
-    /// The next request, as of [`control::next_client`].
-    pub fn next(&self) -> Option<(Request, Client)> {
+    /// The runtime directory that it is in.
+    pub fn dir(&self) -> &Path {
+        self.file.path().parent().unwrap_or(Path::new("/"))
+    }
+}
+
+impl ControlSocket for ProcessSocket {
+    fn next(&self) -> Option<(Request, Client)> {
         control::next_client(&self.listener)
     }
 }
 
-impl AsFd for Post {
+impl AsFd for ProcessSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }

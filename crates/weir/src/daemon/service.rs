@@ -1,0 +1,123 @@
+//! What a service is to its [frame](crate::daemon::frame): the guard, the proxies, and what comes.
+//!
+//! The frame owns what all services have alike: signals, the control socket, the API, the metrics, reloads and the
+//! service manager. A service owns what it does, and is asked and told by the methods of this trait, one after the
+//! other, in one thread.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use weir_api::Status;
+use weir_config::Config;
+
+use crate::failure::{Failure, Result};
+use crate::ipc::call::Change;
+use crate::ipc::control::{Client, Request};
+use crate::ipc::endpoints::Endpoints;
+use crate::ipc::peer::Peer;
+
+/// What is in force after a reload.
+#[derive(Debug, Default)]
+pub struct Reloaded {
+    /// Listeners under guard.
+    pub listeners: usize,
+    /// Proxies.
+    pub proxies: usize,
+    /// What differs from what the file asks for, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// A change over HTTP that is refused: the HTTP status, and why.
+pub type Refusal = (u16, Failure);
+
+/// A service in its frame.
+pub trait Service {
+    /// Descriptors that wake the service when they are readable.
+    fn sources(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// How long until the service has work without being woken; `None`: it has none.
+    fn due_in(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Works. Called after each wait, and once before the first: `ready` has one entry for each of
+    /// [`sources`](Self::sources), all false before the first wait.
+    ///
+    /// # Errors
+    /// The service cannot go on; it is dropped next.
+    fn work(&mut self, ready: &[bool], endpoints: &mut Endpoints) -> Result<()>;
+
+    /// The report of `weir status`.
+    ///
+    /// # Errors
+    /// The kernel half cannot be read.
+    fn report(&self) -> Result<Status>;
+
+    /// All figures as OpenMetrics text.
+    ///
+    /// # Errors
+    /// As of [`report`](Self::report).
+    fn metrics(&self) -> Result<String>;
+
+    /// Every class that can be changed while the service runs, `other` too; none if there are no such classes.
+    ///
+    /// # Errors
+    /// As of [`report`](Self::report).
+    fn classes(&self) -> Result<Vec<weir_api::Class>> {
+        Ok(Vec::new())
+    }
+
+    /// Changes a class for a client of the API; gives its name, unless it was removed, and what was done in a word
+    /// (added, replaced, changed, removed).
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    fn change_class(
+        &mut self,
+        change: &Change,
+        _peer: Peer,
+    ) -> std::result::Result<Changed, Refusal> {
+        let message = format!("{}: this process has no classes to change", change.class());
+        let hint = "classes of proxies are those of the config file: change it, then `weir reload`";
+        Err((409, Failure::usage(message, hint)))
+    }
+
+    /// Answers a request of the control socket that is neither a status nor a reload.
+    fn request(&mut self, request: Request, client: Client);
+
+    /// Called before each reload, whatever the file is like: opens log files again by their paths.
+    fn reopen_logs(&mut self) {}
+
+    /// Puts a config file in force. `file` names it in errors.
+    ///
+    /// # Errors
+    /// What was in force stays.
+    fn reload(&mut self, config: Config, file: &Path) -> Result<Reloaded>;
+
+    /// The answer to a reload of a service without a config file.
+    fn no_file(&self) -> Failure;
+
+    /// What stays in force when a reload fails, for the log: `policy stays`.
+    fn stays(&self) -> &'static str;
+
+    /// A signal asks the service to end. A second one hurries.
+    fn stop(&mut self);
+
+    /// Whether the service is about to end.
+    fn is_stopping(&self) -> bool;
+
+    /// Whether the service has ended.
+    fn has_ended(&self) -> bool;
+}
+
+/// What has become of a class.
+#[derive(Debug)]
+pub enum Changed {
+    /// There is a new one of this name.
+    Added(String),
+    /// The one of this name has other settings.
+    Changed(String),
+    /// There is none of this name any more.
+    Removed(String),
+}

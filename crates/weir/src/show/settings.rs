@@ -1,0 +1,15 @@
+//! The config keys in effect, as JSON.
+
+use serde_json::{Map, Value};
+use weir_config::{Setting, Table};
+
+/// Every key of a table with the value in effect.
+pub fn settings<T: Table>(table: &T) -> Map<String, Value> {
+    let value = |setting: Setting| {
+        serde_json::to_value(setting).expect("strings, numbers and lists are JSON")
+    };
+    T::keys()
+        .iter()
+        .map(|key| (key.name.to_owned(), value(key.show(table))))
+        .collect()
+}
