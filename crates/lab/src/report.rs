@@ -4,6 +4,7 @@ mod points;
 
 use std::path::Path;
 
+use comfy_table::CellAlignment;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -266,37 +267,19 @@ fn median_row(rows: &[&Row]) -> Row {
     }
 }
 
-/// A table for people: right-aligned columns, the first left-aligned.
+/// A table for people: right-aligned columns two spaces apart, the first left-aligned.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows
-            .iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count());
-        cells
-            .chain([head[column].chars().count()])
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded = cells
-            .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, &width))| {
-                if column == 0 {
-                    format!("{cell:<width$}")
-                } else {
-                    format!("{cell:>width$}")
-                }
-            });
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_string() + "\n"
-    };
-    let mut text = line(&mut head.iter().copied());
-    for row in rows {
-        text += &line(&mut row.iter().map(String::as_str));
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(head);
+    table.add_rows(rows);
+    for (number, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2)).set_cell_alignment(match number {
+            0 => CellAlignment::Left,
+            _ => CellAlignment::Right,
+        });
     }
-    text
+    table.trim_fmt() + "\n"
 }
 
 /// Paragraphs, which empty lines part, in lines of so many columns.

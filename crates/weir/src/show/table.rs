@@ -1,5 +1,7 @@
 //! Plain tables for people: aligned columns, no lines, no colour.
 
+use comfy_table::CellAlignment;
+
 /// How a column is aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
@@ -9,28 +11,20 @@ pub enum Align {
     Right,
 }
 
-/// Lines of `rows` under `head`, columns two spaces apart; the last column is not padded.
+/// Lines of `rows` under `head`, columns two spaces apart; the last column is not padded. A row has as many
+/// cells as the head.
 pub fn table(head: &[(&str, Align)], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells
-            .chain([head[column].0.chars().count()])
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let line = |cells: &[&str]| -> String {
-        let padded = cells.iter().enumerate().map(|(i, cell)| match head[i].1 {
-            Align::Left => format!("{cell:<0$}", widths[i]),
-            Align::Right => format!("{cell:>0$}", widths[i]),
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(head.iter().map(|(name, _)| *name));
+    table.add_rows(rows);
+    for (column, (_, align)) in table.column_iter_mut().zip(head) {
+        column.set_padding((0, 2)).set_cell_alignment(match align {
+            Align::Left => CellAlignment::Left,
+            Align::Right => CellAlignment::Right,
         });
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    let mut text = line(&head.iter().map(|(name, _)| *name).collect::<Vec<_>>());
-    for row in rows {
-        text += &line(&row.iter().map(String::as_str).collect::<Vec<_>>());
     }
-    text
+    table.trim_fmt() + "\n"
 }
 
 /// Every line of `text` two spaces further to the right.
