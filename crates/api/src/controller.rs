@@ -18,7 +18,7 @@ pub struct Controller {
     pub samples: u32,
     /// What the controller sees: averages over `samples` intervals
     pub statistics: Statistics,
-    /// What the controller changed last, oldest first, 512 at most
+    /// The controller's last changes, oldest first, at most 512
     ///
     /// `weir explain controller` shows all of them.
     pub decisions: Vec<Decision>,
@@ -52,7 +52,7 @@ pub struct ListenerStatistics {
     pub queue_length: f64,
     /// The wait, queue length / accept rate, in microseconds; null while not known
     pub wait_us: Option<u64>,
-    /// SYNs that came, per second, averaged; repeated ones too
+    /// SYNs per second, averaged; retransmissions count too
     pub syns: f64,
     /// Connections that were let in, per second, averaged
     pub admitted: f64,
@@ -72,7 +72,7 @@ pub struct ListenerStatistics {
 pub struct ClassStatistics {
     /// The class's name
     pub name: String,
-    /// SYNs that came, per second, averaged; repeated ones too
+    /// SYNs per second, averaged; retransmissions count too
     pub syns: f64,
     /// Connections that were let in, per second, averaged
     pub admitted: f64,
@@ -96,7 +96,7 @@ pub struct Decision {
     pub from: Option<f64>,
     /// The limit from then on, in connections/s; null: lifted
     pub to: Option<f64>,
-    /// Whether a decision was only reported (mode = observe)
+    /// Whether the controller only reported a decision (mode = observe)
     pub observed: bool,
     /// Why the controller decided so
     pub reason: String,

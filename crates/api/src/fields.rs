@@ -95,7 +95,7 @@ mod tests {
         let field = super::of("Listener", "queue_way");
         assert_eq!(
             field.text,
-            "How waiting connections are put in order: parking, exec or fifo"
+            "What orders the waiting connections: parking, exec or fifo"
         );
         assert!(
             field.note.starts_with("parking: weir holds them"),

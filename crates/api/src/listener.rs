@@ -19,7 +19,7 @@ pub struct Listener {
     pub mode: String,
     /// What the listener does with a SYN, in words: establish, reject_syn, admit and its target_wait
     pub policy: String,
-    /// Whether the listener is guarded: false while none of its interfaces exists
+    /// Whether weir guards the listener: false while none of its interfaces exists
     pub in_force: bool,
     /// Whether a socket listens at its address and port at the moment
     pub listening: bool,
@@ -33,12 +33,12 @@ pub struct Listener {
     ///
     /// With reserv each of them holds a place. Clients that hold a cookie hold none and are not counted.
     pub half_open: u32,
-    /// How waiting connections are put in order: parking, exec or fifo
+    /// What orders the waiting connections: parking, exec or fifo
     ///
-    /// parking: weir holds them before the server's own queue. exec: a process beside the server, started by `weir exec`, decides at each accept(). fifo: the kernel's order. queue_way_because says why it is not as asked.
+    /// parking: weir holds them before the server's own queue. exec: a process beside the server, started by `weir exec`, decides at each accept(). fifo: the kernel's order. queue_way_because says why it is not the configured one.
     #[serde(default)]
     pub queue_way: String,
-    /// Why waiting connections are not put in order as queue = priority asks
+    /// Why the order of waiting connections is not that of queue = priority
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_way_because: Option<String>,
     /// Connections that wait before the server's own queue at the moment (queue = priority)
@@ -46,23 +46,23 @@ pub struct Listener {
     /// They are a part of queue_length. Those of the highest class go straight to the server's own queue.
     #[serde(default)]
     pub parked: u32,
-    /// Parked connections that went to the server so far (queue = priority)
+    /// Parked connections that weir has released to the server (queue = priority)
     #[serde(default)]
     pub released: u64,
-    /// Connections that went to the server before one that had come earlier: what the order by priority has changed
+    /// Connections that the server got before one that had come earlier: what the order by priority has changed
     ///
-    /// 0 of many: no class of higher priority had to wait behind a lower one.
+    /// 0 of many: classes of higher priority never waited behind lower ones.
     #[serde(default)]
     pub overtook: u64,
     /// The estimated wait for accept(), in microseconds; null while not known
     ///
     /// The longest of the listener's sockets: the connections before a new one, times the measured time between accepts.
     pub wait_us: Option<u64>,
-    /// The policy in place of the one that was asked for and is not possible here; null if there is none
+    /// The policy in force, where the configured one is not possible; null if there is none
     ///
     /// fallback_because says why.
     pub fallback: Option<String>,
-    /// Why the policy is another than was asked for, and what would change that
+    /// Why the policy in force is not the configured one, and what would change that
     pub fallback_because: Option<String>,
     /// Verdicts or events, each by its name, since the start
     ///
@@ -70,7 +70,7 @@ pub struct Listener {
     pub counters: BTreeMap<String, u64>,
     /// The classes of a listener, `other` last
     ///
-    /// A class of several listeners counts over all of them. `weir class list` shows settings too.
+    /// A class of several listeners counts over all of them. `weir class list` shows their settings too.
     #[serde(default)]
     pub classes: Vec<Class>,
     /// How many classes the listener has besides those that status lists; absent if status lists all

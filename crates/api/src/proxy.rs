@@ -19,7 +19,7 @@ pub struct Proxy {
     pub address: String,
     /// What the proxy does: forward, reverse or tcp
     pub mode: String,
-    /// Whether the proxy takes clients; if not, it serves those that it has
+    /// Whether the proxy accepts clients; if not, it serves those that it has
     pub accepting: bool,
     /// Connections of clients now
     pub clients: u64,
@@ -67,9 +67,9 @@ pub struct ProxyQueue {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Connections {
-    /// Connections to servers that carry something, or are being made
+    /// Connections to servers that carry a request or are being established
     pub in_use: u64,
-    /// Connections to servers that are kept for the next request
+    /// Connections to servers that wait for the next request
     pub idle: u64,
 }
 
@@ -77,11 +77,11 @@ pub struct Connections {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CacheMemory {
-    /// Bytes of what the cache keeps, is receiving, and has evicted under a reader; cache_held_bytes in metrics
+    /// Bytes of the replies that the cache keeps, receives, or has evicted while a client reads them; cache_held_bytes in metrics
     pub held_bytes: u64,
-    /// The most bytes that the cache holds: the key cache; cache_limit_bytes in metrics
+    /// The size of the cache: the key cache; cache_limit_bytes in metrics
     pub limit_bytes: u64,
-    /// Replies that the cache holds, likewise; cache_objects in metrics
+    /// Replies that held_bytes counts; cache_objects in metrics
     pub objects: u64,
 }
 
@@ -125,7 +125,7 @@ pub struct ProxyThread {
 pub struct Times {
     /// How often, since the start
     pub count: u64,
-    /// How long all of them together took, in µs
+    /// The sum of all times, in µs
     pub sum_us: u64,
     /// The median, in µs; absent if there were none
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,7 +133,7 @@ pub struct Times {
     /// The 99th percentile, in µs; absent if there were none
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_us: Option<u64>,
-    /// How many fell into each range of time
+    /// How many times fell into each range
     pub ranges: Vec<TimeRange>,
 }
 

@@ -12,7 +12,7 @@ pub struct Status {
     ///
     /// If not, nothing is attached, and `process` is absent.
     pub running: bool,
-    /// The process that guards: pid, version, command, config
+    /// The guard's process: pid, version, command, config
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
     /// Where weir is attached
@@ -34,7 +34,7 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Process {
-    /// The process's id, as it sees it itself
+    /// The process's id, in its own pid namespace
     pub pid: u32,
     /// The version of the running process; `weir --version` is that of the program on disk
     pub version: String,
@@ -46,7 +46,7 @@ pub struct Process {
     pub namespace: u64,
     /// Lines of weir's log that were lost because the reader of its standard error was too slow
     ///
-    /// weir does not wait for its log. The log itself says where lines are missing. Those of a proxy's access log: access_log_lost.
+    /// weir does not wait for its log. The log itself says where lines are missing. access_log_lost counts those of a proxy's access log.
     #[serde(default)]
     pub log_lost: u64,
 }

@@ -1,9 +1,12 @@
-//! `weir explain`: what a counter counts, what a config key sets, what a column of `weir status` shows.
+//! `weir explain`: what a counter counts, what a config key sets, what a column or field of `weir status` and
+//! what a metric shows.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use weir_api::fields;
+use weir_api::fields::{self, Field};
 use weir_api::metrics::{Metric, guard};
+use weir_config::did_you_mean;
 use weir_config::explain::{Topic, list, topic};
 use weir_proxy::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
 
@@ -20,28 +23,47 @@ pub fn run(runtime_dir: &Path, args: &Explain) -> Result<()> {
     let Some(name) = &args.name else {
         return print(&all());
     };
-    let metric = metric(name);
-    let name = metric.map_or(name.clone(), |metric| metric.of.to_owned());
-    if let Some(text) = counter_text(&name) {
-        return print(&text);
+    let texts = texts(name);
+    if texts.is_empty() {
+        return Err(unknown(name));
     }
-    if let (Err(_), Some(text)) = (topic(&name), field_text(&name)) {
-        return print(&text);
-    }
-    let topic = topic(&name).map_err(|unknown| {
-        let hint = match unknown.did_you_mean {
-            Some(meant) => format!("did you mean {meant}?"),
-            None => "`weir explain` lists all names".to_owned(),
-        };
-        Failure::usage(unknown.to_string(), hint)
-    })?;
-    let mut text = topic.text();
-    if let Topic::Subject(_) = topic
+    let mut text = texts.join("\n");
+    if let Ok(Topic::Subject(_)) = topic(name)
         && let Some(live) = running_controller(runtime_dir)
     {
         text += &format!("\n{}", report::controller::text(&live, usize::MAX));
     }
     print(&text)
+}
+
+/// Everything that the name stands for: a metric and what it comes from, counters, keys, columns, fields.
+fn texts(name: &str) -> Vec<String> {
+    let metric = metric(name);
+    let name = metric.map_or(name, |metric| metric.of).replace('-', "_");
+    let mut texts: Vec<String> = metric.map(metric_text).into_iter().collect();
+    texts.extend(counter_texts(&name));
+    texts.extend(topic(&name).ok().map(|topic| topic.text()));
+    // A field that has a key's name is that key.
+    if list()
+        .iter()
+        .all(|(own, kind, _)| *own != name || *kind == "column")
+    {
+        texts.extend(field_texts(&name));
+    }
+    texts
+}
+
+fn unknown(name: &str) -> Failure {
+    let names = list().into_iter().map(|(name, ..)| name);
+    let names: Vec<&str> = names
+        .chain(fields::all().iter().map(|field| &*field.name))
+        .collect();
+    let hint = match did_you_mean(name, &names) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => "`weir explain` lists all names".to_owned(),
+    };
+    let message = format!("{name:?} is not a counter, a config key or a column of weir status");
+    Failure::usage(message, hint)
 }
 
 /// What the controller of this namespace does. Without one, or without the right to ask, there is only
@@ -54,36 +76,48 @@ fn running_controller(runtime_dir: &Path) -> Option<weir_api::Controller> {
     }
 }
 
-/// The metric of a series as a scrape shows it.
-fn metric(series: &str) -> Option<&'static Metric> {
-    metrics().find(|metric| metric.has(series))
+/// The metric of this name, with or without its prefix, or that of a series as a scrape shows it.
+fn metric(name: &str) -> Option<&'static Metric> {
+    let is_known = !field_texts(name).is_empty() || counters().any(|[own, ..]| own == name);
+    let has = |prefix: &str| metrics().find(|metric| metric.has(&format!("{prefix}{name}")));
+    match is_known || topic(name).is_ok() {
+        true => None,
+        false => ["", "weir_", "weir_proxy_"].into_iter().find_map(has),
+    }
 }
 
 fn metrics() -> impl Iterator<Item = &'static Metric> {
     guard().iter().chain(metrics_of_proxies())
 }
 
-/// The fields of a status with this name.
-fn field_text(name: &str) -> Option<String> {
-    let fields = fields::all().iter().filter(|field| field.name == name);
-    let texts: Vec<String> = fields
-        .map(|field| format!("{name} (field of weir status)\n  {}\n", field.text))
-        .collect();
-    (!texts.is_empty()).then(|| texts.join("\n"))
+fn metric_text(metric: &Metric) -> String {
+    let labels = match metric.labels {
+        [] => String::new(),
+        labels => format!(" by {}", labels.join(", ")),
+    };
+    let (name, kind) = (&metric.name, metric.kind.word());
+    format!("{name} ({kind}{labels})\n  {}\n", metric.help)
 }
 
-/// The counters of proxies, by the names of `weir status` and the metrics. `None`: it is none of them alone.
-fn counter_text(name: &str) -> Option<String> {
-    let name = name.replace('-', "_");
-    let mut texts: Vec<String> = counters()
+/// The fields with this name, each with the type that has it in the OpenAPI document.
+fn field_texts(name: &str) -> Vec<String> {
+    let fields = fields::all().iter().filter(|field| field.name == name);
+    let text = |field: &Field| {
+        let note = match field.note.as_str() {
+            "" => String::new(),
+            note => format!("\n  {note}\n"),
+        };
+        format!("{name} (field of {})\n  {}\n{note}", field.of, field.text)
+    };
+    fields.map(text).collect()
+}
+
+/// The counters and histograms of proxies with this name.
+fn counter_texts(name: &str) -> Vec<String> {
+    counters()
         .filter(|[own, ..]| *own == name)
         .map(|[name, kind, of, text]| format!("{name} ({kind} of {of})\n  {text}\n"))
-        .collect();
-    if texts.is_empty() {
-        return None;
-    }
-    texts.extend(topic(&name).ok().map(|topic| topic.text()));
-    Some(texts.join("\n"))
+        .collect()
 }
 
 /// Name, kind, whose it is, and text.
@@ -110,14 +144,18 @@ fn all() -> String {
     ];
     let row = |(name, kind, text): (&str, &str, &str)| vec![name.into(), kind.into(), text.into()];
     let counters = counters().map(|[name, kind, _, text]| (name, kind, text));
-    let all = list().into_iter().chain(counters);
+    let listed = list();
+    let mut names: BTreeSet<&str> = listed.iter().map(|(name, ..)| *name).collect();
+    let fields = fields::all()
+        .iter()
+        .filter(|field| names.insert(&field.name));
+    let fields = fields.map(|field| (&*field.name, "field", &*field.text));
+    let all = listed.iter().copied().chain(fields).chain(counters);
     table(&head, &all.map(row).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use serde_json::Value;
     use weir_api::{
         Backend, CacheMemory, ClassStatistics, Connections, Controller, Decision, Interface,
@@ -233,7 +271,7 @@ mod tests {
     }
 
     fn is_known(name: &str) -> bool {
-        counter_text(name).is_some() || topic(name).is_ok() || field_text(name).is_some()
+        !texts(name).is_empty()
     }
 
     /// The names of all fields, however deep.
