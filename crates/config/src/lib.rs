@@ -4,7 +4,7 @@
 //!
 //! A key is declared once, beside the other keys of its table in `tables/`:
 //!
-//! ```ignore
+//! ```text
 //! Key::new("reject_syn", field!(Listener, reject_syn), word(),
 //!     "What answers a SYN that weir refuses"),
 //! ```

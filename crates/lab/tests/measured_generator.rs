@@ -6,7 +6,7 @@
 
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_lab::bed::{Bed, Layout};
 use weir_lab::client::tcp::Kind;
@@ -15,10 +15,11 @@ use weir_lab::experiments::crosscheck::{self, Comparison};
 use weir_lab::experiments::flash_crowd::ServerArgs;
 use weir_lab::experiments::point::{Measured, Stage};
 use weir_lab::experiments::policy::Policy;
+use weir_lab::idle::IdleMeter;
 use weir_lab::server::pool::Occupation;
 use weir_lab::server::{Program, Spec};
-use weir_testbed::needs;
 use weir_testbed::netns::Netns;
+use weir_testbed::{cpu, needs};
 
 /// The tests take turns: each has the generator's and the server's CPU to itself.
 static TURN: Mutex<()> = Mutex::new(());
@@ -301,4 +302,19 @@ fn median(comparisons: &[Comparison], value: impl Fn(&Comparison) -> f64) -> f64
     let mut values: Vec<f64> = comparisons.iter().map(value).collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+#[test]
+fn a_busy_loop_on_the_cpu_is_not_idle_time() {
+    needs!(is_root(), "root for an idle cgroup");
+    let _turn = turn();
+    let meter = IdleMeter::start(0).unwrap();
+    let worker = std::thread::spawn(move || {
+        cpu::pin_this_thread(0).unwrap();
+        let (begun, before) = (Instant::now(), meter.idle());
+        while begun.elapsed() < Duration::from_millis(50) {}
+        meter.idle() - before
+    });
+    let idle = worker.join().unwrap();
+    assert!(idle < Duration::from_millis(5), "{idle:?} of 50 ms");
 }
