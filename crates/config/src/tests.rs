@@ -284,7 +284,7 @@ fn every_key_of_a_proxy_is_read() {
     let (forward, mut proxy) = (proxies.remove(1), proxies.remove(0));
     // What the two modes have each for itself.
     (proxy.allow_to, proxy.deny_to) = (forward.allow_to, forward.deny_to);
-    let default = Proxy::new("edge", proxy.listen, proxy::Mode::Reverse);
+    let default = Proxy::new("edge", proxy.listen, proxy::ProxyMode::Reverse);
     assert_eq!(proxy.backends.len(), 2);
     assert_eq!(proxy.idle_timeout, Duration::from_secs(3600));
     for key in Proxy::keys() {
@@ -340,7 +340,7 @@ fn keys_of_other_modes_and_other_checks_are_refused_or_odd() {
 fn left_out_keys_of_a_proxy_have_their_defaults() {
     let file = "[[proxy]]\nlisten = \"10.0.0.1:3128\"\nmode = \"forward\"\n";
     let listen = "10.0.0.1:3128".parse().unwrap();
-    let expected = Proxy::new("proxy-3128", listen, proxy::Mode::Forward);
+    let expected = Proxy::new("proxy-3128", listen, proxy::ProxyMode::Forward);
     assert_eq!(parse("f", file).unwrap().proxies, [expected]);
 }
 

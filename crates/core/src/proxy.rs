@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use announce::{Forwarded, SendProxy};
-pub use health::{Health, HealthCheck, Statuses, Verdict};
+pub use health::{Health, HealthCheck, HealthState, Statuses};
 pub use side::SideOptions;
 
 use crate::class::Class;
@@ -24,7 +24,7 @@ use crate::units::{format_duration, format_size, parse_duration, parse_size};
 /// What a proxy does with the connections that it accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Mode {
+pub enum ProxyMode {
     /// Goes where the client says: GET with an absolute URI, CONNECT (RFC 9110, Section 3.7).
     Forward,
     /// Hands HTTP requests to one of its backends.
@@ -113,7 +113,7 @@ pub struct Proxy {
     /// Where it listens.
     pub listen: SocketAddr,
     /// What it does with connections.
-    pub mode: Mode,
+    pub mode: ProxyMode,
     /// Where `reverse` and `tcp` hand them to; at least one. `forward` has none.
     pub backends: Vec<SocketAddr>,
     /// How backends take turns.
@@ -191,7 +191,7 @@ pub struct Proxy {
 
 impl Proxy {
     /// A proxy with every setting at its default and no backend.
-    pub fn new(name: impl Into<String>, listen: SocketAddr, mode: Mode) -> Proxy {
+    pub fn new(name: impl Into<String>, listen: SocketAddr, mode: ProxyMode) -> Proxy {
         Proxy {
             name: name.into(),
             listen,

@@ -165,20 +165,20 @@ impl Word for Front {
     ];
 }
 
-impl Word for proxy::Mode {
+impl Word for proxy::ProxyMode {
     const WORDS: &'static [WordInfo<Self>] = &[
         row(
-            proxy::Mode::Forward,
+            proxy::ProxyMode::Forward,
             "forward",
             "connect where the client says: absolute URI, CONNECT",
         ),
         row(
-            proxy::Mode::Reverse,
+            proxy::ProxyMode::Reverse,
             "reverse",
             "send each HTTP request to a backend",
         ),
         row(
-            proxy::Mode::Tcp,
+            proxy::ProxyMode::Tcp,
             "tcp",
             "connect each client to a backend, whatever the bytes mean",
         ),
@@ -286,7 +286,7 @@ mod tests {
         words_are_distinct_and_read_back(&[HalfClose::Keep, HalfClose::Reset]);
         words_are_distinct_and_read_back(&[Mode::Enforce, Mode::Observe]);
         words_are_distinct_and_read_back(&[Front::Tc, Front::Xdp]);
-        use proxy::{Engine, Mode::*};
+        use proxy::{Engine, ProxyMode::*};
         words_are_distinct_and_read_back(&[Forward, Reverse, Tcp]);
         use proxy::{Balance, Forwarded, HealthCheck, SendProxy};
         words_are_distinct_and_read_back(&[HealthCheck::Off, HealthCheck::Tcp, HealthCheck::Http]);

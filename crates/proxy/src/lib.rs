@@ -20,6 +20,6 @@ mod upstream;
 
 pub use cache::CacheMemory;
 pub use server::{
-    BackendReport, BackendState, Bell, Connections, Error, Heritage, Server, Servers, Sockets,
-    Surroundings, ThreadReport, ThreadState, Total, Totals,
+    BackendReport, BackendState, Connections, Error, ReloadState, Server, Servers, Sockets,
+    StartOptions, ThreadReport, ThreadState, Total, Totals, Waker,
 };

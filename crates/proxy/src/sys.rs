@@ -65,7 +65,7 @@ pub fn listen_nowhere(fd: impl AsFd) -> io::Result<()> {
 ///
 /// # Errors
 /// As getsockopt(2).
-pub fn send_room(fd: impl AsFd) -> io::Result<usize> {
+pub fn send_space(fd: impl AsFd) -> io::Result<usize> {
     let info = get(
         [0u32; MEMINFO_FIELDS],
         fd,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{Connection, Origin, PATIENCE, chunked, connect, pattern};
 use serde_json::Value;
 use socket2::{Domain, SockRef, Socket, Type};
-use weir_core::proxy::{Engine, Mode, Proxy};
+use weir_core::proxy::{Engine, Proxy, ProxyMode};
 use weir_proxy::{Server, Totals};
 
 /// A log in a folder of its own.
@@ -26,7 +26,7 @@ impl Log {
         Log(folder.join("access.log"))
     }
 
-    fn settings(&self, mode: Mode, backends: &[SocketAddr]) -> Proxy {
+    fn settings(&self, mode: ProxyMode, backends: &[SocketAddr]) -> Proxy {
         let mut settings = Proxy::new("edge", "127.0.0.1:0".parse().unwrap(), mode);
         settings.threads = 1;
         settings.backends = backends.to_vec();
@@ -34,7 +34,7 @@ impl Log {
         settings
     }
 
-    fn start(&self, mode: Mode, backends: &[SocketAddr]) -> Server {
+    fn start(&self, mode: ProxyMode, backends: &[SocketAddr]) -> Server {
         Server::start(self.settings(mode, backends)).unwrap()
     }
 
@@ -85,7 +85,7 @@ fn nobody() -> (Socket, SocketAddr) {
 #[test]
 fn each_request_has_a_line_with_its_sizes_its_server_and_its_client() {
     let (log, origin) = (Log::new("requests"), Origin::start());
-    let proxy = log.start(Mode::Reverse, &[origin.address]);
+    let proxy = log.start(ProxyMode::Reverse, &[origin.address]);
     let mut client = connect(proxy.address());
     let source = client.0.get_ref().local_addr().unwrap().to_string();
     assert_eq!(client.get("/length/200000").body.len(), 200_000);
@@ -117,7 +117,7 @@ fn each_request_has_a_line_with_its_sizes_its_server_and_its_client() {
 fn what_is_refused_says_why() {
     let log = Log::new("refused");
     let (_held, nobody) = nobody();
-    let proxy = log.start(Mode::Reverse, &[nobody]);
+    let proxy = log.start(ProxyMode::Reverse, &[nobody]);
     assert_eq!(connect(proxy.address()).get("/").status(), 502);
     let malformed = "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n";
     assert_eq!(connect(proxy.address()).ask(malformed).status(), 400);
@@ -153,7 +153,7 @@ fn retries_are_what_was_sent_again_and_not_what_failed() {
         }
         answers
     });
-    let proxy = log.start(Mode::Reverse, &[origin.address]);
+    let proxy = log.start(ProxyMode::Reverse, &[origin.address]);
     let mut client = connect(proxy.address());
     let mut lines = 0;
     // On a new connection there is no second try; on one that was kept there is one.
@@ -173,10 +173,13 @@ fn retries_are_what_was_sent_again_and_not_what_failed() {
 #[test]
 fn a_tunnel_has_one_line_at_its_end() {
     let (log, origin) = (Log::new("tunnel"), Origin::start());
-    for (mode, backends) in [(Mode::Tcp, &[origin.address][..]), (Mode::Forward, &[])] {
+    for (mode, backends) in [
+        (ProxyMode::Tcp, &[origin.address][..]),
+        (ProxyMode::Forward, &[]),
+    ] {
         let proxy = log.start(mode, backends);
         let mut client = connect(proxy.address());
-        if mode == Mode::Forward {
+        if mode == ProxyMode::Forward {
             client.send(format!(
                 "CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n",
                 origin.address
@@ -193,7 +196,7 @@ fn a_tunnel_has_one_line_at_its_end() {
         assert!(
             line["bytes_up"].as_u64().unwrap() > 10 && line["bytes_down"].as_u64().unwrap() > 10
         );
-        assert_eq!(line.get("method").is_some(), mode == Mode::Forward);
+        assert_eq!(line.get("method").is_some(), mode == ProxyMode::Forward);
         std::fs::remove_file(&log.0).unwrap();
     }
 }
@@ -202,9 +205,9 @@ fn a_tunnel_has_one_line_at_its_end() {
 fn a_server_that_takes_no_connection_is_named() {
     let log = Log::new("unreached");
     let (_held, nobody) = nobody();
-    for mode in [Mode::Reverse, Mode::Tcp, Mode::Forward] {
+    for mode in [ProxyMode::Reverse, ProxyMode::Tcp, ProxyMode::Forward] {
         let backends = [nobody];
-        let backends = if mode == Mode::Forward {
+        let backends = if mode == ProxyMode::Forward {
             &[]
         } else {
             &backends[..]
@@ -280,7 +283,7 @@ fn a_reply_that_breaks_off_has_the_status_that_its_client_got_and_says_who_ended
             }
             false
         });
-        let mut settings = log.settings(Mode::Reverse, &[origin.address]);
+        let mut settings = log.settings(ProxyMode::Reverse, &[origin.address]);
         settings.cache = if cached { 1 << 20 } else { 0 };
         let proxy = Server::start(settings).unwrap();
         let mut client = connect(proxy.address());
@@ -305,7 +308,7 @@ fn a_tunnel_that_breaks_says_which_side_has_reset_it() {
     for (client_resets, reason) in [(true, "client_gone: "), (false, "server_gone: ")] {
         let log = Log::new("side");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let proxy = log.start(Mode::Tcp, &[listener.local_addr().unwrap()]);
+        let proxy = log.start(ProxyMode::Tcp, &[listener.local_addr().unwrap()]);
         let mut client = connect(proxy.address());
         client.send("hello");
         let mut server = Connection::new(listener.accept().unwrap().0);
@@ -329,7 +332,7 @@ fn bytes_of_bodies_are_their_data_without_the_framing_of_chunks() {
     let origin = Origin::start();
     for size in [5, 70_000, 1_000_000] {
         let log = Log::new("chunks");
-        let proxy = log.start(Mode::Reverse, &[origin.address]);
+        let proxy = log.start(ProxyMode::Reverse, &[origin.address]);
         let mut client = connect(proxy.address());
         client.get(&format!("/chunked/{size}"));
         client.send("POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -346,7 +349,7 @@ fn bytes_of_bodies_are_their_data_without_the_framing_of_chunks() {
 #[test]
 fn a_rotated_log_goes_on_in_a_new_file() {
     let (log, origin) = (Log::new("rotated"), Origin::start());
-    let proxy = log.start(Mode::Reverse, &[origin.address]);
+    let proxy = log.start(ProxyMode::Reverse, &[origin.address]);
     let mut client = connect(proxy.address());
     client.get("/length/1");
     log.wait_for(1);
@@ -371,7 +374,7 @@ fn a_writer_that_does_not_come_along_loses_lines_and_stops_nobody() {
         .write(true)
         .open(&log.0)
         .unwrap();
-    let proxy = log.start(Mode::Reverse, &[origin.address]);
+    let proxy = log.start(ProxyMode::Reverse, &[origin.address]);
     let lost = || {
         let totals = proxy.totals();
         let mut all = totals.listener.iter();
@@ -397,7 +400,7 @@ fn a_writer_that_does_not_come_along_loses_lines_and_stops_nobody() {
 
 #[test]
 fn a_log_that_cannot_be_opened_is_an_error() {
-    let mut settings = Proxy::new("edge", "127.0.0.1:0".parse().unwrap(), Mode::Forward);
+    let mut settings = Proxy::new("edge", "127.0.0.1:0".parse().unwrap(), ProxyMode::Forward);
     settings.access_log = Some("/nowhere/access.log".to_owned());
     let error = Server::start(settings).unwrap_err().to_string();
     assert!(
@@ -414,7 +417,7 @@ fn a_reply_from_the_cache_is_logged_with_its_status_and_size() {
             .send("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 5\r\n\r\nhello");
         true
     });
-    let mut settings = log.settings(Mode::Reverse, &[origin.address]);
+    let mut settings = log.settings(ProxyMode::Reverse, &[origin.address]);
     settings.cache = 1 << 20;
     let proxy = Server::start(settings).unwrap();
     let mut client = connect(proxy.address());
@@ -444,7 +447,7 @@ fn the_engine_of_a_line_is_the_one_that_moved_its_bytes() {
         (Engine::Splice, "/length/1000000", "splice"),
     ] {
         let log = Log::new("engine");
-        for mode in [Mode::Reverse, Mode::Tcp] {
+        for mode in [ProxyMode::Reverse, ProxyMode::Tcp] {
             let mut settings = log.settings(mode, &[origin.address]);
             settings.engine = engine;
             let proxy = Server::start(settings).unwrap();
@@ -454,14 +457,14 @@ fn the_engine_of_a_line_is_the_one_that_moved_its_bytes() {
             let totals = end(proxy);
             let line = log.lines().pop().unwrap();
             assert_eq!(line["engine"], expected, "{engine:?} {mode:?} {path}");
-            if mode == Mode::Reverse {
+            if mode == ProxyMode::Reverse {
                 let spliced = common::total(&totals, "bytes_spliced") > 500_000;
                 assert_eq!(spliced, expected == "splice");
             }
         }
     }
     let log = Log::new("no-engine");
-    let proxy = log.start(Mode::Reverse, &[origin.address]);
+    let proxy = log.start(ProxyMode::Reverse, &[origin.address]);
     connect(proxy.address()).get("/length/0");
     end(proxy);
     assert_eq!(log.lines()[0].get("engine"), None);

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use common::{Connection, Message, Origin, PATIENCE, chunked, connect, pattern};
 use socket2::SockRef;
-use weir_core::proxy::{FinishOnAbort, Mode, Proxy};
+use weir_core::proxy::{FinishOnAbort, Proxy, ProxyMode};
 use weir_proxy::Server;
 
 const MIB: u64 = 1 << 20;
 
 fn settings(backend: SocketAddr) -> Proxy {
-    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Reverse);
+    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Reverse);
     settings.backends = vec![backend];
     settings.threads = 2;
     settings.cache = 64 * MIB;
@@ -592,7 +592,7 @@ fn one_client_waits_until_a_stale_reply_is_confirmed_and_the_others_get_it_stale
 fn a_forward_proxy_keeps_replies_by_the_host_that_they_are_from() {
     let origins = [b"one", b"two"].map(|body| replying(with_length(FRESH, body)));
     let mut settings = settings(origins[0].0.address);
-    settings.mode = Mode::Forward;
+    settings.mode = ProxyMode::Forward;
     settings.backends = Vec::new();
     let proxy = Server::start(settings).unwrap();
     let mut client = connect(proxy.address());

@@ -14,11 +14,11 @@ use common::{
     wait_until,
 };
 use socket2::SockRef;
-use weir_core::proxy::{Engine, Mode};
+use weir_core::proxy::{Engine, ProxyMode};
 use weir_proxy::Server;
 
 fn caching(origin: &Origin) -> Server {
-    let mut settings = settings(Mode::Reverse, &[origin.address]);
+    let mut settings = settings(ProxyMode::Reverse, &[origin.address]);
     settings.cache = 1 << 20;
     Server::start(settings).unwrap()
 }
@@ -139,7 +139,7 @@ fn an_upgrade_that_is_reset_takes_nothing_of_the_replies_before_it() {
 fn before_one(serve: impl FnOnce(Connection) + Send + 'static) -> (Server, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let backend = listener.local_addr().unwrap();
-    let proxy = Server::start(settings(Mode::Reverse, &[backend])).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Reverse, &[backend])).unwrap();
     let server = thread::spawn(move || serve(Connection::new(listener.accept().unwrap().0)));
     (proxy, server)
 }
@@ -228,7 +228,7 @@ fn a_reset_that_the_upload_meets_first_is_no_end_of_the_reply() {
     for engine in [Engine::Auto, Engine::Copy, Engine::Splice] {
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut settings = settings(Mode::Reverse, &[listener.local_addr().unwrap()]);
+        let mut settings = settings(ProxyMode::Reverse, &[listener.local_addr().unwrap()]);
         settings.engine = engine;
         let proxy = Server::start(settings).unwrap();
         let server = thread::spawn(move || {
@@ -370,7 +370,7 @@ fn a_request_that_could_not_be_sent_is_not_read_again() {
                 .unwrap();
         }
     });
-    let proxy = Server::start(settings(Mode::Reverse, &[backend])).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Reverse, &[backend])).unwrap();
     let mut answered = 0;
     for _ in 0..5 {
         let mut clients: Vec<_> = (0..100).map(|_| connect(proxy.address())).collect();

@@ -16,7 +16,7 @@ use common::{Connection, Origin, PATIENCE, answer, settings, total, wait_until};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::time::TimeValLike;
 use socket2::{Domain, Socket, Type};
-use weir_core::proxy::{Mode, Proxy};
+use weir_core::proxy::{Proxy, ProxyMode};
 use weir_proxy::Server;
 
 /// Set in the process that runs one test alone.
@@ -56,7 +56,7 @@ fn echo() -> SocketAddr {
 }
 
 fn tcp(change: impl FnOnce(&mut Proxy)) -> Server {
-    let mut settings = settings(Mode::Tcp, &[echo()]);
+    let mut settings = settings(ProxyMode::Tcp, &[echo()]);
     change(&mut settings);
     Server::start(settings).unwrap()
 }
@@ -184,7 +184,7 @@ fn who_waits_for_a_descriptor_costs_no_cpu_and_is_served_when_there_are_some() {
         "who_waits_for_a_descriptor_costs_no_cpu_and_is_served_when_there_are_some",
         || {
             let server = TcpListener::bind("127.0.0.1:0").unwrap();
-            let mut settings = settings(Mode::Tcp, &[server.local_addr().unwrap()]);
+            let mut settings = settings(ProxyMode::Tcp, &[server.local_addr().unwrap()]);
             settings.connect_timeout = PATIENCE;
             let proxy = Server::start(settings).unwrap();
             let _first = first_client(&proxy, &server);
@@ -212,7 +212,7 @@ fn a_request_without_a_descriptor_for_its_server_is_told_so_and_the_server_is_no
         || {
             let server = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = server.local_addr().unwrap();
-            let proxy = Server::start(settings(Mode::Reverse, &[address])).unwrap();
+            let proxy = Server::start(settings(ProxyMode::Reverse, &[address])).unwrap();
             let first = first_client(&proxy, &server);
             let socket = unconnected(1).remove(0);
             // For the client alone.

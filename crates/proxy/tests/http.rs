@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{Connection, Origin, PATIENCE, chunked, connect, pattern, reverse, settings, total};
 use socket2::SockRef;
-use weir_core::proxy::{Engine, Mode};
+use weir_core::proxy::{Engine, ProxyMode};
 use weir_proxy::Server;
 
 const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
@@ -182,7 +182,7 @@ fn a_1_0_client_gets_chunks_without_their_framing_and_then_the_end() {
 fn a_client_that_waits_for_100_gets_it_from_the_server() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let backend = listener.local_addr().unwrap();
-    let proxy = Server::start(settings(Mode::Reverse, &[backend])).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Reverse, &[backend])).unwrap();
     let server = thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let mut server = Connection::new(stream);
@@ -257,7 +257,7 @@ fn an_upgrade_to_what_was_not_offered_is_no_tunnel() {
 #[test]
 fn a_forward_proxy_goes_where_the_client_says() {
     let origins = [Origin::start(), Origin::start()];
-    let proxy = Server::start(settings(Mode::Forward, &[])).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Forward, &[])).unwrap();
     let mut client = connect(proxy.address());
     for round in 0..2 {
         for origin in &origins {
@@ -276,7 +276,7 @@ fn a_forward_proxy_goes_where_the_client_says() {
 #[test]
 fn connect_opens_a_tunnel_that_carries_every_byte() {
     let origin = Origin::start();
-    let proxy = Server::start(settings(Mode::Forward, &[])).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Forward, &[])).unwrap();
     let mut client = connect(proxy.address());
     let host = origin.address;
     client.send(format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
@@ -293,7 +293,7 @@ fn connect_opens_a_tunnel_that_carries_every_byte() {
 fn a_reset_before_the_tunnel_stands_is_a_reset_to_the_server() {
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = origin.local_addr().unwrap();
-    let proxy = Server::start(settings(Mode::Forward, &[])).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Forward, &[])).unwrap();
     // Most of the resets come before the proxy has answered.
     for _ in 0..50 {
         let mut client = connect(proxy.address());
@@ -310,7 +310,7 @@ fn a_reset_before_the_tunnel_stands_is_a_reset_to_the_server() {
 
 #[test]
 fn a_forward_proxy_answers_what_it_cannot_forward() {
-    let proxy = Server::start(settings(Mode::Forward, &[])).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Forward, &[])).unwrap();
     for (request, status) in [
         ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
         ("GET https://x/ HTTP/1.1\r\nHost: x\r\n\r\n", 501),
@@ -343,12 +343,12 @@ fn what_stands_behind_a_refused_connect_is_never_taken_for_a_request() {
         origin.address
     );
     for (mode, destination, status) in [
-        (Mode::Forward, "127.0.0.1:1", 502),
-        (Mode::Forward, "169.254.169.254:80", 403),
-        (Mode::Reverse, "127.0.0.1:1", 405),
+        (ProxyMode::Forward, "127.0.0.1:1", 502),
+        (ProxyMode::Forward, "169.254.169.254:80", 403),
+        (ProxyMode::Reverse, "127.0.0.1:1", 405),
     ] {
         let backends = [origin.address];
-        let backends = if mode == Mode::Reverse {
+        let backends = if mode == ProxyMode::Reverse {
             &backends[..]
         } else {
             &[]
@@ -382,7 +382,7 @@ fn replies_are_counted_by_the_class_of_their_status_whoever_made_them() {
         true
     });
     for cache in [0, 1 << 20] {
-        let mut settings = settings(Mode::Reverse, &[origin.address]);
+        let mut settings = settings(ProxyMode::Reverse, &[origin.address]);
         settings.cache = cache;
         let proxy = Server::start(settings).unwrap();
         let mut client = connect(proxy.address());
@@ -439,7 +439,7 @@ fn a_request_that_may_be_repeated_goes_to_another_server_when_one_says_nothing()
     let silent = Origin::serving(|_, _| false);
     let good = Origin::start();
     let backends = [silent.address, good.address];
-    let proxy = Server::start(settings(Mode::Reverse, &backends)).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Reverse, &backends)).unwrap();
     let mut client = connect(proxy.address());
     for _ in 0..10 {
         assert_eq!(client.get("/length/5").status(), 200);
@@ -458,7 +458,7 @@ fn a_request_that_may_be_repeated_goes_to_another_server_when_one_says_nothing()
 #[test]
 fn a_server_that_says_nothing_in_time_is_a_504() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut settings = settings(Mode::Reverse, &[listener.local_addr().unwrap()]);
+    let mut settings = settings(ProxyMode::Reverse, &[listener.local_addr().unwrap()]);
     settings.idle_timeout = Duration::from_millis(50);
     let proxy = Server::start(settings).unwrap();
     assert_eq!(connect(proxy.address()).get("/").status(), 504);
@@ -467,7 +467,7 @@ fn a_server_that_says_nothing_in_time_is_a_504() {
 #[test]
 fn a_head_that_comes_too_slowly_is_a_408() {
     let origin = Origin::start();
-    let mut settings = settings(Mode::Reverse, &[origin.address]);
+    let mut settings = settings(ProxyMode::Reverse, &[origin.address]);
     settings.head_timeout = Duration::from_millis(50);
     let proxy = Server::start(settings).unwrap();
     let mut client = connect(proxy.address());

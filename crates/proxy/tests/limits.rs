@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{Connection, Origin, chunked, connect, connect_narrow, settings, total, wait_until};
 use socket2::{Domain, SockRef, Socket, Type};
-use weir_core::proxy::{Engine, Mode, Proxy};
+use weir_core::proxy::{Engine, Proxy, ProxyMode};
 use weir_proxy::Server;
 
 const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
@@ -19,7 +19,7 @@ const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
 const PACE: Duration = Duration::from_millis(5);
 
 fn proxy(backend: SocketAddr, change: impl FnOnce(&mut Proxy)) -> Server {
-    let mut settings = settings(Mode::Reverse, &[backend]);
+    let mut settings = settings(ProxyMode::Reverse, &[backend]);
     change(&mut settings);
     Server::start(settings).unwrap()
 }
@@ -166,7 +166,7 @@ fn a_tunnel_whose_receiver_never_reads_is_reset_after_the_idle_time() {
     for engine in ENGINES {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let proxy = proxy(listener.local_addr().unwrap(), |proxy| {
-            proxy.mode = Mode::Tcp;
+            proxy.mode = ProxyMode::Tcp;
             proxy.idle_timeout = Duration::from_secs(1);
             proxy.engine = engine;
         });

@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use common::{Message, Origin, connect, settings, wait_until};
 use weir_core::prefix::parse_prefix;
-use weir_core::proxy::{HealthCheck, Mode, Proxy};
-use weir_proxy::{BackendState, Server, Surroundings};
+use weir_core::proxy::{HealthCheck, Proxy, ProxyMode};
+use weir_proxy::{BackendState, Server, StartOptions};
 
 /// A successor with other settings, and the one before it, which accepts no more.
 fn reload(mut old: Server, change: impl FnOnce(&mut Proxy)) -> (Server, Server) {
     let mut settings = old.settings().clone();
     change(&mut settings);
-    let surroundings = Surroundings {
+    let options = StartOptions {
         sockets: Some(old.sockets().unwrap().try_clone().unwrap()),
-        heritage: Some(old.heritage()),
-        ..Surroundings::default()
+        predecessor: Some(old.reload_state()),
+        ..StartOptions::default()
     };
-    let new = Server::start_in(settings, surroundings).unwrap();
+    let new = Server::start_with(settings, options).unwrap();
     old.retire();
     (new, old)
 }
@@ -45,7 +45,7 @@ fn is_kept(reply: &Message) -> bool {
 fn a_changed_proxy_keeps_what_it_has_cached() {
     let (origin, asked) = keepable();
     let (more, _) = keepable();
-    let mut first = settings(Mode::Reverse, &[origin.address]);
+    let mut first = settings(ProxyMode::Reverse, &[origin.address]);
     first.cache = 16 << 20;
     let proxy = Server::start(first).unwrap();
     assert!(!is_kept(&connect(proxy.address()).get("/")));
@@ -68,14 +68,14 @@ fn a_cache_is_not_for_other_servers_sizes_or_rules() {
         &|settings| settings.cache_object = 1 << 20,
     ];
     for (index, change) in changes.into_iter().enumerate() {
-        let mut first = settings(Mode::Reverse, &[origin.address]);
+        let mut first = settings(ProxyMode::Reverse, &[origin.address]);
         first.cache = 16 << 20;
         let proxy = Server::start(first).unwrap();
         connect(proxy.address()).get("/");
         let (proxy, _old) = reload(proxy, change);
         assert!(!is_kept(&connect(proxy.address()).get("/")), "{index}");
     }
-    let mut first = settings(Mode::Forward, &[]);
+    let mut first = settings(ProxyMode::Forward, &[]);
     first.cache = 16 << 20;
     let proxy = Server::start(first).unwrap();
     let host = forward.address;
@@ -91,7 +91,7 @@ fn a_cache_is_not_for_other_servers_sizes_or_rules() {
 #[test]
 fn who_is_between_two_requests_is_served_once_more_and_told_to_come_anew() {
     let origin = Origin::start();
-    let proxy = Server::start(settings(Mode::Reverse, &[origin.address])).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Reverse, &[origin.address])).unwrap();
     let mut clients: Vec<_> = (0..20).map(|_| connect(proxy.address())).collect();
     for client in &mut clients {
         assert_eq!(client.get("/length/5").status(), 200);
@@ -115,7 +115,7 @@ fn who_is_between_two_requests_is_served_once_more_and_told_to_come_anew() {
 #[test]
 fn a_client_that_asks_nothing_more_has_its_keep_alive_and_no_longer() {
     let origin = Origin::start();
-    let mut first = settings(Mode::Reverse, &[origin.address]);
+    let mut first = settings(ProxyMode::Reverse, &[origin.address]);
     first.keep_alive = Duration::from_millis(100);
     let proxy = Server::start(first).unwrap();
     let mut client = connect(proxy.address());
@@ -132,7 +132,7 @@ fn a_successor_knows_who_is_down_before_it_has_checked() {
         false
     });
     let well = Origin::start();
-    let mut first = settings(Mode::Reverse, &[sick.address, well.address]);
+    let mut first = settings(ProxyMode::Reverse, &[sick.address, well.address]);
     first.health.check = HealthCheck::Http;
     first.health.path = "/length/5".to_owned();
     first.health.interval = Duration::from_secs(3600);
@@ -150,7 +150,7 @@ fn a_successor_knows_who_is_down_before_it_has_checked() {
 #[test]
 fn clients_that_ask_again_and_again_see_no_reset_through_many_reloads() {
     let origin = Origin::start();
-    let mut first = settings(Mode::Reverse, &[origin.address]);
+    let mut first = settings(ProxyMode::Reverse, &[origin.address]);
     first.threads = 2;
     let mut proxy = Server::start(first).unwrap();
     let address = proxy.address();

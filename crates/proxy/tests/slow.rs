@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{Connection, Origin, connect, connect_narrow, pattern, settings, total, wait_until};
 use socket2::SockRef;
-use weir_core::proxy::{Engine, Mode, Proxy};
+use weir_core::proxy::{Engine, Proxy, ProxyMode};
 use weir_proxy::Server;
 
 const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
@@ -25,7 +25,7 @@ const SIPPED_BYTES: usize = 1_000_000;
 const BODY_BYTES: usize = 4 * SIPPED_BYTES;
 
 fn proxy(backend: SocketAddr, change: impl FnOnce(&mut Proxy)) -> Server {
-    let mut settings = settings(Mode::Reverse, &[backend]);
+    let mut settings = settings(ProxyMode::Reverse, &[backend]);
     settings.idle_timeout = IDLE;
     change(&mut settings);
     Server::start(settings).unwrap()
@@ -76,7 +76,7 @@ fn a_tunnel_is_not_silent_while_its_receiver_takes_what_was_sent() {
     each(&ENGINES, |&engine| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let proxy = proxy(listener.local_addr().unwrap(), |proxy| {
-            proxy.mode = Mode::Tcp;
+            proxy.mode = ProxyMode::Tcp;
             proxy.engine = engine;
         });
         let mut client = connect_slowly(proxy.address());

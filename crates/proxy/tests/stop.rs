@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Origin, PATIENCE, connect, settings, wait_until};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use weir_core::proxy::Mode;
+use weir_core::proxy::ProxyMode;
 use weir_proxy::Server;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -30,7 +30,7 @@ fn as_nobody() {
 fn who_has_connected_and_not_spoken_yet_is_served_after_a_stop() {
     as_nobody();
     let origin = Origin::start();
-    let mut proxy = Server::start(settings(Mode::Reverse, &[origin.address])).unwrap();
+    let mut proxy = Server::start(settings(ProxyMode::Reverse, &[origin.address])).unwrap();
     // Until they speak, their handshakes are not over for the kernel (TCP_DEFER_ACCEPT).
     let mut clients: Vec<_> = (0..50).map(|_| connect(proxy.address())).collect();
     proxy.drain(LONG);
@@ -45,7 +45,7 @@ fn who_has_connected_and_not_spoken_yet_is_served_after_a_stop() {
 #[test]
 fn a_stop_waits_for_nobody_who_does_not_come() {
     let origin = Origin::start();
-    let mut proxy = Server::start(settings(Mode::Reverse, &[origin.address])).unwrap();
+    let mut proxy = Server::start(settings(ProxyMode::Reverse, &[origin.address])).unwrap();
     let _silent = connect(proxy.address());
     proxy.drain(Duration::ZERO);
     wait_until("it ends", || proxy.is_finished());
@@ -76,7 +76,7 @@ fn connect_until_refused(address: SocketAddr) -> std::io::Result<usize> {
 fn a_stop_under_load_resets_nobody_whose_connection_stands() {
     as_nobody();
     let origin = Origin::start();
-    for mode in [Mode::Reverse, Mode::Tcp] {
+    for mode in [ProxyMode::Reverse, ProxyMode::Tcp] {
         for round in 0..3 {
             let mut settings = settings(mode, &[origin.address]);
             settings.threads = 2;

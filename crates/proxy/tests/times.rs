@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_core::proxy::{Engine, Mode};
+use weir_core::proxy::{Engine, ProxyMode};
 use weir_proxy::histogram::Times;
 use weir_proxy::{Server, Total};
 
@@ -68,7 +68,7 @@ fn a_connection_that_is_used_again_is_not_counted_as_opened() {
 #[test]
 fn servers_that_clients_name_are_counted_together_and_tunnels_are_no_requests() {
     let origin = Origin::start();
-    let proxy = Server::start(settings(Mode::Forward, &[])).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Forward, &[])).unwrap();
     let mut client = connect(proxy.address());
     let reply = client.ask(&format!(
         "GET http://{}/10 HTTP/1.1\r\nHost: a\r\n\r\n",

@@ -9,9 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
-use weir_core::proxy::{Engine, Mode, Proxy};
+use weir_core::proxy::{Engine, Proxy, ProxyMode};
 use weir_proxy::transfer::{RedirectLane, RedirectPair, Redirector, Sockets, Way};
-use weir_proxy::{Server, Surroundings, Totals};
+use weir_proxy::{Server, StartOptions, Totals};
 
 const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
 
@@ -27,16 +27,16 @@ impl Bench {
     }
 
     fn with(change: impl FnOnce(&mut Proxy)) -> Bench {
-        Bench::within(Surroundings::default(), change)
+        Bench::within(StartOptions::default(), change)
     }
 
-    fn within(surroundings: Surroundings, change: impl FnOnce(&mut Proxy)) -> Bench {
+    fn within(options: StartOptions, change: impl FnOnce(&mut Proxy)) -> Bench {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Tcp);
+        let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Tcp);
         settings.backends = vec![server.local_addr().unwrap()];
         settings.threads = 1;
         change(&mut settings);
-        let proxy = Server::start_in(settings, surroundings).unwrap();
+        let proxy = Server::start_with(settings, options).unwrap();
         Bench { proxy, server }
     }
 
@@ -191,8 +191,8 @@ struct Forgetful;
 
 impl Redirector for Forgetful {
     fn lane(&self) -> io::Result<Box<dyn RedirectLane>> {
-        let bells = UnixStream::pair()?;
-        Ok(Box::new(ForgetfulLane(bells)))
+        let ring = UnixStream::pair()?;
+        Ok(Box::new(ForgetfulLane(ring)))
     }
 }
 
@@ -246,11 +246,11 @@ impl RedirectPair for ForgetfulPair {
 
 #[test]
 fn a_tunnel_of_which_the_kernel_lost_bytes_is_reset_on_both_sides() {
-    let surroundings = Surroundings {
+    let options = StartOptions {
         redirector: Some(Arc::new(Forgetful)),
-        ..Surroundings::default()
+        ..StartOptions::default()
     };
-    let bench = Bench::within(surroundings, |proxy| proxy.engine = Engine::Sockmap);
+    let bench = Bench::within(options, |proxy| proxy.engine = Engine::Sockmap);
     let (mut client, mut server) = bench.pair();
     let mut message = [0; 5];
     let exchange = || {

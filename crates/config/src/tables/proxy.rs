@@ -17,7 +17,7 @@ use crate::tables::proxy_types::{
 };
 use crate::types::{Type, duration, flag, prefixes, size, whole, word};
 use weir_core::listener::ListenAddress;
-use weir_core::proxy::{Forwarded, HealthCheck, MAX_PROXIES, Mode, Proxy, SendProxy};
+use weir_core::proxy::{Forwarded, HealthCheck, MAX_PROXIES, Proxy, ProxyMode, SendProxy};
 use weir_core::word::Word;
 
 const KIB: u32 = 1 << 10;
@@ -201,12 +201,12 @@ impl Table for Proxy {
     }
 
     fn blank() -> Proxy {
-        Proxy::new("", SocketAddr::from(([0, 0, 0, 0], 0)), Mode::Tcp)
+        Proxy::new("", SocketAddr::from(([0, 0, 0, 0], 0)), ProxyMode::Tcp)
     }
 
     fn example() -> Proxy {
         let listen = SocketAddr::from(([0, 0, 0, 0], 8080));
-        let mut proxy = Proxy::new("edge", listen, Mode::Reverse);
+        let mut proxy = Proxy::new("edge", listen, ProxyMode::Reverse);
         proxy.backends = vec![SocketAddr::from(([10, 0, 0, 5], 8080))];
         proxy
     }
@@ -229,16 +229,16 @@ impl Table for Proxy {
     }
 
     fn check(&self) -> Result<(), (&'static str, Fault)> {
-        if self.mode == Mode::Tcp && self.cache > 0 {
+        if self.mode == ProxyMode::Tcp && self.cache > 0 {
             let cause = "mode tcp does not see replies, so it cannot keep them";
             let fault = Fault::new(cause, "remove it, or use mode reverse");
             return Err(("cache", fault));
         }
-        if self.mode == Mode::Forward && self.health.check != HealthCheck::Off {
+        if self.mode == ProxyMode::Forward && self.health.check != HealthCheck::Off {
             let cause = "mode forward does not have backends to check";
             return Err(("health_check", Fault::new(cause, "remove it")));
         }
-        if self.mode != Mode::Forward {
+        if self.mode != ProxyMode::Forward {
             let given = [("allow_to", &self.allow_to), ("deny_to", &self.deny_to)];
             if let Some((key, _)) = given.into_iter().find(|(_, list)| !list.is_empty()) {
                 let cause = format!("mode {} connects to its backends only", self.mode.word());
@@ -246,11 +246,11 @@ impl Table for Proxy {
             }
         }
         let fault = match (self.mode, self.backends.is_empty()) {
-            (Mode::Forward, false) => Fault::new(
+            (ProxyMode::Forward, false) => Fault::new(
                 "mode forward connects where the client says",
                 "remove it, or use mode reverse",
             ),
-            (mode @ (Mode::Reverse | Mode::Tcp), true) => Fault::new(
+            (mode @ (ProxyMode::Reverse | ProxyMode::Tcp), true) => Fault::new(
                 format!("mode {} needs a server to connect to", mode.word()),
                 "name a server, for example 10.0.0.5:80",
             ),
@@ -282,18 +282,18 @@ impl Table for Proxy {
             .allow_from
             .iter()
             .any(|prefix| prefix.prefix_len() == 0);
-        let open = (self.mode == Mode::Forward && is_open).then_some(open);
+        let open = (self.mode == ProxyMode::Forward && is_open).then_some(open);
         unused.map(say).chain(open).collect()
     }
 }
 
 fn check_announcement(proxy: &Proxy) -> Result<(), (&'static str, Fault)> {
     match (proxy.mode, proxy.send_proxy, proxy.forwarded) {
-        (Mode::Forward, SendProxy::V1 | SendProxy::V2, _) => {
+        (ProxyMode::Forward, SendProxy::V1 | SendProxy::V2, _) => {
             let cause = "mode forward connects to servers that do not expect a PROXY header";
             Err(("send_proxy", Fault::new(cause, "remove it")))
         }
-        (Mode::Tcp, _, Forwarded::XForwardedFor | Forwarded::Forwarded) => {
+        (ProxyMode::Tcp, _, Forwarded::XForwardedFor | Forwarded::Forwarded) => {
             let cause = "mode tcp does not read requests";
             let hint = "remove it, or tell the server by send_proxy";
             Err(("forwarded", Fault::new(cause, hint)))
@@ -319,7 +319,8 @@ mod tests {
 
     #[test]
     fn only_addresses_that_one_socket_would_take_from_the_other_collide() {
-        let at = |listen: &str| Proxy::new("", parse_socket_address(listen).unwrap(), Mode::Tcp);
+        let at =
+            |listen: &str| Proxy::new("", parse_socket_address(listen).unwrap(), ProxyMode::Tcp);
         let collide = |a, b| at(a).collides(&at(b));
         assert!(collide("*:80", "[::]:80"));
         assert!(collide("[::]:80", "0.0.0.0:80"));

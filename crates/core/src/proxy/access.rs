@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::Mode;
+use super::ProxyMode;
 use crate::prefix::Prefix;
 
 /// Prefixes that are open and prefixes that are closed.
@@ -73,10 +73,10 @@ impl Rules<'_> {
 
 /// Whether a client may use a proxy. A list of those who may closes it to all others; without one a
 /// forward proxy is for clients of no network of the Internet, and the other modes are for all.
-pub fn may_use(mode: Mode, rules: Rules<'_>, client: IpAddr) -> bool {
+pub fn may_use(mode: ProxyMode, rules: Rules<'_>, client: IpAddr) -> bool {
     rules.verdict(client.to_canonical()).unwrap_or_else(|| {
         let is_near = || Scope::of(client) != Scope::Global;
-        rules.allow.is_empty() && (mode != Mode::Forward || is_near())
+        rules.allow.is_empty() && (mode != ProxyMode::Forward || is_near())
     })
 }
 
@@ -224,14 +224,28 @@ mod tests {
             ("::ffff:93.184.216.34", false),
             ("2606:2800::1", false),
         ] {
-            assert_eq!(uses(Mode::Forward, &[], &[], client), expected, "{client}");
-            assert!(uses(Mode::Reverse, &[], &[], client));
-            assert!(!uses(Mode::Tcp, &["192.0.2.0/24"], &[], client));
+            assert_eq!(
+                uses(ProxyMode::Forward, &[], &[], client),
+                expected,
+                "{client}"
+            );
+            assert!(uses(ProxyMode::Reverse, &[], &[], client));
+            assert!(!uses(ProxyMode::Tcp, &["192.0.2.0/24"], &[], client));
         }
-        assert!(uses(Mode::Forward, &["0.0.0.0/0"], &[], "93.184.216.34"));
-        assert!(!uses(Mode::Tcp, &[], &["10.0.0.0/8"], "::ffff:10.0.0.1"));
         assert!(uses(
-            Mode::Tcp,
+            ProxyMode::Forward,
+            &["0.0.0.0/0"],
+            &[],
+            "93.184.216.34"
+        ));
+        assert!(!uses(
+            ProxyMode::Tcp,
+            &[],
+            &["10.0.0.0/8"],
+            "::ffff:10.0.0.1"
+        ));
+        assert!(uses(
+            ProxyMode::Tcp,
             &["10.1.0.0/16"],
             &["10.0.0.0/8"],
             "10.1.2.3"

@@ -98,22 +98,22 @@ impl fmt::Display for Statuses {
 /// What the checks of one backend have come to. The first check decides alone, for until then
 /// nothing is known; later a change takes `rise` or `fall` checks in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Verdict {
+pub struct HealthState {
     /// `None` until the first check has ended.
     is_up: Option<bool>,
     /// Checks in a row that said the opposite.
     against: u32,
 }
 
-impl Verdict {
+impl HealthState {
     /// Whether it is up; `None` if it was not checked yet.
     pub fn is_up(&self) -> Option<bool> {
         self.is_up
     }
 
     /// What was found before, by other checks that asked the same.
-    pub fn known(is_up: bool) -> Verdict {
-        Verdict {
+    pub fn known(is_up: bool) -> HealthState {
+        HealthState {
             is_up: Some(is_up),
             against: 0,
         }
@@ -134,7 +134,7 @@ impl Verdict {
         if self.against < needed {
             return false;
         }
-        *self = Verdict {
+        *self = HealthState {
             is_up: Some(passed),
             against: 0,
         };
@@ -153,13 +153,13 @@ mod tests {
             fall,
             ..Health::default()
         };
-        let mut verdict = Verdict::default();
-        let mut before = verdict.is_up();
+        let mut state = HealthState::default();
+        let mut before = state.is_up();
         let state = |check| {
-            let changed = verdict.note(check == '+', &health);
-            assert_eq!(changed, verdict.is_up() != before);
-            before = verdict.is_up();
-            match verdict.is_up() {
+            let changed = state.note(check == '+', &health);
+            assert_eq!(changed, state.is_up() != before);
+            before = state.is_up();
+            match state.is_up() {
                 None => '?',
                 Some(true) => 'u',
                 Some(false) => 'd',

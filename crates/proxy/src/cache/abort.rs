@@ -6,7 +6,7 @@ use weir_core::proxy::FinishOnAbort;
 
 /// What there is of a reply when it is abandoned, or later.
 #[derive(Debug, Clone, Copy)]
-pub struct Standing {
+pub struct AbandonedReply {
     /// Bytes of the body that are there.
     pub received: u64,
     /// Bytes that it will have; `None` if that is not known.
@@ -19,13 +19,13 @@ pub struct Standing {
 
 /// Whether it is worth going on. A reply of unknown length may have as much to come as the setting
 /// allows, and no share of it is known.
-pub fn finishes(setting: FinishOnAbort, standing: Standing) -> bool {
-    let Standing {
+pub fn finishes(setting: FinishOnAbort, reply: AbandonedReply) -> bool {
+    let AbandonedReply {
         received,
         length,
         since,
         elapsed,
-    } = standing;
+    } = reply;
     match setting {
         FinishOnAbort::Off => false,
         FinishOnAbort::Left(most) => match length {
@@ -63,17 +63,13 @@ mod tests {
             (Time(second), 0, None, 0, second, true),
             (Time(second), 0, Some(9), 0, second * 2, false),
         ] {
-            let standing = Standing {
+            let reply = AbandonedReply {
                 received,
                 length,
                 since,
                 elapsed,
             };
-            assert_eq!(
-                finishes(setting, standing),
-                expected,
-                "{setting:?} {standing:?}"
-            );
+            assert_eq!(finishes(setting, reply), expected, "{setting:?} {reply:?}");
         }
     }
 }

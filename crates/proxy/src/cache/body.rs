@@ -1,14 +1,14 @@
 //! A kept body: bytes that are shared and never change, and grow at the end while they are received.
 //!
 //! Readers follow one that grows at their own pace, on any thread; the writer waits for none of them,
-//! since the room for the whole body was taken when it began. Once it is whole, reading takes no lock.
+//! since memory for the whole body was reserved when it began. Once it is whole, reading takes no lock.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 
-use super::room::Share;
-use super::seat::{Seat, Waiter};
+use super::memory::MemoryReservation;
+use super::thread::{ThreadCache, Waiter};
 
 /// What is received into: large enough for one receive after a pause, and small against a body for
 /// which it matters.
@@ -93,7 +93,7 @@ pub struct Body {
     length: u64,
     whole: OnceLock<Pieces>,
     growth: Mutex<Growth>,
-    share: Share,
+    reservation: MemoryReservation,
 }
 
 #[derive(Debug, Default)]
@@ -119,22 +119,22 @@ pub enum Found {
 
 impl Body {
     /// A body that is there already.
-    pub fn whole(pieces: Pieces, share: Share) -> Body {
+    pub fn whole(pieces: Pieces, reservation: MemoryReservation) -> Body {
         Body {
             length: pieces.length(),
             whole: OnceLock::from(pieces),
             growth: Mutex::default(),
-            share,
+            reservation,
         }
     }
 
     /// A body of this length of which nothing is there yet.
-    fn growing(length: u64, share: Share) -> Body {
+    fn growing(length: u64, reservation: MemoryReservation) -> Body {
         Body {
             length,
             whole: OnceLock::new(),
             growth: Mutex::default(),
-            share,
+            reservation,
         }
     }
 
@@ -183,17 +183,17 @@ impl Body {
 /// Someone who reads a body. While there is one, it is filled.
 pub struct Reader<'a> {
     body: &'a Body,
-    seat: &'a Seat,
+    thread_cache: &'a ThreadCache,
 }
 
 impl<'a> Reader<'a> {
     /// A reader of a body that grows; `None` of one that is whole, which nobody fills.
-    pub fn new(body: &'a Body, seat: &'a Seat) -> Option<Reader<'a>> {
+    pub fn new(body: &'a Body, thread_cache: &'a ThreadCache) -> Option<Reader<'a>> {
         if body.is_whole() {
             return None;
         }
         body.growth().readers += 1;
-        Some(Reader { body, seat })
+        Some(Reader { body, thread_cache })
     }
 }
 
@@ -205,7 +205,7 @@ impl Drop for Reader<'_> {
             && let Some(filler) = growth.filler.take()
         {
             drop(growth);
-            self.seat.wake(filler);
+            self.thread_cache.wake(filler);
         }
     }
 }
@@ -216,22 +216,26 @@ pub struct Filler {
     /// What is received into, cut off as it fills.
     segment: BytesMut,
     received: u64,
-    seat: std::rc::Rc<Seat>,
+    thread_cache: std::rc::Rc<ThreadCache>,
 }
 
 impl Filler {
     /// What a body of this length takes while it is filled.
-    pub fn room_needed(length: u64) -> u64 {
+    pub fn memory_needed(length: u64) -> u64 {
         length + length.min(SEGMENT_BYTES)
     }
 
-    /// A body of this length, and its filler; `share` is what [`room_needed`](Self::room_needed) says.
-    pub fn new(length: u64, share: Share, seat: &std::rc::Rc<Seat>) -> Filler {
+    /// A body of this length, and its filler; `reservation` has the bytes that [`memory_needed`](Self::memory_needed) returns.
+    pub fn new(
+        length: u64,
+        reservation: MemoryReservation,
+        thread_cache: &std::rc::Rc<ThreadCache>,
+    ) -> Filler {
         Filler {
-            body: std::sync::Arc::new(Body::growing(length, share)),
+            body: std::sync::Arc::new(Body::growing(length, reservation)),
             segment: BytesMut::new(),
             received: 0,
-            seat: seat.clone(),
+            thread_cache: thread_cache.clone(),
         }
     }
 
@@ -286,14 +290,14 @@ impl Filler {
         drop(growth);
         waiting
             .into_iter()
-            .for_each(|reader| self.seat.wake(reader));
+            .for_each(|reader| self.thread_cache.wake(reader));
     }
 
     /// Whether nobody reads it; if so, the running task is not woken for that. Else it is woken when
     /// the last reader leaves.
     pub fn is_abandoned(&self) -> bool {
         let mut growth = self.body.growth();
-        growth.filler = (growth.readers > 0).then(|| self.seat.waiter());
+        growth.filler = (growth.readers > 0).then(|| self.thread_cache.waiter());
         growth.readers == 0
     }
 
@@ -308,7 +312,9 @@ impl Filler {
             true => pieces.compacted(),
             false => pieces,
         };
-        self.body.share.shrink(self.body.length.min(SEGMENT_BYTES));
+        self.body
+            .reservation
+            .shrink(self.body.length.min(SEGMENT_BYTES));
         let _ = self.body.whole.set(pieces);
     }
 }
@@ -324,6 +330,6 @@ impl Drop for Filler {
         drop(growth);
         waiting
             .into_iter()
-            .for_each(|reader| self.seat.wake(reader));
+            .for_each(|reader| self.thread_cache.wake(reader));
     }
 }

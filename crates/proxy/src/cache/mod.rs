@@ -2,31 +2,31 @@
 //!
 //! ```text
 //! fields, control, key, policy, conditions   HTTP: pure functions on heads
-//! room, body                                 memory: how much, and bodies that grow
+//! memory, body                               reservations of memory, and bodies that grow
 //! store                                      what is kept, and what goes for it
-//! flight, seat                               tasks of several threads that want one thing
+//! fetch, thread                              tasks of several threads that want one reply
 //! ```
 //!
-//! A request is looked up in the [`store`]; if nothing there serves it, it takes off or follows one
-//! that has ([`Cache::board`]). Who takes off holds the [`Lead`]: it fetches the reply, shares it with
-//! its followers as soon as the head is there, and keeps it once it is whole.
+//! A request is looked up in the [`store`]. If nothing there serves it, it begins a fetch or follows one
+//! ([`Cache::join_fetch`]). The request that begins the fetch holds the [`Lead`]: it fetches the reply,
+//! shares it with its followers as soon as the head is there, and keeps it once it is whole.
 //!
-//! Memory is taken before it is filled ([`Room`]) and given back when the last reader is gone, so that
-//! what is kept, what is being received and what was evicted under a slow reader are together never
-//! more than the cache's size.
+//! Memory is reserved before it is filled ([`MemoryLimit`]) and released when the last reader is gone. So kept
+//! replies, replies that are being received, and replies that were evicted under a slow reader never take
+//! more than the cache's size together.
 
 mod abort;
 mod body;
 mod clock;
 pub mod conditions;
 pub mod control;
+mod fetch;
 pub mod fields;
-mod flight;
 pub mod key;
+mod memory;
 pub mod policy;
-mod room;
-mod seat;
 mod store;
+mod thread;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -34,38 +34,38 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use abort::{Standing, finishes};
+pub use abort::{AbandonedReply, finishes};
 pub use body::{Body, Filler, Found, Pieces, Reader};
 pub use clock::{Moment, wall_clock};
-pub use flight::{Flight, Lead};
-pub use room::{Object, Room, Share};
-pub use seat::Seat;
+pub use fetch::{Fetch, Lead};
+pub use memory::{MemoryLimit, MemoryReservation, ObjectReservation};
 pub use store::Lookup;
+pub use thread::ThreadCache;
 
-use weir_core::proxy::{Mode, Proxy};
+use weir_core::proxy::{Proxy, ProxyMode};
 
 use clock::Clock;
 use policy::Terms;
 use store::Store;
 
 /// Tables of fetches, so that threads rarely meet at one.
-const FLIGHT_TABLES: usize = 64;
+const FETCH_TABLES: usize = 64;
 /// No body is longer than this part of the cache.
 const LONGEST_PART: u64 = 8;
 /// What an entry takes beside its head and its body.
 const ENTRY_BYTES: u64 = 512;
 
-type Flights = HashMap<Box<[u8]>, Arc<Flight>>;
+type Fetches = HashMap<Box<[u8]>, Arc<Fetch>>;
 
 /// The cache.
 pub struct Cache {
     store: Store,
-    room: Arc<Room>,
+    memory: Arc<MemoryLimit>,
     longest: u64,
     clock: Clock,
-    flights: Box<[Mutex<Flights>]>,
+    fetches: Box<[Mutex<Fetches>]>,
     hasher: RandomState,
-    seats: AtomicU64,
+    threads: AtomicU64,
 }
 
 /// What a cache holds.
@@ -92,7 +92,7 @@ pub struct Entry {
     pub body: Arc<Body>,
     received: Moment,
     /// Of the head.
-    _object: Object,
+    _object: ObjectReservation,
 }
 
 /// A reply and the requests that it is for.
@@ -106,20 +106,20 @@ pub struct Kept {
 }
 
 /// How a request that found nothing goes on.
-pub enum Boarding {
+pub enum FetchRole {
     /// It fetches the reply, for others too.
     Lead(Lead),
     /// Another fetches it.
-    Follow(Arc<Flight>),
+    Follow(Arc<Fetch>),
     /// It is there by now.
-    Landed(Arc<Entry>),
+    Stored(Arc<Entry>),
 }
 
 impl Cache {
     /// The cache that the settings ask for, if they do.
     pub fn of(settings: &Proxy) -> Option<Arc<Cache>> {
         let longest = settings.cache_object.min(settings.cache / LONGEST_PART);
-        let keeps = longest > 0 && settings.mode != Mode::Tcp;
+        let keeps = longest > 0 && settings.mode != ProxyMode::Tcp;
         keeps.then(|| Cache::new(settings.cache, longest))
     }
 
@@ -131,26 +131,26 @@ impl Cache {
         let clock = Clock::start();
         Arc::new(Cache {
             store: Store::new(size / 4 * 3, longest, clock),
-            room: Room::new(size),
+            memory: MemoryLimit::new(size),
             longest,
             clock,
-            flights: (0..FLIGHT_TABLES).map(|_| Mutex::default()).collect(),
+            fetches: (0..FETCH_TABLES).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
-            seats: AtomicU64::new(0),
+            threads: AtomicU64::new(0),
         })
     }
 
-    /// A number that no other seat has: a thread that is started again is another one.
-    fn next_seat(&self) -> u64 {
-        self.seats.fetch_add(1, Ordering::Relaxed)
+    /// A number for one more thread. A thread that is started again gets a new one.
+    fn next_thread(&self) -> u64 {
+        self.threads.fetch_add(1, Ordering::Relaxed)
     }
 
     /// What it holds now.
     pub fn memory(&self) -> CacheMemory {
         CacheMemory {
-            held_bytes: self.room.held(),
-            limit_bytes: self.room.limit(),
-            objects: self.room.objects(),
+            held_bytes: self.memory.held(),
+            limit_bytes: self.memory.limit(),
+            objects: self.memory.objects(),
         }
     }
 
@@ -161,56 +161,56 @@ impl Cache {
 
     /// Lets a request fetch a reply, or follow one that does. `serves` says whether a reply will do
     /// that has come in since the request looked.
-    pub fn board(
+    pub fn join_fetch(
         &self,
         uri: &[u8],
         request: &[u8],
-        seat: &Rc<Seat>,
+        thread_cache: &Rc<ThreadCache>,
         serves: impl Fn(&Entry) -> bool,
-    ) -> Boarding {
-        let mut flights = self.flights_of(uri);
-        if let Some(flight) = flights.get(uri) {
-            return Boarding::Follow(flight.clone());
+    ) -> FetchRole {
+        let mut fetches = self.fetches_of(uri);
+        if let Some(fetch) = fetches.get(uri) {
+            return FetchRole::Follow(fetch.clone());
         }
         if let Lookup::Reply(entry) = self.store.find(uri, request)
             && serves(&entry)
         {
-            return Boarding::Landed(entry);
+            return FetchRole::Stored(entry);
         }
-        let flight = Arc::<Flight>::default();
-        flights.insert(uri.into(), flight.clone());
-        Boarding::Lead(Lead {
-            seat: seat.clone(),
+        let fetch = Arc::<Fetch>::default();
+        fetches.insert(uri.into(), fetch.clone());
+        FetchRole::Lead(Lead {
+            thread_cache: thread_cache.clone(),
             uri: uri.into(),
-            flight,
+            fetch,
         })
     }
 
     /// Forgets the replies of a URI, those that are on their way too (RFC 9111 Section 4.4).
     pub fn forget(&self, uri: &[u8]) {
-        let mut flights = self.flights_of(uri);
-        if let Some(flight) = flights.remove(uri) {
-            flight.outdate();
+        let mut fetches = self.fetches_of(uri);
+        if let Some(fetch) = fetches.remove(uri) {
+            fetch.outdate();
         }
         self.store.forget(uri);
     }
 
     /// Forgets the replies of all URIs of this [family](key::family), as [`forget`](Self::forget) does.
     pub fn forget_family(&self, family: &[u8]) {
-        let mut flights = self.flights_of(family);
-        flights.retain(|uri, flight| {
+        let mut fetches = self.fetches_of(family);
+        fetches.retain(|uri, fetch| {
             let is_of_another = key::family(uri) != family;
             if !is_of_another {
-                flight.outdate();
+                fetch.outdate();
             }
             is_of_another
         });
         self.store.forget_family(family);
     }
 
-    /// So many bytes of room; `None` if they are not free.
-    pub fn room_for(&self, bytes: u64) -> Option<Share> {
-        self.room.take(bytes)
+    /// Reserves so many bytes; `None` if they are not free.
+    pub fn reserve(&self, bytes: u64) -> Option<MemoryReservation> {
+        self.memory.reserve(bytes)
     }
 
     /// Bytes of a body at most.
@@ -218,7 +218,7 @@ impl Cache {
         self.longest
     }
 
-    /// An entry with this head that was received now; `None` if there is no room for it.
+    /// An entry with this head that was received now; `None` if there is no memory for it.
     pub fn entry(
         &self,
         head: Vec<u8>,
@@ -226,7 +226,9 @@ impl Cache {
         terms: Terms,
         body: Arc<Body>,
     ) -> Option<Entry> {
-        let object = self.room.take_object(head.len() as u64 + ENTRY_BYTES)?;
+        let object = self
+            .memory
+            .reserve_object(head.len() as u64 + ENTRY_BYTES)?;
         Some(Entry {
             head: head.into(),
             status,
@@ -243,22 +245,22 @@ impl Cache {
         entry.terms.initial_age + resident
     }
 
-    fn flights_of(&self, uri: &[u8]) -> MutexGuard<'_, Flights> {
+    fn fetches_of(&self, uri: &[u8]) -> MutexGuard<'_, Fetches> {
         // Those of one family are in one table.
-        let table = self.hasher.hash_one(key::family(uri)) as usize % FLIGHT_TABLES;
-        self.flights[table]
+        let table = self.hasher.hash_one(key::family(uri)) as usize % FETCH_TABLES;
+        self.fetches[table]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody else can follow this flight; another may have taken its place.
-    fn landed(&self, uri: &[u8], flight: &Arc<Flight>) {
-        let mut flights = self.flights_of(uri);
-        if flights
+    /// Ends a fetch: no request can follow it any more. Another fetch may have replaced it.
+    fn end_fetch(&self, uri: &[u8], fetch: &Arc<Fetch>) {
+        let mut fetches = self.fetches_of(uri);
+        if fetches
             .get(uri)
-            .is_some_and(|current| Arc::ptr_eq(current, flight))
+            .is_some_and(|current| Arc::ptr_eq(current, fetch))
         {
-            flights.remove(uri);
+            fetches.remove(uri);
         }
     }
 }

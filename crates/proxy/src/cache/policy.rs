@@ -26,7 +26,7 @@ pub enum NotKept {
     Vary,
     /// Nothing says where it ends: what is there may not be all.
     Unbounded,
-    /// It is longer than the limit, or there is no room.
+    /// It is longer than the limit, or there is no memory for it.
     TooLarge,
 }
 

@@ -42,7 +42,7 @@ impl Default for Limits {
     }
 }
 
-/// Room for the fields of one head: 4 KiB that cost nothing to make. Best kept on the stack of a
+/// Memory for the fields of one head: 4 KiB that cost nothing to make. Best kept on the stack of a
 /// function that does not await, so that it is no part of a connection's memory.
 pub struct FieldSlots<'b>([MaybeUninit<Header<'b>>; FieldSet::CAPACITY]);
 

@@ -57,7 +57,7 @@ impl<T> Sender<T> {
         messages
             .unwrap_or_else(PoisonError::into_inner)
             .push_back(message);
-        // Fails only when 2^64 - 2 rings are unread, and then the bell rings anyway.
+        // Fails only when 2^64 - 2 wake-ups are unread, and then the descriptor is readable anyway.
         let _ = rustix::io::write(&self.0.doorbell, &1u64.to_ne_bytes());
     }
 }

@@ -11,24 +11,24 @@
 //! Tasks do not use `Waker`s: an event names the socket, and the socket the task that waits for it.
 //! A task may be woken without cause, and every future here looks again for what it waits for.
 
-mod doorbell;
 mod executor;
+mod fd_watch;
 mod handshakes;
 mod mailbox;
-mod patience;
 mod poller;
 mod side;
 mod source;
 mod tcp;
 mod wheel;
+mod while_taken;
 
-pub use doorbell::Doorbell;
 pub use executor::{Clock, Handle, Runtime, TaskId, first, try_both};
+pub use fd_watch::FdWatch;
 pub use mailbox::{Mailbox, Sender, mailbox};
-pub use patience::while_taken;
 pub use side::{OptionError, set_side_options};
 pub use source::Direction;
 pub use tcp::{ListenOptions, TcpListener, TcpStream, bind_source, tcp_socket};
+pub use while_taken::while_taken;
 
 #[cfg(test)]
 mod tests;

@@ -612,8 +612,8 @@ impl TcpListener {
         }
     }
 
-    /// Waits for connections, asks `admit` for a place for each and hands it to `serve` with its peer's address, most
-    /// of the time one. False: there was no place for the next one, if there is a next one.
+    /// Waits for connections, asks `admit` for a permit for each and hands it to `serve` with its peer's address, most
+    /// of the time one. False: there was no permit for the next one, if there is a next one.
     ///
     /// As long as one is all that waits, no second one is asked for: that would cost a call that
     /// says no. Each time that there was one, twice as many are asked for.
@@ -649,7 +649,7 @@ impl TcpListener {
         self.batch.set(match stopped {
             Stopped::Batch => (batch * 2).min(ACCEPT_BATCH),
             Stopped::Empty => 1,
-            // With one, each place that becomes free would cost a look at epoll.
+            // With one, each permit that becomes free would cost a look at epoll.
             Stopped::Full => batch.max(2),
         });
         Ok(stopped != Stopped::Full)
@@ -706,13 +706,13 @@ impl TcpListener {
     ) -> io::Result<Stopped> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..batch {
-            let Some(place) = admit() else {
+            let Some(permit) = admit() else {
                 return Ok(Stopped::Full);
             };
             match rustix::net::acceptfrom_with(&self.fd, flags) {
                 Ok((fd, peer)) => {
                     if let Some(Ok(peer)) = peer.map(SocketAddr::try_from) {
-                        serve(place, TcpStream::new(fd, self.handle.clone()), peer);
+                        serve(permit, TcpStream::new(fd, self.handle.clone()), peer);
                     }
                 }
                 Err(Errno::AGAIN) => return Ok(Stopped::Empty),
@@ -734,7 +734,7 @@ enum Stopped {
     Batch,
     /// Nobody waits.
     Empty,
-    /// There is no place.
+    /// There is no permit.
     Full,
 }
 

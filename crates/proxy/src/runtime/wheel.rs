@@ -26,14 +26,14 @@ struct Entry {
     previous: u32,
     next: u32,
     /// `level * SLOTS + slot`, or `NONE` while it is not armed.
-    place: u32,
+    bucket: u32,
 }
 
 const IDLE: Entry = Entry {
     due: 0,
     previous: NONE,
     next: NONE,
-    place: NONE,
+    bucket: NONE,
 };
 
 impl Wheel {
@@ -50,7 +50,7 @@ impl Wheel {
     /// When the timer of `id` fires, if it is armed.
     pub fn due(&self, id: u32) -> Option<u64> {
         let entry = self.entries.get(id as usize)?;
-        (entry.place != NONE).then_some(entry.due)
+        (entry.bucket != NONE).then_some(entry.due)
     }
 
     /// Arms the timer of `id`, or moves it. A time that has passed fires at the next `advance`.
@@ -87,7 +87,7 @@ impl Wheel {
             while id != NONE {
                 let entry = &mut self.entries[id as usize];
                 let next = entry.next;
-                entry.place = NONE;
+                entry.bucket = NONE;
                 if entry.due <= self.now {
                     fired.push(id);
                 } else {
@@ -123,15 +123,15 @@ impl Wheel {
         let entry = &mut self.entries[id as usize];
         entry.previous = NONE;
         entry.next = head;
-        entry.place = (level * SLOTS + slot) as u32;
+        entry.bucket = (level * SLOTS + slot) as u32;
     }
 
     fn unlink(&mut self, id: u32) {
         let entry = self.entries[id as usize];
-        if entry.place == NONE {
+        if entry.bucket == NONE {
             return;
         }
-        let (level, slot) = (entry.place as usize / SLOTS, entry.place as usize % SLOTS);
+        let (level, slot) = (entry.bucket as usize / SLOTS, entry.bucket as usize % SLOTS);
         match entry.previous {
             NONE => self.heads[level][slot] = entry.next,
             previous => self.entries[previous as usize].next = entry.next,
@@ -142,7 +142,7 @@ impl Wheel {
         if self.heads[level][slot] == NONE {
             self.occupied[level] &= !(1 << slot);
         }
-        self.entries[id as usize].place = NONE;
+        self.entries[id as usize].bucket = NONE;
     }
 }
 

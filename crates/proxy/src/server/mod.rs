@@ -1,18 +1,18 @@
 //! A running proxy: its threads, each with its own listening socket and event loop.
 
-mod bell;
-mod crowd;
+mod client;
+mod client_limit;
 mod date;
-mod heritage;
 mod http;
 mod inbox;
+mod reload_state;
 mod servers;
 mod settings;
 mod sockets;
 mod tcp;
 mod thread;
 mod totals;
-mod visitor;
+mod waker;
 mod worker;
 
 use std::fmt;
@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use weir_core::class;
-use weir_core::proxy::{Engine, Mode, Proxy, Verdict};
+use weir_core::proxy::{Engine, HealthState, Proxy, ProxyMode};
 
 use weir_core::word::Word;
 
@@ -37,45 +37,45 @@ use crate::metrics::{
 };
 use crate::runtime::Sender;
 use crate::transfer::Redirector;
-use crate::upstream::{Checks, Gate, HealthBoard, Resolver};
-use bell::AtEnd;
-use crowd::Crowd;
+use crate::upstream::{Checks, ConnectionLimit, HealthBoard, Resolver};
+use client_limit::ClientLimit;
 use thread::{Falls, StateCell, Thread};
 use totals::sum;
+use waker::AtEnd;
 use worker::Order;
 
 pub use crate::upstream::BackendState;
-pub use bell::Bell;
-pub use heritage::Heritage;
+pub use reload_state::ReloadState;
 pub use servers::{BackendReport, Connections, Servers};
 pub use sockets::Sockets;
 pub use thread::ThreadState;
 pub use totals::{Total, Totals};
+pub use waker::Waker;
 
 /// A proxy that runs until it is [drained](Server::drain) or [retired](Server::retire).
 pub struct Server {
     shared: Shared,
     address: SocketAddr,
-    /// Held beside the threads, so that one that falls leaves nobody in its queue behind. `None`
-    /// once nobody is accepted any more.
+    /// Held beside the threads, so that the accept queue of a thread that panics survives. `None` once the proxy accepts
+    /// no more.
     sockets: Option<Sockets>,
     threads: Vec<Thread>,
-    bell: Option<Bell>,
+    waker: Option<Waker>,
     /// While clients are accepted, if backends are checked.
     checks: Option<Checks>,
 }
 
-/// What a proxy is started with.
+/// Options of [`Server::start_with`].
 #[derive(Debug, Default)]
-pub struct Surroundings {
-    /// Sockets that listen already, instead of its own.
+pub struct StartOptions {
+    /// Inherited listening sockets; `None`: the proxy opens its own.
     pub sockets: Option<Sockets>,
-    /// Where other proxies of the process listen.
+    /// Addresses on which other proxies of the process listen.
     pub beside: Vec<SocketAddr>,
-    /// Rings when one of its threads ends.
-    pub bell: Option<Bell>,
-    /// What the one before it had, whose settings these follow.
-    pub heritage: Option<Heritage>,
+    /// Woken when one of its threads ends.
+    pub waker: Option<Waker>,
+    /// The state of the proxy that this one replaces.
+    pub predecessor: Option<ReloadState>,
     /// What engine sockmap hands tunnels of short messages to; the other engines leave it.
     pub redirector: Option<Arc<dyn Redirector>>,
 }
@@ -104,13 +104,13 @@ struct Shared {
     /// If replies are kept.
     cache: Option<Arc<Cache>>,
     /// Where connections to backends are limited.
-    gate: Option<Arc<Gate>>,
+    connection_limit: Option<Arc<ConnectionLimit>>,
     /// Where backends are checked.
     health: Option<Arc<HealthBoard>>,
     /// Of engine sockmap.
     redirector: Option<Arc<dyn Redirector>>,
     /// All clients, those of earlier settings too.
-    crowd: Arc<Crowd>,
+    client_limit: Arc<ClientLimit>,
 }
 
 /// The counters of one thread.
@@ -209,7 +209,7 @@ impl Server {
     /// The address is taken or not of this machine, settings do not go together or not with this
     /// machine, or the kernel is out of something.
     pub fn start(settings: Proxy) -> Result<Server, Error> {
-        Server::start_in(settings, Surroundings::default())
+        Server::start_with(settings, StartOptions::default())
     }
 
     /// Starts the threads, on sockets that listen already if there are some. There are as many
@@ -217,8 +217,8 @@ impl Server {
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn start_in(settings: Proxy, surroundings: Surroundings) -> Result<Server, Error> {
-        let redirector = redirector(&settings, surroundings.redirector)?;
+    pub fn start_with(settings: Proxy, options: StartOptions) -> Result<Server, Error> {
+        let redirector = redirector(&settings, options.redirector)?;
         settings::check(&settings)?;
         // Before it listens: clients are not to find a proxy that then cannot start.
         let log = access_log::of_settings(&settings).map_err(|cause| Error::Setting {
@@ -227,30 +227,32 @@ impl Server {
             cause,
         })?;
         let wanted = thread_count(&settings);
-        let sockets = match surroundings.sockets {
-            None => Sockets::open(&settings, wanted, &surroundings.beside)?,
+        let sockets = match options.sockets {
+            None => Sockets::open(&settings, wanted, &options.beside)?,
             Some(mut sockets) => {
                 sockets.adopt(&settings)?;
                 sockets.grow(&settings, wanted)?;
                 sockets
             }
         };
-        let resolver = (settings.mode == Mode::Forward).then(Resolver::default);
-        let heritage = surroundings.heritage;
-        let inherited = heritage
+        let resolver = (settings.mode == ProxyMode::Forward).then(Resolver::default);
+        let predecessor = options.predecessor;
+        let inherited = predecessor
             .as_ref()
-            .and_then(|heritage| heritage.cache(&settings));
+            .and_then(|predecessor| predecessor.cache(&settings));
         let cache = inherited.or_else(|| Cache::of(&settings));
         let health = HealthBoard::new(&settings).map(Arc::new);
-        let verdicts = settings.backends.iter().map(|backend| {
-            let of = heritage
+        let health_states = settings.backends.iter().map(|backend| {
+            let of = predecessor
                 .as_ref()
-                .and_then(|heritage| heritage.verdict(&settings, backend));
+                .and_then(|predecessor| predecessor.health_state(&settings, backend));
             of.unwrap_or_default()
         });
-        let verdicts: Vec<Verdict> = verdicts.collect();
-        let crowd = heritage.as_ref().map(|heritage| heritage.crowd.clone());
-        let gate = Gate::new(&settings, sockets.len(), health.clone());
+        let health_states: Vec<HealthState> = health_states.collect();
+        let client_limit = predecessor
+            .as_ref()
+            .map(|predecessor| predecessor.client_limit.clone());
+        let connection_limit = ConnectionLimit::new(&settings, sockets.len(), health.clone());
         let shared = Shared {
             classes: Arc::new(class::Rules::compile(&settings.classes, |_| None)),
             settings: Arc::new(settings),
@@ -258,20 +260,20 @@ impl Server {
             log,
             resolver,
             cache,
-            gate,
+            connection_limit,
             redirector,
-            crowd: crowd.unwrap_or_default(),
+            client_limit: client_limit.unwrap_or_default(),
         };
         let mut server = Server {
             shared,
             address: sockets.address(),
             threads: Vec::new(),
-            bell: surroundings.bell,
+            waker: options.waker,
             sockets: None,
             checks: None,
         };
         // Before the first client comes.
-        server.checks = server.start_checks(verdicts)?;
+        server.checks = server.start_checks(health_states)?;
         for index in 0..sockets.len() {
             let thread = server.new_thread(index, &sockets)?;
             server.threads.push(thread);
@@ -280,10 +282,10 @@ impl Server {
         Ok(server)
     }
 
-    fn start_checks(&self, verdicts: Vec<Verdict>) -> Result<Option<Checks>, Error> {
+    fn start_checks(&self, health_states: Vec<HealthState>) -> Result<Option<Checks>, Error> {
         let start = |board: &Arc<HealthBoard>| {
             let settings = self.shared.settings.clone();
-            Checks::start(settings, board.clone(), verdicts).map_err(|cause| Error::System {
+            Checks::start(settings, board.clone(), health_states).map_err(|cause| Error::System {
                 what: "start the thread that checks backends",
                 cause,
             })
@@ -328,7 +330,7 @@ impl Server {
         ended.store(false, Ordering::Release);
         let at_end = AtEnd {
             ended: ended.clone(),
-            bell: self.bell.clone(),
+            waker: self.waker.clone(),
         };
         let join = std::thread::Builder::new()
             .name(format!("weir-proxy-{index}"))
@@ -362,18 +364,18 @@ impl Server {
         self.sockets.as_ref()
     }
 
-    /// What it leaves to a successor of the same address, whose settings may be others.
-    pub fn heritage(&self) -> Heritage {
+    /// The state for a successor of the same address, whose settings may differ.
+    pub fn reload_state(&self) -> ReloadState {
         let settings = self.shared.settings.clone();
-        let verdict = |(index, address): (usize, &SocketAddr)| {
+        let health_state = |(index, address): (usize, &SocketAddr)| {
             let health = self.shared.health.as_ref()?;
             Some((*address, health.state(index)))
         };
         let backends = settings.backends.iter().enumerate();
-        Heritage {
-            health: backends.filter_map(verdict).collect(),
+        ReloadState {
+            health: backends.filter_map(health_state).collect(),
             cache: self.shared.cache.clone(),
-            crowd: self.shared.crowd.clone(),
+            client_limit: self.shared.client_limit.clone(),
             settings,
         }
     }
@@ -412,12 +414,19 @@ impl Server {
 
     /// How many clients wait for a connection to a backend, where those are limited.
     pub fn waiting(&self) -> usize {
-        self.shared.gate.as_ref().map_or(0, |gate| gate.waiting())
+        self.shared
+            .connection_limit
+            .as_ref()
+            .map_or(0, |connection_limit| connection_limit.waiting())
     }
 
     /// How many of them are of each priority, 1 to 64; only those of which there are any.
     pub fn waiting_by_priority(&self) -> Vec<(u8, u32)> {
-        let waiting = self.shared.gate.as_ref().map(|gate| gate.waiting_of());
+        let waiting = self
+            .shared
+            .connection_limit
+            .as_ref()
+            .map(|connection_limit| connection_limit.waiting_of());
         let by_priority = (1..).zip(waiting.into_iter().flatten());
         by_priority.filter(|(_, waiting)| *waiting > 0).collect()
     }
@@ -491,10 +500,10 @@ impl Server {
     }
 
     fn queue_totals(&self) -> Vec<(u8, Vec<Total>)> {
-        let Some(gate) = &self.shared.gate else {
+        let Some(connection_limit) = &self.shared.connection_limit else {
             return Vec::new();
         };
-        let ranks = gate.counters().iter().zip(1..);
+        let ranks = connection_limit.counters().iter().zip(1..);
         let totals = ranks.map(|(counters, priority)| {
             let values = std::iter::once(counters.values().collect());
             (priority, sum(QueueCounters::NAMES, values))

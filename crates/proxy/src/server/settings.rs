@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use weir_core::proxy::{Mode, Proxy, SendProxy, SideOptions};
+use weir_core::proxy::{Proxy, ProxyMode, SendProxy, SideOptions};
 
 use super::Error;
 use crate::runtime::{OptionError, bind_source, set_side_options, tcp_socket};
@@ -11,7 +11,7 @@ use crate::upstream::CheckQuestion;
 
 /// Whether the settings go together, and this machine can do what they ask for.
 pub fn check(settings: &Proxy) -> Result<(), Error> {
-    if settings.mode == Mode::Forward && settings.send_proxy != SendProxy::Off {
+    if settings.mode == ProxyMode::Forward && settings.send_proxy != SendProxy::Off {
         return Err(Error::Conflict {
             key: "send_proxy",
             cause: "mode forward goes to servers that do not expect a PROXY header",

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
-use weir_core::proxy::{Mode, Proxy};
+use weir_core::proxy::{Proxy, ProxyMode};
 
 use super::Error;
 use crate::runtime::{ListenOptions, TcpListener};
@@ -159,7 +159,7 @@ fn listen_options(settings: &Proxy) -> ListenOptions {
     ListenOptions {
         backlog: settings.backlog,
         // In tcp mode the server may be the one who speaks first.
-        defer_accept: (settings.mode != Mode::Tcp || settings.accept_proxy)
+        defer_accept: (settings.mode != ProxyMode::Tcp || settings.accept_proxy)
             .then_some(settings.head_timeout),
         side: settings.client.clone(),
     }

@@ -3,17 +3,17 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
+use super::client::Client;
 use super::http::{GONE, unreachable};
-use super::visitor::Visitor;
-use super::worker::{Guest, Worker};
+use super::worker::{ClientGuard, Worker};
 use crate::runtime::TcpStream;
 use crate::transfer::tunnel;
 use crate::upstream::Link;
 
-/// Serves one client, until its task is dropped with `guest`.
-pub async fn serve(guest: Guest, stream: TcpStream, peer: SocketAddr) {
-    let worker = guest.worker();
-    let mut client = Visitor::new(stream, peer);
+/// Serves one client, until its task is dropped with `guard`.
+pub async fn serve(guard: ClientGuard, stream: TcpStream, peer: SocketAddr) {
+    let worker = guard.worker();
+    let mut client = Client::new(stream, peer);
     if !client.is_admitted(worker).await {
         return;
     }
@@ -27,21 +27,21 @@ pub async fn serve(guest: Guest, stream: TcpStream, peer: SocketAddr) {
     worker.counters.tunnels.add(1);
     let ahead = [client.inbox.take_all(), Vec::new()];
     let (near, far) = (&client.stream, &server.stream);
-    let tunnelled = tunnel(&worker.lanes, near, far, ahead, worker.rules()).await;
+    let tunnelled = tunnel(&worker.resources, near, far, ahead, worker.rules()).await;
     worker.count_tunnel(&client, &server.stream, &tunnelled);
     worker.log(&mut client);
 }
 
 /// A connection to a backend that knows who the client is. If there is none, the client gets what a
 /// client of a server gets that does not listen.
-async fn reach(worker: &Worker, client: &mut Visitor) -> Option<Link> {
+async fn reach(worker: &Worker, client: &mut Client) -> Option<Link> {
     let backends = &worker.upstreams.backends;
-    let reached = match backends.connect(&worker.handle, client.asker()).await {
+    let reached = match backends.connect(&worker.handle, client.requester()).await {
         Ok(server) => {
             client.note(|entry| entry.backend.set(Some(server.lease.backend().address)));
-            let introduction = client.introduction(worker);
+            let proxy_header = client.proxy_header(worker);
             worker.handle.set_deadline(worker.settings.idle_timeout);
-            let introduced = server.stream.send_all(&introduction, false).await;
+            let introduced = server.stream.send_all(&proxy_header, false).await;
             introduced.map(|()| server)
         }
         Err(error) => Err(error),

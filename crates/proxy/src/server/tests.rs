@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use weir_core::proxy::{Mode, Proxy};
+use weir_core::proxy::{Proxy, ProxyMode};
 
 use super::worker::Order;
 use super::*;
@@ -31,21 +31,21 @@ fn echo() -> SocketAddr {
 }
 
 fn settings(threads: u32) -> Proxy {
-    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Tcp);
+    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Tcp);
     settings.threads = threads;
     settings.backends = vec![echo()];
     settings
 }
 
-fn started(threads: u32) -> (Server, Bell) {
-    let bell = Bell::new().unwrap();
-    let surroundings = Surroundings {
+fn started(threads: u32) -> (Server, Waker) {
+    let waker = Waker::new().unwrap();
+    let options = StartOptions {
         sockets: None,
-        bell: Some(bell.clone()),
-        ..Surroundings::default()
+        waker: Some(waker.clone()),
+        ..StartOptions::default()
     };
-    let server = Server::start_in(settings(threads), surroundings).unwrap();
-    (server, bell)
+    let server = Server::start_with(settings(threads), options).unwrap();
+    (server, waker)
 }
 
 fn connect(server: &Server) -> TcpStream {
@@ -62,30 +62,30 @@ fn is_served(stream: &mut TcpStream) -> bool {
     served.is_ok()
 }
 
-fn wait_for(bell: &Bell) {
-    let fd = bell.as_fd();
+fn wait_for(waker: &Waker) {
+    let fd = waker.as_fd();
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     let patience = Timespec {
         tv_sec: PATIENCE.as_secs() as _,
         tv_nsec: 0,
     };
     assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "nobody rang");
-    bell.silence();
+    waker.clear();
 }
 
 /// Lets a thread fall and looks after it.
-fn fall(server: &mut Server, bell: &Bell, index: usize) -> Result<(), Error> {
+fn fall(server: &mut Server, waker: &Waker, index: usize) -> Result<(), Error> {
     server.threads[index].orders.send(Order::Fall);
-    wait_for(bell);
+    wait_for(waker);
     server.tend()
 }
 
 #[test]
 fn a_thread_that_falls_is_started_again_and_the_others_do_not_notice() {
-    let (mut server, bell) = started(2);
+    let (mut server, waker) = started(2);
     let mut clients: Vec<TcpStream> = (0..32).map(|_| connect(&server)).collect();
     assert!(clients.iter_mut().all(is_served));
-    fall(&mut server, &bell, 0).unwrap();
+    fall(&mut server, &waker, 0).unwrap();
     let survivors = clients
         .iter_mut()
         .filter_map(|client| is_served(client).then_some(()));
@@ -100,9 +100,9 @@ fn a_thread_that_falls_is_started_again_and_the_others_do_not_notice() {
 
 #[test]
 fn who_waits_for_a_thread_that_falls_is_served_by_the_next() {
-    let (mut server, bell) = started(1);
+    let (mut server, waker) = started(1);
     server.threads[0].orders.send(Order::Fall);
-    wait_for(&bell);
+    wait_for(&waker);
     let mut waiting: Vec<TcpStream> = (0..8).map(|_| connect(&server)).collect();
     server.tend().unwrap();
     assert!(waiting.iter_mut().all(is_served));
@@ -110,8 +110,8 @@ fn who_waits_for_a_thread_that_falls_is_served_by_the_next() {
 
 #[test]
 fn a_thread_that_does_nothing_but_fall_ends_the_proxy() {
-    let (mut server, bell) = started(1);
-    let end = (0..100).find_map(|_| fall(&mut server, &bell, 0).err());
+    let (mut server, waker) = started(1);
+    let end = (0..100).find_map(|_| fall(&mut server, &waker, 0).err());
     let said = end.expect("it is given up").to_string();
     assert_eq!(said, "thread 0 fell: panicked: as ordered");
     assert_eq!(server.threads().next().unwrap().state, ThreadState::Ended);
@@ -122,14 +122,14 @@ fn a_successor_on_the_same_sockets_loses_nobody() {
     let (mut old, _bell) = started(2);
     let mut connected: Vec<TcpStream> = (0..8).map(|_| connect(&old)).collect();
     assert!(connected.iter_mut().all(is_served));
-    let surroundings = Surroundings {
+    let options = StartOptions {
         sockets: Some(old.sockets().unwrap().try_clone().unwrap()),
-        bell: None,
-        ..Surroundings::default()
+        waker: None,
+        ..StartOptions::default()
     };
     let mut next = settings(3);
     next.idle_timeout = Duration::from_secs(7);
-    let mut new = Server::start_in(next, surroundings).unwrap();
+    let mut new = Server::start_with(next, options).unwrap();
     assert_eq!(new.address(), old.address());
     old.retire();
     let mut later: Vec<TcpStream> = (0..32).map(|_| connect(&new)).collect();

@@ -11,28 +11,29 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use weir_core::class;
-use weir_core::proxy::{Mode, Proxy};
+use weir_core::proxy::{Proxy, ProxyMode};
 
-use super::crowd::Entrance;
+use super::client::Client;
+use super::client_limit::ThreadClientLimit;
 use super::date::DateCache;
-use super::http::{self, Forecast, Scratch, Seats, Upstreams};
+use super::http::{self, ExchangePool, Forecast, Scratch, Upstreams};
 use super::thread::{StateCell, ThreadState};
-use super::visitor::Visitor;
 use super::{BackendAccount, Counters, Shared, tcp};
 use crate::access_log::Journal;
-use crate::cache::Seat;
+use crate::cache::ThreadCache;
 use crate::http::{Limits, Role};
 use crate::metrics::ListenerCounters;
 use crate::runtime::{
     Clock, Handle, Mailbox, Runtime, Sender, TaskId, TcpListener, TcpStream, first, mailbox,
 };
 use crate::shortage;
-use crate::transfer::{Lanes, Redirect, Rules, Tunnelled};
+use crate::transfer::{Redirect, Resources, Rules, Tunnelled};
 use crate::upstream::{
-    Backend, Backends, Door, HealthBoard, Names, Notice, Origins, Resolved, Ties,
+    Backend, BackendContext, Backends, HealthBoard, Names, Notice, Origins, Resolved,
+    ThreadConnectionLimit,
 };
 
-/// What a thread is told.
+/// A control message to a thread.
 #[derive(Debug, Clone)]
 pub enum Order {
     /// Accept those who wait already and no more; end when all is served, or after this time.
@@ -65,13 +66,13 @@ pub struct Worker {
     /// The rules of its classes.
     pub classes: Arc<class::Rules>,
     /// Buffers and pipes.
-    pub lanes: Lanes,
+    pub resources: Resources,
     /// The servers.
     pub upstreams: Upstreams,
     /// Memory for heads.
     pub scratch: Scratch,
-    /// Memory for exchanges.
-    pub seats: Seats,
+    /// Futures that serve requests.
+    pub exchanges: ExchangePool,
     /// How large replies will be.
     pub forecast: Forecast,
     /// How large a head may be.
@@ -79,8 +80,8 @@ pub struct Worker {
     /// `Host` for clients that send none.
     pub default_host: String,
     date: DateCache,
-    /// This thread's place at the cache, if there is one.
-    pub cache: Option<Rc<Seat>>,
+    /// This thread's access to the cache, if there is one.
+    pub cache: Option<Rc<ThreadCache>>,
     /// What the thread did.
     pub counters: Arc<ListenerCounters>,
     state: Arc<StateCell>,
@@ -88,8 +89,8 @@ pub struct Worker {
     pub journal: Option<Journal>,
     /// Connections of clients that are open.
     clients: Cell<usize>,
-    /// Where clients come in.
-    entrance: Entrance,
+    /// `max_clients`, over all threads.
+    client_limit: ThreadClientLimit,
     draining: Cell<bool>,
     /// Clients that ask nothing are not waited for.
     ends_idle: Cell<bool>,
@@ -116,23 +117,31 @@ pub fn run(
         }
         None => (None, None),
     };
-    let (cache, rung) = match shared.cache {
+    let (cache, woken) = match shared.cache {
         Some(cache) => {
-            let (bell, rung) = self::mailbox::<TaskId>(&handle)?;
-            (Some(Seat::new(cache, bell, handle.clone())), Some(rung))
+            let (waker, woken) = self::mailbox::<TaskId>(&handle)?;
+            (
+                Some(ThreadCache::new(cache, waker, handle.clone())),
+                Some(woken),
+            )
         }
         None => (None, None),
     };
-    let (door, noticed) = match shared.gate {
-        Some(gate) => {
+    let (connection_limit, noticed) = match shared.connection_limit {
+        Some(shared_limit) => {
             let (notices, noticed) = self::mailbox::<Notice>(&handle)?;
-            let door = Door::new(gate, index, handle.clone(), notices);
-            (Some(door), Some(noticed))
+            let connection_limit =
+                ThreadConnectionLimit::new(shared_limit, index, handle.clone(), notices);
+            (Some(connection_limit), Some(noticed))
         }
         None => (None, None),
     };
-    let (bell, called) = self::mailbox::<()>(&handle)?;
-    let entrance = Entrance::new(shared.crowd, shared.settings.max_clients as usize, bell);
+    let (waker, called) = self::mailbox::<()>(&handle)?;
+    let client_limit = ThreadClientLimit::new(
+        shared.client_limit,
+        shared.settings.max_clients as usize,
+        waker,
+    );
     let listener = TcpListener::new(listener, &handle);
     let lane = shared
         .redirector
@@ -146,15 +155,20 @@ pub fn run(
         let worker = Rc::new(Worker {
             main: handle.running(),
             handle,
-            lanes: Lanes {
+            resources: Resources {
                 redirect,
-                ..Lanes::default()
+                ..Resources::default()
             },
             upstreams: Upstreams {
                 backends: Backends::new(
-                    backends(&settings, &counters, door.as_ref(), shared.health.as_ref()),
+                    backends(
+                        &settings,
+                        &counters,
+                        connection_limit.as_ref(),
+                        shared.health.as_ref(),
+                    ),
                     settings.balance,
-                    door,
+                    connection_limit,
                 ),
                 origins: Origins::new(
                     counters.origins.counters.clone(),
@@ -165,7 +179,7 @@ pub fn run(
                 settings: settings.clone(),
             },
             scratch: Scratch::default(),
-            seats: Seats::default(),
+            exchanges: ExchangePool::default(),
             forecast: Forecast::default(),
             limits: http::limits(settings.max_head),
             default_host: settings
@@ -180,11 +194,11 @@ pub fn run(
             state: counters.state,
             journal: log.and_then(|log| log.journal()),
             clients: Cell::new(0),
-            entrance,
+            client_limit,
             draining: Cell::new(false),
             ends_idle: Cell::new(false),
         });
-        worker.spawn_chores(called, answered, rung, noticed);
+        worker.spawn_background_tasks(called, answered, woken, noticed);
         worker.state.set(ThreadState::Accepting);
         let mut order = worker.accept_until_told(&listener, &mailbox).await?;
         worker.draining.set(true);
@@ -212,19 +226,19 @@ fn obey(order: Order) -> Order {
 fn backends(
     settings: &Arc<Proxy>,
     counters: &Counters,
-    door: Option<&Rc<Door>>,
+    connection_limit: Option<&Rc<ThreadConnectionLimit>>,
     health: Option<&Arc<HealthBoard>>,
 ) -> Vec<Rc<Backend>> {
     let rows = settings.backends.iter().zip(&counters.backends).enumerate();
     let new = |(number, (address, counters)): (usize, (&SocketAddr, &BackendAccount))| {
-        let ties = Ties {
+        let context = BackendContext {
             number,
-            door: door.cloned(),
+            limit: connection_limit.cloned(),
             health: health.cloned(),
             gauges: counters.gauges.clone(),
         };
         let counters = counters.counters.clone();
-        Rc::new(Backend::new(*address, counters, settings.clone(), ties))
+        Rc::new(Backend::new(*address, counters, settings.clone(), context))
     };
     rows.map(new).collect()
 }
@@ -255,13 +269,13 @@ impl Worker {
     }
 
     async fn accept(self: &Rc<Self>, listener: &TcpListener) -> io::Result<Option<Order>> {
-        let admit = || Place::take(self);
-        let serve = |place, client, peer| self.serve(place, client, peer);
+        let admit = || ClientPermit::take(self);
+        let serve = |permit, client, peer| self.serve(permit, client, peer);
         let mut admitted = listener.accept(admit, serve).await?;
         while !admitted {
             listener.rest();
             self.state.set(ThreadState::Full);
-            self.entrance.wait(&self.handle).await?;
+            self.client_limit.wait(&self.handle).await?;
             self.state.set(ThreadState::Accepting);
             admitted = listener.accept_now(admit, serve)?;
         }
@@ -278,7 +292,7 @@ impl Worker {
         orders: &Mailbox<Order>,
         time: Duration,
     ) -> Option<Order> {
-        let serve = |client, peer| self.serve(Place::take_even_if_full(self), client, peer);
+        let serve = |client, peer| self.serve(ClientPermit::take_over_limit(self), client, peer);
         listener.rest();
         let failed = |error| tracing::warn!("cannot accept the last connections: {error}");
         let until = self.handle.now() + time.min(HANDSHAKE_TIME).as_millis() as Clock;
@@ -302,13 +316,14 @@ impl Worker {
         self.handle.wake_all();
     }
 
-    fn serve(self: &Rc<Self>, place: Place, stream: TcpStream, peer: SocketAddr) {
-        let guest = Guest::new(place);
+    fn serve(self: &Rc<Self>, permit: ClientPermit, stream: TcpStream, peer: SocketAddr) {
+        let guard = ClientGuard::new(permit);
         // Tasks of their own: a tunnel's is smaller than that of a client who speaks HTTP.
         match self.settings.mode {
-            Mode::Tcp => self.handle.spawn(tcp::serve(guest, stream, peer)),
-            Mode::Forward | Mode::Reverse => {
-                self.handle.spawn(http::Client::new(guest, stream, peer));
+            ProxyMode::Tcp => self.handle.spawn(tcp::serve(guard, stream, peer)),
+            ProxyMode::Forward | ProxyMode::Reverse => {
+                self.handle
+                    .spawn(http::ClientTask::new(guard, stream, peer));
             }
         }
     }
@@ -336,13 +351,13 @@ impl Worker {
         }
     }
 
-    /// Work beside the clients: places that others leave, names that were looked up, connections that other threads
-    /// give, and those that nobody uses.
-    fn spawn_chores(
+    /// Spawns the tasks beside those of clients. They handle wake-ups for free client slots, looked-up names, and
+    /// connections from other threads, and close connections that nobody uses.
+    fn spawn_background_tasks(
         self: &Rc<Self>,
         called: Mailbox<()>,
         answered: Option<Mailbox<Resolved>>,
-        rung: Option<Mailbox<TaskId>>,
+        woken: Option<Mailbox<TaskId>>,
         noticed: Option<Mailbox<Notice>>,
     ) {
         let worker = self.clone();
@@ -356,15 +371,15 @@ impl Worker {
             let worker = self.clone();
             self.handle.spawn(async move {
                 while let Ok(notice) = noticed.receive().await {
-                    worker.upstreams.backends.hear(notice);
+                    worker.upstreams.backends.handle_notice(notice);
                 }
             });
         }
-        if let Some(rung) = rung {
+        if let Some(woken) = woken {
             let handle = self.handle.clone();
             self.handle.spawn(async move {
                 // It ends only with epoll, and so does the thread.
-                while let Ok(task) = rung.receive().await {
+                while let Ok(task) = woken.receive().await {
                     handle.wake(task);
                 }
             });
@@ -380,7 +395,7 @@ impl Worker {
         }
         let worker = self.clone();
         self.handle.spawn(async move {
-            if let Some(redirect) = &worker.lanes.redirect {
+            if let Some(redirect) = &worker.resources.redirect {
                 // As above.
                 let _ = redirect.wake_passed(&worker.handle).await;
             }
@@ -392,7 +407,7 @@ impl Worker {
                 worker.handle.sleep(SWEEP_EVERY).await;
                 let now = worker.handle.now();
                 worker.upstreams.sweep(now.saturating_sub(kept));
-                worker.lanes.pipes.trim();
+                worker.resources.pipes.trim();
             }
         });
     }
@@ -400,8 +415,8 @@ impl Worker {
     /// What the proxy is to its clients.
     pub fn role(&self) -> Role {
         match self.settings.mode {
-            Mode::Forward => Role::Forward,
-            Mode::Reverse | Mode::Tcp => Role::Reverse,
+            ProxyMode::Forward => Role::Forward,
+            ProxyMode::Reverse | ProxyMode::Tcp => Role::Reverse,
         }
     }
 
@@ -430,7 +445,7 @@ impl Worker {
     }
 
     /// Writes the line of what this client asked for, which has ended.
-    pub fn log(&self, client: &mut Visitor) {
+    pub fn log(&self, client: &mut Client) {
         if let (Some(journal), Some(entry)) = (&self.journal, client.take_entry())
             && !journal.write(entry)
         {
@@ -439,7 +454,7 @@ impl Worker {
     }
 
     /// Counts a tunnel to this server that has ended.
-    pub fn count_tunnel(&self, client: &Visitor, server: &TcpStream, tunnelled: &Tunnelled) {
+    pub fn count_tunnel(&self, client: &Client, server: &TcpStream, tunnelled: &Tunnelled) {
         client.note(|entry| {
             entry.tunnel.set(true);
             entry.moved(tunnelled.forth, tunnelled.back);
@@ -468,46 +483,49 @@ impl Worker {
     }
 }
 
-/// A place among the `max_clients`, for one client.
-struct Place(Rc<Worker>);
+/// One of the `max_clients` slots.
+struct ClientPermit(Rc<Worker>);
 
-impl Place {
-    fn take(worker: &Rc<Worker>) -> Option<Place> {
-        worker.entrance.try_enter().then(|| Place(worker.clone()))
+impl ClientPermit {
+    fn take(worker: &Rc<Worker>) -> Option<ClientPermit> {
+        worker
+            .client_limit
+            .try_acquire()
+            .then(|| ClientPermit(worker.clone()))
     }
 
-    fn take_even_if_full(worker: &Rc<Worker>) -> Place {
-        worker.entrance.enter();
-        Place(worker.clone())
+    fn take_over_limit(worker: &Rc<Worker>) -> ClientPermit {
+        worker.client_limit.acquire_over_limit();
+        ClientPermit(worker.clone())
     }
 }
 
-impl Drop for Place {
+impl Drop for ClientPermit {
     fn drop(&mut self) {
-        if self.0.entrance.leave() {
+        if self.0.client_limit.release() {
             self.0.handle.wake(self.0.main);
         }
     }
 }
 
 /// A client that is counted as long as its task lives.
-pub struct Guest(Place);
+pub struct ClientGuard(ClientPermit);
 
-impl Guest {
+impl ClientGuard {
     /// Who serves it.
     pub fn worker(&self) -> &Rc<Worker> {
         &self.0.0
     }
 
-    fn new(place: Place) -> Guest {
-        let worker = &place.0;
+    fn new(permit: ClientPermit) -> ClientGuard {
+        let worker = &permit.0;
         worker.clients.set(worker.clients.get() + 1);
         worker.counters.clients_accepted.add(1);
-        Guest(place)
+        ClientGuard(permit)
     }
 }
 
-impl Drop for Guest {
+impl Drop for ClientGuard {
     fn drop(&mut self) {
         let worker = self.worker();
         worker.counters.clients_closed.add(1);
@@ -523,14 +541,14 @@ impl Drop for Guest {
 mod tests {
     use super::*;
 
-    fn bytes_of<F>(_: impl FnOnce(Guest, TcpStream, SocketAddr) -> F) -> usize {
+    fn bytes_of<F>(_: impl FnOnce(ClientGuard, TcpStream, SocketAddr) -> F) -> usize {
         size_of::<F>()
     }
 
     /// Each idle connection holds one such future; the figures are in docs/design/proxy.md.
     #[test]
     fn tasks_of_idle_clients_are_small() {
-        let http = bytes_of(http::Client::new);
+        let http = bytes_of(http::ClientTask::new);
         let tunnel = bytes_of(tcp::serve);
         assert!(http <= 120, "{http}");
         assert!(tunnel <= 1392, "{tunnel}");

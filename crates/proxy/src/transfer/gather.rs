@@ -128,7 +128,7 @@ mod tests {
 
     use weir_core::proxy::{Engine, SideOptions};
 
-    use super::super::{Lanes, Moved, Rules, transfer};
+    use super::super::{Moved, Resources, Rules, transfer};
     use super::*;
     use crate::runtime::{Handle, ListenOptions, Runtime, TcpListener};
 
@@ -182,10 +182,10 @@ mod tests {
                     engine: Engine::Splice,
                     idle: Duration::from_secs(20),
                 };
-                let (lanes, back) = (Lanes::default(), Moved::default());
+                let (resources, back) = (Resources::default(), Moved::default());
                 let limit = Limit::Bytes(1024 * KIB);
                 let sender = Gathering::new(&from);
-                let done = transfer(&lanes, sender, &to, limit, rules, &moved, &back);
+                let done = transfer(&resources, sender, &to, limit, rules, &moved, &back);
                 let _ = done.await;
                 over.set(true);
             });

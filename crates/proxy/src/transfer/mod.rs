@@ -44,9 +44,9 @@ const TURN_BYTES: u64 = 1024 * 1024;
 /// What a task has moved since the others had their turn. Where there is always more to read and room to send it, no wait
 /// would give it to them.
 #[derive(Debug, Default)]
-pub struct Stint(u64);
+pub struct YieldBudget(u64);
 
-impl Stint {
+impl YieldBudget {
     /// Takes bytes into account; after [`TURN_BYTES`] the other tasks run.
     pub async fn spend(&mut self, bytes: usize, handle: &Handle) {
         self.0 += bytes as u64;
@@ -63,7 +63,7 @@ const BULK_BYTES: usize = 16 * 1024;
 
 /// Buffers and pipes of one thread.
 #[derive(Default)]
-pub struct Lanes {
+pub struct Resources {
     /// What the copy engine and the readers of heads receive into.
     pub buffers: Buffers,
     /// What the splice engine moves pages through.
@@ -225,7 +225,7 @@ impl Sender for &TcpStream {
 ///
 /// No `async fn`: those keep their arguments twice, and this is what idle tunnels wait in.
 pub fn transfer(
-    lanes: &Lanes,
+    resources: &Resources,
     mut sender: impl Sender,
     to: &TcpStream,
     limit: Limit,
@@ -234,7 +234,7 @@ pub fn transfer(
     back: &Moved,
 ) -> impl Future<Output = Result<Transferred, Broken>> {
     let mut course = Course::new(limit, rules);
-    let mut stint = Stint::default();
+    let mut budget = YieldBudget::default();
     async move {
         let mut ended = false;
         while course.goes_on() {
@@ -247,7 +247,7 @@ pub fn transfer(
             if to.is_broken() {
                 return Err(Broken::To(to.take_error()));
             }
-            let Some(step) = step(lanes, sender.stream(), to, &mut course).await? else {
+            let Some(step) = step(resources, sender.stream(), to, &mut course).await? else {
                 continue;
             };
             if step == 0 {
@@ -255,7 +255,7 @@ pub fn transfer(
                 break;
             }
             course.advance(step, moved, back);
-            stint.spend(step, to.handle()).await;
+            budget.spend(step, to.handle()).await;
         }
         Ok(Transferred {
             bytes: course.moved,
@@ -267,12 +267,12 @@ pub fn transfer(
 
 /// Moves what is there; 0 at the sender's end, `None` if there was nothing yet.
 async fn step(
-    lanes: &Lanes,
+    resources: &Resources,
     from: &TcpStream,
     to: &TcpStream,
     course: &mut Course,
 ) -> Result<Option<usize>, Broken> {
-    let (read, waited) = match begin(lanes, from, to, course)? {
+    let (read, waited) = match begin(resources, from, to, course)? {
         Begun::Done(read) => return Ok(read),
         Begun::Copied(read, rest) => (read, copy::finish(&rest, to, course).await),
         Begun::Spliced(read, mut pipe) => (read, splice::finish(&mut pipe, to, course).await),
@@ -293,42 +293,42 @@ enum Begun {
 }
 
 fn begin(
-    lanes: &Lanes,
+    resources: &Resources,
     from: &TcpStream,
     to: &TcpStream,
     course: &mut Course,
 ) -> Result<Begun, Broken> {
-    let pressed = course.slow || lanes.pipes.crowded() || lanes.buffers.crowded();
-    let room = match pressed {
-        true => send_room(to),
+    let pressed = course.slow || resources.pipes.crowded() || resources.buffers.crowded();
+    let space = match pressed {
+        true => send_space(to),
         false => usize::MAX,
     };
-    course.slow &= room < AMPLE_ROOM_BYTES;
+    course.slow &= space < AMPLE_SPACE_BYTES;
     course.spliced = false;
-    let most = room.min(course.left().try_into().unwrap_or(usize::MAX));
+    let most = space.min(course.left().try_into().unwrap_or(usize::MAX));
     if course.splices
-        && room >= SPLICE_ROOM_BYTES
-        && let Some(pipe) = lanes.pipes.lend()
+        && space >= SPLICE_SPACE_BYTES
+        && let Some(pipe) = resources.pipes.lend()
     {
         course.spliced = true;
         return splice::begin(pipe, from, to, most, course);
     }
-    copy::begin(lanes.buffers.lend(), from, to, most, course)
+    copy::begin(resources.buffers.lend(), from, to, most, course)
 }
 
 /// What a socket that is nearly full is given, so that it fills up and says when it has room again.
-const LEAST_ROOM_BYTES: usize = 4 * 1024;
+const LEAST_SPACE_BYTES: usize = 4 * 1024;
 /// A receiver with so much room is slow no longer.
-const AMPLE_ROOM_BYTES: usize = 128 * 1024;
+const AMPLE_SPACE_BYTES: usize = 128 * 1024;
 /// With less room than this, a pipe would be filled for a few segments.
-const SPLICE_ROOM_BYTES: usize = 16 * 1024;
+const SPLICE_SPACE_BYTES: usize = 16 * 1024;
 
 /// What the socket would take now. The kernel charges a quarter more than the bytes at most.
-fn send_room(to: &TcpStream) -> usize {
-    let room = sys::send_room(to).map_or(0, |room| room / 4 * 3);
-    match room >= SPLICE_ROOM_BYTES {
-        true => room,
-        false => LEAST_ROOM_BYTES,
+fn send_space(to: &TcpStream) -> usize {
+    let space = sys::send_space(to).map_or(0, |space| space / 4 * 3);
+    match space >= SPLICE_SPACE_BYTES {
+        true => space,
+        false => LEAST_SPACE_BYTES,
     }
 }
 
@@ -478,10 +478,10 @@ mod tests {
         let moved = bytes_of_the_other.clone();
         let mover = handle.clone();
         handle.spawn(async move {
-            let mut stint = Stint::default();
+            let mut budget = YieldBudget::default();
             while moved.get() < 100 * TURN_BYTES {
                 moved.set(moved.get() + 16 * 1024);
-                stint.spend(16 * 1024, &mover).await;
+                budget.spend(16 * 1024, &mover).await;
             }
         });
         let seen = runtime.run(async move {

@@ -20,8 +20,8 @@ use std::time::Duration;
 use weir_core::proxy::Engine;
 
 use super::redirector::{RedirectLane, RedirectPair, Sockets, Way};
-use super::{Broken, Course, Lanes, Limit, Moved, Rules, Stint, Tunnelled, step};
-use crate::runtime::{Clock, Doorbell, Handle, TaskId, TcpStream, try_both};
+use super::{Broken, Course, Limit, Moved, Resources, Rules, Tunnelled, YieldBudget, step};
+use crate::runtime::{Clock, FdWatch, Handle, TaskId, TcpStream, try_both};
 
 /// Messages this long at most are better redirected than received and sent, by measurement. The
 /// kernel half has the same limit for packets.
@@ -57,9 +57,9 @@ impl Redirect {
     /// # Errors
     /// epoll fails.
     pub async fn wake_passed(&self, handle: &Handle) -> io::Result<()> {
-        let bell = Doorbell::new(handle);
+        let ring = FdWatch::new(handle);
         loop {
-            bell.rung(self.lane.passed_fd()).await?;
+            ring.readable(self.lane.passed_fd()).await?;
             let tasks = self.tasks.borrow();
             for pair in self.lane.take_passed() {
                 if let Some(task) = tasks.get(&pair) {
@@ -73,13 +73,13 @@ impl Redirect {
 /// Carries bytes both ways until both senders have ended. `ahead` was received before.
 pub async fn tunnel(
     redirect: &Redirect,
-    lanes: &Lanes,
+    resources: &Resources,
     ends: [&TcpStream; 2],
     ahead: [Vec<u8>; 2],
     rules: Rules,
 ) -> Tunnelled {
     let tunnel = Tunnel {
-        lanes,
+        resources,
         ends,
         rules,
         redirected: Cell::new(0),
@@ -103,7 +103,7 @@ pub async fn tunnel(
 
 /// A tunnel between two connections.
 struct Tunnel<'a> {
-    lanes: &'a Lanes,
+    resources: &'a Resources,
     ends: [&'a TcpStream; 2],
     rules: Rules,
     ways: [State; 2],
@@ -356,7 +356,7 @@ impl Tunnel<'_> {
             ..self.rules
         };
         let mut course = Course::new(Limit::UntilEnd, rules);
-        let mut stint = Stint::default();
+        let mut budget = YieldBudget::default();
         let mut missing = None;
         loop {
             course.restart_idle_time(from);
@@ -366,7 +366,7 @@ impl Tunnel<'_> {
             if self.rest(way, wanted).await? {
                 return Ok(());
             }
-            match step(self.lanes, from, to, &mut course).await? {
+            match step(self.resources, from, to, &mut course).await? {
                 None => continue,
                 Some(0) if ends(way) => break,
                 Some(0) => self.wait_for_passed(&mut missing).await?,
@@ -374,7 +374,7 @@ impl Tunnel<'_> {
                     missing = None;
                     course.advance(bytes, &self.ways[way].moved, &self.ways[1 - way].moved);
                     self.took(way, bytes);
-                    stint.spend(bytes, self.handle()).await;
+                    budget.spend(bytes, self.handle()).await;
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::pin::pin;
 
-use super::{Broken, Lanes, Limit, Moved, Rules, redirect, transfer};
+use super::{Broken, Limit, Moved, Resources, Rules, redirect, transfer};
 use crate::runtime::{TcpStream, try_both, while_taken};
 
 /// What went through a tunnel, and how it ended.
@@ -27,7 +27,7 @@ pub struct Tunnelled {
 ///
 /// No `async fn`: those keep their arguments twice, and this is what idle tunnels consist of.
 pub fn tunnel(
-    lanes: &Lanes,
+    resources: &Resources,
     a: &TcpStream,
     b: &TcpStream,
     ahead: [Vec<u8>; 2],
@@ -36,17 +36,17 @@ pub fn tunnel(
     let (forth, back) = (Moved::default(), Moved::default());
     let [of_a, of_b] = ahead.map(Cell::new);
     async move {
-        if let Some(redirect) = &lanes.redirect {
+        if let Some(redirect) = &resources.redirect {
             let ahead = [of_a.take(), of_b.take()];
-            // Boxed: the tunnels of other engines need not have room for it.
-            let carried = redirect::tunnel(redirect, lanes, [a, b], ahead, rules);
+            // Boxed: the futures of other engines' tunnels then need no memory for it.
+            let carried = redirect::tunnel(redirect, resources, [a, b], ahead, rules);
             let mut carried = Box::pin(carried);
             let tunnelled = while_taken(rules.idle, [a, b], carried.as_mut()).await;
             reset_what_broke([a, b], &tunnelled.end);
             return tunnelled;
         }
-        let there = pin!(flow(lanes, [a, b], &of_a, rules, [&forth, &back]));
-        let back_again = pin!(flow(lanes, [b, a], &of_b, rules, [&back, &forth]));
+        let there = pin!(flow(resources, [a, b], &of_a, rules, [&forth, &back]));
+        let back_again = pin!(flow(resources, [b, a], &of_b, rules, [&back, &forth]));
         let both = pin!(try_both(there, back_again));
         let end = while_taken(rules.idle, [a, b], both).await.map(|_| ());
         reset_what_broke([a, b], &end);
@@ -75,7 +75,7 @@ fn reset_what_broke(sides: [&TcpStream; 2], end: &Result<(), Broken>) {
 /// One way: what was received ahead, all that comes, then the end.
 #[expect(clippy::manual_async_fn, reason = "it would keep its arguments twice")]
 fn flow(
-    lanes: &Lanes,
+    resources: &Resources,
     [from, to]: [&TcpStream; 2],
     ahead: &Cell<Vec<u8>>,
     rules: Rules,
@@ -83,7 +83,7 @@ fn flow(
 ) -> impl Future<Output = Result<(), Broken>> {
     async move {
         send_ahead(to, ahead, moved).await.map_err(Broken::To)?;
-        transfer(lanes, from, to, Limit::UntilEnd, rules, moved, back).await?;
+        transfer(resources, from, to, Limit::UntilEnd, rules, moved, back).await?;
         to.shut_down_write();
         Ok(())
     }

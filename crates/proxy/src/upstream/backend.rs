@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use weir_core::proxy::Proxy;
 
-use super::door::{Door, Permit};
 use super::health::HealthBoard;
+use super::limit::{Permit, ThreadConnectionLimit};
 use super::link::{Lease, Link};
 use super::source::Sources;
 use crate::metrics::{BackendCounters, BackendGauges};
@@ -27,7 +27,7 @@ pub struct Backend {
     pub address: SocketAddr,
     /// What this thread did with it.
     pub counters: Arc<BackendCounters>,
-    ties: Ties,
+    context: BackendContext,
     settings: Arc<Proxy>,
     sources: Sources,
     /// When a connection to it last failed, if none has succeeded since.
@@ -39,11 +39,11 @@ pub struct Backend {
 
 /// What binds a backend to others: those of its proxy, and itself on other threads.
 #[derive(Default, Clone)]
-pub struct Ties {
+pub struct BackendContext {
     /// Its number among the proxy's.
     pub number: usize,
-    /// The door to it, where connections are limited.
-    pub door: Option<Rc<Door>>,
+    /// The limit to it, where connections are limited.
+    pub limit: Option<Rc<ThreadConnectionLimit>>,
     /// Where its health is found, if it is checked.
     pub health: Option<Arc<HealthBoard>>,
     /// What this thread has of it now; of all servers together in mode forward.
@@ -51,7 +51,7 @@ pub struct Ties {
 }
 
 struct Idle {
-    // Closed before its place is free.
+    // Closed before its slot is free.
     stream: TcpStream,
     permit: Option<Permit>,
     since: Clock,
@@ -63,12 +63,12 @@ impl Backend {
         address: SocketAddr,
         counters: Arc<BackendCounters>,
         settings: Arc<Proxy>,
-        ties: Ties,
+        context: BackendContext,
     ) -> Backend {
         Backend {
             address,
             counters,
-            ties,
+            context,
             sources: Sources::new(&settings.source, address),
             settings,
             failed: Cell::new(None),
@@ -106,11 +106,11 @@ impl Backend {
 
     fn pop_idle(&self) -> Option<Idle> {
         let last = self.idle.borrow_mut().pop()?;
-        self.ties.gauges.idle.lower(1);
+        self.context.gauges.idle.lower(1);
         Some(last)
     }
 
-    /// The idle connection that this thread was promised, or a new one in its place.
+    /// The idle connection that this thread was promised, or a new one in its slot.
     ///
     /// # Errors
     /// As [`link`](Self::link).
@@ -173,10 +173,10 @@ impl Backend {
 
     fn note(&self, failed: Option<Clock>) {
         let before = self.failed.replace(failed);
-        if let Some(door) = &self.ties.door
+        if let Some(limit) = &self.context.limit
             && (failed.is_some() || before.is_some())
         {
-            door.note(self.ties.number, failed.is_some());
+            limit.note(self.context.number, failed.is_some());
         }
     }
 
@@ -184,13 +184,13 @@ impl Backend {
     pub(super) fn keep(&self, stream: TcpStream, permit: Option<Permit>) {
         let is_full = self.idle.borrow().len() >= IDLE_KEPT;
         if is_full || self.is_avoided() || !stream.quiesce() {
-            // In this order: its place is free once it is closed.
+            // In this order: its slot is free once it is closed.
             drop(stream);
             return drop(permit);
         }
         let since = stream.handle().now();
-        let (stream, permit) = match (permit, &self.ties.door) {
-            (Some(permit), Some(door)) => match door.offer(stream, permit) {
+        let (stream, permit) = match (permit, &self.context.limit) {
+            (Some(permit), Some(limit)) => match limit.offer(stream, permit) {
                 Some((stream, permit)) => (stream, Some(permit)),
                 None => return,
             },
@@ -201,7 +201,7 @@ impl Backend {
             permit,
             since,
         });
-        self.ties.gauges.idle.raise();
+        self.context.gauges.idle.raise();
     }
 
     /// Gives up the idle connection that another thread was promised.
@@ -211,11 +211,11 @@ impl Backend {
             return;
         }
         let Idle { stream, permit, .. } = idle.remove(0);
-        self.ties.gauges.idle.lower(1);
+        self.context.gauges.idle.lower(1);
         drop(idle);
         match stream.is_quiet() {
             true => self.keep(stream, permit),
-            // Its place goes to whoever waits.
+            // Its slot goes to whoever waits.
             false => drop((stream, permit)),
         }
     }
@@ -225,14 +225,14 @@ impl Backend {
     pub fn sweep(&self, then: Clock) {
         let is_wanted = !self.is_avoided();
         let is_good = |idle: &Idle| is_wanted && idle.since > then && idle.stream.is_quiet();
-        let may_close = || match &self.ties.door {
-            Some(door) => door.may_close_idle(self.ties.number),
+        let may_close = || match &self.context.limit {
+            Some(limit) => limit.may_close_idle(self.context.number),
             None => true,
         };
         let is_swept = |idle: &mut Idle| !is_good(idle) && may_close();
         let swept: Vec<Idle> = self.idle.borrow_mut().extract_if(.., is_swept).collect();
-        self.ties.gauges.idle.lower(swept.len() as u64);
-        // Not under the borrow: a place that becomes free may be used at once.
+        self.context.gauges.idle.lower(swept.len() as u64);
+        // Not under the borrow: a slot that becomes free may be used at once.
         drop(swept);
     }
 
@@ -244,19 +244,19 @@ impl Backend {
     /// Counts one use more.
     pub(super) fn begin_use(&self) {
         self.in_use.set(self.in_use.get() + 1);
-        self.ties.gauges.in_use.raise();
+        self.context.gauges.in_use.raise();
     }
 
     /// Counts one use less.
     pub(super) fn end_use(&self) {
         self.in_use.set(self.in_use.get() - 1);
-        self.ties.gauges.in_use.lower(1);
+        self.context.gauges.in_use.lower(1);
     }
 
     /// Whether health checks say that it is down, and another is not.
     pub fn is_avoided(&self) -> bool {
-        let health = self.ties.health.as_ref();
-        health.is_some_and(|health| health.is_avoided(self.ties.number))
+        let health = self.context.health.as_ref();
+        health.is_some_and(|health| health.is_avoided(self.context.number))
     }
 
     /// Whether it failed shortly before `now`, and has not been found well since. What fails later
@@ -275,6 +275,6 @@ impl Backend {
 impl Drop for Backend {
     fn drop(&mut self) {
         let idle = self.idle.get_mut().len();
-        self.ties.gauges.idle.lower(idle as u64);
+        self.context.gauges.idle.lower(idle as u64);
     }
 }

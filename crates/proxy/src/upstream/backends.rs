@@ -8,7 +8,7 @@ use std::rc::Rc;
 use weir_core::proxy::Balance;
 
 use super::Backend;
-use super::door::{Door, Entry, Notice};
+use super::limit::{Acquired, Notice, ThreadConnectionLimit};
 use super::link::{Lease, Link};
 use crate::runtime::{Clock, Handle, TcpStream};
 
@@ -16,13 +16,13 @@ use crate::runtime::{Clock, Handle, TcpStream};
 pub struct Backends {
     list: Vec<Rc<Backend>>,
     balance: Balance,
-    door: Option<Rc<Door>>,
+    limit: Option<Rc<ThreadConnectionLimit>>,
     next: Cell<usize>,
 }
 
 /// For whom a connection is.
 #[derive(Clone, Copy)]
-pub struct Asker<'a> {
+pub struct Requester<'a> {
     /// One that is gone waits no longer.
     pub client: &'a TcpStream,
     /// Its address, or what the proxy in front says of it.
@@ -33,7 +33,7 @@ pub struct Asker<'a> {
     pub tried: Option<&'a Cell<Option<SocketAddr>>>,
 }
 
-impl Asker<'_> {
+impl Requester<'_> {
     /// A connection to this server is tried for it.
     pub fn note(&self, backend: &Backend) {
         if let Some(tried) = self.tried {
@@ -43,26 +43,30 @@ impl Asker<'_> {
 }
 
 impl Backends {
-    /// Backends that take turns; behind a door where connections to them are limited.
-    pub fn new(list: Vec<Rc<Backend>>, balance: Balance, door: Option<Rc<Door>>) -> Backends {
+    /// Backends that take turns; behind a limit where connections to them are limited.
+    pub fn new(
+        list: Vec<Rc<Backend>>,
+        balance: Balance,
+        limit: Option<Rc<ThreadConnectionLimit>>,
+    ) -> Backends {
         Backends {
             list,
             balance,
-            door,
+            limit,
             next: Cell::new(0),
         }
     }
 
     /// All backends, once each, from the one that is next on; those that just failed come last, and
     /// those that health checks found down not at all, unless all are.
-    pub fn in_turn(&self, now: Clock) -> Turn {
+    pub fn walk(&self, now: Clock) -> BackendWalk {
         let count = self.list.len();
         let is_avoided = |index: &usize| self.list[*index].is_avoided();
         // Between two looks at the board it may seem that all are.
         let uses_all = (0..count).all(|index| is_avoided(&index));
         let usable = |index: &usize| uses_all || !is_avoided(index);
         let first = self.first(usable, now);
-        Turn {
+        BackendWalk {
             first,
             given: 0,
             now,
@@ -97,51 +101,51 @@ impl Backends {
     pub async fn next(
         &self,
         handle: &Handle,
-        turn: &mut Turn,
-        asker: Asker<'_>,
+        walk: &mut BackendWalk,
+        requester: Requester<'_>,
     ) -> Option<io::Result<Link>> {
-        match &self.door {
+        match &self.limit {
             None => {
-                let backend = turn.next(self)?;
-                asker.note(backend);
+                let backend = walk.next(self)?;
+                requester.note(backend);
                 Some(backend.link(handle).await)
             }
-            Some(door) => {
-                turn.attempt(self)?;
-                let link = self.enter(handle, door, *turn, asker).await;
+            Some(limit) => {
+                walk.attempt(self)?;
+                let link = self.acquire(handle, limit, *walk, requester).await;
                 if link.as_ref().is_err_and(is_final) {
-                    turn.end(self);
+                    walk.end(self);
                 }
                 Some(link)
             }
         }
     }
 
-    async fn enter(
+    async fn acquire(
         &self,
         handle: &Handle,
-        door: &Rc<Door>,
-        turn: Turn,
-        asker: Asker<'_>,
+        limit: &Rc<ThreadConnectionLimit>,
+        walk: BackendWalk,
+        requester: Requester<'_>,
     ) -> io::Result<Link> {
-        let entry = door
-            .enter(
-                asker.client,
-                turn.candidates(self, handle.now()),
-                asker.rank,
+        let acquired = limit
+            .acquire(
+                requester.client,
+                walk.candidates(self, handle.now()),
+                requester.rank,
             )
             .await?;
-        match entry {
-            Entry::Idle(index) => {
-                asker.note(&self.list[index]);
+        match acquired {
+            Acquired::Idle(index) => {
+                requester.note(&self.list[index]);
                 self.list[index].reuse_promised(handle).await
             }
-            Entry::New(permit) => {
+            Acquired::New(permit) => {
                 let backend = self.list[permit.backend()].clone();
-                asker.note(&backend);
+                requester.note(&backend);
                 Lease::new(backend, Some(permit)).connect(handle).await
             }
-            Entry::Stream(stream, permit) => {
+            Acquired::Stream(stream, permit) => {
                 let backend = &self.list[permit.backend()];
                 Ok(backend.reused(stream, Some(permit)))
             }
@@ -152,10 +156,10 @@ impl Backends {
     ///
     /// # Errors
     /// That of the last one tried.
-    pub async fn connect(&self, handle: &Handle, asker: Asker<'_>) -> io::Result<Link> {
+    pub async fn connect(&self, handle: &Handle, requester: Requester<'_>) -> io::Result<Link> {
         let mut last = io::Error::from(ErrorKind::NotFound);
-        let mut turn = self.in_turn(handle.now());
-        while let Some(link) = self.next(handle, &mut turn, asker).await {
+        let mut walk = self.walk(handle.now());
+        while let Some(link) = self.next(handle, &mut walk, requester).await {
             match link {
                 Ok(link) => return Ok(link),
                 Err(error) => last = error,
@@ -164,10 +168,10 @@ impl Backends {
         Err(last)
     }
 
-    /// Acts on what another thread says of places.
-    pub fn hear(&self, notice: Notice) {
-        if let Some(door) = &self.door
-            && let Some(backend) = door.hear(notice)
+    /// Acts on what another thread says of slots.
+    pub fn handle_notice(&self, notice: Notice) {
+        if let Some(limit) = &self.limit
+            && let Some(backend) = limit.handle_notice(notice)
         {
             self.list[backend].give_up_idle();
         }
@@ -176,13 +180,13 @@ impl Backends {
     /// Closes connections that were not used since `then`, and tries backends again that failed.
     pub fn sweep(&self, then: Clock) {
         self.list.iter().for_each(|backend| backend.sweep(then));
-        if let Some(door) = &self.door {
-            door.look_again();
+        if let Some(limit) = &self.limit {
+            limit.look_again();
         }
     }
 }
 
-/// Nobody else can help: there is no place, or no client.
+/// Nobody else can help: there is no slot, or no client.
 fn is_final(error: &io::Error) -> bool {
     let kind = error.kind();
     kind == ErrorKind::QuotaExceeded || kind == ErrorKind::ConnectionAborted
@@ -190,7 +194,7 @@ fn is_final(error: &io::Error) -> bool {
 
 /// A walk through the backends: once round for those that are up, once more for the others.
 #[derive(Debug, Clone, Copy)]
-pub struct Turn {
+pub struct BackendWalk {
     first: usize,
     given: usize,
     /// Backends that fail during the walk are not given again: their failure is later than this.
@@ -199,7 +203,7 @@ pub struct Turn {
     uses_all: bool,
 }
 
-impl Turn {
+impl BackendWalk {
     /// The next backend to try.
     fn next<'a>(&mut self, backends: &'a Backends) -> Option<&'a Rc<Backend>> {
         let count = backends.list.len();
@@ -215,7 +219,7 @@ impl Turn {
         None
     }
 
-    /// Counts an attempt at whichever backend has a place; as many as there are backends.
+    /// Counts an attempt at whichever backend has a slot; as many as there are backends.
     fn attempt(&mut self, backends: &Backends) -> Option<()> {
         let more = self.given < backends.list.len();
         self.given += 1;

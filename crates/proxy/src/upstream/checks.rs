@@ -10,9 +10,9 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use weir_core::proxy::{Health, HealthCheck, Proxy, SendProxy, Verdict};
+use weir_core::proxy::{Health, HealthCheck, HealthState, Proxy, SendProxy};
 
-use super::health::{HealthBoard, Standing, described};
+use super::health::{Availability, HealthBoard, described};
 use super::source::Sources;
 use crate::http::{FieldSlots, Limits, Refusal, RequestFacts, read_reply, read_request};
 use crate::proxy_protocol::{self, ProxyProtocol};
@@ -35,15 +35,15 @@ impl Checks {
     pub fn start(
         settings: Arc<Proxy>,
         board: Arc<HealthBoard>,
-        verdicts: Vec<Verdict>,
+        states: Vec<HealthState>,
     ) -> io::Result<Checks> {
-        board.show(&verdicts);
+        board.show(&states);
         let (started, starting) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("weir-health".to_owned())
             .spawn(move || {
                 let _cleared = Cleared(&board);
-                if let Err(error) = run(settings, &board, verdicts, &started) {
+                if let Err(error) = run(settings, &board, states, &started) {
                     tracing::error!("backends are not checked any more: {error}");
                 }
             })?;
@@ -76,14 +76,14 @@ impl Drop for Cleared<'_> {
 struct Checker {
     settings: Arc<Proxy>,
     board: Arc<HealthBoard>,
-    verdicts: RefCell<Vec<Verdict>>,
+    states: RefCell<Vec<HealthState>>,
     limits: Limits,
 }
 
 fn run(
     settings: Arc<Proxy>,
     board: &Arc<HealthBoard>,
-    verdicts: Vec<Verdict>,
+    states: Vec<HealthState>,
     started: &SyncSender<Sender<()>>,
 ) -> io::Result<()> {
     let runtime = Runtime::new()?;
@@ -92,7 +92,7 @@ fn run(
     // The one who waits for it is gone only if the whole server is.
     let _ = started.send(end);
     let checker = Rc::new(Checker {
-        verdicts: RefCell::new(verdicts),
+        states: RefCell::new(states),
         limits: Limits {
             head_bytes: settings.max_head as usize,
             ..Limits::default()
@@ -142,7 +142,7 @@ impl Checker {
         let connected = sources.connect(handle, address, &settings.server).await;
         let stream = connected.map_err(|error| format!("cannot connect: {}", in_words(&error)))?;
         let asked = async {
-            stream.send_all(&self.introduction(), false).await?;
+            stream.send_all(&self.proxy_header(), false).await?;
             if settings.health.check == HealthCheck::Http {
                 stream.send_all(&question.bytes, false).await?;
             }
@@ -161,7 +161,7 @@ impl Checker {
     }
 
     /// A connection of the proxy's own says so (LOCAL, UNKNOWN).
-    fn introduction(&self) -> Vec<u8> {
+    fn proxy_header(&self) -> Vec<u8> {
         let mut header = Vec::new();
         let version = match self.settings.send_proxy {
             SendProxy::Off => return header,
@@ -209,12 +209,12 @@ impl Checker {
         };
         self.board.count(index, passed, text);
         let health = &self.settings.health;
-        let mut verdicts = self.verdicts.borrow_mut();
-        let before = verdicts[index].is_up();
-        if !verdicts[index].note(passed, health) {
+        let mut states = self.states.borrow_mut();
+        let before = states[index].is_up();
+        if !states[index].note(passed, health) {
             return;
         }
-        let standing = self.board.show(&verdicts);
+        let standing = self.board.show(&states);
         if !passed {
             self.board.counters(index).downs.add(1);
         }
@@ -226,7 +226,7 @@ impl Checker {
                 tracing::warn!("proxy {name:?}: backend {address} is down ({check}): {text}");
             }
         }
-        if standing == Standing::AllDown {
+        if standing == Availability::AllDown {
             tracing::warn!("proxy {name:?}: all backends are down, so all are used");
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use weir_core::proxy::{Health, HealthCheck, Proxy, Verdict};
+use weir_core::proxy::{Health, HealthCheck, HealthState, Proxy};
 use weir_core::word::Word;
 
 use crate::metrics::HealthCounters;
@@ -50,8 +50,8 @@ impl BackendState {
         }
     }
 
-    fn of(verdict: &Verdict) -> BackendState {
-        match verdict.is_up() {
+    fn of(state: &HealthState) -> BackendState {
+        match state.is_up() {
             None => BackendState::Unchecked,
             Some(true) => BackendState::Up,
             Some(false) => BackendState::Down,
@@ -118,32 +118,32 @@ impl HealthBoard {
         outcome.clone_into(&mut last);
     }
 
-    /// Takes verdicts over, of which one has changed; says what there is now.
-    pub(super) fn show(&self, verdicts: &[Verdict]) -> Standing {
-        let is_down = |verdict: &Verdict| verdict.is_up() == Some(false);
-        let all_down = verdicts.iter().all(is_down);
+    /// Takes states over, of which one has changed; says what there is now.
+    pub(super) fn show(&self, states: &[HealthState]) -> Availability {
+        let is_down = |state: &HealthState| state.is_up() == Some(false);
+        let all_down = states.iter().all(is_down);
         // Those that are free to use first, so that a reader in between finds somebody.
         for avoided in [false, true] {
-            for (verdict, backend) in verdicts.iter().zip(&self.backends) {
-                if (is_down(verdict) && !all_down) == avoided {
+            for (state, backend) in states.iter().zip(&self.backends) {
+                if (is_down(state) && !all_down) == avoided {
                     backend.is_avoided.store(avoided, Ordering::Relaxed);
                 }
             }
         }
-        for (verdict, backend) in verdicts.iter().zip(&self.backends) {
-            let state = BackendState::of(verdict);
+        for (state, backend) in states.iter().zip(&self.backends) {
+            let state = BackendState::of(state);
             backend.state.set(state);
         }
         match all_down {
-            true => Standing::AllDown,
-            false => Standing::SomeUp,
+            true => Availability::AllDown,
+            false => Availability::SomeUp,
         }
     }
 }
 
 /// Whether anybody is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Availability {
     /// One is up, or not known to be down.
     SomeUp,
     /// All are down, and so all are used.
@@ -161,35 +161,39 @@ pub(super) fn described(health: &Health) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::proxy::Mode;
+    use weir_core::proxy::ProxyMode;
 
     fn board(backends: usize) -> HealthBoard {
-        let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Tcp);
+        let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Tcp);
         settings.backends = vec!["127.0.0.1:1".parse().unwrap(); backends];
         settings.health.check = HealthCheck::Tcp;
         HealthBoard::new(&settings).unwrap()
     }
 
-    fn verdict(passed: bool) -> Verdict {
-        let mut verdict = Verdict::default();
-        verdict.note(passed, &Health::default());
-        verdict
+    fn state(passed: bool) -> HealthState {
+        let mut state = HealthState::default();
+        state.note(passed, &Health::default());
+        state
     }
 
     #[test]
     fn who_is_down_is_avoided_unless_all_are() {
         let board = board(2);
         let avoided = || [board.is_avoided(0), board.is_avoided(1)];
-        let (up, down) = (verdict(true), verdict(false));
-        for (verdicts, standing, expected) in [
-            ([up, up], Standing::SomeUp, [false, false]),
-            ([up, down], Standing::SomeUp, [false, true]),
-            ([down, down], Standing::AllDown, [false, false]),
-            ([down, up], Standing::SomeUp, [true, false]),
-            ([down, Verdict::default()], Standing::SomeUp, [true, false]),
+        let (up, down) = (state(true), state(false));
+        for (states, standing, expected) in [
+            ([up, up], Availability::SomeUp, [false, false]),
+            ([up, down], Availability::SomeUp, [false, true]),
+            ([down, down], Availability::AllDown, [false, false]),
+            ([down, up], Availability::SomeUp, [true, false]),
+            (
+                [down, HealthState::default()],
+                Availability::SomeUp,
+                [true, false],
+            ),
         ] {
-            assert_eq!(board.show(&verdicts), standing);
-            assert_eq!(avoided(), expected, "{verdicts:?}");
+            assert_eq!(board.show(&states), standing);
+            assert_eq!(avoided(), expected, "{states:?}");
         }
         board.clear();
         assert_eq!(avoided(), [false, false]);

@@ -4,12 +4,12 @@ use std::io;
 use std::rc::Rc;
 
 use super::Backend;
-use super::door::Permit;
+use super::limit::Permit;
 use crate::runtime::{Handle, TcpStream};
 
 /// A connection to a server.
 pub struct Link {
-    // Closed before the lease ends: its place is free only then.
+    // Closed before the lease ends: its slot is free only then.
     /// The connection.
     pub stream: TcpStream,
     /// The right to it.

@@ -3,22 +3,22 @@
 mod backend;
 mod backends;
 mod checks;
-mod door;
 mod health;
+mod limit;
 mod link;
 mod names;
 mod origins;
-mod places;
 mod queue;
 mod race;
 mod resolver;
+mod slots;
 mod source;
 
-pub use backend::{Backend, Ties};
-pub use backends::{Asker, Backends, Turn};
+pub use backend::{Backend, BackendContext};
+pub use backends::{BackendWalk, Backends, Requester};
 pub use checks::{Checks, Question as CheckQuestion};
-pub use door::{Door, Gate, Notice};
 pub use health::{BackendState, HealthBoard};
+pub use limit::{ConnectionLimit, Notice, ThreadConnectionLimit};
 pub use link::{Lease, Link};
 pub use names::{Names, is_name_timeout};
 pub use origins::Origins;

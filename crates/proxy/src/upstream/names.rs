@@ -51,17 +51,17 @@ struct Asked {
 }
 
 /// One who waits for an answer; gone when this is dropped.
-struct Asker(Arc<AtomicUsize>);
+struct Requester(Arc<AtomicUsize>);
 
-impl Asker {
-    fn of(asked: &mut Asked, task: TaskId) -> Asker {
+impl Requester {
+    fn of(asked: &mut Asked, task: TaskId) -> Requester {
         asked.waiting.push(task);
         asked.askers.fetch_add(1, Ordering::Relaxed);
-        Asker(asked.askers.clone())
+        Requester(asked.askers.clone())
     }
 }
 
-impl Drop for Asker {
+impl Drop for Requester {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -95,9 +95,9 @@ impl Names {
         if host.len() > NAME_BYTES {
             return Err(io::Error::other("the name is longer than names are"));
         }
-        let mut asker = None;
+        let mut requester = None;
         let answered = handle
-            .wait_for(|| self.ask(handle.running(), handle.now(), client, host, &mut asker))
+            .wait_for(|| self.ask(handle.running(), handle.now(), client, host, &mut requester))
             .await;
         let ips = answered.map_err(|_| io::Error::new(ErrorKind::TimedOut, Unresolved))??;
         Ok(ips
@@ -106,14 +106,14 @@ impl Names {
             .collect())
     }
 
-    /// What is known of a name; if nothing, the task is woken when it is, as long as it keeps `asker`.
+    /// What is known of a name; if nothing, the task is woken when it is, as long as it keeps `requester`.
     fn ask(
         &self,
         task: TaskId,
         now: Clock,
         client: IpAddr,
         host: &str,
-        asker: &mut Option<Asker>,
+        requester: &mut Option<Requester>,
     ) -> Option<io::Result<Vec<IpAddr>>> {
         let mut known = self.known.borrow_mut();
         match known.get_mut(host) {
@@ -122,9 +122,9 @@ impl Names {
                 return Some(Err(io::Error::other(why.clone())));
             }
             Some(Name::Asked(asked)) => {
-                let waits = |asker: &Asker| Arc::ptr_eq(&asker.0, &asked.askers);
-                if !asker.as_ref().is_some_and(waits) {
-                    *asker = Some(Asker::of(asked, task));
+                let waits = |requester: &Requester| Arc::ptr_eq(&requester.0, &asked.askers);
+                if !requester.as_ref().is_some_and(waits) {
+                    *requester = Some(Requester::of(asked, task));
                 }
                 return None;
             }
@@ -137,11 +137,11 @@ impl Names {
             waiting: Vec::new(),
             askers: Arc::default(),
         };
-        *asker = Some(Asker::of(&mut asked, task));
+        *requester = Some(Requester::of(&mut asked, task));
         let question = Question {
             name: host.to_owned(),
             askers: asked.askers.clone(),
-            asker: self.answers.clone(),
+            requester: self.answers.clone(),
         };
         if let Err(error) = self.resolver.ask(client, question) {
             return Some(Err(error));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use weir_core::proxy::Proxy;
 
-use super::{Backend, Ties};
+use super::{Backend, BackendContext};
 use crate::metrics::{BackendCounters, BackendGauges};
 use crate::runtime::Clock;
 
@@ -38,15 +38,15 @@ impl Origins {
     /// The server at this address.
     pub fn at(&self, address: SocketAddr) -> Rc<Backend> {
         let new = || {
-            let ties = Ties {
+            let context = BackendContext {
                 gauges: self.gauges.clone(),
-                ..Ties::default()
+                ..BackendContext::default()
             };
             Rc::new(Backend::new(
                 address,
                 self.counters.clone(),
                 self.settings.clone(),
-                ties,
+                context,
             ))
         };
         let mut known = self.known.borrow_mut();

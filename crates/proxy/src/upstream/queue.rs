@@ -1,11 +1,12 @@
-//! Who waits for a place: by class, and first come, first served within a class. Each step is O(1).
+//! Clients that wait for a slot of a backend: by class, first come first served within a class. Each step is
+//! O(1).
 
 use slab::Slab;
 
 /// Classes, 0 the highest.
 pub const CLASSES: usize = 64;
 
-/// Those who wait.
+/// The queue.
 #[derive(Debug)]
 pub struct WaitQueue<W> {
     nodes: Slab<Node<W>>,
@@ -29,21 +30,21 @@ struct Node<W> {
     after: Option<usize>,
 }
 
-/// A place in the queue.
+/// A position in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     key: usize,
     id: u64,
 }
 
-/// What came of one who wanted to wait.
+/// The result of a push.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Queued<W> {
     /// It waits.
     In(Ticket),
     /// It waits, and this one, the last of the lowest class, no longer does.
     InsteadOf(Ticket, W),
-    /// Nobody of a lower class waits: it is the one who loses.
+    /// The queue is full, and nobody of a lower class waits: the client is turned away.
     Full(W),
 }
 
@@ -75,7 +76,8 @@ impl<W> WaitQueue<W> {
         self.occupied == 0
     }
 
-    /// Lets one wait behind those of its class and of the higher ones.
+    /// Appends a waiter behind those of its class. A full queue drops the last waiter of the lowest class, if that is
+    /// lower.
     pub fn push(&mut self, class: usize, waiter: W) -> Queued<W> {
         let class = class.min(CLASSES - 1);
         if self.len() < self.limit {
@@ -188,7 +190,7 @@ mod tests {
     fn a_ticket_is_good_once_and_never_for_another() {
         let mut queue = WaitQueue::new(2);
         let Queued::In(ticket) = queue.push(1, "a") else {
-            panic!("there is room")
+            panic!("the queue is not full")
         };
         assert_eq!(queue.pop(), Some("a"));
         queue.push(1, "b");

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::{Asker, Backend, Link};
+use super::{Backend, Link, Requester};
 use crate::runtime::Handle;
 
 /// How long an address is tried alone before the next one is tried too (RFC 8305, Section 8).
@@ -25,16 +25,16 @@ type Attempt<'a> = Pin<Box<dyn Future<Output = io::Result<Link>> + 'a>>;
 pub async fn race(
     handle: &Handle,
     addresses: &[Rc<Backend>],
-    asker: Asker<'_>,
+    requester: Requester<'_>,
 ) -> io::Result<Link> {
     // Most servers have one.
     if let [only] = addresses {
-        asker.note(only);
+        requester.note(only);
         return only.connect(handle).await;
     }
     let mut race = Race {
         handle,
-        asker,
+        requester,
         waiting: addresses.iter(),
         running: Vec::new(),
         start: None,
@@ -45,7 +45,7 @@ pub async fn race(
 
 struct Race<'a> {
     handle: &'a Handle,
-    asker: Asker<'a>,
+    requester: Requester<'a>,
     waiting: std::slice::Iter<'a, Rc<Backend>>,
     running: Vec<(&'a Rc<Backend>, Attempt<'a>)>,
     /// Set when the last one that began has had its head start.
@@ -89,7 +89,7 @@ impl<'a> Race<'a> {
     }
 
     fn begin(&mut self, backend: &'a Rc<Backend>) {
-        self.asker.note(backend);
+        self.requester.note(backend);
         let handle = self.handle;
         let attempt = Box::pin(async move { backend.connect(handle).await });
         self.running.push((backend, attempt));

@@ -29,7 +29,7 @@ pub struct Question {
     /// How many wait for the answer; it is not looked up for nobody.
     pub askers: Arc<AtomicUsize>,
     /// Where the answer goes.
-    pub asker: Sender<Resolved>,
+    pub requester: Sender<Resolved>,
 }
 
 /// The answer.
@@ -140,12 +140,12 @@ impl Pool {
     fn answer(&self, question: Question) {
         let Question {
             name,
-            asker,
+            requester,
             askers,
         } = question;
         let start = Instant::now();
         let is_wanted = askers.load(Ordering::Relaxed) > 0;
-        asker.send(Resolved {
+        requester.send(Resolved {
             addresses: is_wanted.then(|| (self.look_up)(&name)),
             took: start.elapsed(),
             name,
@@ -286,20 +286,20 @@ mod tests {
         (resolver, release)
     }
 
-    fn question(name: &str, asker: &Sender<Resolved>) -> Question {
+    fn question(name: &str, requester: &Sender<Resolved>) -> Question {
         Question {
             name: name.to_owned(),
             askers: Arc::new(AtomicUsize::new(1)),
-            asker: asker.clone(),
+            requester: requester.clone(),
         }
     }
 
     #[test]
     fn one_client_with_more_names_than_may_wait_takes_the_others_nothing() {
         let runtime = Runtime::new().unwrap();
-        let (asker, _answers) = mailbox(runtime.handle()).unwrap();
+        let (requester, _answers) = mailbox(runtime.handle()).unwrap();
         let (resolver, _release) = held();
-        let ask = |from, name: &str| resolver.ask(client(from), question(name, &asker));
+        let ask = |from, name: &str| resolver.ask(client(from), question(name, &requester));
         let asked = (0..2 * WAITING).filter(|_| ask(1, "slow").is_ok()).count();
         assert!((LINE..=LINE + SHARE).contains(&asked), "{asked}");
         // Whether the threads have begun with some of them by now or not.
@@ -310,16 +310,20 @@ mod tests {
     fn a_name_waits_for_no_thread_while_one_is_idle_or_another_may_begin() {
         let runtime = Runtime::new().unwrap();
         let handle = runtime.handle().clone();
-        let (asker, answers) = mailbox(&handle).unwrap();
+        let (requester, answers) = mailbox(&handle).unwrap();
         let (resolver, _release) = held();
         let longest = runtime.run(async move {
             for _ in 0..100 {
-                resolver.ask(client(1), question("slow", &asker)).unwrap();
+                resolver
+                    .ask(client(1), question("slow", &requester))
+                    .unwrap();
             }
             let mut longest = Duration::ZERO;
             for _ in 0..2 * THREADS {
                 let start = Instant::now();
-                resolver.ask(client(2), question("fast", &asker)).unwrap();
+                resolver
+                    .ask(client(2), question("fast", &requester))
+                    .unwrap();
                 handle.set_deadline(2 * IDLE);
                 answers.receive().await.unwrap();
                 longest = longest.max(start.elapsed());

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use socket2::{Domain, Socket, Type};
-use weir_core::proxy::{Engine, Mode, Proxy};
+use weir_core::proxy::{Engine, Proxy, ProxyMode};
 use weir_proxy::{Server, Totals};
 use weir_testbed::wait;
 
@@ -23,7 +23,7 @@ pub fn pattern(length: usize) -> Vec<u8> {
 }
 
 /// A proxy's settings, with one thread.
-pub fn settings(mode: Mode, backends: &[SocketAddr]) -> Proxy {
+pub fn settings(mode: ProxyMode, backends: &[SocketAddr]) -> Proxy {
     let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), mode);
     settings.backends = backends.to_vec();
     settings.threads = 1;
@@ -34,7 +34,7 @@ pub fn settings(mode: Mode, backends: &[SocketAddr]) -> Proxy {
 pub fn reverse(origin: &Origin, engine: Engine) -> Server {
     let settings = Proxy {
         engine,
-        ..settings(Mode::Reverse, &[origin.address])
+        ..settings(ProxyMode::Reverse, &[origin.address])
     };
     Server::start(settings).unwrap()
 }

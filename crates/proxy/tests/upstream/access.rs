@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 use weir_core::prefix::{Prefix, parse_prefix};
-use weir_core::proxy::{Mode, Proxy};
+use weir_core::proxy::{Proxy, ProxyMode};
 use weir_proxy::Server;
 
 use crate::common::{Connection, Message, Origin, answer, connect, settings, total};
@@ -21,7 +21,7 @@ fn prefixes(texts: &[&str]) -> Vec<Prefix> {
 
 /// A forward proxy that is told who its clients are.
 fn forward(change: impl FnOnce(&mut Proxy)) -> Server {
-    let mut settings = settings(Mode::Forward, &[]);
+    let mut settings = settings(ProxyMode::Forward, &[]);
     settings.accept_proxy = true;
     change(&mut settings);
     Server::start(settings).unwrap()
@@ -140,11 +140,11 @@ fn clients_that_may_not_come_are_told_so_or_reset() {
         settings.deny_from = prefixes(&["127.0.0.0/8"]);
         Server::start(settings).unwrap()
     };
-    let reverse = deny(Mode::Reverse);
+    let reverse = deny(ProxyMode::Reverse);
     let mut client = connect(reverse.address());
     assert_eq!(client.get("/length/5").status(), 403);
     assert!(client.at_end());
-    let tcp = deny(Mode::Tcp);
+    let tcp = deny(ProxyMode::Tcp);
     let mut client = TcpStream::connect(tcp.address()).unwrap();
     let refused = client
         .write_all(b"x")
@@ -209,7 +209,7 @@ fn the_next_address_of_a_name_is_tried_when_one_refuses() {
             answer(connection, &request)
         });
         let host = format!("twin:{}", origin.address.port());
-        let proxy = Server::start(settings(Mode::Forward, &[])).unwrap();
+        let proxy = Server::start(settings(ProxyMode::Forward, &[])).unwrap();
         for _ in 0..3 {
             assert_eq!(get(&mut connect(proxy.address()), &host).status(), 200);
             assert_eq!(origin.connections(), 1, "it is kept");
@@ -240,7 +240,7 @@ fn an_address_that_does_not_answer_holds_a_client_up_for_a_quarter_of_a_second_o
         });
         let port = origin.address.port();
         let _silent = silent(SocketAddr::from(([127, 0, 0, 2], port)));
-        let proxy = Server::start(settings(Mode::Forward, &[])).unwrap();
+        let proxy = Server::start(settings(ProxyMode::Forward, &[])).unwrap();
         let begin = Instant::now();
         let mut client = connect(proxy.address());
         assert_eq!(get(&mut client, format!("twin:{port}")).status(), 200);
@@ -257,7 +257,7 @@ fn when_no_address_answers_the_client_is_told_in_time() {
     with_hosts(TWINS, || {
         let port = Origin::start().address.port();
         let _silent = [2, 3].map(|last| silent(SocketAddr::from(([127, 0, 0, last], port))));
-        let mut settings = settings(Mode::Forward, &[]);
+        let mut settings = settings(ProxyMode::Forward, &[]);
         settings.connect_timeout = Duration::from_millis(500);
         let proxy = Server::start(settings).unwrap();
         let reply = get(&mut connect(proxy.address()), format!("twin:{port}"));

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use weir_core::prefix::parse_prefix;
-use weir_core::proxy::{Forwarded, Mode, Proxy, SendProxy};
+use weir_core::proxy::{Forwarded, Proxy, ProxyMode, SendProxy};
 use weir_proxy::proxy_protocol::{Endpoints, ProxyHeader, read};
 use weir_proxy::{Error, Server};
 
@@ -14,7 +14,7 @@ use crate::common::{Connection, Origin, PATIENCE, connect};
 
 const FRONT: &str = "PROXY TCP4 192.0.2.7 198.51.100.1 1234 80\r\n";
 
-fn start(mode: Mode, backend: SocketAddr, change: impl FnOnce(&mut Proxy)) -> Server {
+fn start(mode: ProxyMode, backend: SocketAddr, change: impl FnOnce(&mut Proxy)) -> Server {
     let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), mode);
     settings.backends = vec![backend];
     settings.threads = 1;
@@ -58,7 +58,9 @@ fn a_tcp_server_is_told_the_client_before_its_first_byte() {
     for send_proxy in [SendProxy::V1, SendProxy::V2] {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let backend = server.local_addr().unwrap();
-        let proxy = start(Mode::Tcp, backend, |proxy| proxy.send_proxy = send_proxy);
+        let proxy = start(ProxyMode::Tcp, backend, |proxy| {
+            proxy.send_proxy = send_proxy
+        });
         let mut client = TcpStream::connect(proxy.address()).unwrap();
         let (served, _) = server.accept().unwrap();
         let told = header_then(&served, b"").unwrap();
@@ -74,7 +76,7 @@ fn a_tcp_server_is_told_the_client_before_its_first_byte() {
 #[test]
 fn what_the_proxy_in_front_says_is_passed_on() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let proxy = start(Mode::Tcp, server.local_addr().unwrap(), |proxy| {
+    let proxy = start(ProxyMode::Tcp, server.local_addr().unwrap(), |proxy| {
         proxy.accept_proxy = true;
         proxy.trust = vec![parse_prefix("127.0.0.0/8").unwrap()];
         proxy.send_proxy = SendProxy::V2;
@@ -92,7 +94,7 @@ fn what_the_proxy_in_front_says_is_passed_on() {
 
 #[test]
 fn a_client_without_its_header_is_reset() {
-    for mode in [Mode::Tcp, Mode::Reverse] {
+    for mode in [ProxyMode::Tcp, ProxyMode::Reverse] {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let backend = server.local_addr().unwrap();
         let proxy = start(mode, backend, |proxy| proxy.accept_proxy = true);
@@ -107,7 +109,7 @@ fn a_client_without_its_header_is_reset() {
 #[test]
 fn a_header_of_one_who_is_not_trusted_is_not_read() {
     let origin = Origin::start();
-    let proxy = start(Mode::Reverse, origin.address, |proxy| {
+    let proxy = start(ProxyMode::Reverse, origin.address, |proxy| {
         proxy.accept_proxy = true;
         proxy.trust = vec![parse_prefix("192.0.2.0/24").unwrap()];
     });
@@ -145,7 +147,7 @@ fn server_behind_proxy() -> (SocketAddr, Receiver<String>) {
 #[test]
 fn a_kept_connection_that_began_with_a_clients_address_serves_that_client_only() {
     let (backend, told) = server_behind_proxy();
-    let proxy = start(Mode::Reverse, backend, |proxy| {
+    let proxy = start(ProxyMode::Reverse, backend, |proxy| {
         proxy.send_proxy = SendProxy::V1
     });
     let mut clients = [connect(proxy.address()), connect(proxy.address())];
@@ -171,7 +173,7 @@ fn a_kept_connection_that_began_with_a_clients_address_serves_that_client_only()
 
 #[test]
 fn a_forward_proxy_introduces_nobody() {
-    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Forward);
+    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Forward);
     settings.send_proxy = SendProxy::V1;
     match Server::start(settings) {
         Err(Error::Conflict { key, .. }) => assert_eq!(key, "send_proxy"),
@@ -195,7 +197,7 @@ fn told(forwarded: Forwarded, trust: &str, front: &str, says: &str) -> Vec<(Stri
         ));
         true
     });
-    let proxy = start(Mode::Reverse, origin.address, |proxy| {
+    let proxy = start(ProxyMode::Reverse, origin.address, |proxy| {
         proxy.forwarded = forwarded;
         proxy.accept_proxy = !front.is_empty();
         proxy.trust = vec![

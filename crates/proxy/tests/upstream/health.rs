@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use weir_core::proxy::{HealthCheck, Mode, Proxy, SendProxy};
+use weir_core::proxy::{HealthCheck, Proxy, ProxyMode, SendProxy};
 use weir_proxy::{BackendReport, BackendState, Connections, Server};
 
 use crate::common::{Connection, Message, Origin, connect, settings, wait_until};
@@ -60,7 +60,7 @@ impl Patient {
     }
 }
 
-fn checked(check: HealthCheck, mode: Mode, backends: &[SocketAddr]) -> Proxy {
+fn checked(check: HealthCheck, mode: ProxyMode, backends: &[SocketAddr]) -> Proxy {
     let mut settings = settings(mode, backends);
     settings.health.check = check;
     settings.health.path = "/health".to_owned();
@@ -70,7 +70,7 @@ fn checked(check: HealthCheck, mode: Mode, backends: &[SocketAddr]) -> Proxy {
 
 fn before(patients: &[&Patient]) -> Server {
     let backends: Vec<SocketAddr> = patients.iter().map(|one| one.origin.address).collect();
-    Server::start(checked(HealthCheck::Http, Mode::Reverse, &backends)).unwrap()
+    Server::start(checked(HealthCheck::Http, ProxyMode::Reverse, &backends)).unwrap()
 }
 
 fn backend(proxy: &Server, index: usize) -> BackendReport {
@@ -129,7 +129,7 @@ fn a_failure_now_and_then_takes_nobody_out() {
         let _ = connection.try_send(format!("HTTP/1.1 {status} X\r\n\r\n"));
         false
     });
-    let settings = checked(HealthCheck::Http, Mode::Reverse, &[origin.address]);
+    let settings = checked(HealthCheck::Http, ProxyMode::Reverse, &[origin.address]);
     let proxy = Server::start(settings).unwrap();
     wait_until("twenty checks", || patient.load(Ordering::Relaxed) > 20);
     assert_eq!(count(&proxy, 0, "downs"), 0);
@@ -187,7 +187,7 @@ fn a_server_that_is_not_there_costs_no_client_an_attempt() {
             });
         }
     });
-    let proxy = Server::start(checked(HealthCheck::Tcp, Mode::Tcp, &backends)).unwrap();
+    let proxy = Server::start(checked(HealthCheck::Tcp, ProxyMode::Tcp, &backends)).unwrap();
     wait_for(&proxy, 0, BackendState::Down);
     let mut byte = [0];
     for _ in 0..10 {
@@ -205,7 +205,7 @@ fn a_server_that_is_not_there_costs_no_client_an_attempt() {
 fn a_server_that_accepts_and_says_nothing_fails_by_the_timeout() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let backends = [silent.local_addr().unwrap()];
-    let mut settings = checked(HealthCheck::Http, Mode::Reverse, &backends);
+    let mut settings = checked(HealthCheck::Http, ProxyMode::Reverse, &backends);
     settings.health.timeout = Duration::from_millis(50);
     let proxy = Server::start(settings).unwrap();
     wait_for(&proxy, 0, BackendState::Down);
@@ -219,7 +219,7 @@ fn a_reply_that_the_proxy_would_not_pass_on_is_no_health() {
         let _ = connection.try_send("HTTP/1.1 200 OK\r\nContent-Length: 1,2\r\n\r\n");
         false
     });
-    let settings = checked(HealthCheck::Http, Mode::Reverse, &[origin.address]);
+    let settings = checked(HealthCheck::Http, ProxyMode::Reverse, &[origin.address]);
     let proxy = Server::start(settings).unwrap();
     wait_for(&proxy, 0, BackendState::Down);
     let last = backend(&proxy, 0).last_check;
@@ -230,7 +230,7 @@ fn a_reply_that_the_proxy_would_not_pass_on_is_no_health() {
 fn sent_by_a_check(change: impl FnOnce(&mut Proxy)) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let backends = [listener.local_addr().unwrap()];
-    let mut settings = checked(HealthCheck::Http, Mode::Reverse, &backends);
+    let mut settings = checked(HealthCheck::Http, ProxyMode::Reverse, &backends);
     change(&mut settings);
     let _proxy = Server::start(settings).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
@@ -262,7 +262,7 @@ fn a_check_asks_for_what_it_is_told_to_and_says_that_it_is_the_proxys_own() {
 fn a_path_that_makes_no_request_is_refused_at_start() {
     let mut settings = checked(
         HealthCheck::Http,
-        Mode::Reverse,
+        ProxyMode::Reverse,
         &[([127, 0, 0, 1], 1).into()],
     );
     settings.health.path = "no path".to_owned();
@@ -285,7 +285,7 @@ fn who_waits_gets_no_place_at_a_server_that_went_down() {
     };
     let ((sick, let_sick_go), (well, let_well_go)) = (held(), held());
     let backends = [sick.origin.address, well.origin.address];
-    let mut settings = checked(HealthCheck::Http, Mode::Reverse, &backends);
+    let mut settings = checked(HealthCheck::Http, ProxyMode::Reverse, &backends);
     settings.max_connections = 1;
     let proxy = Server::start(settings).unwrap();
     let ask = |path: &str| {
@@ -325,11 +325,11 @@ fn connections_are_counted_while_they_are_busy_and_while_they_are_kept() {
     });
     let address = origin.address;
     for (mode, target) in [
-        (Mode::Reverse, "/".to_owned()),
-        (Mode::Forward, format!("http://{address}/")),
+        (ProxyMode::Reverse, "/".to_owned()),
+        (ProxyMode::Forward, format!("http://{address}/")),
     ] {
         let backends: &[SocketAddr] = match mode {
-            Mode::Forward => &[],
+            ProxyMode::Forward => &[],
             _ => &[address],
         };
         let proxy = Server::start(settings(mode, backends)).unwrap();

@@ -13,12 +13,12 @@ use rustix::net::{RecvFlags, recv};
 use socket2::{Domain, SockRef, Socket, Type};
 use weir_core::class::Class;
 use weir_core::prefix::parse_prefix;
-use weir_core::proxy::{Balance, Mode, Proxy};
+use weir_core::proxy::{Balance, Proxy, ProxyMode};
 use weir_proxy::Server;
 
 use crate::common::{Connection, Message, Origin, PATIENCE, connect};
 
-fn settings(mode: Mode, backend: SocketAddr, limit: u32) -> Proxy {
+fn settings(mode: ProxyMode, backend: SocketAddr, limit: u32) -> Proxy {
     let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), mode);
     settings.backends = vec![backend];
     settings.max_connections = limit;
@@ -99,7 +99,7 @@ fn serve(stream: TcpStream, answering: &Mutex<()>) {
 #[test]
 fn there_are_never_more_connections_than_allowed_whichever_thread_asks() {
     let (backend, most) = counting_server(3);
-    let proxy = Server::start(settings(Mode::Reverse, backend, 3)).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Reverse, backend, 3)).unwrap();
     thread::scope(|scope| {
         for number in 0..30 {
             let proxy = &proxy;
@@ -122,7 +122,7 @@ fn there_are_never_more_connections_than_allowed_whichever_thread_asks() {
 #[test]
 fn a_kept_connection_goes_to_the_thread_that_needs_it() {
     let origin = Origin::start();
-    let proxy = Server::start(settings(Mode::Reverse, origin.address, 1)).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Reverse, origin.address, 1)).unwrap();
     let mut clients: Vec<Connection> = (0..20).map(|_| connect(proxy.address())).collect();
     for _ in 0..5 {
         for client in &mut clients {
@@ -185,7 +185,7 @@ fn busy_with(proxy: &Server, told: &Receiver<String>, waiting: &[(&str, &str)]) 
 #[test]
 fn who_waits_is_served_by_class_and_within_it_in_turn() {
     let (origin, go, told) = server_on_command();
-    let mut settings = settings(Mode::Reverse, origin.address, 1);
+    let mut settings = settings(ProxyMode::Reverse, origin.address, 1);
     settings.classes = gold_and_silver();
     let proxy = Server::start(settings).unwrap();
     let waiting = [
@@ -232,7 +232,7 @@ fn queued<const N: usize>(proxy: &Server, priority: u8, names: [&str; N]) -> [u6
 #[test]
 fn in_a_full_queue_the_last_of_the_lowest_class_is_refused() {
     let (origin, go, told) = server_on_command();
-    let mut settings = settings(Mode::Reverse, origin.address, 1);
+    let mut settings = settings(ProxyMode::Reverse, origin.address, 1);
     settings.classes = gold_and_silver();
     settings.queue_limit = 2;
     let proxy = Server::start(settings).unwrap();
@@ -266,7 +266,7 @@ fn in_a_full_queue_the_last_of_the_lowest_class_is_refused() {
 #[test]
 fn who_waits_too_long_is_refused_and_may_ask_again() {
     let (origin, go, told) = server_on_command();
-    let mut settings = settings(Mode::Reverse, origin.address, 1);
+    let mut settings = settings(ProxyMode::Reverse, origin.address, 1);
     settings.queue_timeout = Duration::from_millis(50);
     let proxy = Server::start(settings).unwrap();
     let _first = busy_with(&proxy, &told, &[]);
@@ -282,7 +282,7 @@ fn who_waits_too_long_is_refused_and_may_ask_again() {
 #[test]
 fn who_is_gone_does_not_wait() {
     let (origin, go, told) = server_on_command();
-    let proxy = Server::start(settings(Mode::Reverse, origin.address, 1)).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Reverse, origin.address, 1)).unwrap();
     let mut clients = busy_with(&proxy, &told, &[("127.0.4.1", "/gone")]);
     let gone = clients.pop().unwrap();
     SockRef::from(gone.0.get_ref())
@@ -304,7 +304,7 @@ fn end_half(client: &Connection) {
 fn who_ends_its_half_keeps_its_turn_unless_abort_on_close_is_set() {
     for abort_on_close in [false, true] {
         let (origin, go, told) = server_on_command();
-        let mut settings = settings(Mode::Reverse, origin.address, 1);
+        let mut settings = settings(ProxyMode::Reverse, origin.address, 1);
         settings.abort_on_close = abort_on_close;
         let proxy = Server::start(settings).unwrap();
         let waiting = [("127.0.5.1", "/ended"), ("127.0.5.2", "/last")];
@@ -335,7 +335,7 @@ fn who_ends_its_half_keeps_its_turn_unless_abort_on_close_is_set() {
 #[test]
 fn who_had_ended_before_it_had_to_wait_does_not_wait_with_abort_on_close() {
     let (origin, go, told) = server_on_command();
-    let mut settings = settings(Mode::Reverse, origin.address, 1);
+    let mut settings = settings(ProxyMode::Reverse, origin.address, 1);
     settings.abort_on_close = true;
     let proxy = Server::start(settings).unwrap();
     let mut clients = busy_with(&proxy, &told, &[]);
@@ -352,7 +352,7 @@ fn who_had_ended_before_it_had_to_wait_does_not_wait_with_abort_on_close() {
 fn in_mode_tcp_too_who_ends_its_half_keeps_its_turn_unless_abort_on_close_is_set() {
     for abort_on_close in [false, true] {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut settings = settings(Mode::Tcp, server.local_addr().unwrap(), 1);
+        let mut settings = settings(ProxyMode::Tcp, server.local_addr().unwrap(), 1);
         settings.abort_on_close = abort_on_close;
         let proxy = Server::start(settings).unwrap();
         let first = TcpStream::connect(proxy.address()).unwrap();
@@ -380,7 +380,7 @@ fn in_mode_tcp_too_who_ends_its_half_keeps_its_turn_unless_abort_on_close_is_set
 fn a_connection_of_mode_tcp_waits_for_another_to_end() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let backend = server.local_addr().unwrap();
-    let proxy = Server::start(settings(Mode::Tcp, backend, 1)).unwrap();
+    let proxy = Server::start(settings(ProxyMode::Tcp, backend, 1)).unwrap();
     let first = TcpStream::connect(proxy.address()).unwrap();
     let (served, _) = server.accept().unwrap();
     let mut second = TcpStream::connect(proxy.address()).unwrap();
@@ -400,7 +400,7 @@ fn a_backend_that_is_down_takes_nobody_while_another_is_there() {
         .local_addr()
         .unwrap();
     let (backend, most) = counting_server(2);
-    let mut settings = settings(Mode::Reverse, backend, 2);
+    let mut settings = settings(ProxyMode::Reverse, backend, 2);
     settings.backends = vec![down, backend];
     let proxy = Server::start(settings).unwrap();
     thread::scope(|scope| {
@@ -420,7 +420,7 @@ fn a_backend_that_is_down_takes_nobody_while_another_is_there() {
 fn least_prefers_the_backend_with_the_fewest_requests() {
     let (slow, go, told) = server_on_command();
     let quick = Origin::start();
-    let mut settings = settings(Mode::Reverse, slow.address, 0);
+    let mut settings = settings(ProxyMode::Reverse, slow.address, 0);
     settings.backends = vec![slow.address, quick.address];
     settings.balance = Balance::Least;
     settings.threads = 1;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
-use weir_core::proxy::{Mode, Proxy, SideOptions};
+use weir_core::proxy::{Proxy, ProxyMode, SideOptions};
 use weir_proxy::{Error, Server};
 
 use crate::common::{Origin, connect};
@@ -64,7 +64,7 @@ fn each_side_has_its_own_options() {
     let first = known.next().unwrap();
     let second = known.next().unwrap_or(first);
     let origin = Origin::start();
-    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Reverse);
+    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Reverse);
     settings.backends = vec![origin.address];
     settings.client = options(first, 10, 40_000);
     settings.server = options(second, 20, 80_000);
@@ -80,7 +80,7 @@ fn each_side_has_its_own_options() {
 
 #[test]
 fn a_congestion_control_that_the_kernel_lacks_is_refused_at_start() {
-    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Tcp);
+    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Tcp);
     settings.server.congestion = Some("nonesuch".to_owned());
     match Server::start(settings) {
         Err(Error::Setting { key, value, .. }) => {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 
 use socket2::{Domain, Socket, Type};
-use weir_core::proxy::{Mode, Proxy};
+use weir_core::proxy::{Proxy, ProxyMode};
 use weir_proxy::{Error, Server};
 
 use crate::common::{Origin, PATIENCE, connect};
@@ -19,7 +19,7 @@ fn limit_ports() {
     std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", range).unwrap();
 }
 
-fn proxy(mode: Mode, backend: SocketAddr, source: &[&str]) -> Server {
+fn proxy(mode: ProxyMode, backend: SocketAddr, source: &[&str]) -> Server {
     let mut settings = Proxy::new("test", "127.0.0.1:3128".parse().unwrap(), mode);
     settings.backends = vec![backend];
     settings.source = source.iter().map(|ip| ip.parse().unwrap()).collect();
@@ -66,7 +66,7 @@ fn without_source_addresses_ports_run_out() {
     in_own_netns(|| {
         limit_ports();
         let server = TcpListener::bind("127.0.0.1:9000").unwrap();
-        let proxy = proxy(Mode::Tcp, server.local_addr().unwrap(), &[]);
+        let proxy = proxy(ProxyMode::Tcp, server.local_addr().unwrap(), &[]);
         let _open = tunnels(&proxy, &server, 0..PORTS);
         assert_refused(client(&proxy, PORTS));
     });
@@ -78,7 +78,7 @@ fn each_source_address_has_all_ports() {
         limit_ports();
         let server = TcpListener::bind("127.0.0.1:9000").unwrap();
         let source = ["127.0.0.2", "127.0.0.3", "127.0.0.4"];
-        let proxy = proxy(Mode::Tcp, server.local_addr().unwrap(), &source);
+        let proxy = proxy(ProxyMode::Tcp, server.local_addr().unwrap(), &source);
         let all = PORTS * source.len();
         let open = tunnels(&proxy, &server, 0..all);
         for ip in source {
@@ -95,7 +95,7 @@ fn servers_share_the_ports_of_a_source_address() {
         limit_ports();
         for (port, clients) in [(9000, 0..PORTS), (9001, PORTS..2 * PORTS)] {
             let server = TcpListener::bind(("127.0.0.1", port)).unwrap();
-            let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Tcp);
+            let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Tcp);
             settings.listen.set_port(port + 100);
             settings.backends = vec![server.local_addr().unwrap()];
             settings.source = vec!["127.0.0.2".parse().unwrap()];
@@ -116,7 +116,7 @@ fn a_client_without_a_port_for_its_request_is_told_so_and_the_server_is_not_blam
         let taken: Vec<TcpStream> = (0..PORTS)
             .map(|_| TcpStream::connect(address).unwrap())
             .collect();
-        let proxy = proxy(Mode::Reverse, address, &["127.0.0.1"]);
+        let proxy = proxy(ProxyMode::Reverse, address, &["127.0.0.1"]);
         let mut asking = crate::common::Connection(std::io::BufReader::new(client(&proxy, 0)));
         let reply = asking.get("/");
         assert_eq!(reply.status(), 503);
@@ -129,7 +129,7 @@ fn a_client_without_a_port_for_its_request_is_told_so_and_the_server_is_not_blam
 #[test]
 fn a_source_address_of_another_machine_is_refused_at_start() {
     let origin = Origin::start();
-    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Reverse);
+    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Reverse);
     settings.backends = vec![origin.address];
     settings.source = vec!["192.0.2.1".parse().unwrap()];
     match Server::start(settings) {
@@ -143,7 +143,7 @@ fn a_source_address_of_another_machine_is_refused_at_start() {
 #[test]
 fn kept_connections_are_used_again_from_their_own_address() {
     let origin = Origin::start();
-    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), Mode::Reverse);
+    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Reverse);
     settings.backends = vec![origin.address];
     settings.source = vec!["127.0.0.2".parse().unwrap(), "127.0.0.3".parse().unwrap()];
     settings.threads = 1;

@@ -207,7 +207,7 @@ mod tests {
             ..weir_api::Listener::default()
         };
         let listen = "127.0.0.1:3128".parse().unwrap();
-        let settings = Proxy::new("edge", listen, weir_core::proxy::Mode::Forward);
+        let settings = Proxy::new("edge", listen, weir_core::proxy::ProxyMode::Forward);
         let times = Times {
             ranges: vec![TimeRange::default()],
             ..Times::default()

@@ -9,7 +9,7 @@ mod service;
 use std::time::{Duration, Instant};
 
 use weir_core::proxy::Proxy;
-use weir_proxy::{Bell, Heritage, Server, Sockets, Surroundings, Totals};
+use weir_proxy::{ReloadState, Server, Sockets, StartOptions, Totals, Waker};
 
 use crate::failure::{Failure, Result};
 use crate::host::descriptors::raise_limit;
@@ -25,7 +25,7 @@ pub struct Proxies {
     retiring: Vec<Server>,
     /// What those did that have ended, by name.
     past: Vec<(String, Totals)>,
-    bell: Bell,
+    waker: Waker,
     since: Instant,
 }
 
@@ -38,12 +38,12 @@ impl Proxies {
     /// # Errors
     /// One cannot start; none runs then.
     pub fn start(settings: Vec<Proxy>, mut inherited: Inherited) -> Result<Proxies> {
-        let bell = Bell::new().map_err(|error| Failure::io("watch threads", error))?;
+        let waker = Waker::new().map_err(|error| Failure::io("watch threads", error))?;
         let mut proxies = Proxies {
             running: Vec::new(),
             retiring: Vec::new(),
             past: Vec::new(),
-            bell,
+            waker,
             since: Instant::now(),
         };
         for proxy in settings {
@@ -61,19 +61,19 @@ impl Proxies {
         &self,
         proxy: Proxy,
         sockets: Option<Sockets>,
-        heritage: Option<Heritage>,
+        predecessor: Option<ReloadState>,
         started: &[Server],
     ) -> Result<Server> {
         let beside = self.running.iter().chain(&self.retiring).chain(started);
-        let bell = Some(self.bell.clone());
-        let surroundings = Surroundings {
+        let waker = Some(self.waker.clone());
+        let options = StartOptions {
             redirector: redirect::redirector(&proxy)?,
             beside: beside.map(Server::address).collect(),
             sockets,
-            heritage,
-            bell,
+            predecessor,
+            waker,
         };
-        Ok(Server::start_in(proxy, surroundings)?)
+        Ok(Server::start_with(proxy, options)?)
     }
 
     /// Puts other settings in force. Proxies whose settings stay the same are not touched. Those
@@ -129,7 +129,12 @@ impl Proxies {
         let sockets = old.and_then(Server::sockets).map(Sockets::try_clone);
         let sockets = sockets.transpose();
         let sockets = sockets.map_err(|error| Failure::io("hand sockets on", error))?;
-        self.start_one(proxy.clone(), sockets, old.map(Server::heritage), started)
+        self.start_one(
+            proxy.clone(),
+            sockets,
+            old.map(Server::reload_state),
+            started,
+        )
     }
 
     fn retire(&mut self, mut server: Server) {
@@ -142,7 +147,7 @@ impl Proxies {
     /// # Errors
     /// A thread falls again and again.
     pub fn tend(&mut self) -> Result<()> {
-        self.bell.silence();
+        self.waker.clear();
         let mut fault = Ok(());
         for server in self.running.iter_mut().chain(&mut self.retiring) {
             fault = fault.and(server.tend());
@@ -178,8 +183,8 @@ impl Proxies {
     }
 
     /// Rings when [`tend`](Self::tend) has something to do.
-    pub fn bell(&self) -> &Bell {
-        &self.bell
+    pub fn waker(&self) -> &Waker {
+        &self.waker
     }
 
     /// Another process accepts on the sockets now: all retire.

@@ -6,8 +6,8 @@ use crate::http::{BodyKind, ChunkScanner, Delivery, Next, Piece, Refusal, ReplyF
 use crate::runtime::TcpStream;
 use crate::server::inbox::Inbox;
 use crate::transfer::{
-    Broken, Gathering, Lanes, Limit, Moved, Rules, SPLICE_FROM_BYTES, Stint, readable_or_pushed,
-    transfer,
+    Broken, Gathering, Limit, Moved, Resources, Rules, SPLICE_FROM_BYTES, YieldBudget,
+    readable_or_pushed, transfer,
 };
 use weir_core::proxy::Engine;
 
@@ -117,7 +117,7 @@ impl Body {
 
 /// Moves the rest of a body, and leaves what follows it in the sender's inbox and socket.
 pub async fn relay(
-    lanes: &Lanes,
+    resources: &Resources,
     from: &TcpStream,
     inbox: &mut Inbox,
     to: &TcpStream,
@@ -125,7 +125,7 @@ pub async fn relay(
     rules: Rules,
     moved: &Moved,
 ) -> Result<(), Stopped> {
-    let mut stint = Stint::default();
+    let mut budget = YieldBudget::default();
     let mut held_back = false;
     while !body.is_done() {
         if !inbox.is_empty() {
@@ -136,10 +136,10 @@ pub async fn relay(
                 .await
                 .map_err(Broken::To)?;
             held_back = false;
-            stint.spend(claimed, to.handle()).await;
+            budget.spend(claimed, to.handle()).await;
         } else if let Some(limit) = body.unseen(rules.engine) {
             let (sender, back) = (Gathering::new(from), Moved::default());
-            let transferred = transfer(lanes, sender, to, limit, rules, moved, &back).await?;
+            let transferred = transfer(resources, sender, to, limit, rules, moved, &back).await?;
             body.moved_unseen(transferred.bytes);
             held_back = transferred.held_back;
             match limit {
@@ -154,7 +154,7 @@ pub async fn relay(
             if to.is_broken() {
                 return Err(Broken::To(to.take_error()).into());
             }
-            let received = inbox.try_receive_at_most(&lanes.buffers, from, usize::MAX);
+            let received = inbox.try_receive_at_most(&resources.buffers, from, usize::MAX);
             if received.map_err(Broken::From)? == Some(0) {
                 return Err(Stopped::Incomplete);
             }
@@ -250,7 +250,7 @@ pub async fn send_from_inbox(inbox: &mut Inbox, bytes: usize, to: &TcpStream) ->
 
 /// Moves the data of a chunked body without its framing, for a client that does not know chunks.
 pub async fn relay_data_alone(
-    lanes: &Lanes,
+    resources: &Resources,
     from: &TcpStream,
     inbox: &mut Inbox,
     to: &TcpStream,
@@ -258,7 +258,7 @@ pub async fn relay_data_alone(
     moved: &Moved,
 ) -> Result<(), Stopped> {
     let mut scanner = ChunkScanner::new();
-    let mut stint = Stint::default();
+    let mut budget = YieldBudget::default();
     loop {
         from.handle().set_deadline(rules.idle);
         let piece = scanner.piece(inbox.bytes());
@@ -266,7 +266,7 @@ pub async fn relay_data_alone(
             Piece::End => return Ok(()),
             Piece::Framing(0) | Piece::Data(0) => {
                 if inbox
-                    .receive(&lanes.buffers, from)
+                    .receive(&resources.buffers, from)
                     .await
                     .map_err(Broken::From)?
                     == 0
@@ -280,7 +280,7 @@ pub async fn relay_data_alone(
                 send_from_inbox(inbox, bytes, to)
                     .await
                     .map_err(Broken::To)?;
-                stint.spend(bytes, to.handle()).await;
+                budget.spend(bytes, to.handle()).await;
             }
         }
     }

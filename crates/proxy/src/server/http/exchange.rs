@@ -9,12 +9,12 @@ use super::body::{Behind, Body, Stopped, relay, try_send_with_head};
 use super::reply::{Delivered, Failure, Reply, deliver, leaves_open};
 use super::request::Request;
 use super::target::{Choice, Destination, Origin};
-use super::{After, cached, farewell, is_head, leaves_nothing, refuse};
+use super::{After, cached, closing, is_head, leaves_nothing, refuse};
 use crate::http::answer::{self, Answer, ProxyError};
 use crate::http::{BodyKind, ReplyFacts, RequestFacts};
 use crate::runtime::{TcpStream, first, while_taken};
+use crate::server::client::Client;
 use crate::server::inbox::{Inbox, Peer};
-use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
 use crate::shortage;
 use crate::transfer::{Broken, Moved, tunnel};
@@ -22,19 +22,19 @@ use crate::upstream::{Backend, Lease, Link, is_name_timeout};
 use weir_core::proxy::SendProxy;
 
 /// Gets the client its reply.
-pub async fn answer(worker: &Worker, client: &mut Visitor, request: Request) -> After {
+pub async fn answer(worker: &Worker, client: &mut Client, request: Request) -> After {
     match &worker.cache {
-        Some(seat) => Box::pin(cached::answer(worker, seat, client, request)).await,
+        Some(thread_cache) => Box::pin(cached::answer(worker, thread_cache, client, request)).await,
         None => send_on(worker, client, &request).await,
     }
 }
 
 /// Gets the client its reply from where the request leads.
-pub async fn send_on(worker: &Worker, client: &mut Visitor, request: &Request) -> After {
+pub async fn send_on(worker: &Worker, client: &mut Client, request: &Request) -> After {
     match &request.destination {
         Destination::Backend => {
-            let turn = worker.upstreams.backends.in_turn(worker.handle.now());
-            forward(worker, client, request, Choice::Backends(turn)).await
+            let walk = worker.upstreams.backends.walk(worker.handle.now());
+            forward(worker, client, request, Choice::Backends(walk)).await
         }
         Destination::Origin(origin) => {
             forward(worker, client, request, Choice::Origin(Some(origin))).await
@@ -46,7 +46,7 @@ pub async fn send_on(worker: &Worker, client: &mut Visitor, request: &Request) -
 }
 
 /// Answers with an error of the proxy's own.
-async fn fail(worker: &Worker, client: &Visitor, request: &Request, answer: Answer<'_>) -> After {
+async fn fail(worker: &Worker, client: &Client, request: &Request, answer: Answer<'_>) -> After {
     // What is refused is no failure that something kept could stand in for.
     if answer.status >= 500
         && request.asked.is_some()
@@ -58,7 +58,7 @@ async fn fail(worker: &Worker, client: &Visitor, request: &Request, answer: Answ
     refuse(worker, client, answer, keep_alive, is_head(request)).await
 }
 
-async fn options(worker: &Worker, client: &Visitor, request: &Request) -> After {
+async fn options(worker: &Worker, client: &Client, request: &Request) -> After {
     let keep_alive = leaves_nothing(worker, request);
     worker.counters.count_reply(200);
     let mut reply = worker.scratch.lend();
@@ -73,14 +73,14 @@ async fn options(worker: &Worker, client: &Visitor, request: &Request) -> After 
 /// CONNECT: opens a connection and carries bytes both ways.
 async fn connect(
     worker: &Worker,
-    client: &mut Visitor,
+    client: &mut Client,
     request: &Request,
     origin: &Origin,
 ) -> After {
     worker.handle.set_deadline(worker.settings.connect_timeout);
     let link = match worker
         .upstreams
-        .connect(&worker.handle, origin, client.asker())
+        .connect(&worker.handle, origin, client.requester())
         .await
     {
         Ok(link) => link,
@@ -101,16 +101,16 @@ async fn connect(
 }
 
 /// Both ways until both ends, beginning with what was received ahead.
-async fn carry(worker: &Worker, client: &mut Visitor, server: &mut Peer) -> After {
+async fn carry(worker: &Worker, client: &mut Client, server: &mut Peer) -> After {
     worker.counters.tunnels.add(1);
     worker.handle.set_deadline(worker.settings.idle_timeout);
     let ahead = [client.inbox.take_all(), server.inbox.take_all()];
     let (near, far) = (&client.stream, &server.stream);
     let replies = near.unacknowledged();
-    let tunnelled = tunnel(&worker.lanes, near, far, ahead, worker.rules()).await;
+    let tunnelled = tunnel(&worker.resources, near, far, ahead, worker.rules()).await;
     worker.count_tunnel(client, &server.stream, &tunnelled);
     if replies > 0 && tunnelled.end.is_err() {
-        farewell::let_replies_arrive(worker, client, tunnelled.back).await;
+        closing::wait_until_acknowledged(worker, client, tunnelled.back).await;
     }
     After::Tunnelled
 }
@@ -119,7 +119,7 @@ async fn carry(worker: &Worker, client: &mut Visitor, server: &mut Peer) -> Afte
 /// connection, if one did not begin to answer and the request may be sent twice.
 async fn forward(
     worker: &Worker,
-    client: &mut Visitor,
+    client: &mut Client,
     request: &Request,
     mut choice: Choice<'_>,
 ) -> After {
@@ -136,8 +136,8 @@ async fn forward(
             }
             (None, Some(lease)) => Some(lease.connect(&worker.handle).await),
             (None, None) => {
-                let (handle, asker) = (&worker.handle, client.asker());
-                worker.upstreams.next(handle, &mut choice, asker).await
+                let (handle, requester) = (&worker.handle, client.requester());
+                worker.upstreams.next(handle, &mut choice, requester).await
             }
         };
         let link = match link {
@@ -222,10 +222,10 @@ pub enum Answered {
 }
 
 /// One exchange on one connection. An error: the server did not begin to answer, and the request
-/// may be sent again, on a new connection in the place of this one.
+/// may be sent again, on a new connection that uses the same lease.
 async fn attempt(
     worker: &Worker,
-    client: &mut Visitor,
+    client: &mut Client,
     request: &Request,
     link: Link,
 ) -> Result<After, (io::Error, Lease)> {
@@ -237,7 +237,7 @@ async fn attempt(
     });
     let mut server = Peer::new(link.stream);
     if !link.reused {
-        let header = client.introduction(worker);
+        let header = client.proxy_header(worker);
         if let Err(error) = server.stream.send_all(&header, true).await {
             drop(server);
             return Err((error, lease));
@@ -295,7 +295,7 @@ async fn attempt(
 /// Counts an exchange that failed, and gives the client what it gets instead of a reply.
 async fn failed(
     worker: &Worker,
-    client: &mut Visitor,
+    client: &mut Client,
     request: &Request,
     failure: Failure,
     progress: &Progress,
@@ -317,13 +317,13 @@ fn may_be_sent_again(facts: &RequestFacts) -> bool {
 
 async fn exchange(
     worker: &Worker,
-    client: &mut Visitor,
+    client: &mut Client,
     request: &Request,
     server: &mut Peer,
     progress: &Progress,
 ) -> Result<Reply, Failure> {
     worker.handle.set_deadline(worker.settings.idle_timeout);
-    let Visitor { stream, inbox, .. } = client;
+    let Client { stream, inbox, .. } = client;
     let (to, replies) = (&server.stream, &mut server.inbox);
     let mut body = Body::new(request.facts.body);
     let (head, behind) = (&request.head, Behind::Another);
@@ -361,9 +361,9 @@ async fn upload<T>(
     rest: &[u8],
     progress: &Progress,
 ) -> Result<T, Failure> {
-    let (lanes, rules) = (&worker.lanes, worker.rules());
+    let (resources, rules) = (&worker.resources, worker.rules());
     let sent = match server.send_all(rest, false).await {
-        Ok(()) => relay(lanes, client, inbox, server, body, rules, &progress.up).await,
+        Ok(()) => relay(resources, client, inbox, server, body, rules, &progress.up).await,
         Err(error) => Err(Broken::To(error).into()),
     };
     match sent {
@@ -380,7 +380,7 @@ async fn upload<T>(
 /// What follows a whole reply.
 pub async fn delivered_to(
     worker: &Worker,
-    client: &mut Visitor,
+    client: &mut Client,
     request: &Request,
     delivered: Delivered,
     lease: Lease,
@@ -397,7 +397,7 @@ pub async fn delivered_to(
     }
     match delivered.keep_alive && uploaded {
         true => After::Continue,
-        false => farewell::after_last_reply(client, request, uploaded),
+        false => closing::after_last_reply(client, request, uploaded),
     }
 }
 
@@ -405,7 +405,7 @@ pub async fn delivered_to(
 /// began with its address, else of any.
 pub fn keep_open(
     worker: &Worker,
-    client: &mut Visitor,
+    client: &mut Client,
     lease: Lease,
     reply: &ReplyFacts,
     server: Peer,
@@ -429,7 +429,7 @@ pub fn keep_open(
 /// What the client gets instead of a whole reply.
 async fn broken(
     worker: &Worker,
-    client: &mut Visitor,
+    client: &mut Client,
     request: &Request,
     failure: Failure,
     progress: &Progress,
@@ -475,7 +475,7 @@ pub fn unreachable(error: &io::Error) -> Answer<'static> {
         ErrorKind::ConnectionRefused => ProxyError::ConnectionRefused,
         ErrorKind::TimedOut if is_name_timeout(error) => ProxyError::DnsTimeout,
         ErrorKind::TimedOut => ProxyError::ConnectionTimeout,
-        // No local port is left (see `source`), or no place (see `max_connections`).
+        // No local port is left (see `source`), or no connection slot (see `max_connections`).
         ErrorKind::AddrNotAvailable | ErrorKind::QuotaExceeded => {
             ProxyError::ConnectionLimitReached
         }

@@ -8,44 +8,44 @@ use std::cell::Cell;
 use std::hash::{DefaultHasher, Hasher};
 
 /// Targets told apart. Those that fall together spoil each other's forecast, nothing else.
-const PLACES: usize = 4096;
+const SLOTS: usize = 4096;
 
 /// Whether the last reply to each target was large.
 pub struct Forecast {
-    large: Box<[Cell<bool>; PLACES]>,
+    large: Box<[Cell<bool>; SLOTS]>,
 }
 
 /// Where a target's forecast is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place(u16);
+pub struct ForecastSlot(u16);
 
 impl Default for Forecast {
     /// All replies are small, until they are not.
     fn default() -> Forecast {
         Forecast {
-            large: Box::new([const { Cell::new(false) }; PLACES]),
+            large: Box::new([const { Cell::new(false) }; SLOTS]),
         }
     }
 }
 
-impl Place {
+impl ForecastSlot {
     /// Of a request line: its method and target.
-    pub fn of(request_line: &[u8]) -> Place {
+    pub fn of(request_line: &[u8]) -> ForecastSlot {
         let mut hasher = DefaultHasher::new();
         hasher.write(request_line);
-        Place((hasher.finish() % PLACES as u64) as u16)
+        ForecastSlot((hasher.finish() % SLOTS as u64) as u16)
     }
 }
 
 impl Forecast {
     /// Whether the next reply is expected to be large.
-    pub fn is_large(&self, place: Place) -> bool {
-        self.large[usize::from(place.0)].get()
+    pub fn is_large(&self, slot: ForecastSlot) -> bool {
+        self.large[usize::from(slot.0)].get()
     }
 
     /// Takes note of what it was.
-    pub fn learn(&self, place: Place, is_large: bool) {
-        self.large[usize::from(place.0)].set(is_large);
+    pub fn learn(&self, slot: ForecastSlot, is_large: bool) {
+        self.large[usize::from(slot.0)].set(is_large);
     }
 }
 
@@ -56,7 +56,10 @@ mod tests {
     #[test]
     fn the_last_reply_to_a_target_decides() {
         let forecast = Forecast::default();
-        let (film, icon) = (Place::of(b"GET /film"), Place::of(b"GET /icon"));
+        let (film, icon) = (
+            ForecastSlot::of(b"GET /film"),
+            ForecastSlot::of(b"GET /icon"),
+        );
         assert_ne!(film, icon);
         forecast.learn(film, true);
         assert!(forecast.is_large(film) && !forecast.is_large(icon));
@@ -66,10 +69,10 @@ mod tests {
 
     #[test]
     fn targets_spread_over_the_places() {
-        let places: std::collections::HashSet<u16> = (0..1000)
-            .map(|n| Place::of(format!("GET /items/{n}").as_bytes()).0)
+        let slots: std::collections::HashSet<u16> = (0..1000)
+            .map(|n| ForecastSlot::of(format!("GET /items/{n}").as_bytes()).0)
             .collect();
-        assert!(places.len() > 800, "{} of 1000", places.len());
-        assert!(places.iter().all(|&place| usize::from(place) < PLACES));
+        assert!(slots.len() > 800, "{} of 1000", slots.len());
+        assert!(slots.iter().all(|&slot| usize::from(slot) < SLOTS));
     }
 }

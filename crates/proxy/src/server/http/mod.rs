@@ -2,32 +2,32 @@
 //!
 //! A connection of a client is one [task](client). A head is read and sent on, the bodies are moved,
 //! and it begins again; between requests nothing of the thread is held: what an exchange needs is in
-//! a [seat](seats).
+//! the [pool](exchange_pool).
 
 mod body;
 mod cached;
-mod client;
+mod closing;
 mod exchange;
-mod farewell;
+mod exchange_pool;
 mod forecast;
 mod reply;
 mod request;
 mod scratch;
-mod seats;
 mod target;
+mod task;
 
-pub use client::Client;
 pub use exchange::{GONE, unreachable};
+pub use exchange_pool::ExchangePool;
 pub use forecast::Forecast;
 pub use request::limits;
 pub use scratch::Scratch;
-pub use seats::Seats;
 pub use target::Upstreams;
+pub use task::ClientTask;
 
 use self::request::Request;
 use crate::http::answer::{Answer, Envelope, ProxyError};
 use crate::http::{BodyKind, Method, persists};
-use crate::server::visitor::Visitor;
+use crate::server::client::Client;
 use crate::server::worker::Worker;
 
 /// This proxy's name in `Via` and `Proxy-Status`.
@@ -59,9 +59,9 @@ enum After {
     Reset,
 }
 
-/// What a client's turn in a seat came to.
+/// The result of [`serve_next`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum Served {
     /// There was nothing to read.
     NothingCame,
     /// A request was answered; the next may come.
@@ -71,13 +71,13 @@ enum Turn {
 }
 
 /// Reads one request and answers it. `first`: the client has not asked anything yet.
-async fn take_turn(worker: &Worker, client: &mut Visitor, first: bool) -> Turn {
-    if client.is_stranger() {
+async fn serve_next(worker: &Worker, client: &mut Client, first: bool) -> Served {
+    if client.is_unchecked() {
         if worker.settings.accept_proxy && request::is_silent(worker, client) {
-            return Turn::NothingCame;
+            return Served::NothingCame;
         }
         if !client.is_admitted(worker).await {
-            return Turn::Ended;
+            return Served::Ended;
         }
     }
     let began_us = worker.handle.now_us();
@@ -94,22 +94,22 @@ async fn take_turn(worker: &Worker, client: &mut Visitor, first: bool) -> Turn {
             }
             after
         }
-        Ok(None) => return Turn::NothingCame,
+        Ok(None) => return Served::NothingCame,
         Err(after) => after,
     };
     worker.log(client);
     if after == After::Continue {
-        return Turn::Answered;
+        return Served::Answered;
     }
     drop(client.take_link());
-    farewell::say(worker, client, after).await;
-    Turn::Ended
+    closing::close(worker, client, after).await;
+    Served::Ended
 }
 
 /// Sends a reply of the proxy's own.
 async fn refuse(
     worker: &Worker,
-    client: &Visitor,
+    client: &Client,
     answer: Answer<'_>,
     keep_alive: bool,
     head_only: bool,

@@ -149,16 +149,16 @@ pub async fn deliver(
         }
         restart_idle_time();
     };
-    if let Some(seat) = &worker.cache {
+    if let Some(thread_cache) = &worker.cache {
         if !request.facts.method.is_safe() {
-            cached::outdate(seat, &request.head, facts.status, &head);
+            cached::outdate(thread_cache, &request.head, facts.status, &head);
         }
         if let Some(taken) = cached::judge(worker, request, &facts, delivery, &mut head) {
             return Ok(Reply::Taken(Box::new(taken), facts));
         }
     }
     worker.handle.set_deadline(worker.settings.idle_timeout);
-    let (lanes, rules, moved) = (&worker.lanes, worker.rules(), &progress.down);
+    let (resources, rules, moved) = (&worker.resources, worker.rules(), &progress.down);
     progress.status.set(Some(facts.status));
     if delivery.dechunk {
         progress.answered.set(Answered::UntilClose);
@@ -166,7 +166,7 @@ pub async fn deliver(
         let sent = client.send_all(&head, true).await;
         sent.map_err(Failure::Client)?;
         drop(head);
-        relay_data_alone(lanes, server, inbox, client, rules, moved).await?;
+        relay_data_alone(resources, server, inbox, client, rules, moved).await?;
     } else {
         let mut body = Body::new(facts.body);
         let behind = Behind::of(&facts, delivery);
@@ -182,10 +182,10 @@ pub async fn deliver(
         }
         sent?;
         drop(head);
-        relay(lanes, server, inbox, client, &mut body, rules, moved).await?;
+        relay(resources, server, inbox, client, &mut body, rules, moved).await?;
     }
     let is_large = moved.get() >= LARGE_BYTES;
-    worker.forecast.learn(request.place, is_large);
+    worker.forecast.learn(request.forecast_slot, is_large);
     Ok(Reply::Delivered(Delivered {
         facts,
         keep_alive: delivery.keep_alive,
@@ -238,7 +238,7 @@ async fn read_head(
         let received = match waited {
             Ok(()) => {
                 inbox
-                    .receive_at_most(&worker.lanes.buffers, server, most)
+                    .receive_at_most(&worker.resources.buffers, server, most)
                     .await
             }
             Err(error) => Err(error),
@@ -266,7 +266,7 @@ fn unfinished(inbox: &Inbox, error: io::Error) -> Failure {
 /// is likely to be spliced.
 fn first_receive(worker: &Worker, request: &Request) -> usize {
     let splices = worker.settings.engine != Engine::Copy;
-    match splices && worker.forecast.is_large(request.place) {
+    match splices && worker.forecast.is_large(request.forecast_slot) {
         true => HEAD_BYTES,
         false => usize::MAX,
     }

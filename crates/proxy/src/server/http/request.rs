@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::task::Poll;
 
 use super::cached::Asked;
-use super::forecast::Place;
+use super::forecast::ForecastSlot;
 use super::scratch::Head;
 use super::target::{Destination, destination};
 use super::{After, NAME, refuse};
@@ -12,7 +12,7 @@ use crate::http::answer::Answer;
 use crate::http::rewrite::{self, RequestEdit};
 use crate::http::{FieldSlots, Limits, Refusal, RequestFacts, read_request};
 use crate::runtime::TcpStream;
-use crate::server::visitor::Visitor;
+use crate::server::client::Client;
 use crate::server::worker::Worker;
 
 /// A request whose head has been read and taken out of the inbox.
@@ -24,7 +24,7 @@ pub struct Request {
     /// Where it goes.
     pub destination: Destination,
     /// Where the size of its reply is foretold.
-    pub place: Place,
+    pub forecast_slot: ForecastSlot,
     /// What the cache knows of it; `None` if the cache has no part in it.
     pub asked: Option<Box<Asked>>,
 }
@@ -56,7 +56,7 @@ pub fn poll_due(worker: &Worker, client: &TcpStream, first: bool) -> Poll<bool> 
 /// Reads the client's next request, once its head is whole; `None` if there is nothing to read.
 pub async fn next(
     worker: &Worker,
-    client: &mut Visitor,
+    client: &mut Client,
     first: bool,
 ) -> Result<Option<Request>, After> {
     let mut seen = 0;
@@ -93,26 +93,26 @@ pub async fn next(
 }
 
 /// Whether a client has sent nothing yet.
-pub fn is_silent(worker: &Worker, client: &mut Visitor) -> bool {
+pub fn is_silent(worker: &Worker, client: &mut Client) -> bool {
     matches!(try_first_bytes(worker, client), Ok(None))
 }
 
 /// Receives more of a head. Its first bytes are not waited for: that is what [`poll_due`] does.
-async fn more(worker: &Worker, client: &mut Visitor) -> io::Result<Option<usize>> {
+async fn more(worker: &Worker, client: &mut Client) -> io::Result<Option<usize>> {
     match client.inbox.is_empty() {
         true => try_first_bytes(worker, client),
-        false => client.receive(&worker.lanes.buffers).await.map(Some),
+        false => client.receive(&worker.resources.buffers).await.map(Some),
     }
 }
 
-fn try_first_bytes(worker: &Worker, client: &mut Visitor) -> io::Result<Option<usize>> {
-    let Visitor { inbox, stream, .. } = client;
-    inbox.try_receive_at_most(&worker.lanes.buffers, stream, usize::MAX)
+fn try_first_bytes(worker: &Worker, client: &mut Client) -> io::Result<Option<usize>> {
+    let Client { inbox, stream, .. } = client;
+    inbox.try_receive_at_most(&worker.resources.buffers, stream, usize::MAX)
 }
 
 /// Reads the head, writes the one that goes on, and takes it out of the inbox. No future may hold
 /// the slots: they are 4 KiB.
-fn read(worker: &Worker, client: &mut Visitor, seen: usize) -> Result<Option<Request>, Refusal> {
+fn read(worker: &Worker, client: &mut Client, seen: usize) -> Result<Option<Request>, Refusal> {
     let mut slots = FieldSlots::new();
     let limits = &worker.limits;
     let Some(head) = read_request(client.inbox.bytes(), seen, limits, &mut slots)? else {
@@ -130,7 +130,7 @@ fn read(worker: &Worker, client: &mut Visitor, seen: usize) -> Result<Option<Req
         facts: head.facts,
         head: outgoing,
         destination: destination(&head, worker.role()),
-        place: Place::of(head.request_line()),
+        forecast_slot: ForecastSlot::of(head.request_line()),
         asked: None,
     };
     let logged = worker.journal.as_ref().map(|_| words(head.request_line()));

@@ -11,7 +11,7 @@ use weir_core::proxy::access::{Scope, may_reach};
 use crate::http::answer::{Answer, ProxyError};
 use crate::http::{Authority, Method, RequestHead, Role, Scheme, Target};
 use crate::runtime::{Clock, Handle};
-use crate::upstream::{Asker, Backend, Backends, Link, Names, Origins, Turn, race};
+use crate::upstream::{Backend, BackendWalk, Backends, Link, Names, Origins, Requester, race};
 
 /// Addresses of one name that are tried at most.
 const MOST_ADDRESSES: usize = 8;
@@ -106,7 +106,7 @@ pub struct Upstreams {
 /// The connections that a request may be sent on, one after the other.
 pub enum Choice<'a> {
     /// The backends in turn.
-    Backends(Turn),
+    Backends(BackendWalk),
     /// The one server, until it was tried.
     Origin(Option<&'a Origin>),
 }
@@ -118,19 +118,21 @@ impl Upstreams {
         &self,
         handle: &Handle,
         choice: &mut Choice<'_>,
-        asker: Asker<'_>,
+        requester: Requester<'_>,
     ) -> Option<io::Result<Link>> {
         match choice {
-            Choice::Backends(turn) => self.backends.next(handle, turn, asker).await,
+            Choice::Backends(walk) => self.backends.next(handle, walk, requester).await,
             Choice::Origin(origin) => {
                 let origin = origin.take()?;
-                Some(match self.find(handle, origin, asker.source.ip()).await {
-                    Ok(addresses) => match addresses.iter().find_map(Backend::reuse) {
-                        Some(link) => Ok(link),
-                        None => race(handle, &addresses, asker).await,
+                Some(
+                    match self.find(handle, origin, requester.source.ip()).await {
+                        Ok(addresses) => match addresses.iter().find_map(Backend::reuse) {
+                            Some(link) => Ok(link),
+                            None => race(handle, &addresses, requester).await,
+                        },
+                        Err(error) => Err(error),
                     },
-                    Err(error) => Err(error),
-                })
+                )
             }
         }
     }
@@ -150,10 +152,10 @@ impl Upstreams {
         &self,
         handle: &Handle,
         origin: &Origin,
-        asker: Asker<'_>,
+        requester: Requester<'_>,
     ) -> io::Result<Link> {
-        let addresses = self.find(handle, origin, asker.source.ip()).await?;
-        race(handle, &addresses, asker).await
+        let addresses = self.find(handle, origin, requester.source.ip()).await?;
+        race(handle, &addresses, requester).await
     }
 
     /// The addresses of a server that this client may go to, those that did not just fail first.

@@ -102,7 +102,7 @@ impl ProxyService {
 impl Service for ProxyService {
     fn sources(&self) -> Vec<BorrowedFd<'_>> {
         let successor = self.successor.iter().map(AsFd::as_fd);
-        [self.proxies.bell().as_fd()]
+        [self.proxies.waker().as_fd()]
             .into_iter()
             .chain(successor)
             .collect()

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use super::judge::store;
 use crate::cache::conditions::kept as kept_head;
-use crate::cache::{Body as KeptBody, Lead, Pieces, Share, Standing, finishes};
+use crate::cache::{AbandonedReply, Body as KeptBody, Lead, MemoryReservation, Pieces, finishes};
 use crate::http::{ChunkScanner, Delivery, Piece, ReplyFacts};
 use crate::runtime::TcpStream;
+use crate::server::client::Client;
 use crate::server::http::body::{Behind, Body, Stopped, relay, send_from_inbox, send_with_head};
 use crate::server::http::exchange::{Answered, Progress};
 use crate::server::http::reply::Failure;
 use crate::server::http::request::Request;
 use crate::server::inbox::{Inbox, Peer};
-use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
-use crate::transfer::{Broken, Stint};
+use crate::transfer::{Broken, YieldBudget};
 
 /// A reply that is kept when it turns out to be whole and not too long.
 pub struct Draft {
@@ -25,7 +25,7 @@ pub struct Draft {
     /// The head that goes to the client.
     pub outgoing: Vec<u8>,
     pub lead: Lead,
-    pub share: Share,
+    pub reservation: MemoryReservation,
     pub terms: crate::cache::policy::Terms,
 }
 
@@ -33,7 +33,7 @@ pub struct Draft {
 struct Copy {
     scanner: ChunkScanner,
     pieces: Pieces,
-    share: Share,
+    reservation: MemoryReservation,
     longest: u64,
 }
 
@@ -51,7 +51,7 @@ impl Copy {
                 Err(_) => return false,
             };
             let length = self.pieces.length() + data as u64;
-            if length > self.longest || !self.share.grow(data as u64) {
+            if length > self.longest || !self.reservation.grow(data as u64) {
                 return false;
             }
             self.pieces.copy(&bytes[..data]);
@@ -61,13 +61,13 @@ impl Copy {
 }
 
 /// The client's side of it.
-struct Audience<'a> {
+struct Recipient<'a> {
     client: &'a TcpStream,
     /// Since when it is gone, and the bytes that had come by then.
     gone: Option<(u64, u64)>,
 }
 
-impl Audience<'_> {
+impl Recipient<'_> {
     /// Sends the first bytes of the inbox, or throws them away if nobody is there.
     async fn give(&mut self, inbox: &mut Inbox, bytes: usize, moved: u64) {
         let after = inbox.bytes().len() - bytes;
@@ -81,7 +81,7 @@ impl Audience<'_> {
 /// Sends the reply, and keeps it.
 pub async fn pass_and_keep(
     worker: &Worker,
-    client: &Visitor,
+    client: &Client,
     request: &Request,
     draft: Draft,
     (facts, delivery): (ReplyFacts, Delivery),
@@ -92,15 +92,18 @@ pub async fn pass_and_keep(
         head,
         outgoing,
         lead,
-        share,
+        reservation,
         terms,
     } = draft;
     let (stream, inbox) = (&server.stream, &mut server.inbox);
     let mut copy = Copy {
         scanner: ChunkScanner::new(),
         pieces: Pieces::default(),
-        share,
-        longest: worker.cache.as_ref().map_or(0, |seat| seat.cache.longest()),
+        reservation,
+        longest: worker
+            .cache
+            .as_ref()
+            .map_or(0, |thread_cache| thread_cache.cache.longest()),
     };
     debug_assert!(!delivery.dechunk);
     let mut body = Body::new(facts.body);
@@ -115,31 +118,31 @@ pub async fn pass_and_keep(
         client.note(|entry| entry.status.set(Some(facts.status)));
     }
     sent?;
-    let mut audience = Audience {
+    let mut recipient = Recipient {
         client: &client.stream,
         gone: None,
     };
-    let mut stint = Stint::default();
+    let mut budget = YieldBudget::default();
     while keeps && !body.is_done() {
-        if !goes_on(worker, &audience, progress) {
+        if !goes_on(worker, &recipient, progress) {
             return Err(gone());
         }
         worker.handle.set_deadline(worker.settings.idle_timeout);
-        let received = inbox.receive(&worker.lanes.buffers, stream).await;
+        let received = inbox.receive(&worker.resources.buffers, stream).await;
         if received.map_err(Broken::From).map_err(Stopped::from)? == 0 {
             return Err(Stopped::Incomplete.into());
         }
         let claimed = body.claim(inbox.bytes(), &progress.down);
         let claimed = claimed.map_err(Stopped::Malformed)?;
         keeps = copy.take(&inbox.bytes()[..claimed]);
-        audience.give(inbox, claimed, progress.down.get()).await;
-        stint.spend(claimed, &worker.handle).await;
+        recipient.give(inbox, claimed, progress.down.get()).await;
+        budget.spend(claimed, &worker.handle).await;
     }
     if keeps {
-        if audience.gone.is_some() {
+        if recipient.gone.is_some() {
             worker.counters.cache_finished.add(1);
         }
-        let kept = KeptBody::whole(copy.pieces, copy.share);
+        let kept = KeptBody::whole(copy.pieces, copy.reservation);
         store(
             worker,
             request,
@@ -149,18 +152,27 @@ pub async fn pass_and_keep(
             terms,
             kept,
         );
-        return match audience.gone {
+        return match recipient.gone {
             Some(_) => Err(gone()),
             None => Ok(()),
         };
     }
     lead.pass();
     drop(copy);
-    if audience.gone.is_some() {
+    if recipient.gone.is_some() {
         return Err(gone());
     }
-    let (lanes, rules, to) = (&worker.lanes, worker.rules(), &client.stream);
-    relay(lanes, stream, inbox, to, &mut body, rules, &progress.down).await?;
+    let (resources, rules, to) = (&worker.resources, worker.rules(), &client.stream);
+    relay(
+        resources,
+        stream,
+        inbox,
+        to,
+        &mut body,
+        rules,
+        &progress.down,
+    )
+    .await?;
     Ok(())
 }
 
@@ -169,15 +181,15 @@ fn gone() -> Failure {
 }
 
 /// Whether there is a client, or it is worth finishing without one.
-fn goes_on(worker: &Worker, audience: &Audience<'_>, progress: &Progress) -> bool {
-    let Some((at, received)) = audience.gone else {
+fn goes_on(worker: &Worker, recipient: &Recipient<'_>, progress: &Progress) -> bool {
+    let Some((at, received)) = recipient.gone else {
         return true;
     };
-    let standing = Standing {
+    let reply = AbandonedReply {
         received: progress.down.get(),
         length: None,
         since: progress.down.get() - received,
         elapsed: Duration::from_millis(worker.handle.now() - at),
     };
-    finishes(worker.settings.finish_on_abort, standing)
+    finishes(worker.settings.finish_on_abort, reply)
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use weir_core::proxy::{FinishOnAbort, Proxy, SendProxy};
 
-use crate::cache::{Filler, Kept, Lead, Standing, finishes};
+use crate::cache::{AbandonedReply, Filler, Kept, Lead, finishes};
 use crate::http::ReplyFacts;
 use crate::metrics::ListenerCounters;
 use crate::runtime::{Clock, Handle};
 use crate::server::http::reply::leaves_open;
 use crate::server::inbox::Peer;
-use crate::transfer::Stint;
+use crate::transfer::YieldBudget;
 use crate::upstream::Lease;
 
 /// A reply on its way into the cache.
@@ -61,7 +61,7 @@ impl Fill {
     /// Receives the rest, as long as somebody reads it or it is worth finishing.
     async fn run(mut self) {
         let mut abandoned = None;
-        let mut stint = Stint::default();
+        let mut budget = YieldBudget::default();
         while self.filler.left() > 0 {
             abandoned = match self.filler.is_abandoned() {
                 true => Some(abandoned.unwrap_or_else(|| self.abandoned_now())),
@@ -73,7 +73,7 @@ impl Fill {
             let Some(received) = self.receive(abandoned).await else {
                 return self.broken();
             };
-            stint.spend(received, &self.handle).await;
+            budget.spend(received, &self.handle).await;
         }
         self.counters
             .cache_finished
@@ -100,7 +100,7 @@ impl Fill {
     async fn receive(&mut self, abandoned: Option<Abandoned>) -> Option<usize> {
         let (stream, filler) = (&self.server.stream, &mut self.filler);
         self.handle.set_deadline(match abandoned {
-            Some(abandoned) => patience(&self.settings, self.handle.now() - abandoned.at),
+            Some(abandoned) => silence_limit(&self.settings, self.handle.now() - abandoned.at),
             None => self.settings.idle_timeout,
         });
         let left_alone = || abandoned.is_none() && filler.is_abandoned();
@@ -127,18 +127,18 @@ impl Fill {
 
     fn is_worth_finishing(&self, abandoned: Abandoned) -> bool {
         let received = self.filler.received();
-        let standing = Standing {
+        let reply = AbandonedReply {
             received,
             length: Some(received + self.filler.left()),
             since: received - abandoned.received,
             elapsed: Duration::from_millis(self.handle.now() - abandoned.at),
         };
-        finishes(self.settings.finish_on_abort, standing)
+        finishes(self.settings.finish_on_abort, reply)
     }
 }
 
 /// How long a reply that nobody waits for may say nothing.
-fn patience(settings: &Proxy, elapsed: Clock) -> Duration {
+fn silence_limit(settings: &Proxy, elapsed: Clock) -> Duration {
     match settings.finish_on_abort {
         FinishOnAbort::Time(most) => most
             .saturating_sub(Duration::from_millis(elapsed))

@@ -11,7 +11,8 @@ use super::status::How;
 use super::{Asked, in_realm};
 use crate::cache::policy::{self, Exchange, NotKept, Terms};
 use crate::cache::{
-    Body as KeptBody, Entry, Filler, Kept, Lead, Seat, Share, conditions, fields, key, wall_clock,
+    Body as KeptBody, Entry, Filler, Kept, Lead, MemoryReservation, ThreadCache, conditions,
+    fields, key, wall_clock,
 };
 use crate::http::{BodyKind, Delivery, ReplyFacts};
 use crate::server::http::request::Request;
@@ -42,28 +43,28 @@ pub fn judge(
     delivery: Delivery,
     head: &mut Vec<u8>,
 ) -> Option<Taken> {
-    let (seat, asked) = (worker.cache.as_ref()?, request.asked.as_ref()?);
+    let (thread_cache, asked) = (worker.cache.as_ref()?, request.asked.as_ref()?);
     if facts.status >= 500
-        && let Some(entry) = stale_usable(seat, asked)
+        && let Some(entry) = stale_usable(thread_cache, asked)
     {
         return Some(Taken::StandIn(entry));
     }
     let why_not = match asked.lead.take() {
         None => None,
         Some(lead) if facts.status == 304 && asked.validates.get() => {
-            return Some(confirm(seat, request, asked, lead, head));
+            return Some(confirm(thread_cache, request, asked, lead, head));
         }
-        Some(lead) => match draft(seat, request, asked, facts, delivery, head) {
+        Some(lead) => match draft(thread_cache, request, asked, facts, delivery, head) {
             Ok(Drafted::Body(kept, filler)) => {
                 lead.share(&kept);
                 return Some(Taken::Body(kept, filler, lead));
             }
-            Ok(Drafted::Chunks(share, terms)) => {
+            Ok(Drafted::Chunks(reservation, terms)) => {
                 let draft = Draft {
                     head: head.clone(),
                     outgoing: with_status(head, How::Stored(asked.why.get())),
                     lead,
-                    share,
+                    reservation,
                     terms,
                 };
                 return Some(Taken::Draft(Box::new(draft), delivery));
@@ -71,7 +72,7 @@ pub fn judge(
             Err(why_not) => {
                 // What is kept for it is no longer what the server says.
                 if facts.status < 500 && asked.stale.borrow().is_some() {
-                    seat.cache.forget(&asked.uri);
+                    thread_cache.cache.forget(&asked.uri);
                 }
                 lead.pass();
                 Some(why_not.name())
@@ -91,9 +92,9 @@ fn with_status(head: &[u8], how: How) -> Vec<u8> {
 }
 
 /// What is kept may be served because the server failed (RFC 5861).
-pub(super) fn stale_usable(seat: &Seat, asked: &Asked) -> Option<Arc<Entry>> {
+pub(super) fn stale_usable(thread_cache: &ThreadCache, asked: &Asked) -> Option<Arc<Entry>> {
     let entry = asked.stale.borrow().clone()?;
-    let age = seat.cache.age(&entry);
+    let age = thread_cache.cache.age(&entry);
     entry
         .terms
         .usable_after_error(age, &asked.control)
@@ -102,7 +103,7 @@ pub(super) fn stale_usable(seat: &Seat, asked: &Asked) -> Option<Arc<Entry>> {
 
 /// A 304 to the cache's own question (RFC 9111 Section 4.3.4).
 fn confirm(
-    seat: &Seat,
+    thread_cache: &ThreadCache,
     request: &Request,
     asked: &Asked,
     lead: Lead,
@@ -111,18 +112,25 @@ fn confirm(
     let old = asked.stale.borrow_mut().take();
     let old = old.expect("it was asked about something");
     let Some(head) = conditions::freshened(&old.head, not_modified) else {
-        seat.cache.forget(&asked.uri);
+        thread_cache.cache.forget(&asked.uri);
         asked.again.set(true);
         return Taken::Again;
     };
     let exchange = asked.exchange();
     match policy::terms(&request.head, &head, old.status, exchange) {
-        Ok(terms) => match kept(seat, request, head, old.status, terms, old.body.clone()) {
+        Ok(terms) => match kept(
+            thread_cache,
+            request,
+            head,
+            old.status,
+            terms,
+            old.body.clone(),
+        ) {
             Some(kept) => Taken::Confirmed(kept, lead),
             None => Taken::LastUse(old),
         },
         Err(_) => {
-            seat.cache.forget(&asked.uri);
+            thread_cache.cache.forget(&asked.uri);
             Taken::LastUse(old)
         }
     }
@@ -131,11 +139,11 @@ fn confirm(
 /// How a reply comes into the cache.
 enum Drafted {
     Body(Kept, Filler),
-    Chunks(Share, Terms),
+    Chunks(MemoryReservation, Terms),
 }
 
 fn draft(
-    seat: &Rc<Seat>,
+    thread_cache: &Rc<ThreadCache>,
     request: &Request,
     asked: &Asked,
     facts: &ReplyFacts,
@@ -151,25 +159,26 @@ fn draft(
         BodyKind::Length(length) => length,
         BodyKind::Chunked if delivery.dechunk => return Err(NotKept::Unbounded),
         BodyKind::Chunked => {
-            let share = seat.cache.room_for(0).ok_or(NotKept::TooLarge)?;
-            return Ok(Drafted::Chunks(share, terms));
+            let reservation = thread_cache.cache.reserve(0).ok_or(NotKept::TooLarge)?;
+            return Ok(Drafted::Chunks(reservation, terms));
         }
         BodyKind::UntilClose | BodyKind::Tunnel => return Err(NotKept::Unbounded),
     };
-    if length > seat.cache.longest() {
+    if length > thread_cache.cache.longest() {
         return Err(NotKept::TooLarge);
     }
-    let share = seat.cache.room_for(Filler::room_needed(length));
-    let filler = Filler::new(length, share.ok_or(NotKept::TooLarge)?, seat);
+    let reservation = thread_cache.cache.reserve(Filler::memory_needed(length));
+    let filler = Filler::new(length, reservation.ok_or(NotKept::TooLarge)?, thread_cache);
     let head = conditions::kept(head);
     let body = filler.body().clone();
-    let kept = kept(seat, request, head, facts.status, terms, body).ok_or(NotKept::TooLarge)?;
+    let kept =
+        kept(thread_cache, request, head, facts.status, terms, body).ok_or(NotKept::TooLarge)?;
     Ok(Drafted::Body(kept, filler))
 }
 
 /// An entry and whom it is for.
 fn kept(
-    seat: &Seat,
+    thread_cache: &ThreadCache,
     request: &Request,
     head: Vec<u8>,
     status: u16,
@@ -178,7 +187,7 @@ fn kept(
 ) -> Option<Kept> {
     let vary = key::vary(&head)?;
     let variant = key::variant(&request.head, &vary);
-    let entry = seat.cache.entry(head, status, terms, body)?;
+    let entry = thread_cache.cache.entry(head, status, terms, body)?;
     Some(Kept {
         entry: Arc::new(entry),
         vary: Arc::new(vary),
@@ -206,8 +215,10 @@ pub(super) fn store(
     terms: Terms,
     body: KeptBody,
 ) {
-    let Some(seat) = &worker.cache else { return };
-    match kept(seat, request, head, status, terms, Arc::new(body)) {
+    let Some(thread_cache) = &worker.cache else {
+        return;
+    };
+    match kept(thread_cache, request, head, status, terms, Arc::new(body)) {
         Some(kept) => keep(worker, lead, kept),
         None => lead.pass(),
     }
@@ -219,7 +230,7 @@ pub(super) fn keep(worker: &Worker, lead: Lead, kept: Kept) {
 
 /// Forgets what a request that is not safe has made outdated (RFC 9111 Section 4.4): before its
 /// client sees the reply, so that it finds what it has written.
-pub fn outdate(seat: &Seat, request: &[u8], status: u16, reply: &[u8]) {
+pub fn outdate(thread_cache: &ThreadCache, request: &[u8], status: u16, reply: &[u8]) {
     if !(200..400).contains(&status) {
         return;
     }
@@ -234,7 +245,9 @@ pub fn outdate(seat: &Seat, request: &[u8], status: u16, reply: &[u8]) {
     ];
     for uri in uris.iter().flatten() {
         for scope in Scope::ALL {
-            seat.cache.forget_family(&in_realm(scope as u8, uri));
+            thread_cache
+                .cache
+                .forget_family(&in_realm(scope as u8, uri));
         }
     }
 }

@@ -36,12 +36,12 @@ use super::{After, refuse};
 use crate::cache::conditions::{self, Conditions};
 use crate::cache::control::RequestControl;
 use crate::cache::policy::Use;
-use crate::cache::{Boarding, Entry, Lead, Lookup, Seat, key, wall_clock};
+use crate::cache::{Entry, FetchRole, Lead, Lookup, ThreadCache, key, wall_clock};
 use crate::http::answer::{Answer, ProxyError};
 use crate::http::{BodyKind, Method, ReplyFacts, Role};
 use crate::runtime::while_taken;
+use crate::server::client::Client;
 use crate::server::inbox::Peer;
-use crate::server::visitor::Visitor;
 use crate::server::worker::Worker;
 use crate::upstream::Lease;
 
@@ -108,15 +108,15 @@ enum Next {
 /// Gets the client its reply, from the cache if that has it.
 pub async fn answer(
     worker: &Worker,
-    seat: &Rc<Seat>,
-    client: &mut Visitor,
+    thread_cache: &Rc<ThreadCache>,
+    client: &mut Client,
     mut request: Request,
 ) -> After {
     if is_for_the_cache(&request) {
         let asked = Asked::of(&request.head, realm(worker, client));
-        match next(worker, seat, client, &mut request, &asked).await {
+        match next(worker, thread_cache, client, &mut request, &asked).await {
             Next::Serve(entry, how) => {
-                return serve(worker, seat, client, &request, &asked, &entry, how).await;
+                return serve(worker, thread_cache, client, &request, &asked, &entry, how).await;
             }
             Next::Refuse => {
                 let keep_alive = super::leaves_nothing(worker, &request);
@@ -142,7 +142,7 @@ pub async fn answer(
 
 /// Whose replies a client may be given: a forward proxy goes to some servers for some clients only,
 /// and what it has got for one must not reach another past that.
-fn realm(worker: &Worker, client: &Visitor) -> u8 {
+fn realm(worker: &Worker, client: &Client) -> u8 {
     match worker.role() {
         Role::Reverse => 0,
         Role::Forward => Scope::of(client.source.ip()) as u8,
@@ -169,12 +169,12 @@ fn is_for_the_cache(request: &Request) -> bool {
 /// Looks into the cache, and joins or begins a fetch if that must be.
 async fn next(
     worker: &Worker,
-    seat: &Rc<Seat>,
-    client: &Visitor,
+    thread_cache: &Rc<ThreadCache>,
+    client: &Client,
     request: &mut Request,
     asked: &Asked,
 ) -> Next {
-    let cache = &seat.cache;
+    let cache = &thread_cache.cache;
     let usage = |entry: &Entry| entry.terms.usage(cache.age(entry), &asked.control);
     let hit = |entry: Arc<Entry>| {
         worker.counters.cache_hits.add(1);
@@ -207,30 +207,30 @@ async fn next(
         alone = true;
     }
     let serves = |entry: &Entry| usage(entry) == Use::Serve;
-    let boarding = match alone {
+    let role = match alone {
         true => None,
-        false => Some(cache.board(&asked.uri, &request.head, seat, serves)),
+        false => Some(cache.join_fetch(&asked.uri, &request.head, thread_cache, serves)),
     };
-    match boarding {
-        Some(Boarding::Landed(entry)) => return hit(entry),
-        Some(Boarding::Lead(lead)) => {
+    match role {
+        Some(FetchRole::Stored(entry)) => return hit(entry),
+        Some(FetchRole::Lead(lead)) => {
             lead_out(request, asked, lead);
             if asked.validates.get() {
                 worker.counters.cache_revalidations.add(1);
                 return Next::GoOut;
             }
         }
-        Some(Boarding::Follow(_)) if while_validating => {
+        Some(FetchRole::Follow(_)) if while_validating => {
             let stale = asked.stale.borrow().clone();
             return hit(stale.expect("found above"));
         }
         // It wants news; what is under way was asked for before.
-        Some(Boarding::Follow(_)) if asked.control.no_cache => {}
-        Some(Boarding::Follow(flight)) => {
+        Some(FetchRole::Follow(_)) if asked.control.no_cache => {}
+        Some(FetchRole::Follow(fetch)) => {
             worker.handle.set_deadline(FOLLOW_FOR);
             let outcome = client
                 .stream
-                .wait_for(|| flight.outcome(|| seat.waiter()))
+                .wait_for(|| fetch.outcome(|| thread_cache.waiter()))
                 .await;
             if let Ok(Some(outcome)) = outcome
                 && let Some(entry) = outcome.entry_for(&request.head)
@@ -279,7 +279,7 @@ pub struct Source<'a> {
 /// Gives the client its reply as the cache has judged.
 pub async fn take(
     worker: &Worker,
-    client: &mut Visitor,
+    client: &mut Client,
     request: &Request,
     taken: Taken,
     source: Source<'_>,
@@ -290,7 +290,7 @@ pub async fn take(
         lease,
         progress,
     } = source;
-    let (Some(seat), Some(asked)) = (&worker.cache, &request.asked) else {
+    let (Some(thread_cache), Some(asked)) = (&worker.cache, &request.asked) else {
         return Ok(After::Close);
     };
     let (entry, how) = match taken {
@@ -341,12 +341,23 @@ pub async fn take(
             return Ok(after.await);
         }
     };
-    Ok(serve(worker, seat, client, request, asked, &entry, how).await)
+    Ok(serve(worker, thread_cache, client, request, asked, &entry, how).await)
 }
 
 /// Serves what is kept because there is no reply from a server; `None` if nothing may stand in.
-pub async fn stand_in(worker: &Worker, client: &Visitor, request: &Request) -> Option<After> {
-    let (seat, asked) = (worker.cache.as_ref()?, request.asked.as_ref()?);
-    let entry = stale_usable(seat, asked)?;
-    Some(serve(worker, seat, client, request, asked, &entry, How::StandIn).await)
+pub async fn stand_in(worker: &Worker, client: &Client, request: &Request) -> Option<After> {
+    let (thread_cache, asked) = (worker.cache.as_ref()?, request.asked.as_ref()?);
+    let entry = stale_usable(thread_cache, asked)?;
+    Some(
+        serve(
+            worker,
+            thread_cache,
+            client,
+            request,
+            asked,
+            &entry,
+            How::StandIn,
+        )
+        .await,
+    )
 }

@@ -9,16 +9,16 @@ use bytes::Bytes;
 use super::Asked;
 use super::status::How;
 use crate::cache::conditions::{Part, not_modified_fields};
-use crate::cache::{Body, Entry, Found, Reader, Seat, fields};
+use crate::cache::{Body, Entry, Found, Reader, ThreadCache, fields};
 use crate::http::rewrite::{append_field, append_number};
 use crate::http::{Method, Version};
 use crate::runtime::{TcpStream, while_taken};
+use crate::server::client::Client;
 use crate::server::http::body::Behind;
 use crate::server::http::request::Request;
-use crate::server::http::{After, farewell, leaves_nothing};
-use crate::server::visitor::Visitor;
+use crate::server::http::{After, closing, leaves_nothing};
 use crate::server::worker::Worker;
-use crate::transfer::Stint;
+use crate::transfer::YieldBudget;
 
 /// Bytes given to the kernel in one call: what it takes in about the time that a splice does.
 const SEND_BYTES: u64 = 256 * 1024;
@@ -106,22 +106,22 @@ enum Unsent {
 /// Sends it.
 pub async fn serve(
     worker: &Worker,
-    seat: &Seat,
-    client: &Visitor,
+    thread_cache: &ThreadCache,
+    client: &Client,
     request: &Request,
     asked: &Asked,
     entry: &Entry,
     how: How,
 ) -> After {
     // As long as it is held, the body is filled.
-    let _reader = Reader::new(&entry.body, seat);
+    let _reader = Reader::new(&entry.body, thread_cache);
     let keep_alive = leaves_nothing(worker, request);
     let cut = Cut::of(asked, request.facts.method, entry);
     let mut head = worker.scratch.lend();
     cut.write_head(entry, &mut head);
     // Age says that a reply was not made or confirmed for this request (RFC 9111 Section 5.1).
     if !how.is_news() || entry.terms.has_age {
-        append_number(&mut head, "Age", seat.cache.age(entry));
+        append_number(&mut head, "Age", thread_cache.cache.age(entry));
     }
     how.write(&mut head);
     match (keep_alive, request.facts.version) {
@@ -141,7 +141,7 @@ pub async fn serve(
     let behind = Behind::answer(keep_alive);
     let sent = pin!(send(
         worker,
-        seat,
+        thread_cache,
         stream,
         &head,
         &entry.body,
@@ -157,7 +157,7 @@ pub async fn serve(
             match keep_alive {
                 true => After::Continue,
                 // What the cache answers has no body.
-                false => farewell::after_last_reply(client, request, true),
+                false => closing::after_last_reply(client, request, true),
             }
         }
         Err(Unsent::Client) => {
@@ -179,7 +179,7 @@ pub async fn serve(
 /// Sends the head and this part of the body, as it comes if it is growing.
 async fn send(
     worker: &Worker,
-    seat: &Seat,
+    thread_cache: &ThreadCache,
     client: &TcpStream,
     mut head: &[u8],
     body: &Body,
@@ -187,18 +187,18 @@ async fn send(
     behind: Behind,
 ) -> Result<(), Unsent> {
     let mut parts = Vec::new();
-    let mut stint = Stint::default();
+    let mut budget = YieldBudget::default();
     while !head.is_empty() || !range.is_empty() {
         worker.handle.set_deadline(worker.settings.idle_timeout);
         parts.clear();
         if !range.is_empty() {
             let most = (range.end - range.start).min(SEND_BYTES);
-            match body.read(range.start, most, &mut parts, || seat.waiter()) {
+            match body.read(range.start, most, &mut parts, || thread_cache.waiter()) {
                 Found::Some => {}
                 Found::Broken => return Err(Unsent::Reply),
                 Found::NotYet if !head.is_empty() => {}
                 Found::NotYet => {
-                    wait_for_more(client, body, range.start, seat).await?;
+                    wait_for_more(client, body, range.start, thread_cache).await?;
                     continue;
                 }
             }
@@ -208,7 +208,7 @@ async fn send(
         let of_head = sent.min(head.len());
         head = &head[of_head..];
         range.start += (sent - of_head) as u64;
-        stint.spend(sent, &worker.handle).await;
+        budget.spend(sent, &worker.handle).await;
     }
     Ok(())
 }
@@ -239,10 +239,10 @@ async fn wait_for_more(
     client: &TcpStream,
     body: &Body,
     at: u64,
-    seat: &Seat,
+    thread_cache: &ThreadCache,
 ) -> Result<(), Unsent> {
     let grown = || {
-        let found = body.read(at, 1, &mut Vec::new(), || seat.waiter());
+        let found = body.read(at, 1, &mut Vec::new(), || thread_cache.waiter());
         (found != Found::NotYet).then_some(())
     };
     match client.wait_for(grown).await {

@@ -1,61 +1,60 @@
-//! A client's task: it waits for the next request, or sits in a [seat](super::seats) where one is
-//! answered.
+//! A client's task: it waits for the next request, or for the [exchange](super::exchange_pool) that answers
+//! one.
 //!
-//! There are as many as idle clients, so it is a future written by hand that holds the client once. An
-//! `async fn` has a place for it where it waits and another where it is handed on, though only
-//! one of them is ever in use.
+//! Each idle client has one, so it is a future written by hand that holds the client once. An `async fn`
+//! would reserve memory for it twice: where it waits, and where it is handed on.
 
 use std::mem;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::seats::Seated;
-use super::{Turn, request};
+use super::exchange_pool::RunningExchange;
+use super::{Served, request};
 use crate::runtime::TcpStream;
-use crate::server::visitor::Visitor;
-use crate::server::worker::Guest;
+use crate::server::client::Client;
+use crate::server::worker::ClientGuard;
 
 /// Serves one client until it is done. Dropped, the connection is closed.
-pub struct Client {
+pub struct ClientTask {
     state: State,
     /// It has not asked anything yet.
     first: bool,
     /// The time that it has to ask in is running.
     waits: bool,
     /// The last to go: a drain waits for it.
-    guest: Guest,
+    guard: ClientGuard,
 }
 
 enum State {
     /// It has come, or was answered.
-    Between(Visitor),
+    Between(Client),
     /// It asks, and is answered.
-    Seated(Seated),
+    Exchanging(RunningExchange),
     /// It is handed from one to the other.
     Moving,
 }
 
-impl Client {
-    /// A client that has connected, and is served by `guest`'s worker.
-    pub fn new(guest: Guest, stream: TcpStream, peer: SocketAddr) -> Client {
-        Client {
-            state: State::Between(Visitor::new(stream, peer)),
+impl ClientTask {
+    /// A client that has connected, and is served by `guard`'s worker.
+    pub fn new(guard: ClientGuard, stream: TcpStream, peer: SocketAddr) -> ClientTask {
+        ClientTask {
+            state: State::Between(Client::new(stream, peer)),
             first: true,
             waits: false,
-            guest,
+            guard,
         }
     }
 
-    fn take_seat(&mut self) {
+    fn begin_exchange(&mut self) {
         if let State::Between(client) = mem::replace(&mut self.state, State::Moving) {
-            let worker = self.guest.worker();
-            self.state = State::Seated(worker.seats.seat(worker, client, self.first));
+            let worker = self.guard.worker();
+            self.state = State::Exchanging(worker.exchanges.begin(worker, client, self.first));
         }
     }
 }
 
-impl Future for Client {
+impl Future for ClientTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -63,7 +62,7 @@ impl Future for Client {
         loop {
             match &mut task.state {
                 State::Between(client) => {
-                    let worker = task.guest.worker();
+                    let worker = task.guard.worker();
                     // What came behind the last request is the next one: it is not waited for.
                     if client.inbox.is_empty() {
                         if !mem::replace(&mut task.waits, true) {
@@ -74,14 +73,14 @@ impl Future for Client {
                         }
                         task.waits = false;
                     }
-                    task.take_seat();
+                    task.begin_exchange();
                 }
-                State::Seated(seated) => {
-                    let (client, turn) = ready!(Pin::new(seated).poll(context));
-                    match turn {
-                        Turn::NothingCame => {}
-                        Turn::Answered => task.first = false,
-                        Turn::Ended => return Poll::Ready(()),
+                State::Exchanging(exchange) => {
+                    let (client, served) = ready!(Pin::new(exchange).poll(context));
+                    match served {
+                        Served::NothingCame => {}
+                        Served::Answered => task.first = false,
+                        Served::Ended => return Poll::Ready(()),
                     }
                     task.state = State::Between(client);
                 }

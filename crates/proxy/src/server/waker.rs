@@ -1,4 +1,4 @@
-//! Tells a process that one of its proxies' threads has ended.
+//! Wakes the process when a thread of one of its proxies ends.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,49 +9,49 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// A descriptor that becomes readable when a thread of a [`Server`](super::Server) ends.
 #[derive(Debug, Clone)]
-pub struct Bell(Arc<OwnedFd>);
+pub struct Waker(Arc<OwnedFd>);
 
-impl Bell {
-    /// A bell that has not rung.
+impl Waker {
+    /// A waker that was not woken yet.
     ///
     /// # Errors
     /// The kernel gives no eventfd.
-    pub fn new() -> io::Result<Bell> {
+    pub fn new() -> io::Result<Waker> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Bell(Arc::new(fd)))
+        Ok(Waker(Arc::new(fd)))
     }
 
-    /// Forgets that it has rung.
-    pub fn silence(&self) {
-        // Nothing to read: it has not rung.
+    /// Makes the descriptor unreadable until the next wake-up.
+    pub fn clear(&self) {
+        // Nothing to read: it was not woken.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
-    fn ring(&self) {
-        // Fails only when 2^64 - 2 rings are unread, and then it rings anyway.
+    fn wake(&self) {
+        // Fails only when 2^64 - 2 wake-ups are unread, and then the descriptor is readable anyway.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// Says that a thread is at its end, also by a panic, when it is dropped there.
+/// Reports the end of a thread, also by a panic, when it is dropped there.
 pub(super) struct AtEnd {
     /// Read before the thread is waited for.
     pub ended: Arc<AtomicBool>,
-    /// Rings after that.
-    pub bell: Option<Bell>,
+    /// Woken after that.
+    pub waker: Option<Waker>,
 }
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
-        if let Some(bell) = &self.bell {
-            bell.ring();
+        if let Some(waker) = &self.waker {
+            waker.wake();
         }
     }
 }

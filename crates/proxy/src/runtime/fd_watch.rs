@@ -1,4 +1,4 @@
-//! A descriptor of somebody else's that becomes readable now and then.
+//! Waits for a descriptor that is not a socket of the event loop.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,18 +8,18 @@ use super::executor::Handle;
 use super::poller::Trigger;
 use super::source::{Direction, Source};
 
-/// Waits for such a descriptor, one that outlives it.
-pub struct Doorbell {
+/// Waits until a descriptor, which outlives it, becomes readable.
+pub struct FdWatch {
     source: Rc<Source>,
     handle: Handle,
 }
 
-impl Doorbell {
-    /// One that has not rung.
-    pub fn new(handle: &Handle) -> Doorbell {
+impl FdWatch {
+    /// Watches nothing yet: [`readable`](Self::readable) says which descriptor.
+    pub fn new(handle: &Handle) -> FdWatch {
         let source = Rc::new(Source::new());
         source.clear(Direction::Read);
-        Doorbell {
+        FdWatch {
             source,
             handle: handle.clone(),
         }
@@ -29,7 +29,7 @@ impl Doorbell {
     ///
     /// # Errors
     /// The task's deadline passed, or epoll fails.
-    pub async fn rung(&self, fd: impl AsFd) -> io::Result<()> {
+    pub async fn readable(&self, fd: impl AsFd) -> io::Result<()> {
         let (source, read) = (&self.source, Direction::Read);
         let ready = self.handle.ready(fd, source, Trigger::Edge, read, || false);
         ready.await?;
@@ -38,7 +38,7 @@ impl Doorbell {
     }
 }
 
-impl Drop for Doorbell {
+impl Drop for FdWatch {
     fn drop(&mut self) {
         self.handle.forget(&self.source);
     }

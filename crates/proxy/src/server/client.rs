@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use weir_core::class::{LOWEST_PRIORITY, OTHER_PRIORITY};
 use weir_core::prefix::covers;
 use weir_core::proxy::access::may_use;
-use weir_core::proxy::{Forwarded, Mode, SendProxy};
+use weir_core::proxy::{Forwarded, ProxyMode, SendProxy};
 
 use super::inbox::Inbox;
 use super::worker::Worker;
@@ -15,10 +15,10 @@ use crate::http::rewrite::{AddressField, Announcement};
 use crate::proxy_protocol::{self, Endpoints, ProxyHeader, ProxyProtocol};
 use crate::runtime::TcpStream;
 use crate::transfer::Buffers;
-use crate::upstream::{Asker, Link};
+use crate::upstream::{Link, Requester};
 
 /// A client's connection. There are as many as idle clients, so it is small.
-pub struct Visitor {
+pub struct Client {
     /// The connection.
     pub stream: TcpStream,
     /// What was received of it and not yet used.
@@ -33,8 +33,8 @@ pub struct Visitor {
 /// What is known of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Admission {
-    /// Nothing yet: [`Visitor::is_admitted`] was not asked.
-    Stranger,
+    /// Nothing yet: [`Client::is_admitted`] was not asked.
+    Unchecked,
     Admitted,
     /// It may not use the proxy, and is to be told so.
     Denied,
@@ -54,7 +54,7 @@ struct Rare {
     entry: Option<Box<Entry>>,
 }
 
-impl Visitor {
+impl Client {
     /// Begins what is logged of its request, or of its tunnel if it has no `request`: a method and a
     /// target.
     pub fn begin_entry(&mut self, request: Option<(String, String)>) {
@@ -75,19 +75,19 @@ impl Visitor {
     }
 
     /// A client that has connected.
-    pub fn new(stream: TcpStream, peer: SocketAddr) -> Visitor {
-        Visitor {
+    pub fn new(stream: TcpStream, peer: SocketAddr) -> Client {
+        Client {
             stream,
             inbox: Inbox::default(),
             source: peer,
-            admission: Admission::Stranger,
+            admission: Admission::Unchecked,
             rare: None,
         }
     }
 
     /// Whether nobody has asked yet if it is let in.
-    pub fn is_stranger(&self) -> bool {
-        self.admission == Admission::Stranger
+    pub fn is_unchecked(&self) -> bool {
+        self.admission == Admission::Unchecked
     }
 
     /// Whether it was let in only to be told that it may not use the proxy.
@@ -99,7 +99,7 @@ impl Visitor {
     /// use the proxy; but one that speaks HTTP is let in as far as to be told so.
     pub async fn is_admitted(&mut self, worker: &Worker) -> bool {
         // In memory of its own, for the task of every client is as large as its largest wait.
-        if worker.settings.accept_proxy && !Box::pin(self.is_introduced(worker)).await {
+        if worker.settings.accept_proxy && !Box::pin(self.reads_proxy_header(worker)).await {
             self.stream.reset_on_close();
             worker.counters.clients_refused.add(1);
             return false;
@@ -109,7 +109,7 @@ impl Visitor {
         if !may_use(settings.mode, settings.clients(), self.source.ip()) {
             tracing::debug!("{} may not use the proxy", self.source);
             worker.counters.clients_refused.add(1);
-            if settings.mode == Mode::Tcp {
+            if settings.mode == ProxyMode::Tcp {
                 self.stream.reset_on_close();
                 return false;
             }
@@ -144,7 +144,7 @@ impl Visitor {
     }
 
     /// Reads the PROXY header. False if there is none, or the peer may not send one.
-    async fn is_introduced(&mut self, worker: &Worker) -> bool {
+    async fn reads_proxy_header(&mut self, worker: &Worker) -> bool {
         let trust = &worker.settings.trust;
         if !trust.is_empty() && !covers(trust, self.source.ip()) {
             tracing::debug!("{} may not send a PROXY header", self.source);
@@ -154,7 +154,7 @@ impl Visitor {
         loop {
             match proxy_protocol::read(self.inbox.bytes()) {
                 Ok(Some(header)) => {
-                    self.believe(header);
+                    self.apply(header);
                     return true;
                 }
                 Ok(None) => {}
@@ -163,13 +163,13 @@ impl Visitor {
                     return false;
                 }
             }
-            if !matches!(self.receive(&worker.lanes.buffers).await, Ok(1..)) {
+            if !matches!(self.receive(&worker.resources.buffers).await, Ok(1..)) {
                 return false;
             }
         }
     }
 
-    fn believe(&mut self, header: ProxyHeader) {
+    fn apply(&mut self, header: ProxyHeader) {
         self.inbox.consume(header.len);
         if let Some(endpoints) = header.endpoints {
             self.source = endpoints.source;
@@ -189,10 +189,10 @@ impl Visitor {
     }
 
     /// Who asks for a connection to a server.
-    pub fn asker(&self) -> Asker<'_> {
+    pub fn requester(&self) -> Requester<'_> {
         let rare = self.rare.as_ref();
         let entry = rare.and_then(|rare| rare.entry.as_ref());
-        Asker {
+        Requester {
             client: &self.stream,
             source: &self.source,
             rank: rare.map_or(LOWEST_PRIORITY, |rare| rare.rank),
@@ -201,7 +201,7 @@ impl Visitor {
     }
 
     /// The PROXY header that a connection made for this client begins with; empty if none is sent.
-    pub fn introduction(&self, worker: &Worker) -> Vec<u8> {
+    pub fn proxy_header(&self, worker: &Worker) -> Vec<u8> {
         let mut header = Vec::new();
         if let Some(version) = version(worker.settings.send_proxy) {
             let endpoints = self.destination().map(|destination| Endpoints {

@@ -1,4 +1,4 @@
-//! A thread's place at the cache that all threads share: how its tasks wait for those of others.
+//! A thread's access to the shared cache: its tasks wait for those of other threads.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -6,29 +6,29 @@ use std::sync::Arc;
 use super::Cache;
 use crate::runtime::{Handle, Sender, TaskId};
 
-/// One thread's way to the cache.
-pub struct Seat {
+/// One thread's access to the cache.
+pub struct ThreadCache {
     /// The cache.
     pub cache: Arc<Cache>,
     number: u64,
-    bell: Sender<TaskId>,
+    waker: Sender<TaskId>,
     handle: Handle,
 }
 
 /// A task of some thread that waits for something.
 pub struct Waiter {
-    seat: u64,
+    thread: u64,
     task: TaskId,
-    bell: Sender<TaskId>,
+    waker: Sender<TaskId>,
 }
 
-impl Seat {
-    /// A seat for the running thread. Tasks whose number is sent to `bell` must be woken.
-    pub fn new(cache: Arc<Cache>, bell: Sender<TaskId>, handle: Handle) -> Rc<Seat> {
-        Rc::new(Seat {
-            number: cache.next_seat(),
+impl ThreadCache {
+    /// The access of the running thread. It must wake each task that it receives from `waker`.
+    pub fn new(cache: Arc<Cache>, waker: Sender<TaskId>, handle: Handle) -> Rc<ThreadCache> {
+        Rc::new(ThreadCache {
+            number: cache.next_thread(),
             cache,
-            bell,
+            waker,
             handle,
         })
     }
@@ -36,17 +36,17 @@ impl Seat {
     /// The running task, as one who waits.
     pub fn waiter(&self) -> Waiter {
         Waiter {
-            seat: self.number,
+            thread: self.number,
             task: self.handle.running(),
-            bell: self.bell.clone(),
+            waker: self.waker.clone(),
         }
     }
 
     /// Wakes a task. Only one of another thread costs a system call.
     pub fn wake(&self, waiter: Waiter) {
-        match waiter.seat == self.number {
+        match waiter.thread == self.number {
             true => self.handle.wake(waiter.task),
-            false => waiter.bell.send(waiter.task),
+            false => waiter.waker.send(waiter.task),
         }
     }
 }
@@ -54,7 +54,7 @@ impl Seat {
 impl Waiter {
     /// Adds it to those who wait, unless it waits already.
     pub fn join(self, waiting: &mut Vec<Waiter>) {
-        let same = |other: &Waiter| other.seat == self.seat && other.task == self.task;
+        let same = |other: &Waiter| other.thread == self.thread && other.task == self.task;
         if !waiting.iter().any(same) {
             waiting.push(self);
         }
@@ -63,6 +63,6 @@ impl Waiter {
 
 impl std::fmt::Debug for Waiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} of seat {}", self.task, self.seat)
+        write!(f, "{:?} of thread {}", self.task, self.thread)
     }
 }

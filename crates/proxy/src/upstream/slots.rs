@@ -1,15 +1,15 @@
-//! Places: connections to backends, at most so many to each over all threads. Decides who gets one,
+//! ConnectionSlots: connections to backends, at most so many to each over all threads. Decides who gets one,
 //! who waits and who loses; knows no sockets and no threads but their numbers.
 //!
-//! A place is held by a connection, from before connect() until after close(), whether it is busy or
+//! A slot is held by a connection, from before connect() until after close(), whether it is busy or
 //! idle. While anybody waits nothing is idle on purpose: a connection that becomes free goes to the
 //! first who waits, and one that is idle on another thread is asked for.
 
 use super::queue::{Queued, Ticket, WaitQueue};
 
-/// The places of all backends, and who waits for one.
+/// The slots of all backends, and who waits for one.
 #[derive(Debug)]
-pub struct Places<W> {
+pub struct ConnectionSlots<W> {
     /// Of each backend.
     limit: u32,
     backends: Vec<Load>,
@@ -18,18 +18,18 @@ pub struct Places<W> {
 
 #[derive(Debug, Clone, Default)]
 struct Load {
-    /// Places that are taken, idle ones too.
+    /// ConnectionSlots that are taken, idle ones too.
     taken: u32,
     /// Idle connections that each thread has.
     idle: Vec<u32>,
 }
 
-/// What one who wants a place gets.
+/// What one who wants a slot gets.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Entered<W> {
+pub enum Acquisition<W> {
     /// An idle connection of its thread to this backend.
     Idle(usize),
-    /// A place for a new connection to this backend.
+    /// A slot for a new connection to this backend.
     New(usize),
     /// It waits.
     Waits(Waiting<W>),
@@ -40,22 +40,27 @@ pub enum Entered<W> {
 /// What follows when somebody waits.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Waiting<W> {
-    /// Its place in the queue.
+    /// Its slot in the queue.
     pub ticket: Ticket,
     /// A thread that has an idle connection to a backend and is to give it up.
     pub asked: Option<(usize, usize)>,
     /// Who waits no longer, because the queue was full.
-    pub loser: Option<W>,
+    pub displaced: Option<W>,
 }
 
-impl<W> Places<W> {
-    /// So many places of each backend, a queue of so many, and connections on so many threads.
-    pub fn new(backends: usize, limit: u32, queue_limit: usize, threads: usize) -> Places<W> {
+impl<W> ConnectionSlots<W> {
+    /// So many slots of each backend, a queue of so many, and connections on so many threads.
+    pub fn new(
+        backends: usize,
+        limit: u32,
+        queue_limit: usize,
+        threads: usize,
+    ) -> ConnectionSlots<W> {
         let load = Load {
             taken: 0,
             idle: vec![0; threads],
         };
-        Places {
+        ConnectionSlots {
             limit,
             backends: vec![load; backends],
             queue: WaitQueue::new(queue_limit),
@@ -72,42 +77,42 @@ impl<W> Places<W> {
         self.queue.len_of(class)
     }
 
-    /// Places of a backend that are taken.
+    /// ConnectionSlots of a backend that are taken.
     #[cfg(test)]
     pub fn taken(&self, backend: usize) -> u32 {
         self.backends[backend].taken
     }
 
-    /// Takes a place at the first of `candidates` that has one; else waits as `waiter`.
-    pub fn enter(
+    /// Takes a slot at the first of `candidates` that has one; else waits as `waiter`.
+    pub fn acquire(
         &mut self,
         thread: usize,
         candidates: impl Iterator<Item = usize> + Clone,
         class: usize,
         waiter: W,
-    ) -> Entered<W> {
+    ) -> Acquisition<W> {
         if self.queue.is_empty() {
             for backend in candidates.clone() {
                 let load = &mut self.backends[backend];
                 if load.idle[thread] > 0 {
                     load.idle[thread] -= 1;
-                    return Entered::Idle(backend);
+                    return Acquisition::Idle(backend);
                 }
                 if load.taken < self.limit {
                     load.taken += 1;
-                    return Entered::New(backend);
+                    return Acquisition::New(backend);
                 }
             }
         }
-        let (ticket, loser) = match self.queue.push(class, waiter) {
+        let (ticket, displaced) = match self.queue.push(class, waiter) {
             Queued::In(ticket) => (ticket, None),
-            Queued::InsteadOf(ticket, loser) => (ticket, Some(loser)),
-            Queued::Full(_) => return Entered::Full,
+            Queued::InsteadOf(ticket, displaced) => (ticket, Some(displaced)),
+            Queued::Full(_) => return Acquisition::Full,
         };
-        Entered::Waits(Waiting {
+        Acquisition::Waits(Waiting {
             ticket,
             asked: self.ask(candidates),
-            loser,
+            displaced,
         })
     }
 
@@ -121,7 +126,7 @@ impl<W> Places<W> {
         })
     }
 
-    /// A connection has nothing to do: who waits gets it, with its place; else the thread keeps it.
+    /// A connection has nothing to do: who waits gets it, with its slot; else the thread keeps it.
     pub fn keep(&mut self, thread: usize, backend: usize) -> Option<W> {
         let waiter = self.queue.pop();
         if waiter.is_none() {
@@ -150,7 +155,7 @@ impl<W> Places<W> {
         self.backends[backend].taken -= 1;
     }
 
-    /// Gives free places to those who wait: at backends that are up, or at all if none is.
+    /// Gives free slots to those who wait: at backends that are up, or at all if none is.
     pub fn give(&mut self, is_up: impl Fn(usize) -> bool) -> Vec<(W, usize)> {
         let mut given = Vec::new();
         if self.queue.is_empty() {
@@ -181,91 +186,97 @@ mod tests {
 
     const UP: fn(usize) -> bool = |_| true;
 
-    fn places(backends: usize, limit: u32) -> Places<&'static str> {
-        Places::new(backends, limit, 10, 2)
+    fn slots(backends: usize, limit: u32) -> ConnectionSlots<&'static str> {
+        ConnectionSlots::new(backends, limit, 10, 2)
     }
 
-    fn waits(entered: Entered<&'static str>) -> Waiting<&'static str> {
-        match entered {
-            Entered::Waits(waiting) => waiting,
+    fn waits(acquired: Acquisition<&'static str>) -> Waiting<&'static str> {
+        match acquired {
+            Acquisition::Waits(waiting) => waiting,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn backends_fill_in_the_order_asked_for_and_then_all_wait() {
-        let mut places = places(2, 1);
-        assert_eq!(places.enter(0, [1, 0].into_iter(), 0, "a"), Entered::New(1));
-        assert_eq!(places.enter(1, [1, 0].into_iter(), 0, "b"), Entered::New(0));
-        let waiting = waits(places.enter(0, 0..2, 0, "c"));
-        assert_eq!((waiting.asked, waiting.loser), (None, None));
-        assert!(places.give(UP).is_empty());
-        places.release(1);
-        assert_eq!(places.give(UP), [("c", 1)]);
-        assert_eq!((places.taken(0), places.taken(1)), (1, 1));
+        let mut slots = slots(2, 1);
+        assert_eq!(
+            slots.acquire(0, [1, 0].into_iter(), 0, "a"),
+            Acquisition::New(1)
+        );
+        assert_eq!(
+            slots.acquire(1, [1, 0].into_iter(), 0, "b"),
+            Acquisition::New(0)
+        );
+        let waiting = waits(slots.acquire(0, 0..2, 0, "c"));
+        assert_eq!((waiting.asked, waiting.displaced), (None, None));
+        assert!(slots.give(UP).is_empty());
+        slots.release(1);
+        assert_eq!(slots.give(UP), [("c", 1)]);
+        assert_eq!((slots.taken(0), slots.taken(1)), (1, 1));
     }
 
     #[test]
     fn a_free_connection_goes_to_the_first_who_waits_before_it_is_idle() {
-        let mut places = places(1, 1);
-        places.enter(0, 0..1, 0, "a");
-        waits(places.enter(1, 0..1, 5, "low"));
-        waits(places.enter(1, 0..1, 0, "high"));
-        assert_eq!(places.keep(0, 0), Some("high"));
-        assert_eq!(places.keep(1, 0), Some("low"));
-        assert_eq!(places.keep(1, 0), None);
-        assert_eq!(places.enter(1, 0..1, 0, "b"), Entered::Idle(0));
-        assert_eq!(places.taken(0), 1);
+        let mut slots = slots(1, 1);
+        slots.acquire(0, 0..1, 0, "a");
+        waits(slots.acquire(1, 0..1, 5, "low"));
+        waits(slots.acquire(1, 0..1, 0, "high"));
+        assert_eq!(slots.keep(0, 0), Some("high"));
+        assert_eq!(slots.keep(1, 0), Some("low"));
+        assert_eq!(slots.keep(1, 0), None);
+        assert_eq!(slots.acquire(1, 0..1, 0, "b"), Acquisition::Idle(0));
+        assert_eq!(slots.taken(0), 1);
     }
 
     #[test]
     fn a_connection_that_is_idle_on_another_thread_is_asked_for_once() {
-        let mut places = places(1, 1);
-        places.enter(0, 0..1, 0, "a");
-        places.keep(0, 0);
-        assert_eq!(waits(places.enter(1, 0..1, 0, "b")).asked, Some((0, 0)));
-        assert_eq!(waits(places.enter(1, 0..1, 0, "c")).asked, None);
-        assert!(!places.close_idle(0, 0), "it is promised");
-        assert_eq!(places.keep(0, 0), Some("b"));
+        let mut slots = slots(1, 1);
+        slots.acquire(0, 0..1, 0, "a");
+        slots.keep(0, 0);
+        assert_eq!(waits(slots.acquire(1, 0..1, 0, "b")).asked, Some((0, 0)));
+        assert_eq!(waits(slots.acquire(1, 0..1, 0, "c")).asked, None);
+        assert!(!slots.close_idle(0, 0), "it is promised");
+        assert_eq!(slots.keep(0, 0), Some("b"));
     }
 
     #[test]
     fn nobody_overtakes_those_who_wait() {
-        let mut places = places(1, 1);
-        places.enter(0, 0..1, 0, "a");
-        waits(places.enter(0, 0..1, 9, "b"));
-        places.release(0);
-        waits(places.enter(0, 0..1, 9, "c"));
-        assert_eq!(places.give(UP), [("b", 0)]);
+        let mut slots = slots(1, 1);
+        slots.acquire(0, 0..1, 0, "a");
+        waits(slots.acquire(0, 0..1, 9, "b"));
+        slots.release(0);
+        waits(slots.acquire(0, 0..1, 9, "c"));
+        assert_eq!(slots.give(UP), [("b", 0)]);
     }
 
     #[test]
     fn a_backend_that_is_down_is_given_to_nobody_unless_all_are() {
-        let mut places = places(2, 1);
-        places.enter(0, 0..2, 0, "a");
-        places.enter(0, 0..2, 0, "b");
-        waits(places.enter(0, 0..2, 0, "c"));
-        places.release(0);
-        assert!(places.give(|backend| backend != 0).is_empty());
-        assert_eq!(places.give(|_| false), [("c", 0)]);
+        let mut slots = slots(2, 1);
+        slots.acquire(0, 0..2, 0, "a");
+        slots.acquire(0, 0..2, 0, "b");
+        waits(slots.acquire(0, 0..2, 0, "c"));
+        slots.release(0);
+        assert!(slots.give(|backend| backend != 0).is_empty());
+        assert_eq!(slots.give(|_| false), [("c", 0)]);
     }
 
     #[test]
     fn who_has_left_is_given_nothing() {
-        let mut places = places(1, 1);
-        places.enter(0, 0..1, 0, "a");
-        let ticket = waits(places.enter(0, 0..1, 0, "b")).ticket;
-        assert!(places.leave(ticket));
-        assert!(!places.leave(ticket));
-        places.release(0);
-        assert!(places.give(UP).is_empty());
-        assert_eq!(places.taken(0), 0);
+        let mut slots = slots(1, 1);
+        slots.acquire(0, 0..1, 0, "a");
+        let ticket = waits(slots.acquire(0, 0..1, 0, "b")).ticket;
+        assert!(slots.leave(ticket));
+        assert!(!slots.leave(ticket));
+        slots.release(0);
+        assert!(slots.give(UP).is_empty());
+        assert_eq!(slots.taken(0), 0);
     }
 
     #[test]
     fn without_a_queue_who_finds_no_place_loses() {
-        let mut places = Places::new(1, 1, 0, 1);
-        places.enter(0, 0..1, 0, "a");
-        assert_eq!(places.enter(0, 0..1, 0, "b"), Entered::Full);
+        let mut slots = ConnectionSlots::new(1, 1, 0, 1);
+        slots.acquire(0, 0..1, 0, "a");
+        assert_eq!(slots.acquire(0, 0..1, 0, "b"), Acquisition::Full);
     }
 }

@@ -1,11 +1,11 @@
-//! The cache's memory: what is taken of it is given back when the last user is gone.
+//! The cache's memory. A reservation is released when its last user drops it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that may be held, in all.
 #[derive(Debug)]
-pub struct Room {
+pub struct MemoryLimit {
     held: AtomicU64,
     limit: u64,
     objects: AtomicU64,
@@ -13,19 +13,19 @@ pub struct Room {
 
 /// The bytes of one reply's head, counted as an object while they are held.
 #[derive(Debug)]
-pub struct Object(Share);
+pub struct ObjectReservation(MemoryReservation);
 
 /// Bytes that are held, until it is dropped.
 #[derive(Debug)]
-pub struct Share {
+pub struct MemoryReservation {
     bytes: AtomicU64,
-    room: Arc<Room>,
+    memory: Arc<MemoryLimit>,
 }
 
-impl Room {
-    /// Room for so many bytes.
-    pub fn new(limit: u64) -> Arc<Room> {
-        Arc::new(Room {
+impl MemoryLimit {
+    /// A limit of so many bytes.
+    pub fn new(limit: u64) -> Arc<MemoryLimit> {
+        Arc::new(MemoryLimit {
             held: AtomicU64::new(0),
             limit,
             objects: AtomicU64::new(0),
@@ -33,18 +33,18 @@ impl Room {
     }
 
     /// Takes so many bytes; `None` if they are not free.
-    pub fn take(self: &Arc<Room>, bytes: u64) -> Option<Share> {
-        self.add(bytes).then(|| Share {
+    pub fn reserve(self: &Arc<MemoryLimit>, bytes: u64) -> Option<MemoryReservation> {
+        self.add(bytes).then(|| MemoryReservation {
             bytes: AtomicU64::new(bytes),
-            room: self.clone(),
+            memory: self.clone(),
         })
     }
 
     /// As [`take`](Self::take), for one object more.
-    pub fn take_object(self: &Arc<Room>, bytes: u64) -> Option<Object> {
-        let share = self.take(bytes)?;
+    pub fn reserve_object(self: &Arc<MemoryLimit>, bytes: u64) -> Option<ObjectReservation> {
+        let reservation = self.reserve(bytes)?;
         self.objects.fetch_add(1, Ordering::Relaxed);
-        Some(Object(share))
+        Some(ObjectReservation(reservation))
     }
 
     /// Objects that are held now.
@@ -69,10 +69,10 @@ impl Room {
     }
 }
 
-impl Share {
+impl MemoryReservation {
     /// Takes more. False, and nothing taken, if it is not free.
     pub fn grow(&self, bytes: u64) -> bool {
-        let grown = self.room.add(bytes);
+        let grown = self.memory.add(bytes);
         if grown {
             self.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -82,20 +82,20 @@ impl Share {
     /// Gives some of it back.
     pub fn shrink(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.room.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.memory.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-impl Drop for Object {
+impl Drop for ObjectReservation {
     fn drop(&mut self) {
-        self.0.room.objects.fetch_sub(1, Ordering::Relaxed);
+        self.0.memory.objects.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         let bytes = *self.bytes.get_mut();
-        self.room.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.memory.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -105,22 +105,22 @@ mod tests {
 
     #[test]
     fn no_more_is_taken_than_there_is_and_all_is_given_back() {
-        let room = Room::new(10);
-        let share = room.take(6).unwrap();
-        assert!(room.take(5).is_none());
-        assert!(share.grow(4) && !share.grow(1));
-        assert_eq!(room.held(), 10);
-        share.shrink(3);
-        assert_eq!(room.held(), 7);
-        drop(share);
-        assert_eq!(room.held(), 0);
-        assert!(room.take(10).is_some());
+        let memory = MemoryLimit::new(10);
+        let reservation = memory.reserve(6).unwrap();
+        assert!(memory.reserve(5).is_none());
+        assert!(reservation.grow(4) && !reservation.grow(1));
+        assert_eq!(memory.held(), 10);
+        reservation.shrink(3);
+        assert_eq!(memory.held(), 7);
+        drop(reservation);
+        assert_eq!(memory.held(), 0);
+        assert!(memory.reserve(10).is_some());
     }
 
     #[test]
     fn more_than_a_number_holds_is_not_there() {
-        let room = Room::new(u64::MAX);
-        let _share = room.take(1).unwrap();
-        assert!(room.take(u64::MAX).is_none());
+        let memory = MemoryLimit::new(u64::MAX);
+        let _reservation = memory.reserve(1).unwrap();
+        assert!(memory.reserve(u64::MAX).is_none());
     }
 }

@@ -1,55 +1,59 @@
-//! What a proxy leaves to its successor at a reload.
+//! The state that a proxy hands to its successor at a reload.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use weir_core::proxy::{Proxy, Verdict};
+use weir_core::proxy::{HealthState, Proxy};
 
-use super::crowd::Crowd;
+use super::client_limit::ClientLimit;
 use crate::cache::Cache;
 use crate::upstream::BackendState;
 
-/// What a proxy leaves to the one that takes its place: what it has kept, what it has found out, and the count of its
-/// clients. It goes on using all of it until it ends.
-pub struct Heritage {
+/// The state that a proxy hands to its successor: the cache, the health of the backends, and the count of clients.
+/// Both proxies use it until the old one ends.
+pub struct ReloadState {
     pub(super) settings: Arc<Proxy>,
     pub(super) cache: Option<Arc<Cache>>,
     pub(super) health: Vec<(SocketAddr, BackendState)>,
-    pub(super) crowd: Arc<Crowd>,
+    pub(super) client_limit: Arc<ClientLimit>,
 }
 
-impl fmt::Debug for Heritage {
+impl fmt::Debug for ReloadState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Heritage")
+        f.debug_struct("ReloadState")
             .field("cache", &self.cache.is_some())
             .field("health", &self.health)
             .finish()
     }
 }
 
-impl Heritage {
-    /// The cache, if what is in it is what these settings would have kept, for whom they would have.
+impl ReloadState {
+    /// The cache, if the new settings would have kept the same replies for the same clients.
     pub(super) fn cache(&self, settings: &Proxy) -> Option<Arc<Cache>> {
         let old = &*self.settings;
         let same_size = (old.cache, old.cache_object) == (settings.cache, settings.cache_object);
         let same_reach = (&old.allow_to, &old.deny_to) == (&settings.allow_to, &settings.deny_to);
-        // A backend more or less serves the same; all others serve something else.
+        // While one backend stays, the site is the same. Without any, it is another site.
         let stays = |backend| settings.backends.contains(backend);
         let same_servers = old.backends.is_empty() || old.backends.iter().any(stays);
         let fits = old.mode == settings.mode && same_size && same_reach && same_servers;
         self.cache.clone().filter(|_| fits)
     }
 
-    /// What is known of a backend's health, if it was checked for the same.
-    pub(super) fn verdict(&self, settings: &Proxy, backend: &SocketAddr) -> Option<Verdict> {
+    /// The health of a backend, if the old checks asked the same question.
+    pub(super) fn health_state(
+        &self,
+        settings: &Proxy,
+        backend: &SocketAddr,
+    ) -> Option<HealthState> {
         let (old, new) = (&self.settings.health, &settings.health);
         let asks = (&old.check, &old.path, &old.host, &old.status)
             == (&new.check, &new.path, &new.host, &new.status);
         let known = self.health.iter().find(|(address, _)| address == backend)?;
         match known.1 {
-            BackendState::Up if asks => Some(Verdict::known(true)),
-            BackendState::Down if asks => Some(Verdict::known(false)),
+            BackendState::Up if asks => Some(HealthState::known(true)),
+            BackendState::Down if asks => Some(HealthState::known(false)),
             _ => None,
         }
     }

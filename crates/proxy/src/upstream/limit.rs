@@ -1,8 +1,9 @@
-//! The threads' way to the [`Places`]: one lock for all, taken only where `max_connections` is set.
+//! The limit `max_connections` over all threads: one lock around the [`ConnectionSlots`], taken only where
+//! the limit is set.
 //!
-//! A shared count is the only one that is exact whatever thread clients come to; shares of it per
-//! thread would leave places unused on one while clients of another wait. The lock is held for some
-//! tens of instructions, twice a request.
+//! Only a shared count is exact whatever thread accepts a client. A share of the limit for each thread
+//! would leave slots unused on one thread while clients of another wait. The lock is held for some tens
+//! of instructions, twice a request.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind};
@@ -15,16 +16,16 @@ use slab::Slab;
 use weir_core::proxy::Proxy;
 
 use super::health::HealthBoard;
-use super::places::{Entered, Places};
 use super::queue::{CLASSES, Ticket};
+use super::slots::{Acquisition, ConnectionSlots};
 use crate::metrics::QueueCounters;
 use crate::runtime::{Handle, Sender, TaskId, TcpStream};
 
 /// How long a backend that refused a connection is given to nobody, if others are there.
 const PASSED_OVER: Duration = Duration::from_secs(1);
 
-/// What the threads share.
-pub struct Gate {
+/// The limit, shared by all threads.
+pub struct ConnectionLimit {
     state: Mutex<State>,
     /// By rank; written under the lock.
     counters: [QueueCounters; CLASSES],
@@ -33,7 +34,7 @@ pub struct Gate {
 }
 
 struct State {
-    places: Places<Waiter>,
+    slots: ConnectionSlots<Waiter>,
     /// The way to each thread.
     threads: Vec<Option<Sender<Notice>>>,
     /// When a connection to each backend last failed.
@@ -41,7 +42,7 @@ struct State {
     health: Option<Arc<HealthBoard>>,
 }
 
-/// Somebody on some thread.
+/// A client of some thread that waits.
 #[derive(Debug, Clone, Copy)]
 pub struct Waiter {
     thread: usize,
@@ -53,75 +54,75 @@ pub struct Waiter {
 pub enum Notice {
     /// Give up an idle connection to this backend.
     Wanted(usize),
-    /// A place at this backend, or a connection that holds one.
+    /// A slot of this backend, or a connection that holds one.
     Given(Waiter, usize, Option<OwnedFd>),
-    /// A full queue has no room for it any more.
-    Lost(Waiter),
+    /// The full queue dropped it for a client of a higher class.
+    Displaced(Waiter),
 }
 
-/// The door of one thread.
-pub struct Door {
-    gate: Arc<Gate>,
+/// One thread's access to the limit.
+pub struct ThreadConnectionLimit {
+    shared: Arc<ConnectionLimit>,
     thread: usize,
     handle: Handle,
-    waiting: RefCell<Slab<Slot>>,
-    /// A slot's key may be another's later, the number is not.
+    waiting: RefCell<Slab<WaitingTask>>,
+    /// The slab reuses keys; these numbers are never reused.
     next_id: Cell<u64>,
 }
 
-struct Slot {
+struct WaitingTask {
     id: u64,
     task: TaskId,
     outcome: Option<Outcome>,
 }
 
 enum Outcome {
-    Place(Permit),
+    Slot(Permit),
     Stream(TcpStream, Permit),
-    Lost,
+    Displaced,
 }
 
-/// A way in.
-pub enum Entry {
+/// What a client gets that may connect.
+pub enum Acquired {
     /// An idle connection of this thread to this backend.
     Idle(usize),
-    /// A place for a new connection.
+    /// A slot for a new connection.
     New(Permit),
     /// A connection that another request has left.
     Stream(TcpStream, Permit),
 }
 
-/// What came of the first look.
+/// The result of the first attempt, without waiting.
 enum Tried {
-    In(Entry),
+    Acquired(Acquired),
     Waits(Ticket),
 }
 
-/// A place at a backend; free again when this is dropped.
+/// A slot of a backend. Dropping it frees the slot.
 pub struct Permit {
-    door: Rc<Door>,
+    limit: Rc<ThreadConnectionLimit>,
     backend: usize,
     /// It has gone to another thread.
     is_passed_on: bool,
 }
 
-impl Gate {
-    /// The places that the settings allow, for so many threads; `None` without a limit.
+impl ConnectionLimit {
+    /// The limit that the settings ask for; `None` if they ask for none.
     pub fn new(
         settings: &Proxy,
         threads: usize,
         health: Option<Arc<HealthBoard>>,
-    ) -> Option<Arc<Gate>> {
+    ) -> Option<Arc<ConnectionLimit>> {
         let backends = settings.backends.len();
         let limit = settings.max_connections;
         let state = State {
-            places: Places::new(backends, limit, settings.queue_limit as usize, threads),
+            slots: ConnectionSlots::new(backends, limit, settings.queue_limit as usize, threads),
             threads: (0..threads).map(|_| None).collect(),
             failed: vec![None; backends],
             health,
         };
         (limit > 0).then(|| {
-            Arc::new(Gate {
+            Arc::new(ConnectionLimit {
                 state: Mutex::new(state),
                 counters: std::array::from_fn(|_| QueueCounters::default()),
                 queue_timeout: settings.queue_timeout,
@@ -130,15 +131,15 @@ impl Gate {
         })
     }
 
-    /// How many wait for a place.
+    /// How many clients wait for a slot.
     pub fn waiting(&self) -> usize {
-        self.lock().places.waiting()
+        self.lock().slots.waiting()
     }
 
     /// How many of each rank wait.
     pub fn waiting_of(&self) -> [u32; CLASSES] {
         let state = self.lock();
-        std::array::from_fn(|rank| state.places.waiting_of(rank))
+        std::array::from_fn(|rank| state.slots.waiting_of(rank))
     }
 
     /// What became of those of each rank.
@@ -170,8 +171,8 @@ impl State {
             usable(backend) && failed[backend].is_none_or(|at| at.elapsed() >= PASSED_OVER)
         };
         match (0..failed.len()).any(is_up) {
-            true => self.places.give(is_up),
-            false => self.places.give(usable),
+            true => self.slots.give(is_up),
+            false => self.slots.give(usable),
         }
     }
 
@@ -182,15 +183,20 @@ impl State {
     }
 }
 
-impl Door {
-    /// The door of this thread; it hears through `sender`.
-    pub fn new(gate: Arc<Gate>, thread: usize, handle: Handle, sender: Sender<Notice>) -> Rc<Door> {
-        let mut state = gate.lock();
-        state.places.forget_idle(thread);
+impl ThreadConnectionLimit {
+    /// The access of this thread. Other threads send their notices through `sender`.
+    pub fn new(
+        shared: Arc<ConnectionLimit>,
+        thread: usize,
+        handle: Handle,
+        sender: Sender<Notice>,
+    ) -> Rc<ThreadConnectionLimit> {
+        let mut state = shared.lock();
+        state.slots.forget_idle(thread);
         state.threads[thread] = Some(sender);
         drop(state);
-        Rc::new(Door {
-            gate,
+        Rc::new(ThreadConnectionLimit {
+            shared,
             thread,
             handle,
             waiting: RefCell::default(),
@@ -198,44 +204,43 @@ impl Door {
         })
     }
 
-    /// Takes a place at the first of `candidates` that has one, or waits for one as a client of this
-    /// rank, 0 the first.
+    /// Takes a slot of the first of `candidates` that has one, or waits for one as a client of this
+    /// rank; 0 is the highest.
     ///
     /// # Errors
     /// `QuotaExceeded` when the queue is full or it took too long, `ConnectionAborted` when the
     /// client is gone meanwhile.
-    pub async fn enter(
+    pub async fn acquire(
         self: &Rc<Self>,
         client: &TcpStream,
         candidates: impl Iterator<Item = usize> + Clone,
         rank: u8,
-    ) -> io::Result<Entry> {
+    ) -> io::Result<Acquired> {
         let waiter = self.waiter();
-        // Leaves the queue when it is dropped.
-        let mut place = Place {
-            door: self,
+        let mut queued = QueuedWaiter {
+            limit: self,
             waiter,
             ticket: None,
         };
-        match self.try_enter(candidates, rank, waiter) {
-            Ok(Tried::In(entry)) => return Ok(entry),
-            Ok(Tried::Waits(ticket)) => place.ticket = Some(ticket),
+        match self.try_acquire(candidates, rank, waiter) {
+            Ok(Tried::Acquired(entry)) => return Ok(entry),
+            Ok(Tried::Waits(ticket)) => queued.ticket = Some(ticket),
             Err(error) => {
-                self.gate.count(rank, |counters| counters.refused.add(1));
+                self.shared.count(rank, |counters| counters.refused.add(1));
                 return Err(error);
             }
         }
         let began = Instant::now();
-        self.handle.set_deadline(self.gate.queue_timeout);
-        let or_ended = self.gate.abort_on_close;
+        self.handle.set_deadline(self.shared.queue_timeout);
+        let or_ended = self.shared.abort_on_close;
         let outcome = client
             .unless_gone(or_ended, || self.take_outcome(waiter))
             .await;
         self.count_outcome(rank, &outcome, began.elapsed());
         match outcome {
-            Ok(Outcome::Place(permit)) => Ok(Entry::New(permit)),
-            Ok(Outcome::Stream(stream, permit)) => Ok(Entry::Stream(stream, permit)),
-            Ok(Outcome::Lost) => Err(ErrorKind::QuotaExceeded.into()),
+            Ok(Outcome::Slot(permit)) => Ok(Acquired::New(permit)),
+            Ok(Outcome::Stream(stream, permit)) => Ok(Acquired::Stream(stream, permit)),
+            Ok(Outcome::Displaced) => Err(ErrorKind::QuotaExceeded.into()),
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 Err(ErrorKind::QuotaExceeded.into())
             }
@@ -245,48 +250,50 @@ impl Door {
 
     fn count_outcome(&self, rank: u8, outcome: &io::Result<Outcome>, wait: Duration) {
         let count = |counters: &QueueCounters| match outcome {
-            Ok(Outcome::Place(_) | Outcome::Stream(..)) => {
+            Ok(Outcome::Slot(_) | Outcome::Stream(..)) => {
                 counters.served.add(1);
                 counters.wait_ns.add(wait.as_nanos() as u64);
             }
-            Ok(Outcome::Lost) => counters.refused.add(1),
+            Ok(Outcome::Displaced) => counters.refused.add(1),
             Err(error) if error.kind() == ErrorKind::TimedOut => counters.late.add(1),
             Err(_) => counters.gone.add(1),
         };
-        self.gate.count(rank, count);
+        self.shared.count(rank, count);
     }
 
-    fn try_enter(
+    fn try_acquire(
         self: &Rc<Self>,
         candidates: impl Iterator<Item = usize> + Clone,
         rank: u8,
         waiter: Waiter,
     ) -> io::Result<Tried> {
-        let mut state = self.gate.lock();
-        let entered = state
-            .places
-            .enter(self.thread, candidates, rank.into(), waiter);
-        let waiting = match entered {
-            Entered::Idle(backend) => return Ok(Tried::In(Entry::Idle(backend))),
-            Entered::New(backend) => return Ok(Tried::In(Entry::New(self.permit(backend)))),
-            Entered::Full => return Err(ErrorKind::QuotaExceeded.into()),
-            Entered::Waits(waiting) => waiting,
+        let mut state = self.shared.lock();
+        let acquired = state
+            .slots
+            .acquire(self.thread, candidates, rank.into(), waiter);
+        let waiting = match acquired {
+            Acquisition::Idle(backend) => return Ok(Tried::Acquired(Acquired::Idle(backend))),
+            Acquisition::New(backend) => {
+                return Ok(Tried::Acquired(Acquired::New(self.permit(backend))));
+            }
+            Acquisition::Full => return Err(ErrorKind::QuotaExceeded.into()),
+            Acquisition::Waits(waiting) => waiting,
         };
-        self.gate.counters_of(rank).waited.add(1);
+        self.shared.counters_of(rank).waited.add(1);
         if let Some((thread, backend)) = waiting.asked {
             state.tell(thread, Notice::Wanted(backend));
         }
-        if let Some(loser) = waiting.loser {
-            state.tell(loser.thread, Notice::Lost(loser));
+        if let Some(displaced) = waiting.displaced {
+            state.tell(displaced.thread, Notice::Displaced(displaced));
         }
         Ok(Tried::Waits(waiting.ticket))
     }
 
-    /// A connection has nothing to do. Who waits gets it; else it is the caller's to keep.
+    /// Offers an idle connection to the clients that wait. If none waits, the caller gets it back.
     pub fn offer(&self, stream: TcpStream, mut permit: Permit) -> Option<(TcpStream, Permit)> {
         let backend = permit.backend;
-        let mut state = self.gate.lock();
-        let Some(waiter) = state.places.keep(self.thread, backend) else {
+        let mut state = self.shared.lock();
+        let Some(waiter) = state.slots.keep(self.thread, backend) else {
             return Some((stream, permit));
         };
         if waiter.thread == self.thread {
@@ -294,68 +301,69 @@ impl Door {
             self.give(waiter, Outcome::Stream(stream, permit));
         } else {
             permit.is_passed_on = true;
-            // Without a descriptor for it the place is given alone.
+            // If the descriptor cannot be detached, only the slot is handed over.
             let fd = stream.detach().ok();
             state.tell(waiter.thread, Notice::Given(waiter, backend, fd));
         }
         None
     }
 
-    /// Whether an idle connection may be closed: not if another thread was promised it.
+    /// Whether an idle connection may be closed: not if it was promised to another thread.
     pub fn may_close_idle(&self, backend: usize) -> bool {
-        self.gate.lock().places.close_idle(self.thread, backend)
+        self.shared.lock().slots.close_idle(self.thread, backend)
     }
 
     /// A connection to a backend failed, or has succeeded again.
     pub fn note(&self, backend: usize, has_failed: bool) {
-        self.gate.lock().failed[backend] = has_failed.then(Instant::now);
+        self.shared.lock().failed[backend] = has_failed.then(Instant::now);
     }
 
-    /// Gives places to those who wait, which may have become free with time: a backend that failed
-    /// is tried again.
+    /// Gives free slots to the clients that wait. Time alone may free some: a backend that failed is
+    /// tried again.
     pub fn look_again(self: &Rc<Self>) {
-        let given = self.gate.lock().give();
+        let given = self.shared.lock().give();
         self.hand_out(given);
     }
 
-    /// Acts on what another thread says. A connection that it wants comes back to the caller: it is
-    /// to be [offered](Self::offer).
-    pub fn hear(self: &Rc<Self>, notice: Notice) -> Option<usize> {
+    /// Handles a notice of another thread. Returns the backend whose idle connection that thread wants; the
+    /// caller [offers](Self::offer) one.
+    pub fn handle_notice(self: &Rc<Self>, notice: Notice) -> Option<usize> {
         match notice {
             Notice::Wanted(backend) => return Some(backend),
             Notice::Given(waiter, backend, fd) => {
                 let permit = self.permit(backend);
                 let outcome = match fd {
                     Some(fd) => Outcome::Stream(TcpStream::attach(fd, &self.handle), permit),
-                    None => Outcome::Place(permit),
+                    None => Outcome::Slot(permit),
                 };
                 self.give(waiter, outcome);
             }
-            Notice::Lost(waiter) => self.give(waiter, Outcome::Lost),
+            Notice::Displaced(waiter) => self.give(waiter, Outcome::Displaced),
         }
         None
     }
 
-    /// To one of this thread. One that has left meanwhile drops it, and with it the place.
+    /// Hands `outcome` to a waiter of this thread. If the waiter has left, the outcome is dropped, which frees the slot.
     fn give(&self, waiter: Waiter, outcome: Outcome) {
         let mut waiting = self.waiting.borrow_mut();
-        let slot = waiting.get_mut(waiter.key);
-        let Some(slot) = slot.filter(|slot| slot.id == waiter.id) else {
-            // Not under the borrow: a place that is free again may be given to this thread.
+        let waiting_task = waiting.get_mut(waiter.key);
+        let Some(waiting_task) = waiting_task.filter(|waiting_task| waiting_task.id == waiter.id)
+        else {
+            // Not under the borrow: the freed slot may be given to this thread.
             drop(waiting);
             return drop(outcome);
         };
-        slot.outcome = Some(outcome);
-        self.handle.wake(slot.task);
+        waiting_task.outcome = Some(outcome);
+        self.handle.wake(waiting_task.task);
     }
 
     fn hand_out(self: &Rc<Self>, given: Vec<(Waiter, usize)>) {
         for (waiter, backend) in given {
             if waiter.thread == self.thread {
-                self.give(waiter, Outcome::Place(self.permit(backend)));
+                self.give(waiter, Outcome::Slot(self.permit(backend)));
             } else {
                 let notice = Notice::Given(waiter, backend, None);
-                self.gate.lock().tell(waiter.thread, notice);
+                self.shared.lock().tell(waiter.thread, notice);
             }
         }
     }
@@ -363,14 +371,14 @@ impl Door {
     fn waiter(&self) -> Waiter {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
-        let slot = Slot {
+        let waiting_task = WaitingTask {
             id,
             task: self.handle.running(),
             outcome: None,
         };
         Waiter {
             thread: self.thread,
-            key: self.waiting.borrow_mut().insert(slot),
+            key: self.waiting.borrow_mut().insert(waiting_task),
             id,
         }
     }
@@ -381,7 +389,7 @@ impl Door {
 
     fn permit(self: &Rc<Self>, backend: usize) -> Permit {
         Permit {
-            door: self.clone(),
+            limit: self.clone(),
             backend,
             is_passed_on: false,
         }
@@ -400,28 +408,28 @@ impl Drop for Permit {
         if self.is_passed_on {
             return;
         }
-        let mut state = self.door.gate.lock();
-        state.places.release(self.backend);
+        let mut state = self.limit.shared.lock();
+        state.slots.release(self.backend);
         let given = state.give();
         drop(state);
-        self.door.hand_out(given);
+        self.limit.hand_out(given);
     }
 }
 
-/// One who waits, or is about to.
-struct Place<'a> {
-    door: &'a Rc<Door>,
+/// A client that waits or is about to; it leaves the queue when this is dropped.
+struct QueuedWaiter<'a> {
+    limit: &'a Rc<ThreadConnectionLimit>,
     waiter: Waiter,
     ticket: Option<Ticket>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuedWaiter<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.door.gate.lock().places.leave(ticket);
+            self.limit.shared.lock().slots.leave(ticket);
         }
-        // What it was given and did not take goes back; what is on its way finds nobody.
-        let slot = self.door.waiting.borrow_mut().remove(self.waiter.key);
-        drop(slot);
+        // A slot that it was given and did not take is freed. A slot on its way finds no waiter and is freed, too.
+        let waiting_task = self.limit.waiting.borrow_mut().remove(self.waiter.key);
+        drop(waiting_task);
     }
 }

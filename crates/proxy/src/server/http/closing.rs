@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::After;
 use super::request::Request;
 use crate::runtime::Clock;
-use crate::server::visitor::Visitor;
+use crate::server::client::Client;
 use crate::server::worker::Worker;
 
 /// A client that has all of its replies and sends nothing for so long has ended, for all that matters.
@@ -21,7 +21,7 @@ const LOOK_LATEST: Clock = 1000;
 
 /// What follows a whole reply that is the last on its connection; the last of it may have been held back for the end.
 /// `uploaded`: the whole request was read.
-pub fn after_last_reply(client: &Visitor, request: &Request, uploaded: bool) -> After {
+pub fn after_last_reply(client: &Client, request: &Request, uploaded: bool) -> After {
     // It may be sending the rest of its request, or the next one, which nobody will read.
     if !uploaded || request.facts.keep_alive || !client.inbox.is_empty() {
         return After::Linger;
@@ -32,12 +32,12 @@ pub fn after_last_reply(client: &Visitor, request: &Request, uploaded: bool) -> 
 }
 
 /// Ends the connection as `after` says; the caller drops it then.
-pub async fn say(worker: &Worker, client: &mut Visitor, after: After) {
+pub async fn close(worker: &Worker, client: &mut Client, after: After) {
     match after {
         After::Continue | After::Close | After::Tunnelled => {}
         After::Linger => linger(worker, client).await,
         After::CutOff => {
-            let_replies_arrive(worker, client, 0).await;
+            wait_until_acknowledged(worker, client, 0).await;
             client.stream.reset_on_close();
         }
         After::Reset => client.stream.reset_on_close(),
@@ -46,7 +46,7 @@ pub async fn say(worker: &Worker, client: &mut Visitor, after: After) {
 
 /// Waits until the client has what it was sent before the last `given_up` bytes: the RST that follows would throw it
 /// away. A client that takes nothing more for the idle time is waited for no longer.
-pub async fn let_replies_arrive(worker: &Worker, client: &Visitor, given_up: u64) {
+pub async fn wait_until_acknowledged(worker: &Worker, client: &Client, given_up: u64) {
     let given_up = usize::try_from(given_up).unwrap_or(usize::MAX);
     let left = || client.stream.unacknowledged().saturating_sub(given_up);
     let mut arrival = Arrival::begins(worker);
@@ -58,14 +58,14 @@ pub async fn let_replies_arrive(worker: &Worker, client: &Visitor, given_up: u64
 
 /// Ends the proxy's half and throws away what the client sends until it ends too, falls silent, or
 /// has sent for long enough; it has more time as long as it still takes what it was sent.
-async fn linger(worker: &Worker, client: &mut Visitor) {
+async fn linger(worker: &Worker, client: &mut Client) {
     client.stream.shut_down_write();
     let mut arrival = Arrival::begins(worker);
     let over = worker.handle.now() + LINGER_MOST.as_millis() as Clock;
     worker.handle.set_deadline(LINGER_QUIET);
     loop {
         client.inbox.consume(client.inbox.bytes().len());
-        let silent = match client.receive(&worker.lanes.buffers).await {
+        let silent = match client.receive(&worker.resources.buffers).await {
             Ok(1..) => false,
             Err(error) if error.kind() == ErrorKind::TimedOut => true,
             Ok(0) | Err(_) => return,

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::key::{Vary, variant};
-use super::seat::{Seat, Waiter};
+use super::thread::{ThreadCache, Waiter};
 use super::{Entry, Kept};
 
 /// A fetch that others may follow.
 #[derive(Default)]
-pub struct Flight {
+pub struct Fetch {
     state: Mutex<State>,
     /// What it brings is outdated by now, and must not be kept.
     outdated: AtomicBool,
@@ -52,7 +52,7 @@ impl Outcome {
     }
 }
 
-impl Flight {
+impl Fetch {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,7 +72,7 @@ impl Flight {
     }
 
     /// The first outcome holds.
-    fn conclude(&self, outcome: Outcome, seat: &Seat) {
+    fn conclude(&self, outcome: Outcome, thread_cache: &ThreadCache) {
         let mut state = self.state();
         if state.outcome.is_some() {
             return;
@@ -80,7 +80,9 @@ impl Flight {
         state.outcome = Some(outcome);
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
-        waiting.into_iter().for_each(|follower| seat.wake(follower));
+        waiting
+            .into_iter()
+            .for_each(|follower| thread_cache.wake(follower));
     }
 
     fn is_followed(&self) -> bool {
@@ -90,9 +92,9 @@ impl Flight {
 
 /// The one who fetches. Dropped without a reply, it lets its followers go on by themselves.
 pub struct Lead {
-    pub(super) seat: Rc<Seat>,
+    pub(super) thread_cache: Rc<ThreadCache>,
     pub(super) uri: Box<[u8]>,
-    pub(super) flight: Arc<Flight>,
+    pub(super) fetch: Arc<Fetch>,
 }
 
 impl Lead {
@@ -103,19 +105,19 @@ impl Lead {
             vary: kept.vary.clone(),
             variant: kept.variant.clone(),
         };
-        self.flight.conclude(outcome, &self.seat);
+        self.fetch.conclude(outcome, &self.thread_cache);
     }
 
     /// Keeps a reply that is whole, and says how many others had to go for it; `None` if it was
     /// outdated meanwhile and is not kept.
     pub fn keep(self, kept: Kept) -> Option<u64> {
-        let cache = &self.seat.cache;
-        let flights = cache.flights_of(&self.uri);
-        let evicted = match self.flight.outdated.load(Ordering::Relaxed) {
+        let cache = &self.thread_cache.cache;
+        let fetches = cache.fetches_of(&self.uri);
+        let evicted = match self.fetch.outdated.load(Ordering::Relaxed) {
             true => None,
             false => Some(cache.store.put(&self.uri, &kept)),
         };
-        drop(flights);
+        drop(fetches);
         self.share(&kept);
         evicted
     }
@@ -123,15 +125,15 @@ impl Lead {
     /// The reply is not kept. If others are waiting for it, later requests for it do not wait for
     /// each other for a while.
     pub fn pass(self) {
-        if self.flight.is_followed() {
-            self.seat.cache.store.go_alone(&self.uri);
+        if self.fetch.is_followed() {
+            self.thread_cache.cache.store.go_alone(&self.uri);
         }
     }
 }
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        self.seat.cache.landed(&self.uri, &self.flight);
-        self.flight.conclude(Outcome::Alone, &self.seat);
+        self.thread_cache.cache.end_fetch(&self.uri, &self.fetch);
+        self.fetch.conclude(Outcome::Alone, &self.thread_cache);
     }
 }
