@@ -45,7 +45,10 @@ fn open(address: SocketAddr, backlog: i32, group: bool) -> TcpListener {
     until("the port is free", || {
         match bind(fd.as_raw_fd(), &SockaddrStorage::from(address)) {
             Err(Errno::EADDRINUSE) => None,
-            bound => Some(bound.unwrap()),
+            bound => {
+                bound.unwrap();
+                Some(())
+            }
         }
     });
     nix::sys::socket::listen(&fd, Backlog::new(backlog).unwrap()).unwrap();
