@@ -56,8 +56,11 @@ pub struct Metric {
     pub labels: &'static [&'static str],
     /// The name of the field or counter in `weir status` that it comes from.
     pub of: &'static str,
-    samples: Box<dyn Fn(&Figures, &mut Add<'_>) + Send + Sync>,
+    samples: Box<Samples>,
 }
+
+/// Adds all samples of a metric.
+type Samples = dyn Fn(&Figures, &mut Add<'_>) + Send + Sync;
 
 /// Takes the values of the labels and the value of a sample.
 type Add<'a> = dyn FnMut(Vec<String>, Value) + 'a;

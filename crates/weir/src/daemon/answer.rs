@@ -92,7 +92,7 @@ fn read(service: &dyn Service, call: &Call) -> Answered {
 fn change(service: &mut dyn Service, change: &Change, peer: Peer) -> Answered {
     match service.change_class(change, peer)? {
         Changed::Added(name) => class(service, &name, 201),
-        Changed::Changed(name) => class(service, &name, 200),
+        Changed::Modified(name) => class(service, &name, 200),
         Changed::Removed(name) => ok(json!({ "done": format!("class {name:?} removed") })),
     }
 }

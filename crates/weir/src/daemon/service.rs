@@ -111,13 +111,13 @@ pub trait Service {
     fn has_ended(&self) -> bool;
 }
 
-/// What has become of a class.
+/// What a request did to the class of this name.
 #[derive(Debug)]
 pub enum Changed {
-    /// There is a new one of this name.
+    /// Added it.
     Added(String),
-    /// The one of this name has other settings.
-    Changed(String),
-    /// There is none of this name any more.
+    /// Gave it other settings.
+    Modified(String),
+    /// Removed it.
     Removed(String),
 }

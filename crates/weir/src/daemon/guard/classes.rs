@@ -148,7 +148,7 @@ fn write<B: Backend>(
     let name = &class.name;
     tracing::info!("class {name:?} {done} by {peer}: {}", in_words(&class));
     Ok(match in_place_of {
-        Some(_) => Changed::Changed(class.name),
+        Some(_) => Changed::Modified(class.name),
         None => Changed::Added(class.name),
     })
 }
