@@ -14,8 +14,13 @@ use libbpf_cargo::SkeletonBuilder;
 /// # Panics
 /// It does not compile.
 pub fn skeleton(source: &Path, bpf: &Path, to: &Path) {
+    skeleton_of(&mut SkeletonBuilder::new(), source, bpf, to);
+}
+
+/// The same, with settings of the caller's: the name of the object is part of its maps' names.
+pub fn skeleton_of(builder: &mut SkeletonBuilder, source: &Path, bpf: &Path, to: &Path) {
     let clang = compiler();
-    SkeletonBuilder::new()
+    builder
         .source(source)
         .clang(&clang)
         .clang_args(arguments(bpf))

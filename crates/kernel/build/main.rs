@@ -7,8 +7,9 @@ mod header;
 
 use std::path::{Path, PathBuf};
 
-use compile::{is_valid, skeleton};
+use compile::{is_valid, skeleton, skeleton_of};
 use header::Headers;
+use libbpf_cargo::SkeletonBuilder;
 
 /// What weir runs: source in bpf/ and name of the skeleton.
 const PROGRAMS: [(&str, &str); 3] = [
@@ -35,11 +36,13 @@ fn main() {
     }
     // For tests and benchmarks only.
     if std::env::var_os("CARGO_FEATURE_TESTING").is_some() {
-        skeleton(
-            &bpf.join("tests/bench.bpf.c"),
-            &bpf,
-            &out.join("bench.skel.rs"),
-        );
+        let mut builder = SkeletonBuilder::new();
+        // Of the guard's name: it uses the maps of a guard that is loaded.
+        let objects = out.join("testing");
+        std::fs::create_dir_all(&objects).expect("OUT_DIR is writable");
+        builder.obj(objects.join("guard.o"));
+        let source = bpf.join("tests/bench.bpf.c");
+        skeleton_of(&mut builder, &source, &bpf, &out.join("bench.skel.rs"));
         build_pure(&bpf);
         if let Ok(libbpf) = std::env::var("DEP_BPF_INCLUDE") {
             println!("cargo:rustc-env=DEP_BPF_INCLUDE={libbpf}");

@@ -13,7 +13,7 @@ use libbpf_rs::skel::{OpenSkel, Skel};
 use weir_core::class::Class;
 use weir_core::listener::Listener;
 
-use super::skel::{BenchSkel, BenchSkelBuilder};
+use super::skel::{GuardSkel as BenchSkel, GuardSkelBuilder as BenchSkelBuilder};
 use crate::error::{Error, Result, of_errno, of_libbpf};
 use crate::guard::Guard;
 use crate::object::{Share, open, open_in};
