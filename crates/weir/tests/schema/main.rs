@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
@@ -141,25 +141,29 @@ impl Bed {
         });
     }
 
-    fn api(&self) -> PathBuf {
+    /// The sockets of the guard's API and of the proxies'.
+    fn sockets(&self) -> [PathBuf; 2] {
         let namespace = std::fs::metadata("/proc/thread-self/ns/net").unwrap();
-        let name = weir_client::default_socket_name(namespace.ino());
-        self.folder.path.join(name)
+        let names = [
+            weir_client::default_socket_name(namespace.ino()),
+            weir_client::default_proxy_socket_name(namespace.ino()),
+        ];
+        names.map(|name| self.folder.path.join(name))
     }
+}
 
-    /// The status and the body of an answer of the API.
-    fn ask(&self, path: &str) -> (String, String) {
-        let stream = wait::try_until(PATIENCE, || UnixStream::connect(self.api()).ok());
-        let answer = get(stream.expect("the API listens"), path);
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let status = head.split(' ').nth(1).unwrap();
-        (status.to_owned(), body.to_owned())
-    }
+/// The status and the body of an answer of the API.
+fn ask(socket: &Path, path: &str) -> (String, String) {
+    let stream = wait::try_until(PATIENCE, || UnixStream::connect(socket).ok());
+    let answer = get(stream.expect("the API listens"), path);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap();
+    (status.to_owned(), body.to_owned())
+}
 
-    fn ask_json(&self, path: &str) -> (String, Value) {
-        let (status, body) = self.ask(path);
-        (status, serde_json::from_str(&body).unwrap())
-    }
+fn ask_json(socket: &Path, path: &str) -> (String, Value) {
+    let (status, body) = ask(socket, path);
+    (status, serde_json::from_str(&body).unwrap())
 }
 
 fn free_address() -> SocketAddr {
@@ -195,6 +199,8 @@ mode = "tcp"
 backends = ["{gone}"]
 health_check = "tcp"
 health_interval = "10ms"
+
+[api]
 "#
     )
 }
@@ -268,40 +274,42 @@ fn reports_are_what_the_openapi_document_describes() {
     let Some(bed) = Bed::new("schema") else {
         return;
     };
-    let (_, document) = bed.ask_json("/v1/openapi.json");
+    let [guard, proxies] = bed.sockets();
+    let (_, document) = ask_json(&guard, "/v1/openapi.json");
     let mut reports = vec![json!({
         "what": "weir status --json",
         "schema": { "$ref": "#/components/schemas/Status" },
         "value": bed.folder.status(),
     })];
-    for (path, methods) in document["paths"].as_object().unwrap() {
+    let paths = document["paths"].as_object().unwrap().iter();
+    let not_json = ["/v1/metrics", "/v1/openapi.json"];
+    let read = paths
+        .filter(|(path, methods)| methods["get"].is_object() && !not_json.contains(&path.as_str()));
+    for (path, methods) in read {
         let name = match path.split('/').nth(2).unwrap() {
             "listeners" => "web",
             "classes" => "gold",
             _ => "site",
         };
-        for name in [name, "unknown"] {
-            if !methods["get"].is_object()
-                || ["/v1/metrics", "/v1/openapi.json"].contains(&path.as_str())
-            {
-                continue;
-            }
+        let mut answer = |socket: &Path, name: &str| {
             let asked = path.replace("{name}", name);
-            let (status, value) = bed.ask_json(&asked);
-            let wanted = match name {
-                "unknown" if asked != *path => "404",
-                _ => "200",
-            };
-            assert_eq!(status, wanted, "{asked}");
+            let (status, value) = ask_json(socket, &asked);
             let response = &methods["get"]["responses"][&status];
             reports.push(json!({
                 "what": format!("GET {asked}: {status}"),
                 "schema": response["content"]["application/json"]["schema"],
                 "value": value,
             }));
+            status
+        };
+        // The service that has it answers; the other one may say that it does not.
+        let answers = [&guard, &proxies].map(|socket| answer(socket, name));
+        assert!(answers.contains(&"200".to_owned()), "{path}: {answers:?}");
+        if path.contains("{name}") {
+            assert_eq!(answer(&guard, "unknown"), "404", "{path}");
         }
     }
-    let done = weir_client::Client::new(bed.api()).remove_class("gold");
+    let done = weir_client::Client::new(&guard).remove_class("gold");
     reports.push(json!({
         "what": "DELETE /v1/classes/gold",
         "schema": { "$ref": "#/components/schemas/Answer" },
@@ -374,7 +382,8 @@ fn metrics_pass_the_parser_of_openmetrics_and_promtool() {
     let Some(bed) = Bed::new("metrics-format") else {
         return;
     };
-    let (status, guard) = bed.ask("/v1/metrics");
+    let [guard, _] = bed.sockets();
+    let (status, guard) = ask(&guard, "/v1/metrics");
     assert_eq!(status, "200");
     assert!(
         guard.contains("weir_queue_length{listener=\"web\"}"),
