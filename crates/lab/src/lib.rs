@@ -4,9 +4,12 @@
 //! - [`client`]: the generator, a client-side TCP of its own for 100 000s of connections;
 //! - [`closed_loop`]: clients with real sockets, greedy ones and one that replays a trace;
 //! - [`server`]: the servers under test;
+//! - [`run`]: one frame for all experiments: cases, rounds, results;
 //! - [`experiments`]: what `weir-lab` measures;
+//! - [`show`], [`plot`]: tables and pictures, made from results alone;
 //! - [`matrix`]: hostile clients and origins around the proxy.
 
+pub mod cli;
 pub mod client;
 pub mod closed_loop;
 pub mod experiments;
@@ -14,7 +17,8 @@ pub mod idle;
 pub mod matrix;
 pub mod plot;
 pub mod proxy;
-pub mod report;
+pub mod run;
 pub mod server;
+pub mod show;
 
 pub use weir_testbed::{bed, cpu, error, interrupt, netns, process, program, sys, weir};

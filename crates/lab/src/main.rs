@@ -1,15 +1,14 @@
-//! `weir-lab`: experiments on a server in a flash crowd. See the library's documentation.
+//! `weir-lab`: experiments on servers in a flash crowd. See the library's documentation.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use weir_lab::cli;
 use weir_lab::error::Result;
-use weir_lab::experiments::{
-    bursts, crosscheck, demo, flash_crowd, proxy_bench, proxy_delay, proxy_idle, proxy_matrix,
-    proxy_mixed, proxy_slow, vtfm01,
-};
+use weir_lab::experiments::demo;
 use weir_lab::interrupt;
-use weir_lab::server::one_packet::{self, Mode};
+use weir_lab::server::one_packet;
 use weir_lab::server::pool;
 
 /// Measures what an overloaded server does to its clients, with weir and without, on the real
@@ -23,59 +22,47 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Policies against rates: throughput, response times, refusals, and SB06's Table II
-    FlashCrowd(flash_crowd::Args),
+    /// Lists the experiments: id, source and question
+    List,
+    /// Runs experiments by their id
+    Run(cli::RunArgs),
+    /// Prints a results file as tables
+    Table {
+        /// results.json of a run
+        results: PathBuf,
+    },
+    /// Draws the pictures of a results file
+    Plot {
+        /// results.json of a run
+        results: PathBuf,
+        /// Folder for the pictures [default: that of the results]
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+    /// Judges the claims of a results file again, by the code of today
+    Judge {
+        /// results.json of a run
+        results: PathBuf,
+    },
+    /// Writes the tables in README.md, docs and experiments from the results in experiments
+    Tables {
+        /// Only say which documents differ, and fail if any does
+        #[arg(long)]
+        check: bool,
+        /// Folder of the repository
+        #[arg(long, default_value = ".", value_name = "DIR")]
+        root: PathBuf,
+    },
     /// The flash crowd in short, and who is accepted first, with a few sentences (this is `make demo`)
     Demo(demo::Args),
-    /// More connect() calls at once, from every CPU, than the listen queue has places
-    Bursts(bursts::Args),
-    /// The load generator against Debian's httperf, side by side
-    Crosscheck(crosscheck::Args),
-    /// weir's proxy against HAProxy and nginx: CPU per reply, latency, throughput
-    ProxyBench(proxy_bench::Args),
-    /// How long a proxy keeps a request and a reply before it hands on the first packet
-    ProxyDelay(proxy_delay::Args),
-    /// Cache hits and passed transfers in one proxy: what the one costs the other
-    ProxyMixed(proxy_mixed::Args),
-    /// What idle tunnels and kept connections cost weir's proxy, HAProxy and nginx
-    ProxyIdle(proxy_idle::Args),
-    /// What slow readers of large bodies cost weir's proxy, HAProxy and nginx
-    ProxySlow(proxy_slow::Args),
-    /// Hostile clients and origins around weir's proxy: every byte and every end is checked
-    ProxyMatrix(proxy_matrix::Args),
-    /// Service classes: the figures and tables of VTFM01, and what weir adds to them
-    #[command(subcommand)]
-    Vtfm01(vtfm01::Command),
     /// The built-in one-packet server, until Ctrl-C
-    Serve(ServeArgs),
+    Serve(one_packet::Settings),
     /// The built-in pool of workers with a fixed service time, until Ctrl-C
     Pool(pool::Settings),
 }
 
-#[derive(Debug, clap::Args)]
-struct ServeArgs {
-    /// Port on which to listen, on all addresses
-    #[arg(long, default_value_t = 80)]
-    port: u16,
-    /// Length of the listen queue
-    #[arg(long, default_value_t = 128)]
-    backlog: u32,
-    /// CPU time to spend on each request, in µs; sets the saturation
-    #[arg(long, default_value_t = 0)]
-    work_us: u32,
-    /// What to do with a connection
-    #[arg(long, value_enum, default_value = "http")]
-    mode: Mode,
-}
-
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let prepared = match cli.command {
-        // Serves until it is killed, by any signal.
-        Command::Pool(_) => Ok(()),
-        _ => interrupt::install(),
-    };
-    match prepared.and_then(|()| run(cli.command)) {
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("weir-lab: {error}");
@@ -87,25 +74,29 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<()> {
-    match command {
-        Command::FlashCrowd(args) => flash_crowd::run(&args),
+fn run() -> Result<()> {
+    let matches = cli::with_experiments(Cli::command()).get_matches();
+    let (name, of_command) = matches.subcommand().expect("clap asks for a subcommand");
+    // A pool serves until it is killed, by any signal.
+    if name != "pool" {
+        interrupt::install()?;
+    }
+    if let Some(done) = cli::dispatch(name, of_command) {
+        return done;
+    }
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match cli.command {
+        Command::List => {
+            cli::list();
+            Ok(())
+        }
+        Command::Run(args) => cli::run(&args),
+        Command::Table { results } => cli::show_table(&results),
+        Command::Plot { results, out } => cli::plot(&results, out.as_deref()),
+        Command::Judge { results } => cli::judge(&results),
+        Command::Tables { check, root } => cli::tables(&root, check),
         Command::Demo(args) => demo::run(&args),
-        Command::Bursts(args) => bursts::run(&args),
-        Command::Crosscheck(args) => crosscheck::run(&args),
-        Command::ProxyBench(args) => proxy_bench::run(&args),
-        Command::ProxyDelay(args) => proxy_delay::run(&args),
-        Command::ProxyMixed(args) => proxy_mixed::run(&args),
-        Command::ProxyIdle(args) => proxy_idle::run(&args),
-        Command::ProxySlow(args) => proxy_slow::run(&args),
-        Command::ProxyMatrix(args) => proxy_matrix::run(&args),
-        Command::Vtfm01(command) => vtfm01::run(&command),
         Command::Pool(settings) => pool::serve(&settings),
-        Command::Serve(args) => one_packet::serve(one_packet::Settings {
-            port: args.port,
-            backlog: args.backlog,
-            work_us: args.work_us,
-            mode: args.mode,
-        }),
+        Command::Serve(settings) => one_packet::serve(settings),
     }
 }

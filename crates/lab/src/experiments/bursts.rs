@@ -9,6 +9,7 @@
 
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,16 +22,30 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, connect, getsockopt, recv, setsockopt,
     socket, sockopt,
 };
-use serde::Serialize;
 
-use super::flash_crowd::ServerArgs;
+use super::point::{OpenLoop, ServerArgs};
 use super::policy::{InForce, Policy};
 use crate::bed::{Bed, SERVER_VETH_V4};
 use crate::client::new_histogram;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
-use crate::report::{Times, count, ms, table};
-use crate::server::{Program, Server, Spec};
+use crate::run::experiment::{Entry, Experiment, Flags, Program as Weir, Turn};
+use crate::run::results::{
+    Case, Claim, Facts, Parameters, Results, Sample, Show, add_times, parameters,
+};
+use crate::server::{Program, Server};
+use crate::show::format::count;
+
+/// The experiment.
+pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
+    "bursts",
+    "Are reservations exact when more clients connect at once, from every CPU, than the listen queue has places?",
+)
+.source("SB06 Section VI-B")
+.flags(
+    "--bursts 10000 --size 256 --backlog 64 --policies \"reserv rst-syn\"",
+    "--bursts 20 --size 128 --policies \"default,reserv rst-syn\"",
+)];
 
 /// Descriptors that clients of one burst may use; the limit of a process is 20 000 on the test machines.
 const MAX_SIZE: usize = 18_000;
@@ -59,45 +74,10 @@ pub struct Args {
     /// Port on which the server listens
     #[arg(long, default_value_t = 80)]
     pub port: u16,
-    /// The weir program [default: beside weir-lab, else from PATH]
-    #[arg(long, value_name = "PATH")]
-    pub weir: Option<std::path::PathBuf>,
-    /// Print the results as JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
 }
 
-/// What became of all connections of all bursts under one policy.
-#[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
-    /// The policy's words.
-    pub policy: String,
-    /// Bursts.
-    pub bursts: usize,
-    /// connect() calls.
-    pub connects: u64,
-    /// Greeted by the server.
-    pub served: u64,
-    /// ECONNREFUSED.
-    pub refused: u64,
-    /// connect() succeeded, but the server never greeted: RST, end, or silence.
-    pub false_establishments: u64,
-    /// connect() neither succeeded nor failed in time: the SYN was dropped.
-    pub unanswered: u64,
-    /// connect() to ECONNREFUSED.
-    pub refusal: Times,
-    /// connect() to its success, as far as the client, which begins others meanwhile, could see it.
-    pub connect: Times,
-    /// TcpExt.ListenOverflows of the server namespace.
-    pub listen_overflows: i64,
-    /// TcpExt.ListenDrops of the server namespace.
-    pub listen_drops: i64,
-    /// Duration of all bursts.
-    pub seconds: f64,
-}
-
-impl Args {
-    fn check(&self) -> Result<()> {
+impl Flags for Args {
+    fn experiment(self, program: &Weir) -> Result<Box<dyn Experiment>> {
         if self.size == 0 || self.size > MAX_SIZE {
             let cause = format!("it must be 1 to {MAX_SIZE} (descriptors)");
             return Err(Error::usage(format!("bad --size {}", self.size), cause));
@@ -108,73 +88,119 @@ impl Args {
                 "they must be above 0",
             ));
         }
+        Ok(Box::new(Bursts {
+            args: self,
+            weir: program.weir.clone(),
+            bed: None,
+        }))
+    }
+}
+
+struct Bursts {
+    args: Args,
+    weir: Option<PathBuf>,
+    bed: Option<OpenLoop>,
+}
+
+impl Experiment for Bursts {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let case = |policy: &Policy| parameters([("policy", policy.label.clone())]);
+        vec![self.args.policies.iter().map(case).collect()]
+    }
+
+    fn open(&mut self, facts: &mut Facts) -> Result<()> {
+        let args = &self.args;
+        let server = ServerArgs {
+            server: Program::Greeter {
+                work_us: args.work_us,
+            },
+            port: args.port,
+            backlog: args.backlog,
+            work_us: args.work_us,
+        };
+        let bed = server.open(self.weir.clone())?;
+        facts.insert("server".into(), bed.server.describe().into());
+        facts.insert(
+            "load".into(),
+            format!("{} bursts of {}", args.bursts, args.size).into(),
+        );
+        self.bed = Some(bed);
         Ok(())
     }
-}
 
-/// Runs the experiment of the command line.
-pub fn run(args: &Args) -> Result<()> {
-    let outcomes = measure(args)?;
-    if args.json {
-        let json = serde_json::to_string_pretty(&outcomes).context("cannot write JSON")?;
-        println!("{json}");
-    } else {
-        print!("{}", outcome_table(&outcomes));
+    fn measure(&mut self, case: &Parameters, _turn: Turn) -> Result<Sample> {
+        let policy = super::policy::of_case(&self.args.policies, case)?;
+        let OpenLoop {
+            bed, server: spec, ..
+        } = self.bed.as_ref().expect("opened first");
+        let mut server = Server::start(bed, spec)?;
+        let mut in_force = InForce::start(bed, policy, self.weir.as_deref(), spec.port)?;
+        let before = bed.counters()?;
+        let begun = Instant::now();
+        let seen = burst_from_all_cpus(&self.args, bed)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let delta = bed.counters()?.since(&before);
+        server.check_alive()?;
+        in_force.check_alive()?;
+        in_force.end()?;
+        let mut sample = Sample::of([
+            ("connects", seen.connects as f64),
+            ("served", seen.served as f64),
+            ("refused", seen.refused_us.len() as f64),
+            ("false_establishments", seen.false_establishments as f64),
+            ("unanswered", seen.unanswered as f64),
+            (
+                "listen_overflows",
+                delta.get("TcpExt.ListenOverflows") as f64,
+            ),
+            ("listen_drops", delta.get("TcpExt.ListenDrops") as f64),
+            ("seconds", seconds),
+        ]);
+        add_times(&mut sample, "refusal", &seen.refused_us);
+        add_times(&mut sample, "connect", &seen.connect_us);
+        Ok(sample)
     }
-    Ok(())
-}
 
-/// All policies, one after the other.
-pub fn measure(args: &Args) -> Result<Vec<Outcome>> {
-    args.check()?;
-    let server_args = ServerArgs {
-        server: Program::Greeter {
-            work_us: args.work_us,
-        },
-        port: args.port,
-        backlog: args.backlog,
-        work_us: args.work_us,
-        weir: args.weir.clone(),
-    };
-    let stage = server_args.stage()?;
-    args.policies
-        .iter()
-        .map(|policy| measure_policy(args, &stage.bed, &stage.server, policy))
-        .collect()
-}
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        let reserves = |case: &&Case| case.parameter("policy").starts_with("reserv");
+        let claims = [
+            (
+                "a reservation lets the listen queue never overflow",
+                "listen_overflows",
+            ),
+            (
+                "no client of a reservation believes in a connection that the server never gets",
+                "false_establishments",
+            ),
+        ];
+        let about = |case| {
+            claims.map(|(claim, metric)| Claim::about(claim, case, metric, |n| n.range.1 == 0.0))
+        };
+        results
+            .cases
+            .iter()
+            .filter(reserves)
+            .flat_map(about)
+            .collect()
+    }
 
-fn measure_policy(args: &Args, bed: &Bed, spec: &Spec, policy: &Policy) -> Result<Outcome> {
-    eprintln!(
-        "weir-lab: {} bursts of {} against {}: {}",
-        args.bursts,
-        args.size,
-        spec.describe(),
-        policy.label
-    );
-    let mut server = Server::start(bed, spec)?;
-    let mut in_force = InForce::start(bed, policy, args.weir.as_deref(), spec.port)?;
-    let before = bed.counters()?;
-    let begun = Instant::now();
-    let seen = burst_from_all_cpus(args, bed)?;
-    let seconds = begun.elapsed().as_secs_f64();
-    let delta = bed.counters()?.since(&before);
-    server.check_alive()?;
-    in_force.check_alive()?;
-    in_force.end()?;
-    Ok(Outcome {
-        policy: policy.label.clone(),
-        bursts: args.bursts,
-        connects: seen.connects,
-        served: seen.served,
-        refused: seen.refused_us.len(),
-        false_establishments: seen.false_establishments,
-        unanswered: seen.unanswered,
-        refusal: Times::of(&seen.refused_us),
-        connect: Times::of(&seen.connect_us),
-        listen_overflows: delta.get("TcpExt.ListenOverflows"),
-        listen_drops: delta.get("TcpExt.ListenDrops"),
-        seconds,
-    })
+    fn show(&self) -> Show {
+        Show::columns(&[
+            ("policy", "{policy}"),
+            ("connects", "{connects|n}"),
+            ("served", "{served|n}"),
+            ("refused", "{refused|n}"),
+            ("false est.", "{false_establishments|n}"),
+            ("unanswered", "{unanswered|n}"),
+            ("overflows", "{listen_overflows|n}"),
+            ("drops", "{listen_drops|n}"),
+            ("refused in p50 ms", "{refusal_p50_ms|.3}"),
+            ("p99", "{refusal_p99_ms|.3}"),
+            ("p99.9", "{refusal_p999_ms|.3}"),
+            ("max", "{refusal_max_ms|ms}"),
+            ("seconds", "{seconds|.1}"),
+        ])
+    }
 }
 
 /// A thread's counts.
@@ -396,41 +422,4 @@ fn socket_error(fd: &OwnedFd) -> Result<Option<Errno>> {
 
 fn elapsed_us(begun: Instant) -> u64 {
     (begun.elapsed().as_micros() as u64).max(1)
-}
-
-fn outcome_table(outcomes: &[Outcome]) -> String {
-    let head = [
-        "policy",
-        "connects",
-        "served",
-        "refused",
-        "false est.",
-        "unanswered",
-        "overflows",
-        "drops",
-        "refused in p50 ms",
-        "p99",
-        "p99.9",
-        "max",
-        "seconds",
-    ];
-    let row = |outcome: &Outcome| {
-        let n = |value: u64| count(value as f64);
-        vec![
-            outcome.policy.clone(),
-            n(outcome.connects),
-            n(outcome.served),
-            n(outcome.refused),
-            n(outcome.false_establishments),
-            n(outcome.unanswered),
-            count(outcome.listen_overflows as f64),
-            count(outcome.listen_drops as f64),
-            format!("{:.3}", outcome.refusal.p50_ms),
-            format!("{:.3}", outcome.refusal.p99_ms),
-            format!("{:.3}", outcome.refusal.p999_ms),
-            ms(outcome.refusal.max_ms),
-            format!("{:.1}", outcome.seconds),
-        ]
-    };
-    table(&head, &outcomes.iter().map(row).collect::<Vec<_>>())
 }

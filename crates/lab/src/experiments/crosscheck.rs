@@ -6,18 +6,26 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use serde::Serialize;
-
-use super::flash_crowd::ServerArgs;
-use super::point::{Stage, busy_flaw};
+use super::point::{OpenLoop, ServerArgs, busy_flaw};
 use super::policy::{Policy, Protection};
 use crate::bed::SERVER_VETH_V4;
 use crate::client::tcp::Kind;
 use crate::client::{Load, Pattern};
 use crate::cpu::Ticks;
-use crate::error::{Context, Error, Result};
-use crate::report::{Times, count, ms, table};
+use crate::error::{Error, Result};
+use crate::run::experiment::{Entry, Experiment, Flags, Program, Turn, check_seconds, parsed};
+use crate::run::results::{
+    Case, Claim, Facts, Parameters, Results, Sample, Show, add_times, parameters,
+};
 use crate::server::Server;
+
+/// The experiment.
+pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
+    "crosscheck",
+    "Does the load generator measure what Debian's httperf measures, side by side?",
+)
+.source("the lab itself")
+.flags("--rounds 3", "--rates 300 --seconds 1")];
 
 /// Arguments of `weir-lab crosscheck`.
 #[derive(Debug, Clone, clap::Args)]
@@ -31,106 +39,117 @@ pub struct Args {
     /// The clients' patience, in s
     #[arg(long, default_value_t = 2.0)]
     pub timeout: f64,
-    /// Print the results as JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
-/// What one of the two measured at one rate.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Figures {
-    /// Connections begun.
-    pub connections: u64,
-    /// Replies.
-    pub replies: u64,
-    /// connect(), mean, ms.
-    pub connect_ms: f64,
-    /// First SYN to the end of the reply (httperf: to the close), mean of the served, ms.
-    pub response_ms: f64,
-    /// Clients that gave up.
-    pub timed_out: u64,
-    /// ECONNREFUSED.
-    pub refused: u64,
-    /// ECONNRESET.
-    pub reset: u64,
-    /// Anything else that httperf failed at (descriptors, ports); must be 0 for a sound comparison.
-    pub other_errors: u64,
-}
-
-impl Figures {
-    /// Share of the connections that were served.
-    pub fn served_share(&self) -> f64 {
-        self.replies as f64 / self.connections.max(1) as f64
+impl Flags for Args {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
+        check_seconds("--seconds", self.seconds)?;
+        check_seconds("--timeout", self.timeout)?;
+        let positive = |rate: &f64| *rate > 0.0 && *rate <= 1e6;
+        if !self.rates.iter().all(positive) {
+            return Err(Error::usage("bad --rates", "they must be above 0"));
+        }
+        Ok(Box::new(Crosscheck {
+            args: self,
+            program: program.clone(),
+            bed: None,
+        }))
     }
 }
 
-/// Both at one rate.
-#[derive(Debug, Clone, Serialize)]
-pub struct Comparison {
-    /// Connections/s.
-    pub rate_per_s: f64,
-    /// httperf's figures.
-    pub httperf: Figures,
-    /// The generator's.
-    pub generator: Figures,
-    /// Why one of the two runs does not count.
-    pub flaw: Option<String>,
+struct Crosscheck {
+    args: Args,
+    program: Program,
+    bed: Option<OpenLoop>,
 }
 
-/// Runs the experiment of the command line.
-pub fn run(args: &Args) -> Result<()> {
-    let comparisons = measure(args)?;
-    if args.json {
-        let json = serde_json::to_string_pretty(&comparisons).context("cannot write JSON")?;
-        println!("{json}");
-    } else {
-        print!("{}", comparison_table(&comparisons));
+const HTTPERF: &str = "httperf";
+const GENERATOR: &str = "weir-lab";
+
+impl Experiment for Crosscheck {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let group = |rate: &f64| {
+            [HTTPERF, GENERATOR]
+                .map(|by| parameters([("rate", rate.to_string()), ("by", by.into())]))
+                .into()
+        };
+        self.args.rates.iter().map(group).collect()
     }
-    Ok(())
-}
 
-/// All rates, httperf and generator in turn.
-pub fn measure(args: &Args) -> Result<Vec<Comparison>> {
-    let positive = |value: &f64| *value > 0.0 && *value <= 1e6;
-    if ![args.seconds, args.timeout]
-        .iter()
-        .chain(&args.rates)
-        .all(positive)
-    {
-        return Err(Error::usage(
-            "bad --rates, --seconds or --timeout",
-            "they must be above 0",
-        ));
+    fn open(&mut self, facts: &mut Facts) -> Result<()> {
+        let bed = self.args.server.open(self.program.weir.clone())?;
+        facts.insert("server".into(), bed.server.describe().into());
+        self.bed = Some(bed);
+        Ok(())
     }
-    let mut stage = args.server.stage()?;
-    eprintln!(
-        "weir-lab: httperf and the generator against {}",
-        stage.server.describe()
-    );
-    let compare = |&rate_per_s: &f64| {
-        let (httperf, busy) = run_httperf(args, &stage, rate_per_s)?;
-        let (generator, flaw) = run_generator(args, &mut stage, rate_per_s)?;
-        eprintln!("  {}/s done", count(rate_per_s));
-        Ok(Comparison {
-            rate_per_s,
-            httperf,
-            generator,
-            flaw: busy.or(flaw),
-        })
-    };
-    args.rates.iter().map(compare).collect()
+
+    fn measure(&mut self, case: &Parameters, _turn: Turn) -> Result<Sample> {
+        let rate_per_s = parsed(case, "rate")?;
+        let bed = self.bed.as_mut().expect("opened first");
+        let mut sample = match case.get("by").map(String::as_str) {
+            Some(HTTPERF) => run_httperf(&self.args, bed, rate_per_s),
+            _ => run_generator(&self.args, bed, rate_per_s),
+        }?;
+        sample.add([(
+            "served_share",
+            sample.get("replies") / sample.get("connections").max(1.0),
+        )]);
+        Ok(sample)
+    }
+
+    fn compare(&self, round: &mut [(Parameters, Sample)]) {
+        let httperf: Vec<_> = round
+            .iter()
+            .filter(|(case, _)| case["by"] == HTTPERF)
+            .cloned()
+            .collect();
+        for (case, sample) in round {
+            let beside = httperf
+                .iter()
+                .find(|(other, _)| other["rate"] == case["rate"]);
+            if let Some((_, beside)) = beside {
+                sample.add([(
+                    "share_apart",
+                    sample.get("served_share") - beside.get("served_share"),
+                )]);
+            }
+        }
+    }
+
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        let of_generator = results
+            .cases
+            .iter()
+            .filter(|case| case.parameter("by") == GENERATOR);
+        let claim = "both serve the same share of the connections, to a tenth";
+        let about = |case: &Case| {
+            Claim::about(claim, case, "share_apart", |apart| apart.median.abs() < 0.1)
+        };
+        of_generator.map(about).collect()
+    }
+
+    fn show(&self) -> Show {
+        Show::columns(&[
+            ("rate/s", "{rate}"),
+            ("by", "{by}"),
+            ("connections", "{connections|n}"),
+            ("replies", "{replies|n}"),
+            ("connect ms", "{connect_mean_ms|ms}"),
+            ("response ms", "{response_mean_ms|ms}"),
+            ("timed out", "{timed_out|n}"),
+            ("refused", "{refused|n}"),
+            ("reset", "{reset|n}"),
+            ("other errors", "{other_errors|n}"),
+        ])
+    }
 }
 
-fn run_generator(
-    args: &Args,
-    stage: &mut Stage,
-    rate_per_s: f64,
-) -> Result<(Figures, Option<String>)> {
+fn run_generator(args: &Args, bed: &mut OpenLoop, rate_per_s: f64) -> Result<Sample> {
     let load = Load {
-        target: (stage.bed.server_address(false), args.server.port).into(),
+        target: (bed.bed.server_address(false), args.server.port).into(),
         rate_per_s,
         pattern: Pattern::Constant,
         warm_up: Duration::ZERO,
@@ -144,23 +163,24 @@ fn run_generator(
         label: "default".into(),
         protection: Protection::None,
     };
-    let run = stage.measure(&plain, &load)?.run;
+    let run = bed.measure(&plain, &load)?.run;
     let fate = run.tally.fate;
-    let figures = Figures {
-        connections: fate.started,
-        replies: fate.served,
-        connect_ms: Times::of(&run.tally.connect_us).mean_ms,
-        response_ms: Times::of(&run.tally.response_us).mean_ms,
-        timed_out: fate.timed_out,
-        refused: fate.refused,
-        reset: fate.reset,
-        other_errors: fate.bad_reply,
-    };
-    Ok((figures, run.flaw))
+    let mut sample = Sample::of([
+        ("connections", fate.started as f64),
+        ("replies", fate.served as f64),
+        ("timed_out", fate.timed_out as f64),
+        ("refused", fate.refused as f64),
+        ("reset", fate.reset as f64),
+        ("other_errors", fate.bad_reply as f64),
+    ]);
+    add_times(&mut sample, "connect", &run.tally.connect_us);
+    add_times(&mut sample, "response", &run.tally.response_us);
+    sample.flaw = run.flaw;
+    Ok(sample)
 }
 
-fn run_httperf(args: &Args, stage: &Stage, rate_per_s: f64) -> Result<(Figures, Option<String>)> {
-    let server = Server::start(&stage.bed, &stage.server)?;
+fn run_httperf(args: &Args, bed: &OpenLoop, rate_per_s: f64) -> Result<Sample> {
+    let server = Server::start(&bed.bed, &bed.server)?;
     let connections = (rate_per_s * args.seconds).round();
     let mut command = Command::new("httperf");
     command.args(["--hog", "--uri", "/", "--num-calls", "1"]);
@@ -179,12 +199,12 @@ fn run_httperf(args: &Args, stage: &Stage, rate_per_s: f64) -> Result<(Figures, 
     command
         .args(["--timeout", &args.timeout.to_string()])
         .stdin(Stdio::null());
-    let cpu = stage.bed.layout.server_cpu;
+    let cpu = bed.bed.layout.server_cpu;
     let before = Ticks::read(cpu, server.session())?;
-    let output = stage
+    let output = bed
         .bed
         .clients
-        .run_on(Some(stage.bed.layout.client_cpu), || {
+        .run_on(Some(bed.bed.layout.client_cpu), || {
             command.output().map_err(|cause| {
                 Error::failed("cannot run httperf", cause)
                     .hint("install it: apt-get install httperf")
@@ -192,15 +212,18 @@ fn run_httperf(args: &Args, stage: &Stage, rate_per_s: f64) -> Result<(Figures, 
         })?;
     let taken = Ticks::read(cpu, server.session())?.taken_by_others_since(&before);
     let text = String::from_utf8_lossy(&output.stdout);
-    let figures = parse_httperf(&text).ok_or_else(|| {
+    let sample = parse_httperf(&text).ok_or_else(|| {
         let stderr = String::from_utf8_lossy(&output.stderr);
         Error::failed("cannot read httperf's report", format!("{text}{stderr}"))
     })?;
-    Ok((figures, busy_flaw(taken)))
+    Ok(Sample {
+        flaw: busy_flaw(taken),
+        ..sample
+    })
 }
 
 /// Takes the figures from httperf's report.
-fn parse_httperf(text: &str) -> Option<Figures> {
+fn parse_httperf(text: &str) -> Option<Sample> {
     let number = |line: &str, key: &str| -> Option<f64> {
         let rest = text
             .lines()
@@ -211,61 +234,28 @@ fn parse_httperf(text: &str) -> Option<Figures> {
     };
     let errors =
         |key: &str| number("Errors: total", key).or_else(|| number("Errors: fd-unavail", key));
-    let count = |value: f64| value as u64;
     let unavailable = errors("fd-unavail ")? + errors("addrunavail ")? + errors("ftab-full ")?;
-    Some(Figures {
-        connections: count(number("Total: ", "connections ")?),
-        replies: count(number("Total: ", "replies ")?),
-        connect_ms: number("Connection time [ms]: connect", "connect ").unwrap_or(0.0),
-        response_ms: number("Connection time [ms]: min", "avg ").unwrap_or(0.0),
-        timed_out: count(errors("client-timo ")? + errors("socket-timo ")?),
-        refused: count(errors("connrefused ")?),
-        reset: count(errors("connreset ")?),
-        other_errors: count(unavailable + errors("other ")?),
-    })
-}
-
-fn comparison_table(comparisons: &[Comparison]) -> String {
-    let head = [
-        "rate/s",
-        "by",
-        "connections",
-        "replies",
-        "connect ms",
-        "response ms",
-        "timed out",
-        "refused",
-        "reset",
-    ];
-    let row = |rate_per_s: f64, by: &str, figures: &Figures| {
-        let n = |value: u64| count(value as f64);
-        vec![
-            count(rate_per_s),
-            by.to_string(),
-            n(figures.connections),
-            n(figures.replies),
-            ms(figures.connect_ms),
-            ms(figures.response_ms),
-            n(figures.timed_out),
-            n(figures.refused),
-            n(figures.reset),
-        ]
-    };
-    let rows: Vec<Vec<String>> = comparisons
-        .iter()
-        .flat_map(|c| {
-            [
-                row(c.rate_per_s, "httperf", &c.httperf),
-                row(c.rate_per_s, "weir-lab", &c.generator),
-            ]
-        })
-        .collect();
-    let flaws = comparisons.iter().filter_map(|c| {
-        c.flaw
-            .as_ref()
-            .map(|flaw| format!("! {}/s does not count: {flaw}\n", count(c.rate_per_s)))
-    });
-    table(&head, &rows) + &flaws.collect::<String>()
+    Some(Sample::of([
+        ("connections", number("Total: ", "connections ")?),
+        ("replies", number("Total: ", "replies ")?),
+        (
+            "connect_mean_ms",
+            number("Connection time [ms]: connect", "connect ").unwrap_or(0.0),
+        ),
+        // To the close.
+        (
+            "response_mean_ms",
+            number("Connection time [ms]: min", "avg ").unwrap_or(0.0),
+        ),
+        (
+            "timed_out",
+            errors("client-timo ")? + errors("socket-timo ")?,
+        ),
+        ("refused", errors("connrefused ")?),
+        ("reset", errors("connreset ")?),
+        // Descriptors and ports: none in a sound comparison.
+        ("other_errors", unavailable + errors("other ")?),
+    ]))
 }
 
 #[cfg(test)]
@@ -286,13 +276,18 @@ Errors: fd-unavail 0 addrunavail 0 ftab-full 0 other 0
 
     #[test]
     fn httperfs_report_is_read() {
-        let figures = parse_httperf(REPORT).unwrap();
-        assert_eq!((figures.connections, figures.replies), (1000, 997));
-        assert_eq!((figures.connect_ms, figures.response_ms), (0.2, 0.4));
-        assert_eq!(
-            (figures.timed_out, figures.refused, figures.other_errors),
-            (1, 2, 0)
-        );
+        let sample = parse_httperf(REPORT).unwrap();
+        for (metric, value) in [
+            ("connections", 1000.0),
+            ("replies", 997.0),
+            ("connect_mean_ms", 0.2),
+            ("response_mean_ms", 0.4),
+            ("timed_out", 1.0),
+            ("refused", 2.0),
+            ("other_errors", 0.0),
+        ] {
+            assert_eq!(sample.get(metric), value, "{metric}");
+        }
     }
 
     #[test]

@@ -3,12 +3,18 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
-
-use super::flash_crowd::{self, Labels, Results};
+use super::flash_crowd::Labels;
+use super::policy;
 use super::vtfm01::order::{self, Behind, Queue};
+use crate::cli::{self, RunFlags};
 use crate::error::{Error, Result};
-use crate::report::{Summary, WIDTH, count, fate, ms, served, table, wrapped};
+use crate::plot::picture;
+use crate::run::experiment::Program;
+use crate::run::results::{Case, Results};
+use crate::run::store::Store;
+use crate::show::format::{WIDTH, count, ms, wrapped};
+use crate::show::table::table;
+use crate::show::template::fill;
 
 /// Arguments of `weir-lab demo`.
 #[derive(Debug, Clone, clap::Args)]
@@ -22,61 +28,32 @@ pub struct Args {
 }
 
 const PLAIN: &str = "default";
-// The server's device can refuse in its driver (native XDP), off the server's core.
 const WEIR: &str = "reserv rst-syn front=xdp";
 const COOKIES: &str = "no-syn-drop front=xdp";
+const CROWD: &str = "demo-crowd";
 
 /// Connections of the second act: of a low class, and then of a high one; and µs of work for each.
 const BURST: (usize, usize) = (200, 10);
 const BURST_WORK_US: u32 = 5000;
 
-/// The flash crowd of the demo. 50 µs of work for each request are little for an application, and
-/// enough that the generator, not the server, has CPU time to spare at four times saturation.
-#[derive(Debug, Parser)]
-struct Flags {
-    #[command(flatten)]
-    flash_crowd: flash_crowd::Args,
-}
-
-fn flash_crowd_args(args: &Args) -> Result<flash_crowd::Args> {
-    let policies = [PLAIN, WEIR, COOKIES].join(",");
-    let words = [
-        "demo",
-        "--rates=0.5,1,2,4x",
-        "--work-us=50",
-        "--warm-up=1.5",
-        "--seconds=5.5",
-    ];
-    let words = words
-        .map(str::to_string)
-        .into_iter()
-        .chain([format!("--policies={policies}")]);
-    let mut flags = Flags::try_parse_from(words)
-        .map_err(|cause| Error::failed("the demo's own arguments are bad", cause))?
-        .flash_crowd;
-    flags.out = args.out.clone();
-    flags.server.weir = args.weir.clone();
-    Ok(flags)
-}
-
 /// Runs it: progress on stderr; tables, pictures and the sentences on stdout.
 pub fn run(args: &Args) -> Result<()> {
     eprintln!(
-        "weir-lab: the same server on the same kernel under the same crowd, plain and\n\
+        "weir-lab: the same server on the same kernel under the same load, plain and\n\
          with weir; this takes three minutes"
     );
-    let flags = flash_crowd_args(args)?;
-    let labels = Labels::of(&flags.policies);
-    let results = flash_crowd::measure(&flags)?;
-    flash_crowd::write_files(&results, &args.out)?;
-    println!("\n{}", tables(&results, &labels));
-    println!("{}\n", wrapped(WIDTH, &sentences(&results, &labels)?));
-    let flawed = results.rows.iter().filter(|row| row.flaw.is_some()).count();
+    let program = Program {
+        weir: args.weir.clone(),
+    };
+    let results = crowd(args, &program)?;
+    println!("\n{}", tables(&results)?);
+    println!("{}\n", wrapped(WIDTH, &sentences(&results)?));
+    let flawed: usize = results.cases.iter().filter(|case| !counts(case)).count();
     if flawed > 0 {
         let text = format!(
             "But {flawed} of the {} points (marked !) do not count: the machine was busy with other \
              programs. Run it again on a quiet machine.",
-            results.rows.len()
+            results.cases.len()
         );
         println!("{}\n", wrapped(WIDTH, &text));
     }
@@ -86,45 +63,108 @@ pub fn run(args: &Args) -> Result<()> {
         wrapped(WIDTH, &format!("All numbers and pictures are in {out}."))
     );
     eprintln!("weir-lab: the second act: who is accepted first");
-    let acts = order::behind_a_burst(BURST, BURST_WORK_US, args.weir.clone())?;
+    let acts = order::behind_a_burst(BURST, BURST_WORK_US, &program)?;
     println!("{}", order_table(&acts));
     println!("{}", wrapped(WIDTH, &about_order(&acts)?));
     Ok(())
 }
 
+/// The flash crowd, with the peak measured beside each rate.
+fn crowd(args: &Args, program: &Program) -> Result<Results> {
+    let entry = super::find(CROWD)?;
+    let words = cli::split(entry.full);
+    let mut experiment = entry.build(&cli::parse(entry, &words)?, program)?;
+    let store = Store::at(&args.out)?;
+    let words = [vec![entry.command.to_owned()], words].concat();
+    let results = cli::measure(
+        entry,
+        experiment.as_mut(),
+        &RunFlags::default(),
+        &words,
+        Some(&store),
+    )?;
+    picture::write(&results, &args.out)?;
+    Ok(results)
+}
+
+/// Whether any of its rounds counts.
+fn counts(case: &Case) -> bool {
+    case.flawed < case.rounds
+}
+
 /// What was served, and what became of the others.
-fn tables(results: &Results, labels: &Labels) -> String {
-    let name = |policy: &str| labels.short(policy).to_owned();
-    format!(
-        "{}\n{}\n{}\n{}\n{}",
-        results.machine,
-        results.server,
-        labels.shared_line(),
-        served(&results.summaries, &name),
-        fate(&results.summaries, &name),
+fn tables(results: &Results) -> Result<String> {
+    let labels = labels();
+    let served: &[(&str, &str)] = &[
+        ("offered/s", "{offered_per_s|n}"),
+        ("replies/s", "{replies_per_s|n}"),
+        ("of peak", "{of_peak|%}"),
+        ("mean ms", "{response_mean_ms|ms}"),
+        ("p99 ms", "{response_p99_ms|ms}"),
+        ("max ms", "{response_max_ms|ms}"),
+    ];
+    let fate: &[(&str, &str)] = &[
+        ("refused", "{refused|n}"),
+        ("reset", "{reset|n}"),
+        ("timed out", "{timed_out|n}"),
+        ("false est.", "{false_establishments|n}"),
+        ("overflows", "{listen_overflows|n}"),
+    ];
+    let mut text = format!("{}\n", results.machine);
+    text += &results
+        .facts
+        .get("server")
+        .and_then(|fact| fact.as_str())
+        .unwrap_or_default();
+    text += &format!("\n{}", labels.shared_line());
+    for columns in [served, fate] {
+        let head = ["policy", "load"]
+            .into_iter()
+            .chain(columns.iter().map(|(head, _)| *head));
+        let row = |case: &Case| {
+            let mark = if counts(case) { "" } else { "!" };
+            let rate = case.parameter("rate").replace('x', "×");
+            let mut row = vec![
+                labels.short(case.parameter("policy")).to_owned(),
+                rate + mark,
+            ];
+            for (_, template) in columns {
+                row.push(fill(template, results, case)?);
+            }
+            Ok(row)
+        };
+        let rows: Vec<Vec<String>> = results.cases.iter().map(row).collect::<Result<_>>()?;
+        text += &format!(
+            "{}\n",
+            table(&head.map(str::to_owned).collect::<Vec<_>>(), &rows)
+        );
+    }
+    Ok(text)
+}
+
+fn labels() -> Labels {
+    Labels::of(
+        &[PLAIN, WEIR, COOKIES].map(|policy| policy.parse::<policy::Policy>().expect("a policy")),
     )
 }
 
 /// What happened, in three sentences with numbers: at the highest rate of which all points count.
-fn sentences(results: &Results, labels: &Labels) -> Result<String> {
+fn sentences(results: &Results) -> Result<String> {
     let missing = || Error::failed("cannot sum up the demo", "a point is missing");
-    let peak = results.saturation_per_s.ok_or_else(missing)?;
-    let of = |policy: &str| -> Vec<&Summary> {
-        let all = results.summaries.iter();
-        all.filter(|summary| summary.policy == policy).collect()
+    let of = |policy: &str| -> Vec<&Case> {
+        let all = results.cases.iter();
+        all.filter(|case| case.parameter("policy") == policy)
+            .collect()
     };
     let [plain, weir, cookies] = [of(PLAIN), of(WEIR), of(COOKIES)];
     if plain.is_empty() || [&weir, &cookies].iter().any(|of| of.len() != plain.len()) {
         return Err(missing());
     }
-    let counts = |i: &usize| {
-        [&plain, &weir, &cookies]
-            .iter()
-            .all(|of| of[*i].median.flaw.is_none())
-    };
+    let all_count = |i: &usize| [&plain, &weir, &cookies].iter().all(|of| counts(of[*i]));
+    let rate = |i: usize| plain[i].median("rate_per_s");
     let Some(worst) = (0..plain.len())
-        .filter(counts)
-        .max_by(|a, b| plain[*a].rate_per_s.total_cmp(&plain[*b].rate_per_s))
+        .filter(all_count)
+        .max_by(|a, b| rate(*a).total_cmp(&rate(*b)))
     else {
         return Ok(
             "At no rate do the points of all three policies count: there is nothing to sum up."
@@ -132,12 +172,61 @@ fn sentences(results: &Results, labels: &Labels) -> Result<String> {
         );
     };
     let (plain, weir, cookies) = (plain[worst], weir[worst], cookies[worst]);
-    Ok([
-        about_plain(plain, peak),
-        about_weir(plain, weir, cookies, labels, peak),
-        about_cost(weir, cookies, labels),
-    ]
-    .join("\n\n"))
+    let paragraphs = [
+        fill(
+            "The plain server, which peaked at {peak_per_s|n} replies/s beside this, got {offered_per_s|n} \
+             connections/s: it kept {of_peak|%} of its peak, but those it served waited {response_mean_ms|ms} ms on \
+             average (99th percentile {response_p99_ms|ms} ms), {timed_out|n} clients gave up after 10 s, and \
+             {false_establishments|n} had been told that they were connected though the server never took them.",
+            results,
+            plain,
+        )?,
+        about_weir(results, plain, weir, cookies)?,
+        about_cost(results, weir, cookies)?,
+    ];
+    Ok(paragraphs.join("\n\n"))
+}
+
+fn about_weir(results: &Results, plain: &Case, weir: &Case, cookies: &Case) -> Result<String> {
+    let mean = |case: &Case| case.median("response_mean_ms");
+    let times = count(mean(plain) / mean(weir).max(0.001));
+    let first = fill(
+        "With weir ({policy}) the same server under the same load kept {of_peak|%} of its peak and served in \
+         {response_mean_ms|ms} ms on average (99th percentile {response_p99_ms|ms} ms)",
+        results,
+        weir,
+    )?;
+    let second = fill(
+        "{timed_out|n} time-outs and {listen_overflows|n} overflows of its listen queue",
+        results,
+        weir,
+    )?;
+    let other = labels().short(COOKIES).to_owned();
+    let third = fill(
+        "it kept {of_peak|%} at {response_mean_ms|ms} ms",
+        results,
+        cookies,
+    )?;
+    Ok(format!(
+        "{first}, {times} times faster, with {second}; with {other} {third}."
+    ))
+}
+
+fn about_cost(results: &Results, weir: &Case, cookies: &Case) -> Result<String> {
+    let first = fill(
+        "The price is that {refused/started|%} of the {started|n} clients, more than the server could serve in any \
+         case, were refused, and knew it after {refusal_mean_ms|ms} ms (99th percentile {refusal_p99_ms|ms} ms) \
+         instead of waiting in vain",
+        results,
+        weir,
+    )?;
+    let other = labels().short(COOKIES).to_owned();
+    let second = fill(
+        "let every client connect and reset {reset/started|%} of them when their turn could not come",
+        results,
+        cookies,
+    )?;
+    Ok(format!("{first}; {other} {second}."))
 }
 
 fn order_table(acts: &[Behind]) -> String {
@@ -147,8 +236,8 @@ fn order_table(acts: &[Behind]) -> String {
             Queue::Fifo => "the kernel's own queue",
             Queue::Priority => "weir, queue = \"priority\"",
         };
-        let first = act.places.first().copied().unwrap_or(0);
-        let last = act.places.last().copied().unwrap_or(0);
+        let first = act.positions.first().copied().unwrap_or(0);
+        let last = act.positions.last().copied().unwrap_or(0);
         vec![
             queue.to_owned(),
             format!("{first} to {last}"),
@@ -161,7 +250,7 @@ fn order_table(acts: &[Behind]) -> String {
         "gold accepted as number".to_owned(),
         "all gold served after".to_owned(),
     ];
-    table(&head.each_ref().map(String::as_str), &rows)
+    table(&head, &rows)
 }
 
 fn about_order(acts: &[Behind]) -> Result<String> {
@@ -184,153 +273,92 @@ fn about_order(acts: &[Behind]) -> Result<String> {
     ))
 }
 
-fn percent(part: f64, whole: f64) -> String {
-    format!("{:.0} %", 100.0 * part / whole.max(1.0))
-}
-
-fn about_plain(plain: &Summary, peak: f64) -> String {
-    let row = &plain.median;
-    format!(
-        "The plain server, which peaks at {} replies/s, got {} connections/s: it kept {} of its peak, \
-         but those it served waited {} ms on average (99th percentile {} ms), {} clients gave up after \
-         10 s, and {} had been told that they were connected though the server never took them.",
-        count(peak),
-        count(row.offered_per_s),
-        percent(row.replies_per_s, peak),
-        ms(row.response.mean_ms),
-        ms(row.response.p99_ms),
-        count(row.fate.timed_out as f64),
-        count(row.fate.false_establishments as f64),
-    )
-}
-
-fn about_weir(
-    plain: &Summary,
-    weir: &Summary,
-    cookies: &Summary,
-    labels: &Labels,
-    peak: f64,
-) -> String {
-    let cookies_label = labels.short(COOKIES);
-    let (before, after) = (plain.median.response.mean_ms, weir.median.response.mean_ms);
-    format!(
-        "With weir ({WEIR}) the same server under the same crowd kept {} of its peak and served in {} ms \
-         on average (99th percentile {} ms), {} times faster, with {} time-outs and {} overflows of its \
-         listen queue; with {cookies_label} it kept {} at {} ms.",
-        percent(weir.median.replies_per_s, peak),
-        ms(after),
-        ms(weir.median.response.p99_ms),
-        count(before / after.max(0.001)),
-        count(weir.median.fate.timed_out as f64),
-        count(weir.median.listen_overflows as f64),
-        percent(cookies.median.replies_per_s, peak),
-        ms(cookies.median.response.mean_ms),
-    )
-}
-
-fn about_cost(weir: &Summary, cookies: &Summary, labels: &Labels) -> String {
-    let cookies_label = labels.short(COOKIES);
-    let (row, other) = (&weir.median, &cookies.median);
-    format!(
-        "The price is that {} of the {} clients, more than the server could serve in any case, were \
-         refused, and knew it after {} ms (99th percentile {} ms) instead of waiting in vain; {cookies_label} \
-         let every client connect and reset {} of them when their turn could not come.",
-        percent(row.fate.refused as f64, row.fate.started as f64),
-        count(row.fate.started as f64),
-        ms(row.refusal.mean_ms),
-        ms(row.refusal.p99_ms),
-        percent(other.fate.reset as f64, other.fate.started as f64),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Row;
-
-    #[test]
-    fn the_demo_s_own_arguments_are_valid() {
-        let args = Args {
-            weir: None,
-            out: "x".into(),
-        };
-        let flags = flash_crowd_args(&args).unwrap();
-        flags.check().unwrap();
-        assert_eq!(flags.policies.len(), 3);
-    }
+    use crate::run::results::parameters;
+    use crate::run::statistics::Spread;
 
     #[test]
     fn a_missing_point_is_an_error_and_no_number() {
-        let results = Results {
-            machine: String::new(),
-            server: String::new(),
-            load: String::new(),
-            saturation_per_s: Some(1.0),
-            summaries: Vec::new(),
-            rows: Vec::new(),
-        };
-        let labels = Labels::of(&[]);
-        assert!(sentences(&results, &labels).is_err());
+        assert!(sentences(&Results::default()).is_err());
     }
 
     /// Points at 1 and 4 times saturation, of which those in `flawed` do not count.
     fn results(flawed: &[(&str, f64)]) -> Results {
-        let summary = |policy: &str, multiple: f64| {
-            let row = Row {
-                policy: policy.into(),
-                replies_per_s: 1000.0,
-                offered_per_s: 1000.0 * multiple,
-                flaw: flawed.contains(&(policy, multiple)).then(|| "busy".into()),
-                ..Row::default()
-            };
-            let mut summary = Summary::of(&[row], Some(multiple)).unwrap();
-            summary.rate_per_s = 1000.0 * multiple;
-            summary
+        let case = |policy: &str, multiple: f64| {
+            let is_flawed = flawed.contains(&(policy, multiple));
+            let metrics = [
+                ("rate_per_s", 1000.0 * multiple),
+                ("offered_per_s", 1000.0 * multiple),
+                ("peak_per_s", 1000.0),
+                ("replies_per_s", 900.0),
+                ("of_peak", 0.9),
+                ("started", 1_234_567.0),
+                ("refused", 1_234_567.0),
+                ("reset", 1_234_567.0),
+                ("timed_out", 123_456.0),
+                ("listen_overflows", 1_234_567.0),
+                ("response_mean_ms", 12_345.0),
+                ("response_p99_ms", 12_345.0),
+                ("response_max_ms", 12_345.0),
+            ];
+            Case {
+                parameters: parameters([
+                    ("policy", policy.into()),
+                    ("rate", format!("{multiple}x")),
+                ]),
+                rounds: 1,
+                flawed: usize::from(is_flawed),
+                flaw: is_flawed.then(|| "busy".into()),
+                metrics: metrics
+                    .map(|(name, value)| (name.to_owned(), Spread::one(value)))
+                    .into(),
+                ..Case::default()
+            }
         };
         let policies = [PLAIN, WEIR, COOKIES].into_iter();
         Results {
-            machine: String::new(),
-            server: String::new(),
-            load: String::new(),
-            saturation_per_s: Some(1000.0),
-            summaries: policies
-                .flat_map(|policy| [1.0, 4.0].map(|multiple| summary(policy, multiple)))
+            cases: policies
+                .flat_map(|policy| [1.0, 4.0].map(|multiple| case(policy, multiple)))
                 .collect(),
-            rows: Vec::new(),
+            ..Results::default()
         }
     }
 
     #[test]
     fn the_headline_is_of_a_rate_at_which_every_point_counts() {
-        let labels = Labels::of(&[]);
-        let told = |flawed: &[_]| sentences(&results(flawed), &labels).unwrap();
+        let told = |flawed: &[_]| sentences(&results(flawed)).unwrap();
         assert!(told(&[]).contains("got 4 000 connections/s"));
         assert!(told(&[(COOKIES, 4.0)]).contains("got 1 000 connections/s"));
         assert!(told(&[(COOKIES, 4.0), (PLAIN, 1.0)]).contains("nothing to sum up"));
     }
 
     #[test]
+    fn what_was_kept_is_of_the_peak_beside_it() {
+        let mut results = results(&[]);
+        // The machine has become slower since the saturation was looked for.
+        results
+            .facts
+            .insert("saturation_per_s".into(), 2000.0.into());
+        assert!(
+            sentences(&results)
+                .unwrap()
+                .contains("kept 90 % of its peak")
+        );
+    }
+
+    #[test]
     fn what_is_told_fits_80_columns() {
-        let flags = flash_crowd_args(&Args {
-            weir: None,
-            out: "x".into(),
-        });
-        let labels = Labels::of(&flags.unwrap().policies);
-        let mut results = results(&[(WEIR, 4.0)]);
-        for summary in &mut results.summaries {
-            summary.median.offered_per_s = 123_456.0;
-            summary.median.fate.refused = 1_234_567;
-            summary.median.fate.timed_out = 123_456;
-            summary.median.listen_overflows = 1_234_567;
-        }
+        let results = results(&[(WEIR, 4.0)]);
         let acts = [Queue::Fifo, Queue::Priority].map(|queue| Behind {
             queue,
-            places: (201..=210).collect(),
+            positions: (201..=210).collect(),
             wait: std::time::Duration::from_millis(1050),
         });
         let text = [
-            tables(&results, &labels),
-            wrapped(WIDTH, &sentences(&results, &labels).unwrap()),
+            tables(&results).unwrap(),
+            wrapped(WIDTH, &sentences(&results).unwrap()),
             order_table(&acts),
             wrapped(WIDTH, &about_order(&acts).unwrap()),
         ];

@@ -1,20 +1,85 @@
-//! The flash crowd: policies × rates, interleaved in rounds.
+//! The flash crowd: policies at rates.
 
-use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Serialize;
-
-use super::point::Stage;
+use super::point::{Measured, OpenLoop, ServerArgs};
 use super::policy::{self, Policy};
 use super::saturation::{self, Peak};
-use crate::bed::{Bed, Layout};
 use crate::client::tcp::Kind;
-use crate::client::{Generator, Load, Pattern};
+use crate::client::{Load, Pattern};
 use crate::error::{Error, Result};
-use crate::report::{self, Row, Summary, count, ms};
-use crate::server::{Program, Spec};
+use crate::run::experiment::{
+    Beside, Entry, Experiment, Flags, Program, Turn, check_seconds, parsed,
+};
+use crate::run::results::{
+    Case, Claim, Facts, Panel, Parameters, Picture, Results, Sample, Show, add_times, parameters,
+};
+
+const CROWD: Entry = Entry::new::<Args>(
+    "flash-crowd",
+    "What does a flash crowd do to a server, plain and with each policy?",
+)
+.source("SB06 Figure 3, Table II")
+.flags(
+    "--server nginx --rates 2,4x --seconds 2 --rounds 7 --backlog 511 \
+     --policies \"default,reserv rst-syn front=xdp,no-syn-drop front=xdp\"",
+    "--rates 300,600 --seconds 0.5 --warm-up 0.2 --timeout 2 --policies \"default,reserv rst-syn\"",
+);
+
+/// The flash crowd, and other questions to the same experiment.
+pub const ENTRIES: &[Entry] = &[
+    CROWD,
+    CROWD
+        .preset("flash-crowd-built-in", "The same with a server that spends 50 µs of CPU on each request.")
+        .flags(
+            "--work-us 50 --rates 2,4x --seconds 2 --rounds 9 \
+             --policies \"default,reserv rst-syn front=xdp,no-syn-drop front=xdp\"",
+            CROWD.quick,
+        ),
+    // 50 µs of work for each request are little for an application, and enough that the generator, not the server, has
+    // CPU time to spare at four times saturation. The server's device refuses in its driver (native XDP).
+    CROWD
+        .preset("demo-crowd", "The flash crowd of `weir-lab demo`.")
+        .flags(
+            "--rates 0.5,1,2,4x --work-us 50 --warm-up 1.5 --seconds 5.5 \
+             --policies \"default,reserv rst-syn front=xdp,no-syn-drop front=xdp\"",
+            CROWD.quick,
+        ),
+    CROWD
+        .preset("burst-pattern", "Are bursts refused that the server can absorb?")
+        .source("SB06 Section VI-B")
+        .flags(
+            "--pattern burst --burst-factor 9 --rates 0.8x --seconds 6 --work-us 30 --backlog 8192 \
+             --policies \"default,reserv rst-syn admit=queue,reserv rst-syn admit=wait\"",
+            "--pattern burst --burst-factor 9 --rates 300 --seconds 1 --warm-up 0.2 --timeout 2 --backlog 8192 \
+             --policies \"reserv rst-syn admit=wait\"",
+        ),
+    CROWD
+        .preset("win-emu", "What if clients answer a RST with another SYN?")
+        .source("SB06 Figure 4")
+        .flags(
+            "--client win-emu --rates 2x --seconds 3 --rounds 4 --work-us 30 \
+             --policies \"default,abort front=xdp,abort rst-syn front=xdp,no-syn-drop front=xdp\"",
+            "--client win-emu --rates 300 --seconds 0.5 --warm-up 0.2 --timeout 2 --policies \"abort rst-syn\"",
+        ),
+    CROWD
+        .preset("termination", "What does rst-fin gain?")
+        .source("SB06 Figure 5")
+        .flags(
+            "--rates 2x --seconds 3 --rounds 4 --work-us 30 --backlog 511 \
+             --policies \"default,default rst-fin,abort rst-syn front=xdp,abort rst-syn rst-fin front=xdp\"",
+            "--rates 300 --seconds 0.5 --warm-up 0.2 --timeout 2 --policies \"default rst-fin\"",
+        ),
+    CROWD
+        .preset("close-rst", "What do clients gain that close by RST?")
+        .source("SB06 Figure 5")
+        .flags(
+            "--client rfc793,close-rst --rates 26000 --seconds 3 --rounds 4 --work-us 30 --backlog 511 \
+             --policies \"default,abort rst-syn front=xdp\"",
+            "--client rfc793,close-rst --rates 300 --seconds 0.5 --warm-up 0.2 --timeout 2 --policies default",
+        ),
+];
 
 /// Spread of the connections' beginnings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -59,54 +124,16 @@ impl FromStr for Rates {
     }
 }
 
-/// Server under test and where weir is; the same for every experiment.
-#[derive(Debug, Clone, clap::Args)]
-pub struct ServerArgs {
-    /// Server under test: built-in, nginx, or a shell command that stays in the foreground
-    #[arg(
-        long,
-        default_value = "built-in",
-        value_name = "built-in|nginx|COMMAND"
-    )]
-    pub server: Program,
-    /// Port on which it listens
-    #[arg(long, default_value_t = 80)]
-    pub port: u16,
-    /// Length of its listen queue (built-in and nginx)
-    #[arg(long, default_value_t = 128)]
-    pub backlog: u32,
-    /// CPU time that the built-in server spends on each request, in µs
-    #[arg(long, default_value_t = 0)]
-    pub work_us: u32,
-    /// The weir program [default: beside weir-lab, else from PATH]
-    #[arg(long, value_name = "PATH")]
-    pub weir: Option<PathBuf>,
-}
-
-impl ServerArgs {
-    /// The server as these arguments describe it.
-    pub fn spec(&self) -> Spec {
-        let program = match &self.server {
-            Program::BuiltIn { .. } => Program::BuiltIn {
-                work_us: self.work_us,
-            },
-            other => other.clone(),
-        };
-        Spec {
-            program,
-            port: self.port,
-            backlog: self.backlog,
+impl Rates {
+    /// As cases have them.
+    fn words(&self) -> Vec<String> {
+        match self {
+            Rates::Multiples(multiples) => multiples
+                .iter()
+                .map(|multiple| format!("{multiple}x"))
+                .collect(),
+            Rates::PerSecond(rates) => rates.iter().map(f64::to_string).collect(),
         }
-    }
-
-    /// Builds the bed for it.
-    pub fn stage(&self) -> Result<Stage> {
-        Ok(Stage {
-            bed: Bed::build(Layout::of_this_machine())?,
-            server: self.spec(),
-            weir: self.weir.clone(),
-            generator: Generator::new(),
-        })
     }
 }
 
@@ -126,21 +153,15 @@ pub struct Args {
     /// Load offered before the window, not counted, in s
     #[arg(long, default_value_t = 1.0)]
     pub warm_up: f64,
-    /// How often each point is measured; rounds are interleaved (A B C A B C)
-    #[arg(long, default_value_t = 1)]
-    pub rounds: usize,
-    /// Kind of client
-    #[arg(long, value_enum, default_value = "rfc793")]
-    pub client: Kind,
+    /// Kinds of client
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "rfc793")]
+    pub client: Vec<Kind>,
     /// The clients' patience, in s
     #[arg(long, default_value_t = 10.0)]
     pub timeout: f64,
     /// Spread of the connections' beginnings
     #[arg(long, value_enum, default_value = "constant")]
     pub pattern: PatternName,
-    /// Seed of the Poisson pattern
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
     /// Rate in a burst over rate outside
     #[arg(long, default_value_t = 4.0)]
     pub burst_factor: f64,
@@ -159,56 +180,20 @@ pub struct Args {
     /// Front of every weir policy that does not say front= itself
     #[arg(long, value_parser = ["tc", "xdp"])]
     pub front: Option<String>,
-    /// Folder for results.json and the pictures
-    #[arg(long, default_value = "out/flash-crowd", value_name = "DIR")]
-    pub out: PathBuf,
-    /// Print the results as JSON instead of tables
-    #[arg(long)]
-    pub json: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
-/// All that an experiment found.
-#[derive(Debug, Clone, Serialize)]
-pub struct Results {
-    /// Kernel and processors.
-    pub machine: String,
-    /// The server.
-    pub server: String,
-    /// Clients and pattern.
-    pub load: String,
-    /// Peak throughput of the unprotected server, replies/s; `None` with absolute rates.
-    pub saturation_per_s: Option<f64>,
-    /// One summary a policy and rate, by policy, then rate.
-    pub summaries: Vec<Summary>,
-    /// Every round of every point.
-    pub rows: Vec<Row>,
-}
-
 impl Args {
     /// Refuses senseless values before anything is built.
-    pub fn check(&self) -> Result<()> {
-        let positive = [("--seconds", self.seconds), ("--timeout", self.timeout)];
-        for (flag, value) in positive {
-            if !(value > 0.0 && value <= 3600.0) {
-                return Err(Error::usage(
-                    format!("bad {flag} {value}"),
-                    "it must be above 0 and at most 3600 s",
-                ));
-            }
-        }
+    fn check(&self) -> Result<()> {
+        check_seconds("--seconds", self.seconds)?;
+        check_seconds("--timeout", self.timeout)?;
         if !(0.0..=3600.0).contains(&self.warm_up) {
             return Err(Error::usage(
                 format!("bad --warm-up {}", self.warm_up),
                 "it must be 0 to 3600 s",
-            ));
-        }
-        if self.rounds == 0 {
-            return Err(Error::usage(
-                "bad --rounds 0",
-                "at least one round is needed",
             ));
         }
         if self.burst_factor < 1.0 || self.burst_ms == 0 || self.burst_ms >= self.burst_period_ms {
@@ -220,10 +205,10 @@ impl Args {
         Ok(())
     }
 
-    fn pattern(&self) -> Pattern {
+    fn pattern(&self, seed: u64) -> Pattern {
         match self.pattern {
             PatternName::Constant => Pattern::Constant,
-            PatternName::Poisson => Pattern::Poisson { seed: self.seed },
+            PatternName::Poisson => Pattern::Poisson { seed },
             PatternName::Burst => Pattern::Bursts {
                 factor: self.burst_factor,
                 length: Duration::from_millis(self.burst_ms),
@@ -233,24 +218,24 @@ impl Args {
     }
 
     /// The load without its rate.
-    pub fn base_load(&self, stage: &Stage) -> Load {
+    fn base_load(&self, bed: &OpenLoop) -> Load {
         Load {
-            target: (stage.bed.server_address(self.ipv6), self.server.port).into(),
+            target: (bed.bed.server_address(self.ipv6), self.server.port).into(),
             rate_per_s: 0.0,
-            pattern: self.pattern(),
+            pattern: Pattern::Constant,
             warm_up: Duration::from_secs_f64(self.warm_up),
             window: Duration::from_secs_f64(self.seconds),
             timeout: Duration::from_secs_f64(self.timeout),
-            kind: self.client,
+            kind: self.client[0],
             server_closes_first: self.server_closes_first,
             drain: true,
         }
     }
 
     fn describe_load(&self) -> String {
-        let pattern = match self.pattern() {
+        let pattern = match self.pattern(0) {
             Pattern::Constant => "constant rate".to_string(),
-            Pattern::Poisson { seed } => format!("Poisson, seed {seed}"),
+            Pattern::Poisson { .. } => "Poisson".to_string(),
             Pattern::Step { factor, at } => format!("{factor}× from {at:?} on"),
             Pattern::Bursts {
                 factor,
@@ -263,7 +248,11 @@ impl Args {
         let family = if self.ipv6 { "IPv6" } else { "IPv4" };
         format!(
             "{} clients over {family}, {pattern}, time-out {} s",
-            self.client.name(),
+            self.client
+                .iter()
+                .map(|kind| kind.name())
+                .collect::<Vec<_>>()
+                .join(" and "),
             self.timeout
         )
     }
@@ -286,103 +275,238 @@ impl Args {
     }
 }
 
-/// Measures all and returns the results; progress goes to stderr, one line a point.
-pub fn measure(args: &Args) -> Result<Results> {
-    args.check()?;
-    let policies = args.policies()?;
-    let mut stage = args.server.stage()?;
-    let base = args.base_load(&stage);
-    eprintln!(
-        "weir-lab: {}\nweir-lab: {}",
-        stage.server.describe(),
-        args.describe_load()
-    );
-    let constant = Load {
-        pattern: Pattern::Constant,
-        ..base.clone()
-    };
-    let (saturation, rates) = rates(args, &mut stage, &constant)?;
-    let labels = Labels::of(&policies);
-    eprintln!("{}", labels.progress_head());
-    let mut rows = Vec::new();
-    for round in 1..=args.rounds {
-        for &(rate_per_s, multiple) in &rates {
-            let peak_per_s = peak_beside(args, &mut stage, &constant, saturation)?;
-            for policy in &policies {
-                let load = Load {
-                    rate_per_s,
-                    ..base.clone()
-                };
-                let measured = stage.measure(policy, &load)?;
-                let row = Row {
-                    peak_per_s,
-                    ..Row::of(&policy.label, rate_per_s, args.seconds, measured)
-                };
-                eprintln!("{}", labels.progress(&row, round, args.rounds, multiple));
-                rows.push(row);
-            }
-        }
+impl Flags for Args {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
+        self.check()?;
+        Ok(Box::new(FlashCrowd {
+            policies: self.policies()?,
+            args: self,
+            program: program.clone(),
+            opened: None,
+            beside: Beside::default(),
+        }))
     }
-    let summaries = summarize(&policies, &rates, &rows);
-    Ok(Results {
-        machine: report::machine(),
-        server: stage.server.describe(),
-        load: args.describe_load(),
-        saturation_per_s: saturation.map(|peak| peak.replies_per_s),
-        summaries,
-        rows,
+}
+
+struct FlashCrowd {
+    args: Args,
+    policies: Vec<Policy>,
+    program: Program,
+    opened: Option<(OpenLoop, Option<Peak>)>,
+    /// The peak of the round and rate.
+    beside: Beside<(usize, String), f64>,
+}
+
+impl Experiment for FlashCrowd {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let rates = self.args.rates.words().into_iter();
+        let group = |rate: String| {
+            let mut group = Vec::new();
+            for client in &self.args.client {
+                let case = |policy: &Policy| {
+                    let (policy, rate) = (policy.label.clone(), rate.clone());
+                    let mut case = parameters([("policy", policy), ("rate", rate)]);
+                    if self.args.client.len() > 1 {
+                        case.insert("client".into(), client.name().into());
+                    }
+                    case
+                };
+                group.extend(self.policies.iter().map(case));
+            }
+            group
+        };
+        rates.map(group).collect()
+    }
+
+    fn open(&mut self, facts: &mut Facts) -> Result<()> {
+        let mut bed = self.args.server.open(self.program.weir.clone())?;
+        facts.insert("server".into(), bed.server.describe().into());
+        facts.insert("load".into(), self.args.describe_load().into());
+        let base = self.args.base_load(&bed);
+        let peak = match &self.args.rates {
+            Rates::PerSecond(_) => None,
+            Rates::Multiples(_) => {
+                Some(saturation::known_or_found(facts, &mut bed, &base, 2000.0)?)
+            }
+        };
+        self.opened = Some((bed, peak));
+        Ok(())
+    }
+
+    fn measure(&mut self, case: &Parameters, turn: Turn) -> Result<Sample> {
+        let policy = policy::of_case(&self.policies, case)?;
+        let (bed, peak) = self.opened.as_mut().expect("opened first");
+        let base = self.args.base_load(bed);
+        let word: String = parsed(case, "rate")?;
+        let rate: f64 = word.trim_end_matches('x').parse().unwrap_or(0.0);
+        // Machines get slower and faster by the minute, so the peak is measured beside what is compared with it.
+        let beside = match *peak {
+            None => None,
+            Some(peak) => Some(
+                self.beside
+                    .get((turn.round, word), || saturation::again(bed, &base, peak))?,
+            ),
+        };
+        let load = Load {
+            rate_per_s: rate * peak.map_or(1.0, |peak| peak.replies_per_s),
+            pattern: self.args.pattern(turn.seed),
+            kind: match case.get("client") {
+                Some(_) => crate::run::experiment::chosen(case, "client")?,
+                None => base.kind,
+            },
+            ..base
+        };
+        let mut sample = sample(
+            load.rate_per_s,
+            self.args.seconds,
+            bed.measure(policy, &load)?,
+        );
+        if let Some(beside) = beside {
+            sample.add([
+                ("peak_per_s", beside),
+                ("of_peak", sample.get("replies_per_s") / beside.max(1.0)),
+            ]);
+        }
+        Ok(sample)
+    }
+
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        results.cases.iter().flat_map(claims).collect()
+    }
+
+    fn show(&self) -> Show {
+        show()
+    }
+}
+
+fn claims(case: &Case) -> Vec<Claim> {
+    let policy = case.parameter("policy");
+    let is_overload = parsed::<String>(&case.parameters, "rate").is_ok_and(|rate| {
+        rate.strip_suffix('x')
+            .is_some_and(|multiple| multiple.parse().unwrap_or(0.0) >= 1.0)
+    });
+    let mut claims = Vec::new();
+    if policy.starts_with("reserv") {
+        let claim = "a reservation lets the listen queue never overflow";
+        claims.push(Claim::about(claim, case, "listen_overflows", |n| {
+            n.median == 0.0
+        }));
+    }
+    let rejects = policy.contains("rst-syn") || policy.starts_with("no-syn-drop");
+    if is_overload && rejects && case.metrics.contains_key("of_peak") {
+        let claim = "an overloaded server that refuses keeps nine tenths of its peak";
+        claims.push(Claim::about(claim, case, "of_peak", |share| {
+            share.median >= 0.9
+        }));
+    }
+    claims
+}
+
+fn show() -> Show {
+    let panel = |title: &str, y: &[(&str, &str)], logarithmic| Panel {
+        title: title.into(),
+        x_title: "Offered load, connections/s".into(),
+        x: "offered_per_s".into(),
+        y: y.iter()
+            .map(|(metric, name)| ((*metric).into(), (*name).into()))
+            .collect(),
+        lines: vec!["policy".into()],
+        logarithmic,
+        ..Panel::default()
+    };
+    Show::columns(&[
+        ("policy", "{policy}"),
+        ("client", "{client}"),
+        ("rate", "{rate}"),
+        ("replies/s", "{replies_per_s:cell|n}"),
+        ("of peak", "{of_peak:cell|%}"),
+        ("mean ms", "{response_mean_ms|ms}"),
+        ("p50", "{response_p50_ms|ms}"),
+        ("p99", "{response_p99_ms|ms}"),
+        ("max", "{response_max_ms|ms}"),
+        ("refused", "{refused|n}"),
+        ("reset", "{reset|n}"),
+        ("timed out", "{timed_out|n}"),
+        ("false est.", "{false_establishments|n}"),
+        ("overflows", "{listen_overflows|n}"),
+        ("SYN sent again", "{waited_for_syn|n}"),
+        ("SYNs/connection", "{syns/started|.2}"),
+        ("est./SYN", "{established/syns|.2}"),
+        ("softnet drops", "{softnet_drops|n}"),
+    ])
+    .picture(Picture {
+        name: "flash-crowd".into(),
+        title: "Flash crowd".into(),
+        panels: vec![
+            panel("Throughput, replies/s", &[("replies_per_s", "")], false),
+            panel(
+                "Mean response time of the served, ms",
+                &[("response_mean_ms", "")],
+                true,
+            ),
+        ],
     })
 }
 
-/// The peak that the points of one rate and round are compared with. With several rounds it is
-/// measured anew, beside them.
-fn peak_beside(
-    args: &Args,
-    stage: &mut Stage,
-    base: &Load,
-    saturation: Option<Peak>,
-) -> Result<Option<f64>> {
-    match saturation {
-        Some(peak) if args.rounds > 1 => {
-            saturation::again(stage, base, peak, report_saturation).map(Some)
-        }
-        peak => Ok(peak.map(|peak| peak.replies_per_s)),
-    }
+/// What was measured. Counts by fate are of the connections that began in the window; those of packets are of the window.
+fn sample(rate_per_s: f64, window_s: f64, measured: Measured) -> Sample {
+    let Measured {
+        run,
+        in_window,
+        in_all,
+        account,
+        ..
+    } = measured;
+    let (fate, wire) = (run.tally.fate, run.tally.wire);
+    let n = |count: u64| count as f64;
+    let mut sample = Sample::of([
+        ("rate_per_s", rate_per_s),
+        ("offered_per_s", run.offered_per_s),
+        ("replies_per_s", n(wire.replies) / window_s),
+        ("started", n(fate.started)),
+        ("served", n(fate.served)),
+        ("refused", n(fate.refused)),
+        ("reset", n(fate.reset)),
+        ("timed_out", n(fate.timed_out)),
+        ("bad_reply", n(fate.bad_reply)),
+        ("false_establishments", n(fate.false_establishments)),
+        ("waited_for_syn", n(fate.waited_for_syn)),
+        ("waited_for_request", n(fate.waited_for_request)),
+        ("waited_for_fin", n(fate.waited_for_fin)),
+        ("syns", n(wire.syns)),
+        ("syn_ack_acks", n(wire.syn_ack_acks)),
+        (
+            "established",
+            in_window.get("Tcp.PassiveOpens").max(0) as f64,
+        ),
+        (
+            "listen_overflows",
+            in_all.get("TcpExt.ListenOverflows") as f64,
+        ),
+        ("softnet_drops", in_all.get("Softnet.Dropped") as f64),
+    ]);
+    add_times(&mut sample, "response", &run.tally.response_us);
+    add_times(&mut sample, "connect", &run.tally.connect_us);
+    add_times(&mut sample, "refusal", &run.tally.refusal_us);
+    sample.flaw = run.flaw;
+    let account = account.unwrap_or_default();
+    sample.detail = serde_json::json!({
+        "wire": wire,
+        "fate": fate,
+        "packets_per_s": run.packets_per_s,
+        "worst_lateness_ms": run.worst_lateness.as_secs_f64() * 1e3,
+        "max_in_flight": run.max_in_flight,
+        "weir_status": account.status,
+        "weir_report": account.report,
+        "kernel": in_all.0,
+    });
+    sample
 }
 
-fn report_saturation(offered_per_s: f64, replies_per_s: f64) {
-    eprintln!(
-        "  saturation: offered {:>7}/s, served {:>7}/s",
-        count(offered_per_s),
-        count(replies_per_s)
-    );
-}
-
-type RateList = Vec<(f64, Option<f64>)>;
-
-fn rates(args: &Args, stage: &mut Stage, base: &Load) -> Result<(Option<Peak>, RateList)> {
-    match &args.rates {
-        Rates::PerSecond(rates) => Ok((None, rates.iter().map(|&rate| (rate, None)).collect())),
-        Rates::Multiples(multiples) => {
-            let peak = saturation::find(stage, base, 2000.0, report_saturation)?;
-            eprintln!(
-                "weir-lab: the unprotected server peaks at {} replies/s",
-                count(peak.replies_per_s)
-            );
-            let rates = multiples
-                .iter()
-                .map(|&multiple| (peak.replies_per_s * multiple, Some(multiple)))
-                .collect();
-            Ok((Some(peak), rates))
-        }
-    }
-}
-
-/// Policies as tables name them. A front that all of weir's have is said once, for lines of 80 columns.
+/// Policies as tables name them. A front that all of weir's have is said once.
 pub struct Labels {
     /// What all of weir's policies have, as ` front=xdp`; empty if they differ.
     pub shared: &'static str,
-    width: usize,
 }
 
 impl Labels {
@@ -395,12 +519,7 @@ impl Labels {
             all.all(|policy| policy.label.ends_with(front))
         };
         let shared = FRONTS.into_iter().find(|front| have(front)).unwrap_or("");
-        let mut labels = Labels { shared, width: 0 };
-        let widths = policies
-            .iter()
-            .map(|policy| labels.short(&policy.label).len());
-        labels.width = widths.max().unwrap_or(0).max("policy".len());
-        labels
+        Labels { shared }
     }
 
     /// A policy's name.
@@ -415,127 +534,19 @@ impl Labels {
             shared => format!("All of weir's policies with{shared}.\n"),
         }
     }
-
-    /// Columns of the lines that are shown while the experiment runs.
-    fn progress_head(&self) -> String {
-        let shared = self.shared_line();
-        let width = self.width;
-        format!(
-            "{shared}     offered/s  {:<width$}  replies/s mean ms p99 ms refused   reset gave up",
-            "policy"
-        )
-    }
-
-    fn progress(&self, row: &Row, round: usize, rounds: usize, multiple: Option<f64>) -> String {
-        let round = if rounds > 1 {
-            format!("  round {round}/{rounds}")
-        } else {
-            String::new()
-        };
-        let multiple = multiple.map_or(String::new(), |multiple| format!("{multiple}×"));
-        let width = self.width;
-        let mut line = format!(
-            "{multiple:>4} {:>9}  {:<width$}  {:>9} {:>7} {:>6} {:>7} {:>7} {:>7}{round}",
-            count(row.offered_per_s),
-            self.short(&row.policy),
-            count(row.replies_per_s),
-            ms(row.response.mean_ms),
-            ms(row.response.p99_ms),
-            count(row.fate.refused as f64),
-            count(row.fate.reset as f64),
-            count(row.fate.timed_out as f64),
-        );
-        if let Some(flaw) = &row.flaw {
-            let text = format!("! THIS POINT DOES NOT COUNT: {flaw}");
-            let text = report::wrapped(74, &text).replace('\n', "\n       ");
-            line += &format!("\n     {text}");
-        }
-        line
-    }
 }
-
-fn summarize(policies: &[Policy], rates: &RateList, rows: &[Row]) -> Vec<Summary> {
-    let points = policies
-        .iter()
-        .flat_map(|policy| rates.iter().map(move |rate| (policy, rate)));
-    let summary = |(policy, &(rate_per_s, multiple)): (&Policy, &(f64, Option<f64>))| {
-        let rounds: Vec<Row> = rows
-            .iter()
-            .filter(|row| row.policy == policy.label && row.rate_per_s == rate_per_s)
-            .cloned()
-            .collect();
-        Summary::of(&rounds, multiple)
-    };
-    points.filter_map(summary).collect()
-}
-
-/// Runs the experiment of the command line: tables or JSON on stdout, files in --out.
-pub fn run(args: &Args) -> Result<()> {
-    let labels = Labels::of(&args.policies()?);
-    let results = measure(args)?;
-    let json = write_files(&results, &args.out)?;
-    report::show(&json, args.json, || tables(&results, &labels));
-    Ok(())
-}
-
-/// All tables with a title.
-pub fn tables(results: &Results, labels: &Labels) -> String {
-    let saturation = results.saturation_per_s.map_or(String::new(), |peak| {
-        format!(
-            "Saturation (peak of the unprotected server): {} replies/s\n",
-            count(peak)
-        )
-    });
-    let summaries = &results.summaries;
-    let name = |policy: &str| labels.short(policy).to_owned();
-    format!(
-        "{}\n{}\n{saturation}{}\n{}\n{}\n{}\nTable II of SB06, inside the window:\n{}",
-        results.machine,
-        report::wrapped(
-            report::WIDTH,
-            &format!("{}, {}", results.server, results.load)
-        ),
-        labels.shared_line(),
-        report::served(summaries, &name),
-        report::fate(summaries, &name),
-        report::lost(summaries, &name),
-        report::table_two(summaries, &name),
-    )
-}
-
-/// Writes results.json and the pictures into a folder, which is created; returns the JSON.
-pub fn write_files(results: &Results, out: &Path) -> Result<String> {
-    let json = report::write_json(results, out)?;
-    crate::plot::flash_crowd::write(results, out)?;
-    Ok(json)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_progress_fits_80_columns_and_a_front_of_all_is_said_once() {
-        let policies = |text| policy::parse_list(text).unwrap();
-        let policies = policies("default,reserv rst-syn front=xdp,no-syn-drop front=xdp");
-        let labels = Labels::of(&policies);
-        assert_eq!(labels.shared, " front=xdp");
-        let mut row = Row {
-            policy: "reserv rst-syn front=xdp".into(),
-            offered_per_s: 123_456.0,
-            replies_per_s: 45_678.0,
-            ..Row::default()
-        };
-        row.response.mean_ms = 9_999.0;
-        row.fate.refused = 987_654;
-        let line = labels.progress(&row, 1, 1, Some(0.5));
-        let head = labels.progress_head();
-        let head = head.lines().last().unwrap();
-        assert_eq!(line.chars().count(), head.chars().count(), "{head}\n{line}");
-        assert!(head.chars().count() <= 80, "{head}");
-        assert!(line.contains("  reserv rst-syn  "), "{line}");
-        let mixed = policy::parse_list("reserv front=xdp,reserv front=tc").unwrap();
-        assert_eq!(Labels::of(&mixed).shared, "");
+    fn a_front_of_all_policies_is_shared_and_one_of_some_is_not() {
+        let of = |text| Labels::of(&policy::parse_list(text).unwrap()).shared;
+        assert_eq!(
+            of("default,reserv rst-syn front=xdp,no-syn-drop front=xdp"),
+            " front=xdp"
+        );
+        assert_eq!(of("reserv front=xdp,reserv front=tc"), "");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What `weir-lab` measures.
+//! The experiments, and the registry of them.
 
 pub mod bursts;
 pub mod crosscheck;
@@ -14,3 +14,43 @@ pub mod proxy_mixed;
 pub mod proxy_slow;
 pub mod saturation;
 pub mod vtfm01;
+
+use crate::error::{Error, Result};
+use crate::run::experiment::Entry;
+
+/// One line an experiment: its file has the rest.
+const REGISTRY: &[&[Entry]] = &[
+    flash_crowd::ENTRIES,
+    bursts::ENTRIES,
+    crosscheck::ENTRIES,
+    proxy_bench::ENTRIES,
+    proxy_delay::ENTRIES,
+    proxy_mixed::ENTRIES,
+    proxy_idle::ENTRIES,
+    proxy_slow::ENTRIES,
+    proxy_matrix::ENTRIES,
+    vtfm01::preferred::ENTRIES,
+    vtfm01::priorities::ENTRIES,
+    vtfm01::police_high::ENTRIES,
+    vtfm01::order::ENTRIES,
+    vtfm01::overload::ENTRIES,
+    vtfm01::controller::ENTRIES,
+    vtfm01::accuracy::ENTRIES,
+];
+
+/// All of them.
+pub fn all() -> impl Iterator<Item = &'static Entry> {
+    REGISTRY.iter().flat_map(|entries| entries.iter())
+}
+
+/// The one with this id.
+pub fn find(id: &str) -> Result<&'static Entry> {
+    let found = all().find(|entry| entry.id == id);
+    found.ok_or_else(|| {
+        Error::usage(
+            format!("no experiment `{id}`"),
+            "the registry does not have it",
+        )
+        .hint("`weir-lab list` shows those that are there")
+    })
+}

@@ -1,4 +1,4 @@
-//! One point: one policy at one rate, with a server and a weir of its own.
+//! Open-loop load: one policy at one rate, with a server and a weir of its own.
 //!
 //! Every point starts a fresh server, so that nothing of the point before (accept queue, half-open
 //! connections and their SYN/ACK timers, keep-alive connections) is in the way, and ends when the
@@ -8,10 +8,8 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use super::policy::{Account, InForce, Policy};
-use crate::bed::{Bed, Counters};
+use crate::bed::{Bed, Counters, Layout};
 use crate::client::{Generator, Load, Phase, Run};
 use crate::cpu::{self, Ticks};
 use crate::error::Result;
@@ -25,9 +23,9 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 /// kernel's receive work is not a program; weir's own daemon is one, but idle.
 const MAX_TAKEN: f64 = 0.03;
 
-/// What stays the same from point to point.
+/// What stays the same from case to case.
 #[derive(Debug)]
-pub struct Stage {
+pub struct OpenLoop {
     /// Namespaces, wire, CPUs.
     pub bed: Bed,
     /// The server of every point.
@@ -55,7 +53,7 @@ pub struct Measured {
     pub window: (Duration, Duration),
 }
 
-impl Stage {
+impl OpenLoop {
     /// Measures one point.
     pub fn measure(&mut self, policy: &Policy, load: &Load) -> Result<Measured> {
         let mut server = Server::start(&self.bed, &self.server)?;
@@ -87,7 +85,7 @@ impl Stage {
     }
 
     fn settle(&mut self) -> Result<()> {
-        let Stage { bed, generator, .. } = self;
+        let OpenLoop { bed, generator, .. } = self;
         let begun = Instant::now();
         generator.settle(bed, || {
             let busy = bed.server.run(|| sockets_in_state(BUSY, None))?;
@@ -146,32 +144,50 @@ fn run_load(
     })
 }
 
-/// The counts of SB06's Table II, over the measuring window.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct TableTwo {
-    /// SYNs that the clients would have sent without retransmissions: one for each connection.
-    pub expected_syns: u64,
-    /// SYNs that they sent.
-    pub actual_syns: u64,
-    /// ACKs of SYN/ACKs that they sent.
-    pub syn_ack_acks: u64,
-    /// Connections that the server's kernel established (Tcp.PassiveOpens).
-    pub established: u64,
-    /// Established over actual SYNs.
-    pub ratio: f64,
+/// The server under test; the same flags for every experiment with open-loop load.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServerArgs {
+    /// Server under test: built-in, nginx, or a shell command that stays in the foreground
+    #[arg(
+        long,
+        default_value = "built-in",
+        value_name = "built-in|nginx|COMMAND"
+    )]
+    pub server: Program,
+    /// Port on which it listens
+    #[arg(long, default_value_t = 80)]
+    pub port: u16,
+    /// Length of its listen queue (built-in and nginx)
+    #[arg(long, default_value_t = 128)]
+    pub backlog: u32,
+    /// CPU time that the built-in server spends on each request, in µs
+    #[arg(long, default_value_t = 0)]
+    pub work_us: u32,
 }
 
-impl TableTwo {
-    /// Takes the counts from a point.
-    pub fn of(measured: &Measured) -> TableTwo {
-        let tally = &measured.run.tally;
-        let established = measured.in_window.get("Tcp.PassiveOpens").max(0) as u64;
-        TableTwo {
-            expected_syns: tally.fate.started,
-            actual_syns: tally.wire.syns,
-            syn_ack_acks: tally.wire.syn_ack_acks,
-            established,
-            ratio: established as f64 / tally.wire.syns.max(1) as f64,
+impl ServerArgs {
+    /// The server as these arguments describe it.
+    pub fn spec(&self) -> Spec {
+        let program = match &self.server {
+            Program::BuiltIn { .. } => Program::BuiltIn {
+                work_us: self.work_us,
+            },
+            other => other.clone(),
+        };
+        Spec {
+            program,
+            port: self.port,
+            backlog: self.backlog,
         }
+    }
+
+    /// Builds the bed for it. `weir`: the program, if not the one found by [`crate::program::find`].
+    pub fn open(&self, weir: Option<PathBuf>) -> Result<OpenLoop> {
+        Ok(OpenLoop {
+            bed: Bed::build(Layout::of_this_machine())?,
+            server: self.spec(),
+            weir,
+            generator: Generator::new(),
+        })
     }
 }

@@ -13,9 +13,10 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::bed::Bed;
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::interrupt;
 use crate::program::Running;
+use crate::run::results::Parameters;
 
 const START_LIMIT: Duration = Duration::from_secs(15);
 const ABORT_SYSCTL: &str = "net.ipv4.tcp_abort_on_overflow";
@@ -100,6 +101,13 @@ fn weir_flags(establish: &str, options: &[&str]) -> std::result::Result<Vec<Stri
 /// A list of policies, separated by commas.
 pub fn parse_list(text: &str) -> std::result::Result<Vec<Policy>, String> {
     text.split(',').map(|part| part.parse()).collect()
+}
+
+/// The policy of a case, by its words.
+pub fn of_case<'a>(policies: &'a [Policy], case: &Parameters) -> Result<&'a Policy> {
+    let label = case.get("policy");
+    let found = policies.iter().find(|policy| Some(&policy.label) == label);
+    found.ok_or_else(|| Error::usage("bad case", "it has no policy of this run"))
 }
 
 /// A policy in force; taken off by [`InForce::end`], at the latest on drop.

@@ -9,31 +9,44 @@
 //! The proxy's core does not sleep while it waits ([`crate::idle`]): waking it costs a virtual machine more than all
 //! that is measured here.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Serialize;
-
-use super::proxy_bench::{Size, Spread};
 use crate::error::{Error, Result};
 use crate::proxy::bed::{LINK_MBIT, Receive};
 use crate::proxy::clients::{Ask, Load, Span, Style};
-use crate::proxy::contender::{Contender, Mode};
+use crate::proxy::contender::{Contender, ProxyMode};
 use crate::proxy::rig::{Plan, Rig};
-use crate::proxy::watch::{Packet, Place, Watch};
-use crate::report::{self, table};
+use crate::proxy::size::Size;
+use crate::proxy::watch::{Packet, Point, Watch};
+use crate::run::experiment::{
+    Entry, Experiment, Flags, Program, Turn, check_seconds, chosen, parsed, word,
+};
+use crate::run::results::{Case, Claim, Facts, Parameters, Results, Sample, Show, parameters};
+use crate::run::statistics::Spread;
+
+/// The experiment.
+pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
+    "proxy-delay",
+    "How long does a proxy keep a request and a reply before it hands on the first packet?",
+)
+.source("RR02 Section 4.1, Table 4")
+.flags(
+    "",
+    "--sizes 1K --contenders weir,copy --seconds 0.5 --rounds 1",
+)];
 
 /// Exchanges of a window that are not counted: connections are made, and proxies learn how long replies are.
 const FIRST_ONES: usize = 5;
 /// Fewer in a window have no median worth the name.
 const LEAST_EXCHANGES: usize = 15;
+const ROUNDS: usize = 9;
 
 /// Arguments of `weir-lab proxy-delay`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Kinds of transfer, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_value = "http,tunnel")]
-    pub modes: Vec<Mode>,
+    pub modes: Vec<ProxyMode>,
     /// Body sizes
     #[arg(long, value_delimiter = ',', default_value = "1K,10K,64K,1M")]
     pub sizes: Vec<Size>,
@@ -48,18 +61,132 @@ pub struct Args {
     /// Length of each window, in s
     #[arg(long, default_value_t = 0.15)]
     pub seconds: f64,
-    /// How often each point is measured; rounds are interleaved (A B C A B C)
-    #[arg(long, default_value_t = 9)]
-    pub rounds: usize,
-    /// The weir program [default: beside weir-lab, else from PATH]
-    #[arg(long, value_name = "PATH")]
-    pub weir: Option<PathBuf>,
-    /// Folder for results.json
-    #[arg(long, default_value = "out/proxy-delay", value_name = "DIR")]
-    pub out: PathBuf,
-    /// Print the results as JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
+}
+
+impl Flags for Args {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
+        check_seconds("--seconds", self.seconds)?;
+        Ok(Box::new(Delay {
+            args: self,
+            program: program.clone(),
+            rig: None,
+        }))
+    }
+}
+
+struct Delay {
+    args: Args,
+    program: Program,
+    rig: Option<Rig>,
+}
+
+impl Experiment for Delay {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let mut groups = Vec::new();
+        for mode in &self.args.modes {
+            for size in &self.args.sizes {
+                let case = |contender: &Contender| {
+                    parameters([
+                        ("mode", mode.name().into()),
+                        ("size", size.to_string()),
+                        ("contender", word(contender)),
+                    ])
+                };
+                groups.push(self.args.contenders.iter().map(case).collect());
+            }
+        }
+        groups
+    }
+
+    fn rounds(&self) -> usize {
+        ROUNDS
+    }
+
+    fn open(&mut self, facts: &mut Facts) -> Result<()> {
+        facts.insert(
+            "load".into(),
+            format!("one client, {} s a round", self.args.seconds).into(),
+        );
+        self.rig = Some(Rig::build(&Plan {
+            contenders: &self.args.contenders,
+            modes: &self.args.modes,
+            receive: Receive::AtOnce,
+            link_mbit: LINK_MBIT,
+            wire: true,
+            weir: self.program.path(),
+            cache: None,
+        })?);
+        Ok(())
+    }
+
+    fn measure(&mut self, case: &Parameters, _turn: Turn) -> Result<Sample> {
+        let contender: Contender = chosen(case, "contender")?;
+        let size: Size = parsed(case, "size")?;
+        let load = Load {
+            target: contender.address(chosen(case, "mode")?),
+            ask: Ask::plain(size.0, Style::KeepAlive),
+            connections: 1,
+            rate_per_s: None,
+        };
+        let span = Span {
+            warm_up: Duration::ZERO,
+            window: Duration::from_secs_f64(self.args.seconds),
+        };
+        let rig = self.rig.as_mut().expect("opened first");
+        let watch = Watch::open(&rig.bed.proxy)?;
+        let mut packets = Vec::new();
+        rig.run_beside(contender, &[load], span, || watch.take(&mut packets))?;
+        let exchanges = exchanges(&packets);
+        sample(&exchanges).ok_or_else(|| {
+            let cause = format!("{} exchanges were seen", exchanges.len());
+            Error::failed("no delay", cause).hint("measure longer: --seconds")
+        })
+    }
+
+    fn compare(&self, round: &mut [(Parameters, Sample)]) {
+        let copies: Vec<_> = round
+            .iter()
+            .filter(|(case, _)| case["contender"] == "copy")
+            .cloned()
+            .collect();
+        for (case, sample) in round {
+            let same = |(other, _): &&(Parameters, Sample)| {
+                (&other["mode"], &other["size"]) == (&case["mode"], &case["size"])
+            };
+            if let Some((_, copy)) = copies.iter().find(same) {
+                sample.add([(
+                    "reply_of_copy",
+                    sample.get("reply_us") / copy.get("reply_us"),
+                )]);
+            }
+        }
+    }
+
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        let is_long = |case: &&Case| {
+            let size = parsed::<Size>(&case.parameters, "size");
+            case.parameter("contender") == "weir" && size.is_ok_and(|size| size.0 >= 64 << 10)
+        };
+        let claim = "the first packet of a long reply leaves sooner than through the copying engine (RR02 Table 4)";
+        let about = |case| Claim::about(claim, case, "reply_of_copy", |ratio| ratio.median < 1.0);
+        results.cases.iter().filter(is_long).map(about).collect()
+    }
+
+    fn show(&self) -> Show {
+        Show::columns(&[
+            ("mode", "{mode}"),
+            ("size", "{size}"),
+            ("contender", "{contender}"),
+            ("request µs", "{request_us|.1}"),
+            ("quartiles", "{request_us:quartiles|.1}"),
+            ("reply µs", "{reply_us|.1}"),
+            ("quartiles", "{reply_us:quartiles|.1}"),
+            ("/ copy", "{reply_of_copy|.2}"),
+            ("quartiles", "{reply_of_copy:quartiles|.2}"),
+            ("its end µs", "{end_us|.1}"),
+            ("exchanges", "{exchanges|n}"),
+        ])
+    }
 }
 
 /// A request and its reply, as they passed the proxy.
@@ -73,56 +200,10 @@ struct Exchange {
     end: Duration,
 }
 
-/// Medians of one window, in µs.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Row {
-    /// From a request's arrival to its departure.
-    pub request_us: f64,
-    /// From the arrival of a reply's first packet to the departure of the first one.
-    pub reply_us: f64,
-    /// From the arrival of a reply's last packet to the departure of the last one.
-    pub end_us: f64,
-    /// Exchanges that were counted.
-    pub exchanges: usize,
-}
-
-/// All windows of one contender in one case.
-#[derive(Debug, Clone, Serialize)]
-pub struct Summary {
-    /// Who.
-    pub contender: Contender,
-    /// What it did.
-    pub mode: Mode,
-    /// Bytes of each body.
-    #[serde(rename = "bytes")]
-    pub size: Size,
-    /// Of the requests.
-    pub request_us: Spread,
-    /// Of the replies' first packets.
-    pub reply_us: Spread,
-    /// Of the replies' last packets.
-    pub end_us: Spread,
-    /// The replies' first packets over the copying engine's, round by round, if it was measured.
-    pub reply_to_copy: Option<Spread>,
-    /// The rounds, in order.
-    pub rounds: Vec<Row>,
-}
-
-/// All that was found.
-#[derive(Debug, Clone, Serialize)]
-pub struct Results {
-    /// Kernel and processors.
-    pub machine: String,
-    /// How it was measured.
-    pub load: String,
-    /// One a contender and case.
-    pub summaries: Vec<Summary>,
-}
-
 /// Finds the exchanges in what was seen. With one request at a time each packet from the client begins one.
 fn exchanges(packets: &[Packet]) -> Vec<Exchange> {
     let starts = packets.iter().enumerate();
-    let starts = starts.filter(|(_, packet)| packet.place == Place::ClientIn);
+    let starts = starts.filter(|(_, packet)| packet.point == Point::ClientIn);
     let starts: Vec<usize> = starts.map(|(index, _)| index).collect();
     // What follows the last one may not have come to its end.
     let pairs = starts.windows(2);
@@ -133,204 +214,41 @@ fn exchanges(packets: &[Packet]) -> Vec<Exchange> {
 
 fn exchange(packets: &[Packet]) -> Option<Exchange> {
     let at = |packet: &Packet| packet.at;
-    let first = |place| packets.iter().find(|one| one.place == place).map(at);
-    let last = |place| packets.iter().rfind(|one| one.place == place).map(at);
+    let first = |point| packets.iter().find(|one| one.point == point).map(at);
+    let last = |point| packets.iter().rfind(|one| one.point == point).map(at);
     let between = |from: Duration, to: Duration| to.checked_sub(from);
     Some(Exchange {
-        request: between(first(Place::ClientIn)?, first(Place::OriginOut)?)?,
-        reply: between(first(Place::OriginIn)?, first(Place::ClientOut)?)?,
-        end: between(last(Place::OriginIn)?, last(Place::ClientOut)?)?,
+        request: between(first(Point::ClientIn)?, first(Point::OriginOut)?)?,
+        reply: between(first(Point::OriginIn)?, first(Point::ClientOut)?)?,
+        end: between(last(Point::OriginIn)?, last(Point::ClientOut)?)?,
     })
 }
 
-fn row(exchanges: &[Exchange]) -> Option<Row> {
+/// Medians of a window; `None` of too few exchanges.
+fn sample(exchanges: &[Exchange]) -> Option<Sample> {
     let counted = exchanges.get(FIRST_ONES..).unwrap_or_default();
     if counted.len() < LEAST_EXCHANGES {
         return None;
     }
     let median = |delay: fn(&Exchange) -> Duration| {
-        Spread::of(counted.iter().map(|one| delay(one).as_secs_f64() * 1e6)).median
+        let delays = counted.iter().map(|one| delay(one).as_secs_f64() * 1e6);
+        Spread::of(delays).map(|spread| spread.median)
     };
-    Some(Row {
-        request_us: median(|one| one.request),
-        reply_us: median(|one| one.reply),
-        end_us: median(|one| one.end),
-        exchanges: counted.len(),
-    })
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Case {
-    mode: Mode,
-    size: Size,
-}
-
-fn measure_one(rig: &mut Rig, args: &Args, index: usize, case: Case) -> Result<Row> {
-    let contender = args.contenders[index];
-    let load = Load {
-        target: contender.address(case.mode),
-        ask: Ask::plain(case.size.0, Style::KeepAlive),
-        connections: 1,
-        rate_per_s: None,
-    };
-    let span = Span {
-        warm_up: Duration::ZERO,
-        window: Duration::from_secs_f64(args.seconds),
-    };
-    let watch = Watch::open(&rig.bed.proxy)?;
-    let mut packets = Vec::new();
-    let place = format!("{} at {}", contender.name(), case.size);
-    let seen = rig.run_beside(index, &[load], span, || watch.take(&mut packets));
-    seen.map_err(|error| Error {
-        what: format!("{place}: {}", error.what),
-        ..error
-    })?;
-    let exchanges = exchanges(&packets);
-    row(&exchanges).ok_or_else(|| {
-        let cause = format!("{} exchanges were seen", exchanges.len());
-        Error::failed(format!("{place}: no delay"), cause).hint("measure longer: --seconds")
-    })
-}
-
-/// Measures all and returns the results; progress goes to stderr, one line a point.
-pub fn measure(args: &Args) -> Result<Results> {
-    if args.rounds == 0 || !(args.seconds > 0.0 && args.seconds <= 60.0) {
-        let what = "bad --rounds or --seconds";
-        let cause = "at least one round of at most 60 s is needed";
-        return Err(Error::usage(what, cause));
-    }
-    let mut rig = Rig::build(&Plan {
-        contenders: &args.contenders,
-        modes: &args.modes,
-        receive: Receive::AtOnce,
-        link_mbit: LINK_MBIT,
-        wire: true,
-        weir: args.weir.as_deref(),
-        cache: None,
-    })?;
-    let sizes = args.sizes.iter();
-    let cases: Vec<Case> = args
-        .modes
-        .iter()
-        .flat_map(|&mode| sizes.clone().map(move |&size| Case { mode, size }))
-        .collect();
-    let count = args.contenders.len();
-    let mut rows = vec![Vec::new(); cases.len() * count];
-    for round in 1..=args.rounds {
-        for (place, &case) in cases.iter().enumerate() {
-            for turn in 0..count {
-                let index = (turn + round) % count;
-                let row = measure_one(&mut rig, args, index, case)?;
-                eprintln!(
-                    "  {round}/{}  {:<6} {:>4} {:<11} request {:>6.1} µs  reply {:>6.1} µs  its end {:>7.1} µs  {:>5} exchanges",
-                    args.rounds,
-                    case.mode.name(),
-                    case.size,
-                    args.contenders[index].name(),
-                    row.request_us,
-                    row.reply_us,
-                    row.end_us,
-                    row.exchanges
-                );
-                rows[place * count + index].push(row);
-            }
-        }
-    }
-    let copy = args
-        .contenders
-        .iter()
-        .position(|&one| one == Contender::Copy);
-    let points = rows.iter().enumerate().map(|(point, rounds)| {
-        let (place, index) = (point / count, point % count);
-        let of_copy = copy.map(|copy| &rows[place * count + copy]);
-        summarize(args.contenders[index], cases[place], rounds, of_copy)
-    });
-    Ok(Results {
-        machine: report::machine(),
-        load: format!(
-            "one client, {} s a point, {} interleaved rounds; medians of the rounds' medians",
-            args.seconds, args.rounds
-        ),
-        summaries: points.collect(),
-    })
-}
-
-fn summarize(
-    contender: Contender,
-    case: Case,
-    rounds: &[Row],
-    of_copy: Option<&Vec<Row>>,
-) -> Summary {
-    let spread = |value: fn(&Row) -> f64| Spread::of(rounds.iter().map(value));
-    let ratio = |copy: &Vec<Row>| {
-        let pairs = rounds.iter().zip(copy);
-        Spread::of(pairs.map(|(own, copy)| own.reply_us / copy.reply_us))
-    };
-    Summary {
-        contender,
-        mode: case.mode,
-        size: case.size,
-        request_us: spread(|row| row.request_us),
-        reply_us: spread(|row| row.reply_us),
-        end_us: spread(|row| row.end_us),
-        reply_to_copy: of_copy.map(ratio),
-        rounds: rounds.to_vec(),
-    }
-}
-
-impl Results {
-    /// A table for people.
-    pub fn render(&self) -> String {
-        let head = [
-            "mode",
-            "size",
-            "contender",
-            "request µs",
-            "quartiles",
-            "reply µs",
-            "quartiles",
-            "/ copy",
-            "quartiles",
-            "its end µs",
-        ];
-        let micros = |value: f64| format!("{value:.1}");
-        let quartiles = |spread: Spread| format!("{:.1}–{:.1}", spread.low, spread.high);
-        let rows = self.summaries.iter().map(|summary| {
-            let ratio = summary.reply_to_copy;
-            let times = |spread: Spread| format!("{:.2}–{:.2}", spread.low, spread.high);
-            vec![
-                summary.mode.name().into(),
-                summary.size.to_string(),
-                summary.contender.name().into(),
-                micros(summary.request_us.median),
-                quartiles(summary.request_us),
-                micros(summary.reply_us.median),
-                quartiles(summary.reply_us),
-                ratio.map_or("-".into(), |ratio| format!("{:.2}", ratio.median)),
-                ratio.map_or("-".into(), times),
-                micros(summary.end_us.median),
-            ]
-        });
-        let rows: Vec<Vec<String>> = rows.collect();
-        format!("{}\n{}\n\n{}", self.machine, self.load, table(&head, &rows))
-    }
-}
-
-/// Runs the experiment of the command line: a table or JSON on stdout, results.json in --out.
-pub fn run(args: &Args) -> Result<()> {
-    let results = measure(args)?;
-    let json = report::write_json(&results, &args.out)?;
-    report::show(&json, args.json, || results.render());
-    Ok(())
+    Some(Sample::of([
+        ("request_us", median(|one| one.request)?),
+        ("reply_us", median(|one| one.reply)?),
+        ("end_us", median(|one| one.end)?),
+        ("exchanges", counted.len() as f64),
+    ]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn packets(seen: &[(Place, u64)]) -> Vec<Packet> {
-        let packet = |&(place, us): &(Place, u64)| Packet {
-            place,
+    fn packets(seen: &[(Point, u64)]) -> Vec<Packet> {
+        let packet = |&(point, us): &(Point, u64)| Packet {
+            point,
             at: Duration::from_micros(us),
         };
         seen.iter().map(packet).collect()
@@ -338,7 +256,7 @@ mod tests {
 
     #[test]
     fn delays_are_between_first_packets_and_between_last_ones() {
-        use Place::*;
+        use Point::*;
         let seen = packets(&[
             (ClientIn, 100),
             (OriginOut, 110),
@@ -360,9 +278,9 @@ mod tests {
 
     #[test]
     fn an_exchange_that_was_not_seen_whole_does_not_count() {
-        use Place::*;
+        use Point::*;
         let seen = packets(&[(ClientIn, 1), (OriginOut, 2), (ClientIn, 3), (OriginOut, 4)]);
         assert_eq!(exchanges(&seen), []);
-        assert_eq!(row(&[]), None);
+        assert_eq!(sample(&[]), None);
     }
 }

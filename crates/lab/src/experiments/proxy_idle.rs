@@ -5,16 +5,25 @@
 //! counted is known to have lived. A process may hold 20 000 descriptors on the test machines, so there are
 //! several of each contender, of one thread each, which share the port.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use crate::error::{Error, Result};
-use crate::proxy::contender::{Contender, Mode};
-use crate::proxy::crowd::Appetite;
-use crate::proxy::stage::{self, Snapshot, Stage};
-use crate::report;
+use crate::proxy::contender::{Contender, ProxyMode};
+use crate::proxy::many::Demand;
+use crate::proxy::single::{self, SingleProxy};
+use crate::run::experiment::{Entry, Experiment, Flags, Program, Turn, chosen, parsed, word};
+use crate::run::results::{Claim, Facts, Parameters, Results, Sample, Show, parameters};
+
+/// The experiment.
+pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
+    "proxy-idle",
+    "What do idle tunnels and kept connections cost weir's proxy, HAProxy and nginx?",
+)
+.source("the plan: scale")
+.flags(
+    "--tunnels 10000 --kept 9000 --seconds 2 --settle 2",
+    "--tunnels 200 --kept 200 --seconds 0.5 --settle 0 --contenders weir",
+)];
 
 /// Arguments of `weir-lab proxy-idle`.
 #[derive(Debug, Clone, clap::Args)]
@@ -42,182 +51,140 @@ pub struct Args {
     /// How long they rest before that, in s: timers of their first exchange fire once more
     #[arg(long, default_value_t = 6.0)]
     pub settle: f64,
-    /// The weir program [default: beside weir-lab, else from PATH]
-    #[arg(long, value_name = "PATH")]
-    pub weir: Option<PathBuf>,
-    /// Folder for results.json
-    #[arg(long, default_value = "out/proxy-idle", value_name = "DIR")]
-    pub out: PathBuf,
-    /// Print the results as JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
 }
 
-/// One contender with its idle connections.
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    /// Who.
-    pub contender: Contender,
-    /// What was idle.
-    pub mode: Mode,
-    /// How many.
-    pub connections: usize,
-    /// The contender's processes.
-    pub processes: usize,
-    /// Before the first connection.
-    pub before: Snapshot,
-    /// With all of them, idle.
-    pub idle: Snapshot,
-    /// CPU time of all processes while nothing was asked, in µs.
-    pub cpu_us: f64,
-    /// How often one of their threads ran in that time.
-    pub switches: u64,
-    /// That time, in s.
-    pub seconds: f64,
-    /// How long all clients took to connect and to have their first exchange, in s.
-    pub gathering_s: f64,
-}
-
-impl Row {
-    /// Resident memory that a connection added, in bytes.
-    pub fn rss_each(&self) -> f64 {
-        let rss = |snapshot: &Snapshot| snapshot.holdings.rss_kib as f64 * 1024.0;
-        (rss(&self.idle) - rss(&self.before)) / self.connections as f64
-    }
-
-    /// All resident memory of the processes, divided by the connections, in bytes.
-    pub fn rss_share(&self) -> f64 {
-        self.idle.holdings.rss_kib as f64 * 1024.0 / self.connections as f64
-    }
-
-    /// Descriptors that a connection added.
-    pub fn descriptors_each(&self) -> f64 {
-        let added = self.idle.holdings.descriptors - self.before.holdings.descriptors;
-        added as f64 / self.connections as f64
-    }
-
-    /// Share of one CPU that all processes took while idle, 0 to 1.
-    pub fn cpu_share(&self) -> f64 {
-        self.cpu_us / 1e6 / self.seconds
+impl Flags for Args {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
+        let rest = self.settle + self.seconds;
+        if !(self.seconds > 0.0 && self.settle >= 0.0 && rest <= 50.0) {
+            let what = format!("bad --seconds {} or --settle {}", self.seconds, self.settle);
+            let cause = "it must be above 0 and at most 50, for proxies close idle connections";
+            return Err(Error::usage(what, cause));
+        }
+        if self.tunnels + self.kept == 0 {
+            return Err(Error::usage(
+                "bad --tunnels 0 and --kept 0",
+                "some connections are needed",
+            ));
+        }
+        Ok(Box::new(Idle {
+            args: self,
+            program: program.clone(),
+        }))
     }
 }
 
-/// All that was found.
-#[derive(Debug, Clone, Serialize)]
-pub struct Results {
-    /// Kernel and processors.
-    pub machine: String,
-    /// In the order in which they were measured.
-    pub rows: Vec<Row>,
+struct Idle {
+    args: Args,
+    program: Program,
 }
 
-impl Results {
-    /// weir's memory a connection over that of the better of the others; `None` without them.
-    pub fn rss_ratio(&self, mode: Mode) -> Option<f64> {
-        let of_mode = || self.rows.iter().filter(|row| row.mode == mode);
-        let weir = of_mode().find(|row| row.contender == Contender::Weir)?;
-        let others =
-            of_mode().filter(|row| matches!(row.contender, Contender::Haproxy | Contender::Nginx));
-        let least = others.map(Row::rss_each).min_by(f64::total_cmp)?;
-        Some(weir.rss_each() / least)
-    }
-
-    /// A table for people.
-    pub fn render(&self) -> String {
-        let head = [
-            "mode",
-            "contender",
-            "count",
-            "processes",
-            "RSS B each",
-            "RSS B, all",
-            "fds each",
-            "CPU %",
-            "switches/s",
-            "connected in s",
+impl Experiment for Idle {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let counts = [
+            (ProxyMode::Tunnel, self.args.tunnels),
+            (ProxyMode::Http, self.args.kept),
         ];
-        let rows: Vec<Vec<String>> = self.rows.iter().map(cells).collect();
-        let mut text = format!("{}\n\n{}", self.machine, report::table(&head, &rows));
-        for mode in [Mode::Tunnel, Mode::Http] {
-            if let Some(ratio) = self.rss_ratio(mode) {
-                let mode = mode.name();
-                text += &format!("{mode}: weir's memory is {ratio:.2} of the better one's\n");
+        let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+        let group = |(mode, count): (ProxyMode, usize)| {
+            let case = |contender: &Contender| {
+                parameters([
+                    ("mode", mode.name().into()),
+                    ("contender", word(contender)),
+                    ("connections", count.to_string()),
+                ])
+            };
+            self.args.contenders.iter().map(case).collect()
+        };
+        counts.map(group).collect()
+    }
+
+    fn open(&mut self, _facts: &mut Facts) -> Result<()> {
+        Ok(())
+    }
+
+    fn measure(&mut self, case: &Parameters, _turn: Turn) -> Result<Sample> {
+        let args = &self.args;
+        let count: usize = parsed(case, "connections")?;
+        single::check_memory()?;
+        let mut proxy = SingleProxy::build(
+            chosen(case, "contender")?,
+            chosen(case, "mode")?,
+            count,
+            self.program.path(),
+        )?;
+        let before = proxy.snapshot()?;
+        let begun = Instant::now();
+        let clients = proxy.connect(count, args.bytes, Demand::AtOnce)?;
+        let connected_s = begun.elapsed().as_secs_f64();
+        let idle = proxy.snapshot()?;
+        std::thread::sleep(Duration::from_secs_f64(args.settle));
+        let (begun, used) = (Instant::now(), proxy.running.usage()?);
+        std::thread::sleep(Duration::from_secs_f64(args.seconds));
+        let used = proxy.running.usage()?.since(&used);
+        let seconds = begun.elapsed().as_secs_f64();
+        clients.ask()?;
+        single::check_memory()?;
+        let (all, added) = (
+            idle.holdings.rss_kib as f64 * 1024.0,
+            (idle.holdings.rss_kib as f64 - before.holdings.rss_kib as f64) * 1024.0,
+        );
+        let descriptors = idle.holdings.descriptors as f64 - before.holdings.descriptors as f64;
+        let each = |of: f64| of / count as f64;
+        Ok(Sample::of([
+            ("processes", proxy.processes as f64),
+            ("rss_bytes_each", each(added)),
+            ("rss_bytes_share", each(all)),
+            ("descriptors_each", each(descriptors)),
+            ("cpu_share", used.cpu.as_secs_f64() / seconds),
+            ("switches_per_s", used.switches as f64 / seconds),
+            ("connected_s", connected_s),
+        ]))
+    }
+
+    /// weir's memory a connection over that of the better of the others.
+    fn compare(&self, round: &mut [(Parameters, Sample)]) {
+        let others: Vec<_> = round
+            .iter()
+            .filter(|(case, _)| ["haproxy", "nginx"].contains(&case["contender"].as_str()))
+            .map(|(case, sample)| (case["mode"].clone(), sample.get("rss_bytes_each")))
+            .collect();
+        for (case, sample) in round
+            .iter_mut()
+            .filter(|(case, _)| case["contender"] == "weir")
+        {
+            let of_mode = others.iter().filter(|(mode, _)| *mode == case["mode"]);
+            if let Some(least) = of_mode.map(|(_, bytes)| *bytes).min_by(f64::total_cmp) {
+                sample.add([("rss_of_better", sample.get("rss_bytes_each") / least)]);
             }
         }
-        text
     }
-}
 
-fn cells(row: &Row) -> Vec<String> {
-    vec![
-        row.mode.name().into(),
-        row.contender.name().into(),
-        row.connections.to_string(),
-        row.processes.to_string(),
-        format!("{:.0}", row.rss_each()),
-        format!("{:.0}", row.rss_share()),
-        format!("{:.3}", row.descriptors_each()),
-        format!("{:.4}", row.cpu_share() * 100.0),
-        format!("{:.1}", row.switches as f64 / row.seconds),
-        format!("{:.1}", row.gathering_s),
-    ]
-}
-
-/// Measures all; progress goes to stderr.
-pub fn measure(args: &Args) -> Result<Results> {
-    let rest = args.settle + args.seconds;
-    if !(args.seconds > 0.0 && args.settle >= 0.0 && rest <= 50.0) {
-        let what = format!("bad --seconds {} or --settle {}", args.seconds, args.settle);
-        let cause = "it must be above 0 and at most 50, for proxies close idle connections";
-        return Err(Error::usage(what, cause));
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        let weirs = results
+            .cases
+            .iter()
+            .filter(|case| case.parameter("contender") == "weir");
+        let claim =
+            "an idle connection costs no more memory than with the better of HAProxy and nginx";
+        weirs
+            .map(|case| Claim::about(claim, case, "rss_of_better", |ratio| ratio.median <= 1.0))
+            .collect()
     }
-    let mut rows = Vec::new();
-    for (mode, count) in [(Mode::Tunnel, args.tunnels), (Mode::Http, args.kept)] {
-        for &contender in args.contenders.iter().filter(|_| count > 0) {
-            let row = measure_one(args, contender, mode, count)?;
-            eprintln!("  {}", cells(&row).join("  "));
-            rows.push(row);
-        }
+
+    fn show(&self) -> Show {
+        Show::columns(&[
+            ("mode", "{mode}"),
+            ("contender", "{contender}"),
+            ("count", "{connections}"),
+            ("processes", "{processes|n}"),
+            ("RSS B each", "{rss_bytes_each|.0}"),
+            ("of the better", "{rss_of_better|.2}"),
+            ("RSS B, all", "{rss_bytes_share|.0}"),
+            ("fds each", "{descriptors_each|.3}"),
+            ("CPU %", "{cpu_share|*100|.4}"),
+            ("switches/s", "{switches_per_s|.1}"),
+            ("connected in s", "{connected_s|.1}"),
+        ])
     }
-    Ok(Results {
-        machine: report::machine(),
-        rows,
-    })
-}
-
-fn measure_one(args: &Args, contender: Contender, mode: Mode, count: usize) -> Result<Row> {
-    stage::check_memory()?;
-    let mut stage = Stage::build(contender, mode, count, args.weir.as_deref())?;
-    let before = stage.snapshot()?;
-    let begun = Instant::now();
-    let crowd = stage.gather(count, args.bytes, Appetite::Hungry)?;
-    let gathering_s = begun.elapsed().as_secs_f64();
-    let idle = stage.snapshot()?;
-    std::thread::sleep(Duration::from_secs_f64(args.settle));
-    let (begun, used) = (Instant::now(), stage.running.usage()?);
-    std::thread::sleep(Duration::from_secs_f64(args.seconds));
-    let used = stage.running.usage()?.since(&used);
-    let seconds = begun.elapsed().as_secs_f64();
-    crowd.ask()?;
-    stage::check_memory()?;
-    Ok(Row {
-        contender,
-        mode,
-        connections: count,
-        processes: stage.processes,
-        before,
-        idle,
-        cpu_us: used.cpu.as_secs_f64() * 1e6,
-        switches: used.switches,
-        seconds,
-        gathering_s,
-    })
-}
-
-/// Runs the experiment of the command line: a table or JSON on stdout, a file in --out.
-pub fn run(args: &Args) -> Result<()> {
-    let results = measure(args)?;
-    let json = report::write_json(&results, &args.out)?;
-    report::show(&json, args.json, || results.render());
-    Ok(())
 }

@@ -8,7 +8,6 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
 use weir_testbed::proxy::Proxy;
 
 use crate::error::{Context, Error, Result};
@@ -16,7 +15,17 @@ use crate::matrix::{self, Settings, Tally, Traffic};
 use crate::netns::{self, Netns};
 use crate::process;
 use crate::program;
-use crate::report::table;
+use crate::run::experiment::{Entry, Experiment, Flags, Program, Turn, chosen, parsed, word};
+use crate::run::results::{Case, Claim, Facts, Parameters, Results, Sample, Show, parameters};
+
+/// The experiment.
+pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
+    "proxy-matrix",
+    "Does every byte and every end travel, whatever hostile clients and origins around weir's proxy do?",
+)
+.source("RR02")
+.flags("--transfers 1000000 --clients 192", "--transfers 400 --clients 32")
+.test()];
 
 /// Arguments of `weir-lab proxy-matrix`.
 #[derive(Debug, Clone, clap::Args)]
@@ -24,9 +33,6 @@ pub struct Args {
     /// Transfers, over all kinds of traffic and engines
     #[arg(long, default_value_t = 100_000)]
     pub transfers: u64,
-    /// Seed of everything random [default: a new one, which is printed]
-    #[arg(long)]
-    pub seed: Option<u64>,
     /// Kinds of traffic, separated by commas
     #[arg(
         long,
@@ -58,169 +64,109 @@ pub struct Args {
     /// Of a thousand segments with data so many are lost on their way, and sent again. Needs nft
     #[arg(long, default_value_t = 0, value_name = "PERMILLE", value_parser = clap::value_parser!(u32).range(..=200))]
     pub loss: u32,
-    /// The weir program [default: beside weir-lab, else from PATH]
-    #[arg(long, value_name = "PATH")]
-    pub weir: Option<PathBuf>,
-    /// Print the results as JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
 }
 
-/// What became of one kind of traffic through one engine.
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    /// The kind of traffic.
-    pub traffic: Traffic,
-    /// The engine.
-    pub engine: String,
-    /// The proxy's memory before the first transfer, after a tenth of them, and at the end, in KiB.
-    pub rss_kib: [u64; 3],
-    /// The transfers.
-    #[serde(flatten)]
-    pub tally: Tally,
-}
-
-/// All of it.
-#[derive(Debug, Clone, Serialize)]
-pub struct Matrix {
-    /// The seed.
-    pub seed: u64,
-    /// In the order in which they were run.
-    pub rows: Vec<Row>,
-}
-
-impl Matrix {
-    /// Faults, all together.
-    pub fn faults(&self) -> u64 {
-        let faults = self.rows.iter().flat_map(|row| row.tally.faults.values());
-        faults.sum()
-    }
-
-    /// Transfers, all together.
-    pub fn transfers(&self) -> u64 {
-        self.rows.iter().map(|row| row.tally.transfers).sum()
-    }
-
-    /// The first faults of each row.
-    pub fn texts(&self) -> impl Iterator<Item = String> {
-        self.rows.iter().flat_map(|row| {
-            let of = format!("{:?} {}", row.traffic, row.engine);
-            let texts = row.tally.texts.iter();
-            texts.map(move |text| format!("{of}: {text}"))
-        })
-    }
-
-    /// A table for people.
-    pub fn render(&self) -> String {
-        let head = [
-            "traffic",
-            "engine",
-            "transfers",
-            "whole",
-            "cut",
-            "hits",
-            "MB",
-            "s",
-            "RSS KiB",
-            "faults",
-        ];
-        let rows: Vec<Vec<String>> = self.rows.iter().map(Row::cells).collect();
-        let mut text = table(&head, &rows);
-        for fault in self.texts() {
-            text += &format!("fault: {fault}\n");
+impl Flags for Args {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
+        if self.traffic.is_empty() || self.engines.is_empty() {
+            return Err(Error::usage(
+                "bad --traffic or --engines",
+                "one is needed at least",
+            ));
         }
-        let (transfers, faults, seed) = (self.transfers(), self.faults(), self.seed);
-        text + &format!("{transfers} transfers, {faults} faults, seed {seed}\n")
+        Ok(Box::new(Matrix {
+            args: self,
+            weir: program.weir.clone().unwrap_or_default(),
+            netns: None,
+        }))
     }
 }
 
-impl Row {
-    fn cells(&self) -> Vec<String> {
-        let tally = &self.tally;
-        let faults = tally
-            .faults
-            .iter()
-            .map(|(kind, count)| format!("{count} {kind:?}"));
-        let faults: Vec<String> = faults.collect();
-        let rss = self.rss_kib.map(|kib| kib.to_string());
-        vec![
-            format!("{:?}", self.traffic).to_lowercase(),
-            self.engine.clone(),
-            tally.transfers.to_string(),
-            tally.whole.to_string(),
-            tally.cut.to_string(),
-            tally.hits.to_string(),
-            (tally.bytes / 1_000_000).to_string(),
-            format!("{:.1}", tally.seconds),
-            rss.join(" > "),
-            match faults.is_empty() {
-                true => "0".into(),
-                false => faults.join(", "),
-            },
-        ]
-    }
+struct Matrix {
+    args: Args,
+    weir: PathBuf,
+    netns: Option<Netns>,
 }
 
-/// Runs the command.
-pub fn run(args: &Args) -> Result<()> {
-    netns::sweep_stale();
-    let matrix = measure(args)?;
-    match args.json {
-        true => println!(
-            "{}",
-            serde_json::to_string_pretty(&matrix).context("no JSON")?
-        ),
-        false => print!("{}", matrix.render()),
-    }
-    match matrix.faults() {
-        0 => Ok(()),
-        faults => Err(
-            Error::failed("the proxy is at fault", format!("{faults} times"))
-                .hint(format!("repeat it with --seed {}", matrix.seed)),
-        ),
-    }
-}
-
-/// Runs every kind of traffic through every engine.
-pub fn measure(args: &Args) -> Result<Matrix> {
-    let weir = match &args.weir {
-        Some(path) => path.clone(),
-        None => program::find("weir")?,
-    };
-    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
-    if !args.json {
-        eprintln!("seed {seed}");
-    }
-    let netns = Netns::create("matrix")?;
-    // As on a network: segments that are smaller than the buffers.
-    netns.ip(&["link", "set", "lo", "mtu", "1500"])?;
-    // Ends that leave in order leave TIME-WAIT behind; a run makes more connections than ports.
-    netns.set_sysctl("net.ipv4.ip_local_port_range", "1025 65535")?;
-    netns.set_sysctl("net.ipv4.tcp_tw_reuse", "1")?;
-    if args.loss > 0 {
-        netns.lose(args.loss)?;
-    }
-    let cases = (args.traffic.len() * args.engines.len()).max(1) as u64;
-    let share = args.transfers.div_ceil(cases);
-    let mut rows = Vec::new();
-    for traffic in &args.traffic {
-        for engine in &args.engines {
-            let settings = Settings {
-                traffic: *traffic,
-                seed: seed.wrapping_add(rows.len() as u64),
-                transfers: share,
-                clients: args.clients,
-                patience: Duration::from_secs(args.patience),
-                lossy: args.loss > 0,
+impl Experiment for Matrix {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let of = |traffic: &Traffic| {
+            let case = |engine: &String| {
+                parameters([("traffic", word(traffic)), ("engine", engine.clone())])
             };
-            rows.push(netns.run(|| case(&settings, engine, args, &weir))?);
-        }
+            self.args.engines.iter().map(case).collect()
+        };
+        self.args.traffic.iter().map(of).collect()
     }
-    Ok(Matrix { seed, rows })
+
+    /// A new one each time, so that every run tries something else.
+    fn seed(&self) -> u64 {
+        fastrand::u64(..1 << 32)
+    }
+
+    fn open(&mut self, _facts: &mut Facts) -> Result<()> {
+        netns::sweep_stale();
+        if self.weir.as_os_str().is_empty() {
+            self.weir = program::find("weir")?;
+        }
+        let netns = Netns::create("matrix")?;
+        // As on a network: segments that are smaller than the buffers.
+        netns.ip(&["link", "set", "lo", "mtu", "1500"])?;
+        // Ends that leave in order leave TIME-WAIT behind; a run makes more connections than ports.
+        netns.set_sysctl("net.ipv4.ip_local_port_range", "1025 65535")?;
+        netns.set_sysctl("net.ipv4.tcp_tw_reuse", "1")?;
+        if self.args.loss > 0 {
+            netns.lose(self.args.loss)?;
+        }
+        self.netns = Some(netns);
+        Ok(())
+    }
+
+    fn measure(&mut self, case: &Parameters, turn: Turn) -> Result<Sample> {
+        let args = &self.args;
+        let all = self.groups().concat();
+        let index = all.iter().position(|one| one == case).unwrap_or(0);
+        let settings = Settings {
+            traffic: chosen(case, "traffic")?,
+            seed: turn.seed.wrapping_add(index as u64),
+            transfers: args.transfers.div_ceil(all.len() as u64),
+            clients: args.clients,
+            patience: Duration::from_secs(args.patience),
+            lossy: args.loss > 0,
+        };
+        let engine: String = parsed(case, "engine")?;
+        let netns = self.netns.as_ref().expect("opened first");
+        netns.run(|| transfers(&settings, &engine, args, &self.weir))
+    }
+
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        let claim = "no byte is changed, no end is wrong, nothing stands still or is left behind";
+        let about =
+            |case: &Case| Claim::about(claim, case, "faults", |faults| faults.range.1 == 0.0);
+        results.cases.iter().map(about).collect()
+    }
+
+    fn show(&self) -> Show {
+        Show::columns(&[
+            ("traffic", "{traffic}"),
+            ("engine", "{engine}"),
+            ("transfers", "{transfers|n}"),
+            ("whole", "{whole|n}"),
+            ("cut", "{cut|n}"),
+            ("hits", "{hits|n}"),
+            ("MB", "{bytes|/1000000|.0}"),
+            ("s", "{seconds|.1}"),
+            (
+                "RSS KiB",
+                "{rss_before_kib|.0} > {rss_warm_kib|.0} > {rss_after_kib|.0}",
+            ),
+            ("faults", "{faults|n}"),
+        ])
+    }
 }
 
 /// A tenth of the transfers lets the proxy reach its size; it must not grow from there.
-fn case(settings: &Settings, engine: &str, args: &Args, weir: &Path) -> Result<Row> {
+fn transfers(settings: &Settings, engine: &str, args: &Args, weir: &Path) -> Result<Sample> {
     let listener = || TcpListener::bind("0.0.0.0:0").context("the origin cannot listen");
     let first = listener()?;
     let port = first.local_addr().context("the origin is nowhere")?.port();
@@ -263,10 +209,28 @@ fn case(settings: &Settings, engine: &str, args: &Args, weir: &Path) -> Result<R
     let warm = process::rss_kib(subject.pid())?;
     tally.add(matrix::run(&rest, &subject, second)?);
     let after = process::rss_kib(subject.pid())?;
-    Ok(Row {
-        traffic: settings.traffic,
-        engine: engine.to_owned(),
-        rss_kib: [before, warm, after],
-        tally,
-    })
+    Ok(sample(&tally, [before, warm, after]))
+}
+
+/// `rss_kib`: the proxy's memory before the first transfer, after a tenth of them, and at the end.
+fn sample(tally: &Tally, rss_kib: [u64; 3]) -> Sample {
+    let faults: u64 = tally.faults.values().sum();
+    let mut sample = Sample::of([
+        ("transfers", tally.transfers as f64),
+        ("whole", tally.whole as f64),
+        ("cut", tally.cut as f64),
+        ("hits", tally.hits as f64),
+        ("bytes", tally.bytes as f64),
+        ("seconds", tally.seconds),
+        ("rss_before_kib", rss_kib[0] as f64),
+        ("rss_warm_kib", rss_kib[1] as f64),
+        ("rss_after_kib", rss_kib[2] as f64),
+        ("faults", faults as f64),
+    ]);
+    let kinds = tally.faults.iter();
+    sample.notes = kinds
+        .map(|(kind, count)| format!("{count} faults: {kind:?}"))
+        .collect();
+    sample.notes.extend(tally.texts.iter().cloned());
+    sample
 }

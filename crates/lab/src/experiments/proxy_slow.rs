@@ -2,21 +2,42 @@
 //!
 //! One contender after the other, each on a bed of its own: all clients ask for a body that no buffer holds, and
 //! take a few bytes of it at a time. The origin sends as fast as it is let. What is stated is the most that was
-//! seen at any moment.
+//! seen at any moment, less what was held before.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
-use super::proxy_bench::Size;
 use crate::error::{Error, Result};
 use crate::interrupt;
-use crate::proxy::contender::{Contender, Mode};
-use crate::proxy::crowd::{Appetite, Crowd};
+use crate::proxy::contender::{Contender, ProxyMode};
+use crate::proxy::many::{Clients, Demand};
+use crate::proxy::single::{self, SingleProxy};
+use crate::proxy::size::Size;
 use crate::proxy::sockets::SocketMemory;
-use crate::proxy::stage::{self, Stage};
-use crate::report;
+use crate::run::experiment::{Entry, Experiment, Flags, Program, Turn, chosen, word};
+use crate::run::results::{Facts, Parameters, Sample, Show, parameters};
+
+/// The experiment, and its run until nothing grows any more.
+pub const ENTRIES: &[Entry] = &[
+    SLOW,
+    SLOW.preset(
+        "proxy-slow-plateau",
+        "What do 10 000 slow readers hold once nothing grows any more?",
+    )
+    .flags(
+        "--readers 10000 --rate 4096 --seconds 230 --modes http --contenders weir",
+        SLOW.quick,
+    ),
+];
+
+const SLOW: Entry = Entry::new::<Args>(
+    "proxy-slow",
+    "What do slow readers of large bodies cost weir's proxy, HAProxy and nginx?",
+)
+.source("the plan: scale")
+.flags(
+    "--readers 2000 --seconds 5 --modes http",
+    "--readers 50 --seconds 1 --modes http --contenders weir",
+);
 
 /// Longest time of reading.
 const MOST_SECONDS: f64 = 600.0;
@@ -24,8 +45,8 @@ const MOST_SECONDS: f64 = 600.0;
 const MOMENTS_EVERY: Duration = Duration::from_secs(10);
 /// What is less is no growth.
 const GROWTH: f64 = 1.01;
-/// Distance of two sips of a reader.
-const SIP_EVERY: Duration = Duration::from_millis(500);
+/// Distance of two reads of a reader.
+const READ_EVERY: Duration = Duration::from_millis(500);
 
 /// Arguments of `weir-lab proxy-slow`.
 #[derive(Debug, Clone, clap::Args)]
@@ -50,7 +71,7 @@ pub struct Args {
     pub plateau: Option<f64>,
     /// Kinds of transfer, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_value = "http,tunnel")]
-    pub modes: Vec<Mode>,
+    pub modes: Vec<ProxyMode>,
     /// Proxies to compare
     #[arg(
         long,
@@ -59,187 +80,116 @@ pub struct Args {
         default_value = "weir,copy,splice,haproxy,nginx"
     )]
     pub contenders: Vec<Contender>,
-    /// The weir program [default: beside weir-lab, else from PATH]
-    #[arg(long, value_name = "PATH")]
-    pub weir: Option<PathBuf>,
-    /// Folder for results.json
-    #[arg(long, default_value = "out/proxy-slow", value_name = "DIR")]
-    pub out: PathBuf,
-    /// Print the results as JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
 }
 
-/// One contender with its slow readers. What is held is the most at any moment, less what was held before.
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    /// Who.
-    pub contender: Contender,
-    /// How the bodies went through it.
-    pub mode: Mode,
-    /// How many readers.
-    pub readers: usize,
-    /// The contender's processes.
-    pub processes: usize,
-    /// Resident memory of all of them, in KiB.
-    pub rss_kib: u64,
-    /// The same at the end, in KiB: what grows is larger then than in the middle.
-    pub rss_end_kib: u64,
-    /// The same in the middle, in KiB.
-    pub rss_middle_kib: u64,
-    /// What was held, from 10 s to 10 s.
-    pub course: Vec<Moment>,
-    /// When it had stopped growing, in s; `None` if it had not.
-    pub plateau_s: Option<f64>,
-    /// Pipes, which hold at most 256 KiB each.
-    pub pipes: usize,
-    /// TCP's queues.
-    #[serde(flatten)]
-    pub sockets: SocketMemory,
-    /// Bytes of bodies that the readers took.
-    pub taken_bytes: u64,
-    /// Least memory that the machine had left, in bytes.
-    pub available_bytes: u64,
-    /// What ended it early, if anything did.
-    pub ended_by: Option<String>,
-}
-
-/// What was held at one moment.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Moment {
-    /// Since the readers began, in s.
-    pub at_s: f64,
-    /// Resident memory of the contender, in KiB.
-    pub rss_kib: u64,
-    /// Its pipes.
-    pub pipes: usize,
-    /// The queues of its sockets, in bytes.
-    pub proxy_bytes: u64,
-    /// All TCP of the machine, in bytes.
-    pub machine_bytes: u64,
-}
-
-/// All that was found.
-#[derive(Debug, Clone, Serialize)]
-pub struct Results {
-    /// Kernel and processors.
-    pub machine: String,
-    /// What the readers did.
-    pub load: String,
-    /// In the order in which they were measured.
-    pub rows: Vec<Row>,
-}
-
-impl Results {
-    /// A table for people.
-    pub fn render(&self) -> String {
-        let head = [
-            "mode",
-            "contender",
-            "readers",
-            "RSS MiB",
-            "middle > end",
-            "plateau s",
-            "B each",
-            "pipes",
-            "proxy's queues MiB",
-            "KiB each",
-            "all TCP MiB",
-            "taken MB",
-            "",
-        ];
-        let rows: Vec<Vec<String>> = self.rows.iter().map(cells).collect();
-        let table = report::table(&head, &rows);
-        format!("{}\n{}\n\n{table}", self.machine, self.load)
-    }
-}
-
-fn cells(row: &Row) -> Vec<String> {
-    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
-    let queues = row.sockets.proxy_bytes();
-    let readers = row.readers as f64;
-    vec![
-        row.mode.name().into(),
-        row.contender.name().into(),
-        row.readers.to_string(),
-        mib(row.rss_kib * 1024),
-        format!(
-            "{} > {}",
-            mib(row.rss_middle_kib * 1024),
-            mib(row.rss_end_kib * 1024)
-        ),
-        row.plateau_s.map_or("-".into(), |s| format!("{s:.0}")),
-        format!("{:.0}", row.rss_kib as f64 * 1024.0 / readers),
-        row.pipes.to_string(),
-        mib(queues),
-        format!("{:.0}", queues as f64 / 1024.0 / readers),
-        mib(row.sockets.machine_bytes),
-        (row.taken_bytes / 1_000_000).to_string(),
-        row.ended_by.clone().unwrap_or_default(),
-    ]
-}
-
-/// Measures all; progress goes to stderr.
-pub fn measure(args: &Args) -> Result<Results> {
-    if !(args.seconds > 0.0 && args.seconds <= MOST_SECONDS) {
-        let what = format!("bad --seconds {}", args.seconds);
-        let hint = format!("it must be above 0 and at most {MOST_SECONDS}");
-        return Err(Error::usage(what, hint));
-    }
-    let mut rows = Vec::new();
-    for &mode in &args.modes {
-        for &contender in &args.contenders {
-            let row = measure_one(args, contender, mode)?;
-            eprintln!("  {}", cells(&row).join("  "));
-            rows.push(row);
+impl Flags for Args {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
+        if !(self.seconds > 0.0 && self.seconds <= MOST_SECONDS) {
+            let what = format!("bad --seconds {}", self.seconds);
+            let hint = format!("it must be above 0 and at most {MOST_SECONDS}");
+            return Err(Error::usage(what, hint));
         }
+        Ok(Box::new(Slow {
+            args: self,
+            program: program.clone(),
+        }))
     }
-    Ok(Results {
-        machine: report::machine(),
-        load: format!(
+}
+
+struct Slow {
+    args: Args,
+    program: Program,
+}
+
+impl Experiment for Slow {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let group = |mode: &ProxyMode| {
+            let case = |contender: &Contender| {
+                let (mode, readers) = (mode.name().into(), self.args.readers.to_string());
+                parameters([
+                    ("mode", mode),
+                    ("contender", word(contender)),
+                    ("readers", readers),
+                ])
+            };
+            self.args.contenders.iter().map(case).collect()
+        };
+        self.args.modes.iter().map(group).collect()
+    }
+
+    fn open(&mut self, facts: &mut Facts) -> Result<()> {
+        let args = &self.args;
+        let load = format!(
             "{} readers of {} at {} B/s for {} s, receive buffers of {} B",
             args.readers, args.bytes, args.rate, args.seconds, args.receive_buffer
-        ),
-        rows,
-    })
-}
-
-fn measure_one(args: &Args, contender: Contender, mode: Mode) -> Result<Row> {
-    stage::check_memory()?;
-    let mut stage = Stage::build(contender, mode, args.readers, args.weir.as_deref())?;
-    let mut watch = Watch::begin(&mut stage, args.readers, mode)?;
-    let appetite = Appetite::Slow {
-        receive_buffer: args.receive_buffer,
-    };
-    let crowd = stage.gather(args.readers, args.bytes.0, appetite)?;
-    let ended = read_slowly(args, &mut stage, &crowd, &mut watch);
-    drop(crowd);
-    match ended {
-        // A contender that fails is a result, and so is one that would take all memory.
-        Err(error) if !interrupt::interrupted() => watch.row.ended_by = Some(error.to_string()),
-        ended => ended?,
+        );
+        facts.insert("load".into(), load.into());
+        Ok(())
     }
-    Ok(watch.row)
+
+    fn measure(&mut self, case: &Parameters, _turn: Turn) -> Result<Sample> {
+        let args = &self.args;
+        let (contender, mode) = (chosen(case, "contender")?, chosen(case, "mode")?);
+        single::check_memory()?;
+        let mut proxy = SingleProxy::build(contender, mode, args.readers, self.program.path())?;
+        let mut watch = Watch::begin(&mut proxy)?;
+        let demand = Demand::Slow {
+            receive_buffer: args.receive_buffer,
+        };
+        let clients = proxy.connect(args.readers, args.bytes.0, demand)?;
+        let ended = read_slowly(args, &mut proxy, &clients, &mut watch);
+        drop(clients);
+        match ended {
+            // A contender that fails is a result, and so is one that would take all memory.
+            Err(error) if !interrupt::interrupted() => {
+                watch.sample.notes.push(format!("ended by {error}"))
+            }
+            ended => ended?,
+        }
+        Ok(watch.finish(proxy.processes, args.readers))
+    }
+
+    fn show(&self) -> Show {
+        Show::columns(&[
+            ("mode", "{mode}"),
+            ("contender", "{contender}"),
+            ("readers", "{readers}"),
+            ("RSS MiB", "{rss_mib|.1}"),
+            ("middle > end", "{rss_middle_mib|.1} > {rss_end_mib|.1}"),
+            ("plateau s", "{plateau_s|.0}"),
+            ("KiB each", "{rss_kib_each|.0}"),
+            ("pipes", "{pipes|n}"),
+            ("proxy's queues MiB", "{queues_mib|.1}"),
+            ("KiB each", "{queues_kib_each|.0}"),
+            ("all TCP MiB", "{tcp_mib|.1}"),
+            ("taken MB", "{taken_mb|.0}"),
+        ])
+    }
 }
 
-/// Lets the readers sip, and watches what is held meanwhile.
-fn read_slowly(args: &Args, stage: &mut Stage, crowd: &Crowd, watch: &mut Watch) -> Result<()> {
+/// Lets the readers take a few bytes at a time, and watches what is held meanwhile.
+fn read_slowly(
+    args: &Args,
+    proxy: &mut SingleProxy,
+    clients: &Clients,
+    watch: &mut Watch,
+) -> Result<()> {
     let begun = Instant::now();
     let time = Duration::from_secs_f64(args.seconds);
-    let sip = (args.rate as f64 * SIP_EVERY.as_secs_f64()) as usize;
-    let mut sips = 0;
+    let most = (args.rate as f64 * READ_EVERY.as_secs_f64()) as usize;
+    let mut reads = 0;
     while begun.elapsed() < time {
         interrupt::check()?;
-        watch.row.taken_bytes += crowd.sip(sip)?;
-        watch.look(stage, begun)?;
+        watch.taken_bytes += clients.take(most)?;
+        watch.look(proxy, begun)?;
         if begun.elapsed() < time / 2 {
-            watch.row.rss_middle_kib = watch.row.rss_end_kib;
+            watch.rss_middle_kib = watch.rss_end_kib;
         }
         if watch.stands_still_for(begun, args.plateau) {
             break;
         }
-        sips += 1;
-        let due = begun + SIP_EVERY * sips;
+        reads += 1;
+        let due = begun + READ_EVERY * reads;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
     Ok(())
@@ -248,61 +198,68 @@ fn read_slowly(args: &Args, stage: &mut Stage, crowd: &Crowd, watch: &mut Watch)
 /// The most that was held.
 struct Watch {
     rss_kib_before: u64,
+    pipes_before: usize,
     /// What the process and all TCP held when either last grew, and when that was.
     grown: (u64, u64, Duration),
-    pipes_before: usize,
-    row: Row,
+    rss_kib: u64,
+    rss_end_kib: u64,
+    rss_middle_kib: u64,
+    pipes: usize,
+    sockets: SocketMemory,
+    taken_bytes: u64,
+    /// Least memory that the machine had left.
+    available_bytes: u64,
+    sample: Sample,
 }
 
 impl Watch {
-    fn begin(stage: &mut Stage, readers: usize, mode: Mode) -> Result<Watch> {
-        let before = stage.snapshot()?;
+    fn begin(proxy: &mut SingleProxy) -> Result<Watch> {
+        let before = proxy.snapshot()?;
         Ok(Watch {
             rss_kib_before: before.holdings.rss_kib,
-            grown: (0, 0, Duration::ZERO),
             pipes_before: before.holdings.pipes,
-            row: Row {
-                contender: stage.running.contender,
-                mode,
-                readers,
-                processes: stage.processes,
-                rss_kib: 0,
-                rss_end_kib: 0,
-                rss_middle_kib: 0,
-                course: Vec::new(),
-                plateau_s: None,
-                pipes: 0,
-                sockets: SocketMemory::default(),
-                taken_bytes: 0,
-                available_bytes: stage::check_memory()?,
-                ended_by: None,
-            },
+            grown: (0, 0, Duration::ZERO),
+            rss_kib: 0,
+            rss_end_kib: 0,
+            rss_middle_kib: 0,
+            pipes: 0,
+            sockets: SocketMemory::default(),
+            taken_bytes: 0,
+            available_bytes: single::check_memory()?,
+            sample: Sample::default(),
         })
     }
 
-    fn look(&mut self, stage: &mut Stage, begun: Instant) -> Result<()> {
-        let row = &mut self.row;
-        row.available_bytes = row.available_bytes.min(stage::check_memory()?);
-        let now = stage.snapshot()?;
-        let ends = now.holdings.pipes.saturating_sub(self.pipes_before);
-        row.pipes = row.pipes.max(ends / 2);
-        row.rss_end_kib = now.holdings.rss_kib.saturating_sub(self.rss_kib_before);
-        row.rss_kib = row.rss_kib.max(row.rss_end_kib);
-        row.sockets = row.sockets.max(&now.sockets);
+    fn look(&mut self, proxy: &mut SingleProxy, begun: Instant) -> Result<()> {
+        self.available_bytes = self.available_bytes.min(single::check_memory()?);
+        let now = proxy.snapshot()?;
+        let pipes = now.holdings.pipes.saturating_sub(self.pipes_before) / 2;
+        self.pipes = self.pipes.max(pipes);
+        self.rss_end_kib = now.holdings.rss_kib.saturating_sub(self.rss_kib_before);
+        self.rss_kib = self.rss_kib.max(self.rss_end_kib);
+        self.sockets = self.sockets.max(&now.sockets);
         let at = begun.elapsed();
-        if at >= MOMENTS_EVERY * row.course.len() as u32 {
-            row.course.push(Moment {
-                at_s: at.as_secs_f64(),
-                rss_kib: row.rss_end_kib,
-                pipes: ends / 2,
-                proxy_bytes: now.sockets.proxy_bytes(),
-                machine_bytes: now.sockets.machine_bytes,
-            });
+        let moments = self.sample.series.get("at_s").map_or(0, Vec::len);
+        if at >= MOMENTS_EVERY * moments as u32 {
+            for (name, value) in [
+                ("at_s", at.as_secs_f64().round()),
+                ("rss_mib", mib(self.rss_end_kib * 1024)),
+                ("pipes", pipes as f64),
+                ("queues_mib", mib(now.sockets.proxy_bytes())),
+                ("tcp_mib", mib(now.sockets.machine_bytes)),
+            ] {
+                self.sample
+                    .series
+                    .entry(name.into())
+                    .or_default()
+                    .push(value);
+            }
         }
         let (rss_kib, machine_bytes, _) = self.grown;
         let has_grown = |now: u64, then: u64| now as f64 > then as f64 * GROWTH;
-        if has_grown(row.rss_kib, rss_kib) || has_grown(row.sockets.machine_bytes, machine_bytes) {
-            self.grown = (row.rss_kib, row.sockets.machine_bytes, at);
+        if has_grown(self.rss_kib, rss_kib) || has_grown(self.sockets.machine_bytes, machine_bytes)
+        {
+            self.grown = (self.rss_kib, self.sockets.machine_bytes, at);
         }
         Ok(())
     }
@@ -310,19 +267,35 @@ impl Watch {
     /// Whether nothing has grown for the time of `--plateau`.
     fn stands_still_for(&mut self, begun: Instant, plateau: Option<f64>) -> bool {
         let (.., grown_at) = self.grown;
-        let still = (begun.elapsed().saturating_sub(grown_at)).as_secs_f64();
+        let still = begun.elapsed().saturating_sub(grown_at).as_secs_f64();
         let stands = plateau.is_some_and(|plateau| still >= plateau);
         if stands {
-            self.row.plateau_s = Some(grown_at.as_secs_f64());
+            self.sample.add([("plateau_s", grown_at.as_secs_f64())]);
         }
         stands
     }
+
+    fn finish(self, processes: usize, readers: usize) -> Sample {
+        let mut sample = self.sample;
+        let queues = self.sockets.proxy_bytes();
+        let each = |bytes: u64| bytes as f64 / 1024.0 / readers as f64;
+        sample.add([
+            ("processes", processes as f64),
+            ("rss_mib", mib(self.rss_kib * 1024)),
+            ("rss_end_mib", mib(self.rss_end_kib * 1024)),
+            ("rss_middle_mib", mib(self.rss_middle_kib * 1024)),
+            ("rss_kib_each", each(self.rss_kib * 1024)),
+            ("pipes", self.pipes as f64),
+            ("queues_mib", mib(queues)),
+            ("queues_kib_each", each(queues)),
+            ("tcp_mib", mib(self.sockets.machine_bytes)),
+            ("taken_mb", self.taken_bytes as f64 / 1e6),
+            ("available_mib", mib(self.available_bytes)),
+        ]);
+        sample
+    }
 }
 
-/// Runs the experiment of the command line: a table or JSON on stdout, a file in --out.
-pub fn run(args: &Args) -> Result<()> {
-    let results = measure(args)?;
-    let json = report::write_json(&results, &args.out)?;
-    report::show(&json, args.json, || results.render());
-    Ok(())
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }

@@ -2,10 +2,40 @@
 
 use std::time::Duration;
 
-use super::point::Stage;
+use super::point::OpenLoop;
 use super::policy::{Policy, Protection};
 use crate::client::Load;
 use crate::error::Result;
+use crate::run::results::Facts;
+use crate::show::format::count;
+
+/// Facts: the unprotected server's peak, and the rate at which it was found, both per second.
+const PEAK: &str = "saturation_per_s";
+const PEAK_AT: &str = "saturation_offered_per_s";
+
+/// The peak among the facts; searched for if it is not there.
+pub fn known_or_found(
+    facts: &mut Facts,
+    bed: &mut OpenLoop,
+    base: &Load,
+    first_rate_per_s: f64,
+) -> Result<Peak> {
+    let known = |name: &str| facts.get(name).and_then(serde_json::Value::as_f64);
+    if let Some((replies_per_s, offered_per_s)) = known(PEAK).zip(known(PEAK_AT)) {
+        return Ok(Peak {
+            replies_per_s,
+            offered_per_s,
+        });
+    }
+    let peak = find(bed, base, first_rate_per_s)?;
+    facts.insert(PEAK.into(), peak.replies_per_s.into());
+    facts.insert(PEAK_AT.into(), peak.offered_per_s.into());
+    eprintln!(
+        "weir-lab: the unprotected server peaks at {} replies/s",
+        count(peak.replies_per_s)
+    );
+    Ok(peak)
+}
 
 /// The search doubles the rate until the server serves less than this share of it.
 const KEPT_UP: f64 = 0.9;
@@ -35,17 +65,18 @@ impl Peak {
     }
 }
 
-/// The peak of the stage's server without protection. `base` gives all but the rate;
-/// `first_rate_per_s` should be below saturation; `report` is told each point (offered/s,
-/// replies/s).
-pub fn find(
-    stage: &mut Stage,
-    base: &Load,
-    first_rate_per_s: f64,
-    mut report: impl FnMut(f64, f64),
-) -> Result<Peak> {
-    let mut throughput =
-        |rate_per_s, window| unprotected(stage, base, rate_per_s, window, &mut report);
+/// The peak of the bed's server without protection. `base` gives all but the rate;
+/// `first_rate_per_s` should be below saturation.
+pub fn find(bed: &mut OpenLoop, base: &Load, first_rate_per_s: f64) -> Result<Peak> {
+    let mut throughput = |rate_per_s, window| {
+        let (offered, served) = unprotected(bed, base, rate_per_s, window)?;
+        eprintln!(
+            "  saturation: offered {:>7}/s, served {:>7}/s",
+            count(offered),
+            count(served)
+        );
+        Ok(served)
+    };
     let mut peak = Peak {
         replies_per_s: 0.0,
         offered_per_s: first_rate_per_s,
@@ -71,23 +102,17 @@ pub fn find(
 /// The throughput at the peak's rate once more, replies/s: machines get slower and faster by the
 /// minute, so what is compared with the peak must be measured beside it, for as long. One point
 /// only: the best of several would be the luckiest.
-pub fn again(
-    stage: &mut Stage,
-    base: &Load,
-    peak: Peak,
-    mut report: impl FnMut(f64, f64),
-) -> Result<f64> {
-    unprotected(stage, base, peak.offered_per_s, base.window, &mut report)
+pub fn again(bed: &mut OpenLoop, base: &Load, peak: Peak) -> Result<f64> {
+    Ok(unprotected(bed, base, peak.offered_per_s, base.window)?.1)
 }
 
-/// Replies/s of the unprotected server at one rate, over the window, after a warm-up of a quarter of it.
+/// Connections/s and replies/s of the unprotected server at one rate, over the window, after a warm-up of a quarter of it.
 fn unprotected(
-    stage: &mut Stage,
+    bed: &mut OpenLoop,
     base: &Load,
     rate_per_s: f64,
     window: Duration,
-    report: &mut impl FnMut(f64, f64),
-) -> Result<f64> {
+) -> Result<(f64, f64)> {
     let load = Load {
         rate_per_s,
         warm_up: window / 4,
@@ -99,8 +124,7 @@ fn unprotected(
         label: "default".into(),
         protection: Protection::None,
     };
-    let run = stage.measure(&default, &load)?.run;
+    let run = bed.measure(&default, &load)?.run;
     let replies_per_s = run.tally.wire.replies as f64 / window.as_secs_f64();
-    report(run.offered_per_s, replies_per_s);
-    Ok(replies_per_s)
+    Ok((run.offered_per_s, replies_per_s))
 }

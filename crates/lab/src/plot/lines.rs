@@ -1,4 +1,4 @@
-//! A picture of lines in panels, for experiments whose results are a few values over another.
+//! Draws lines in panels.
 
 use std::path::Path;
 
@@ -12,9 +12,11 @@ use super::{
     draw_markers, drawing_failed, panel, text,
 };
 use crate::error::{Context, Result};
-use crate::report::count;
+use crate::show::format::count;
 
 const PANEL_WIDTH: u32 = 640;
+/// Of three in a row.
+const NARROW_PANEL_WIDTH: u32 = 480;
 const PANEL_HEIGHT: u32 = 420;
 const HEADER_HEIGHT: u32 = 76;
 const LEGEND_HEIGHT: u32 = 64;
@@ -45,6 +47,8 @@ pub struct Panel {
     pub marks: Vec<(f64, String)>,
     /// The vertical axis is logarithmic.
     pub logarithmic: bool,
+    /// Words along the horizontal axis, at 0, 1, 2 …; without any its numbers.
+    pub words: Vec<String>,
 }
 
 /// One line.
@@ -69,9 +73,16 @@ impl Picture {
     }
 
     fn draw(&self) -> Result<String> {
-        let columns = self.panels.len().clamp(1, 2);
+        let columns = match self.panels.len() {
+            0 | 1 => 1,
+            2..=4 => 2,
+            _ => 3,
+        };
         let rows = self.panels.len().div_ceil(columns).max(1);
-        let width = PANEL_WIDTH * columns.max(2) as u32;
+        let width = match columns {
+            3 => NARROW_PANEL_WIDTH * 3,
+            _ => PANEL_WIDTH * 2,
+        };
         let height = HEADER_HEIGHT + LEGEND_HEIGHT + PANEL_HEIGHT * rows as u32;
         let mut svg = String::new();
         {
@@ -102,15 +113,19 @@ impl Panel {
             .map(|(_, y)| *y)
             .chain(spreads.map(|(_, _, most)| *most));
         let top = largest(&mut tops.chain(self.marks.iter().map(|(y, _)| *y))).max(1e-3);
+        let (left, right) = match self.words.len() {
+            0 => (0.0, right),
+            words => (-0.2, words as f64 - 0.8),
+        };
         let mut builder = panel(area, &self.title);
         if self.logarithmic {
             let positive = points().map(|(_, y)| *y).filter(|y| *y > 0.0);
             let bottom = positive.fold(top, f64::min).min(top / 10.0) / 1.5;
             let range = (bottom..top * 2.0).log_scale();
-            self.fill(&mut builder.build_cartesian_2d(0.0..right, range)?, bottom)
+            self.fill(&mut builder.build_cartesian_2d(left..right, range)?, bottom)
         } else {
             self.fill(
-                &mut builder.build_cartesian_2d(0.0..right, 0.0..top * 1.12)?,
+                &mut builder.build_cartesian_2d(left..right, 0.0..top * 1.12)?,
                 0.0,
             )
         }
@@ -125,16 +140,24 @@ impl Panel {
         X: Ranged<ValueType = f64> + ValueFormatter<f64>,
         Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
+        let word = |x: &f64| {
+            let is_whole = (x - x.round()).abs() < 0.01;
+            let word = self.words.get(x.round() as usize).filter(|_| is_whole);
+            word.cloned().unwrap_or_default()
+        };
         let axes = Axes {
             x_title: &self.x_title,
             x_labels: 8,
-            x_label: &|x| number(*x),
+            x_label: match self.words.is_empty() {
+                true => &|x| number(*x),
+                false => &word,
+            },
             y_label: &|y| number(*y),
         };
         draw_axes(chart, &axes)?;
         let right = chart.x_range().end;
         for (y, word) in &self.marks {
-            let path = [(0.0, *y), (right, *y)];
+            let path = [(chart.x_range().start, *y), (right, *y)];
             chart.draw_series([DashedPathElement::new(path, 2, 4, FAINT.stroke_width(1))])?;
             let style = text(12, FAINT).pos(Pos::new(HPos::Right, VPos::Bottom));
             let label = Text::new(word.clone(), (-4, -2), style);

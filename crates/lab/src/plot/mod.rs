@@ -1,9 +1,7 @@
-//! Pictures: drawn as SVG (plotters) and, rendered from it with an embedded font, as PNG (resvg).
+//! Pictures of results: drawn as SVG (plotters) and, rendered from it with an embedded font, as PNG (resvg).
 
-pub mod flash_crowd;
 pub mod lines;
-pub mod mixed;
-pub mod proxy;
+pub mod picture;
 
 use std::path::Path;
 
@@ -85,10 +83,6 @@ fn drawing_failed(cause: Box<dyn std::error::Error>) -> Error {
 
 fn text(size: u32, colour: RGBColor) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&colour)
-}
-
-fn decade_above(value: f64) -> f64 {
-    10f64.powf(value.max(1e-3).log10().floor() + 1.0)
 }
 
 /// An empty panel under a title; its margins are the same in all pictures.

@@ -214,7 +214,7 @@ impl Connection {
     }
 
     /// Receives once, at most so many bytes, if a reply is due.
-    pub fn sip(&mut self, scratch: &mut Scratch, most: usize) -> Result<()> {
+    pub fn take(&mut self, scratch: &mut Scratch, most: usize) -> Result<()> {
         match self.state {
             State::Head => self.receive_head(scratch, most)?,
             State::Body(come) if come < self.bytes => self.receive_body(come, scratch, most)?,

@@ -92,7 +92,7 @@ pub enum Program {
 /// What a proxy does with the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum ProxyMode {
     /// A reverse proxy for HTTP with a pool of connections to the origin.
     Http,
     /// A TCP forwarder, one connection to the origin for each of a client.
@@ -102,13 +102,13 @@ pub enum Mode {
     Forward,
 }
 
-impl Mode {
+impl ProxyMode {
     /// Its name in tables, JSON and on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Mode::Http => "http",
-            Mode::Tunnel => "tunnel",
-            Mode::Forward => "forward",
+            ProxyMode::Http => "http",
+            ProxyMode::Tunnel => "tunnel",
+            ProxyMode::Forward => "forward",
         }
     }
 }
@@ -161,11 +161,11 @@ impl Contender {
     }
 
     /// Where clients find it in this mode.
-    pub fn address(self, mode: Mode) -> SocketAddr {
+    pub fn address(self, mode: ProxyMode) -> SocketAddr {
         (FRONT, self.port(mode)).into()
     }
 
-    fn port(self, mode: Mode) -> u16 {
+    fn port(self, mode: ProxyMode) -> u16 {
         8000 + 10 * self as u16 + mode as u16
     }
 
@@ -205,11 +205,11 @@ impl Contender {
             }
             let backend = setting.origin.to_string();
             match mode {
-                Mode::Http => command.args(["--mode", "reverse", "--backend", &backend]),
-                Mode::Tunnel => command.args(["--mode", "tcp", "--backend", &backend]),
-                Mode::Forward => command.args(["--mode", "forward"]),
+                ProxyMode::Http => command.args(["--mode", "reverse", "--backend", &backend]),
+                ProxyMode::Tunnel => command.args(["--mode", "tcp", "--backend", &backend]),
+                ProxyMode::Forward => command.args(["--mode", "forward"]),
             };
-            if let (Some(size), Mode::Http | Mode::Forward) = (setting.cache, mode) {
+            if let (Some(size), ProxyMode::Http | ProxyMode::Forward) = (setting.cache, mode) {
                 command.args(["--cache", size]);
             }
             command
@@ -226,14 +226,14 @@ impl Contender {
         setting: &Setting,
         directory: &Path,
     ) -> Result<PathBuf> {
-        let Room { maxconn, maxpipes } = setting.room;
+        let Capacity { maxconn, maxpipes } = setting.capacity;
         let tuned = |text: String, (name, value): &(&str, &str)| text.replace(name, value);
         let text = self.tuning().iter().fold(template.to_string(), tuned);
         let text = text
             .replace("{directory}", &directory.display().to_string())
             .replace("{origin}", &setting.origin.to_string())
-            .replace("{http_port}", &self.port(Mode::Http).to_string())
-            .replace("{tunnel_port}", &self.port(Mode::Tunnel).to_string())
+            .replace("{http_port}", &self.port(ProxyMode::Http).to_string())
+            .replace("{tunnel_port}", &self.port(ProxyMode::Tunnel).to_string())
             .replace("{metrics_port}", &self.metrics_port().to_string())
             .replace("{processes}", &setting.processes.to_string())
             .replace("{maxconn}", &maxconn.to_string())
@@ -254,7 +254,7 @@ fn command(name: &str, arguments: &[&Path]) -> Command {
 #[derive(Debug, Clone, Copy)]
 pub struct Setting<'a> {
     /// In these modes they must listen. HAProxy and nginx always listen in both.
-    pub modes: &'a [Mode],
+    pub modes: &'a [ProxyMode],
     /// Whom they hand requests and tunnels to.
     pub origin: SocketAddr,
     /// The weir program; `None`: beside this program, else from PATH.
@@ -262,28 +262,28 @@ pub struct Setting<'a> {
     /// Processes that share the ports; for weir so many for each mode.
     pub processes: usize,
     /// What each process of HAProxy may hold.
-    pub room: Room,
+    pub capacity: Capacity,
     /// Memory for replies that weir keeps, as `--cache` takes it.
     pub cache: Option<&'a str>,
 }
 
 /// How HAProxy divides the 20 000 descriptors that a process has on the test machines.
 #[derive(Debug, Clone, Copy)]
-pub struct Room {
+pub struct Capacity {
     /// Tunnels, two descriptors each.
     pub maxconn: usize,
     /// Pipes, two descriptors each.
     pub maxpipes: usize,
 }
 
-impl Room {
+impl Capacity {
     /// For a few busy connections: as many pipes as they can use.
-    pub const BUSY: Room = Room {
+    pub const BUSY: Capacity = Capacity {
         maxconn: 6_000,
         maxpipes: 3_500,
     };
     /// For as many connections as there can be.
-    pub const CROWD: Room = Room {
+    pub const MANY: Capacity = Capacity {
         maxconn: 9_300,
         maxpipes: 500,
     };
@@ -420,7 +420,8 @@ mod tests {
         let all = Contender::value_variants().iter();
         let mut ports: Vec<u16> = all
             .flat_map(|c| {
-                let modes = [Mode::Http, Mode::Tunnel, Mode::Forward].map(|mode| c.port(mode));
+                let modes = [ProxyMode::Http, ProxyMode::Tunnel, ProxyMode::Forward]
+                    .map(|mode| c.port(mode));
                 [modes.as_slice(), &[c.metrics_port()]].concat()
             })
             .collect();
@@ -439,7 +440,7 @@ mod tests {
             origin: "10.0.0.1:80".parse().unwrap(),
             weir: None,
             processes: 1,
-            room: Room::BUSY,
+            capacity: Capacity::BUSY,
             cache: None,
         };
         for contender in Contender::value_variants() {

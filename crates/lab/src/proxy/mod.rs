@@ -6,9 +6,10 @@
 //! - [`clients`]: the clients in front of it, [`connection`]: one of theirs;
 //! - [`wire`]: what carries the proxy's replies to them;
 //! - [`watch`]: when packets come to the proxy and go from it;
-//! - [`crowd`]: clients and origin of more connections than a process may hold;
+//! - [`many`]: clients and origin of more connections than a process may hold;
 //! - [`sockets`]: what the kernel holds for them;
-//! - [`stage`]: all of that for one contender with many connections;
+//! - [`single`]: all of that for one contender with many connections;
+//! - [`size`]: sizes of bodies;
 //! - [`rig`]: bed, origin, contenders and the meter of the proxy's core, for experiments with load;
 //! - [`contender`]: weir, HAProxy and nginx with the configurations in `experiments/proxy/`.
 
@@ -17,11 +18,12 @@ pub mod body;
 pub mod clients;
 pub mod connection;
 pub mod contender;
-pub mod crowd;
+pub mod many;
 pub mod origin;
 mod pace;
 pub mod rig;
+pub mod single;
+pub mod size;
 pub mod sockets;
-pub mod stage;
 pub mod watch;
 pub mod wire;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::bed::{Bed, ORIGIN, Receive, Received};
 use super::clients::{self, Load, Served, Span};
-use super::contender::{Contender, Mode, Room, Running, Setting};
+use super::contender::{Capacity, Contender, ProxyMode, Running, Setting};
 use super::origin::Origin;
 use super::wire::Wire;
 use crate::bed::Layout;
@@ -41,7 +41,7 @@ pub struct Plan<'a> {
     /// Proxies to run.
     pub contenders: &'a [Contender],
     /// What they are to do.
-    pub modes: &'a [Mode],
+    pub modes: &'a [ProxyMode],
     /// When packets are handled.
     pub receive: Receive,
     /// Rate of the link to the origin, in Mbit/s.
@@ -107,7 +107,7 @@ impl Rig {
                 origin: origin_address(),
                 weir: plan.weir,
                 processes: 1,
-                room: Room::BUSY,
+                capacity: Capacity::BUSY,
                 cache: plan.cache,
             };
             Running::start(&bed, contender, &setting)
@@ -127,19 +127,25 @@ impl Rig {
         })
     }
 
-    /// Puts loads on the contender with this index, all at the same time.
-    pub fn run(&mut self, index: usize, loads: &[Load], span: Span) -> Result<Seen> {
-        self.run_beside(index, loads, span, || Ok(()))
+    /// Puts loads on a contender of the plan, all at the same time.
+    pub fn run(&mut self, contender: Contender, loads: &[Load], span: Span) -> Result<Seen> {
+        self.run_beside(contender, loads, span, || Ok(()))
     }
 
     /// As [`run`](Self::run), and does something more again and again meanwhile.
     pub fn run_beside(
         &mut self,
-        index: usize,
+        contender: Contender,
         loads: &[Load],
         span: Span,
         mut more: impl FnMut() -> Result<()> + Send,
     ) -> Result<Seen> {
+        let index = self
+            .contenders
+            .iter()
+            .position(|one| one.contender == contender);
+        let index =
+            index.ok_or_else(|| Error::usage("cannot load a proxy", "it is not in the plan"))?;
         let received = self.bed.received()?;
         let cacheable = self.origin.cacheable_replies();
         let (wire, origin, meter) = (&mut self.wire, &mut self.origin, &self.meter);

@@ -28,7 +28,7 @@ const HEADERS_BYTES: usize = 120;
 
 /// Where a packet was seen, and on which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Point {
     /// From a client.
     ClientIn,
     /// To a client.
@@ -43,7 +43,7 @@ pub enum Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
     /// Where.
-    pub place: Place,
+    pub point: Point,
     /// When, since the epoch.
     pub at: Duration,
 }
@@ -104,28 +104,28 @@ impl Watch {
                     (received.bytes, received.address, stamps.next())
                 }
             };
-            let place = address.and_then(|address| self.place(&address));
-            if let (Some(place), Some(at), true) = (place, at, has_data(&headers[..length])) {
-                packets.push(Packet { place, at });
+            let point = address.and_then(|address| self.point(&address));
+            if let (Some(point), Some(at), true) = (point, at, has_data(&headers[..length])) {
+                packets.push(Packet { point, at });
             }
         }
     }
 
-    fn place(&self, address: &LinkAddr) -> Option<Place> {
+    fn point(&self, address: &LinkAddr) -> Option<Point> {
         let device = address.ifindex() as u32;
         let goes = address.pkttype() == libc::PACKET_OUTGOING;
         if device == self.origin_device {
             return Some(if goes {
-                Place::OriginOut
+                Point::OriginOut
             } else {
-                Place::OriginIn
+                Point::OriginIn
             });
         }
         let clients = self.client_devices.contains(&Some(device));
         clients.then_some(if goes {
-            Place::ClientOut
+            Point::ClientOut
         } else {
-            Place::ClientIn
+            Point::ClientIn
         })
     }
 }

@@ -25,7 +25,7 @@ const REQUEST_BYTES: usize = 2048;
 
 /// What the server does with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Mode {
+pub enum Reply {
     /// HTTP/1.1: a reply of 900 bytes to each request, keep-alive; the client closes first unless
     /// it asks for `Connection: close`.
     Http,
@@ -34,16 +34,20 @@ pub enum Mode {
 }
 
 /// How to serve.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Settings {
-    /// TCP port on all addresses, IPv4 and IPv6.
+    /// Port on which to listen, on all addresses of IPv4 and IPv6
+    #[arg(long, default_value_t = 80)]
     pub port: u16,
-    /// Length of the listen queue.
+    /// Length of the listen queue
+    #[arg(long, default_value_t = 128)]
     pub backlog: u32,
-    /// CPU time spun for each request (or connection), in µs.
+    /// CPU time to spend on each request (or connection), in µs; sets the saturation
+    #[arg(long, default_value_t = 0)]
     pub work_us: u32,
-    /// What to do.
-    pub mode: Mode,
+    /// What to do with a connection
+    #[arg(long = "mode", value_enum, default_value = "http")]
+    pub reply: Reply,
 }
 
 struct Peer {
@@ -122,9 +126,9 @@ impl Server {
             stream,
             partial: Vec::new(),
         });
-        match self.settings.mode {
-            Mode::Http => self.on_readable(descriptor),
-            Mode::Greet => self.greet(descriptor),
+        match self.settings.reply {
+            Reply::Http => self.on_readable(descriptor),
+            Reply::Greet => self.greet(descriptor),
         }
     }
 
@@ -147,7 +151,7 @@ impl Server {
         let mut buffer = [0; REQUEST_BYTES];
         let keep = match recv(peer.stream.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
             Ok(0) => false,
-            Ok(length) if self.settings.mode == Mode::Greet => length > 0,
+            Ok(length) if self.settings.reply == Reply::Greet => length > 0,
             Ok(length) => peer.take(&buffer[..length], &self.reply, self.work),
             Err(Errno::EAGAIN | Errno::EINTR) => true,
             Err(_) => false,

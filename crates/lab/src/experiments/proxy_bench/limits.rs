@@ -1,15 +1,14 @@
 //! What weir must hold against the other contenders, and whether it did.
 
-use serde::Serialize;
-
-use super::case::{Case, Kind};
-use super::summary::{Row, Spread, Summary};
+use super::Kind;
 use crate::proxy::contender::{Contender, Program};
+use crate::proxy::size::Size;
+use crate::run::experiment::{chosen, parsed, word};
+use crate::run::results::{Case, Claim, Parameters, Results, Sample};
 
 /// Whom weir is held against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Rival {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rival {
     /// The better of HAProxy and nginx.
     Better,
     /// HAProxy.
@@ -37,42 +36,29 @@ impl Rival {
             _ => self.programs().contains(&contender.program()),
         }
     }
-}
 
-/// A measured quantity; less is better.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Quantity {
-    /// CPU time on the proxy's core per request.
-    Cpu,
-    /// Median latency.
-    P50,
-    /// 99th percentile of the latency.
-    P99,
-}
-
-impl Quantity {
-    fn of(self, row: &Row) -> f64 {
+    fn name(self) -> &'static str {
         match self {
-            Quantity::Cpu => row.cpu_us,
-            Quantity::P50 => row.p50_us,
-            Quantity::P99 => row.p99_us,
+            Rival::Better => "the better of HAProxy and nginx",
+            Rival::Haproxy => "HAProxy",
+            Rival::Nginx => "nginx",
+            Rival::Copy => "the copying engine",
         }
     }
 }
 
-/// weir's quantity over a rival's shall be at most `most`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Limit {
-    /// What is compared.
-    pub quantity: Quantity,
-    /// With whom.
-    pub rival: Rival,
-    /// Largest ratio that holds.
-    pub most: f64,
+/// weir's quantity over a rival's shall be at most `most`. Of each less is better.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    /// `cpu`, `p50` or `p99`.
+    quantity: &'static str,
+    rival: Rival,
+    most: f64,
 }
 
-const fn limit(quantity: Quantity, rival: Rival, most: f64) -> Limit {
+const QUANTITIES: [&str; 3] = ["cpu", "p50", "p99"];
+
+const fn limit(quantity: &'static str, rival: Rival, most: f64) -> Limit {
     Limit {
         quantity,
         rival,
@@ -81,151 +67,196 @@ const fn limit(quantity: Quantity, rival: Rival, most: f64) -> Limit {
 }
 
 /// The limits of a case: the project's must-hold table, and RR02's directions.
-fn limits(case: &Case) -> Vec<Limit> {
-    use Quantity::{Cpu, P50, P99};
+fn limits(kind: Kind, size: Size) -> Vec<Limit> {
     const MIB: usize = 1 << 20;
     const KIB: usize = 1 << 10;
-    let cpu: &[Limit] = match (case.kind, case.size.0) {
+    let cpu: &[Limit] = match (kind, size.0) {
         (Kind::Get, bytes) if bytes >= MIB => &[
-            limit(Cpu, Rival::Haproxy, 0.90),
-            limit(Cpu, Rival::Nginx, 0.55),
+            limit("cpu", Rival::Haproxy, 0.90),
+            limit("cpu", Rival::Nginx, 0.55),
         ],
-        (Kind::Get, bytes) if bytes >= 33 * KIB => &[limit(Cpu, Rival::Better, 0.80)],
-        (Kind::Get, _) => &[limit(Cpu, Rival::Better, 0.75)],
+        (Kind::Get, bytes) if bytes >= 33 * KIB => &[limit("cpu", Rival::Better, 0.80)],
+        (Kind::Get, _) => &[limit("cpu", Rival::Better, 0.75)],
         (Kind::Tunnel, bytes) if bytes >= MIB => &[
-            limit(Cpu, Rival::Haproxy, 0.95),
-            limit(Cpu, Rival::Nginx, 0.65),
+            limit("cpu", Rival::Haproxy, 0.95),
+            limit("cpu", Rival::Nginx, 0.65),
         ],
-        (Kind::Tunnel, _) => &[limit(Cpu, Rival::Haproxy, 0.88)],
-        (Kind::Connect | Kind::TunnelConnect, _) => &[limit(Cpu, Rival::Better, 0.90)],
+        (Kind::Tunnel, _) => &[limit("cpu", Rival::Haproxy, 0.88)],
+        (Kind::Connect | Kind::TunnelConnect, _) => &[limit("cpu", Rival::Better, 0.90)],
     };
     let directions = [
-        limit(P99, Rival::Better, 1.0),
-        limit(Cpu, Rival::Copy, 1.0),
-        limit(P50, Rival::Copy, 1.0),
+        limit("p99", Rival::Better, 1.0),
+        limit("cpu", Rival::Copy, 1.0),
+        limit("p50", Rival::Copy, 1.0),
     ];
     [cpu, &directions].concat()
 }
 
-/// Whether a limit held in a case.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Verdict {
-    /// The case.
-    #[serde(flatten)]
-    pub case: Case,
-    /// The limit.
-    #[serde(flatten)]
-    pub limit: Limit,
-    /// Whom weir comes off worst against, of those that the rival stands for.
-    pub contender: Contender,
-    /// What was measured, round by round, against that one.
-    pub ratio: Spread,
-    /// What the median would be if weir's own code took no time, and only the kernel's work for it were left: of the
-    /// CPU time only.
-    pub floor: Option<f64>,
-    /// Whether it is within the limit.
-    pub held: bool,
+/// Adds the ratios within a round: weir's quantities over everyone's (`cpu_of_haproxy`), with what the CPU ratio would
+/// be if weir's own code took no time and only the kernel's work for it were left (`kernel_of_haproxy`); and everyone's
+/// CPU time over weir's and its copying engine's.
+pub fn compare(round: &mut [(Parameters, Sample)]) {
+    let all = round.to_vec();
+    for (case, sample) in round {
+        let beside = |(other, _): &&(Parameters, Sample)| {
+            let same = |name: &str| other.get(name) == case.get(name);
+            same("kind") && same("size") && same("clients")
+        };
+        let contender = case["contender"].clone();
+        let own = sample.get("user_us") / sample.get("cpu_us");
+        for (other, of_other) in all.iter().filter(beside) {
+            let other = other["contender"].as_str();
+            let ratio = |quantity: &str| {
+                let metric = format!("{quantity}_us");
+                sample.get(&metric) / of_other.get(&metric)
+            };
+            let ratios = QUANTITIES.map(|quantity| (quantity, ratio(quantity)));
+            if contender == "weir" && other != "weir" {
+                for (quantity, ratio) in ratios {
+                    sample
+                        .metrics
+                        .insert(format!("{quantity}_of_{other}"), ratio);
+                }
+                sample
+                    .metrics
+                    .insert(format!("kernel_of_{other}"), ratios[0].1 * (1.0 - own));
+            } else if ["weir", "copy"].contains(&other) {
+                sample
+                    .metrics
+                    .insert(format!("cpu_of_{other}"), ratios[0].1);
+            }
+        }
+    }
 }
 
 /// Checks every limit whose contenders were measured.
-pub fn check(summaries: &[Summary]) -> Vec<Verdict> {
-    let weirs = summaries
+pub fn check(results: &Results) -> Vec<Claim> {
+    let weirs = results
+        .cases
         .iter()
-        .filter(|summary| summary.contender == Contender::Weir);
+        .filter(|case| case.parameter("contender") == "weir");
     weirs
         .flat_map(|weir| {
-            let verdicts = limits(&weir.case).into_iter();
-            verdicts.filter_map(|limit| verdict(weir, limit, summaries))
+            let kind = chosen(&weir.parameters, "kind");
+            let size = parsed(&weir.parameters, "size");
+            let limits = kind
+                .and_then(|kind| Ok(limits(kind, size?)))
+                .unwrap_or_default();
+            limits
+                .into_iter()
+                .filter_map(|limit| claim(weir, limit))
+                .collect::<Vec<_>>()
         })
         .collect()
 }
 
-fn verdict(weir: &Summary, limit: Limit, summaries: &[Summary]) -> Option<Verdict> {
-    let rivals: Vec<&Summary> = summaries
-        .iter()
-        .filter(|summary| summary.case == weir.case && limit.rival.includes(summary.contender))
-        .collect();
-    let measured = |program: &Program| rivals.iter().any(|one| one.contender.program() == *program);
-    if !limit.rival.programs().iter().all(measured) {
+fn claim(weir: &Case, limit: Limit) -> Option<Claim> {
+    let all = <Contender as clap::ValueEnum>::value_variants().iter();
+    let measured = |contender: &&Contender| {
+        let ratio = weir.metrics.get(&metric(limit, **contender));
+        limit.rival.includes(**contender) && ratio.is_some()
+    };
+    let rivals: Vec<Contender> = all.filter(measured).copied().collect();
+    let mut programs = limit.rival.programs().iter();
+    if !programs.all(|program| rivals.iter().any(|rival| rival.program() == *program)) {
         return None;
     }
-    let ratios = rivals
-        .iter()
-        .map(|rival| (rival, weir.ratio(rival, |row| limit.quantity.of(row))));
-    let (rival, ratio) = ratios.max_by(|(_, a), (_, b)| a.median.total_cmp(&b.median))?;
-    let own = weir.median.user_us / weir.median.cpu_us;
-    // Bodies that take longer than the window have no latency.
-    ratio.median.is_finite().then_some(Verdict {
-        case: weir.case,
-        limit,
-        contender: rival.contender,
-        ratio,
-        floor: (limit.quantity == Quantity::Cpu).then_some(ratio.median * (1.0 - own)),
-        held: ratio.median <= limit.most,
-    })
+    let median = |rival: &Contender| weir.median(&metric(limit, *rival));
+    let worst = rivals
+        .into_iter()
+        .max_by(|a, b| median(a).total_cmp(&median(b)))?;
+    let Limit {
+        quantity,
+        rival,
+        most,
+    } = limit;
+    let text = format!("{quantity} is at most {most} of that of {}", rival.name());
+    Some(Claim::about(&text, weir, &metric(limit, worst), |ratio| {
+        ratio.median <= most
+    }))
+}
+
+fn metric(limit: Limit, rival: Contender) -> String {
+    format!("{}_of_{}", limit.quantity, word(&rival))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments::proxy_bench::case::Size;
+    use crate::run::results::{Verdict, parameters};
+    use crate::run::statistics::Spread;
 
-    fn summary(contender: Contender, cpu_us: f64) -> Summary {
-        let case = Case {
-            kind: Kind::Get,
-            size: Size(1024),
-            clients: 40,
+    fn measured(contenders: &[(&str, f64)]) -> Results {
+        let sample = |(contender, cpu_us): &(&str, f64)| {
+            let case = parameters([
+                ("kind", "get".into()),
+                ("size", "1K".into()),
+                ("clients", "40".into()),
+                ("contender", (*contender).into()),
+            ]);
+            let sample = Sample::of([
+                ("cpu_us", *cpu_us),
+                ("user_us", cpu_us / 5.0),
+                ("p50_us", 1.0),
+                ("p99_us", 1.0),
+            ]);
+            (case, sample)
         };
-        let row = Row {
-            cpu_us,
-            user_us: cpu_us / 5.0,
-            p99_us: 1.0,
-            ..Row::new(contender, case)
+        let mut round: Vec<_> = contenders.iter().map(sample).collect();
+        compare(&mut round);
+        let case = |(parameters, sample): (Parameters, Sample)| Case {
+            parameters,
+            rounds: 1,
+            metrics: sample
+                .metrics
+                .into_iter()
+                .map(|(name, value)| (name, Spread::one(value)))
+                .collect(),
+            ..Case::default()
         };
-        Summary::of(&[row]).unwrap()
+        Results {
+            cases: round.into_iter().map(case).collect(),
+            ..Results::default()
+        }
     }
 
-    fn cpu_verdict(weir_us: f64) -> Verdict {
-        let summaries = [
-            summary(Contender::Weir, weir_us),
-            summary(Contender::Haproxy, 12.0),
-            summary(Contender::Nginx, 10.0),
-        ];
-        let verdicts = check(&summaries);
-        let cpu = |verdict: &&Verdict| verdict.limit.quantity == Quantity::Cpu;
-        *verdicts.iter().find(cpu).unwrap()
+    fn cpu_claim(weir_us: f64) -> (Verdict, f64, f64) {
+        let results = measured(&[("weir", weir_us), ("haproxy", 12.0), ("nginx", 10.0)]);
+        let claim = check(&results)
+            .into_iter()
+            .find(|claim| claim.claim.starts_with("cpu"))
+            .unwrap();
+        let kernel = results.cases[0].median("kernel_of_nginx");
+        (claim.verdict, claim.value.unwrap().median, kernel)
     }
 
     #[test]
     fn weir_is_held_against_the_better_of_the_two() {
-        assert!(cpu_verdict(7.5).held);
-        assert!(!cpu_verdict(7.6).held);
-        assert_eq!(cpu_verdict(7.5).ratio.median, 0.75);
-        assert_eq!(cpu_verdict(7.5).floor, Some(0.75 * 0.8));
+        let (verdict, ratio, kernel) = cpu_claim(7.5);
+        assert_eq!((verdict, ratio), (Verdict::Held, 0.75));
+        assert!((kernel - 0.75 * 0.8).abs() < 1e-9);
+        assert_eq!(cpu_claim(7.6).0, Verdict::NotHeld);
     }
 
     #[test]
     fn weir_is_held_against_the_best_tuning_of_a_rival() {
-        let summaries = [
-            summary(Contender::Weir, 7.5),
-            summary(Contender::Haproxy, 12.0),
-            summary(Contender::Haproxy64k, 9.0),
-            summary(Contender::Nginx, 10.0),
-        ];
-        let verdicts = check(&summaries);
-        let cpu = |verdict: &&Verdict| verdict.limit.quantity == Quantity::Cpu;
-        let verdict = verdicts.iter().find(cpu).unwrap();
-        assert_eq!(verdict.contender, Contender::Haproxy64k);
-        assert!(!verdict.held);
+        let results = measured(&[
+            ("weir", 7.5),
+            ("haproxy", 12.0),
+            ("haproxy-64k", 9.0),
+            ("nginx", 10.0),
+        ]);
+        let claim = check(&results)
+            .into_iter()
+            .find(|claim| claim.claim.starts_with("cpu"))
+            .unwrap();
+        assert_eq!(claim.value.unwrap().median, 7.5 / 9.0);
+        assert_eq!(claim.verdict, Verdict::NotHeld);
     }
 
     #[test]
     fn nothing_is_said_of_rivals_that_were_not_measured() {
-        assert_eq!(check(&[summary(Contender::Weir, 1.0)]), []);
-        let both = [
-            summary(Contender::Weir, 1.0),
-            summary(Contender::Haproxy, 9.0),
-        ];
-        assert_eq!(check(&both), []);
+        assert_eq!(check(&measured(&[("weir", 1.0)])), []);
+        assert_eq!(check(&measured(&[("weir", 1.0), ("haproxy", 9.0)])), []);
     }
 }

@@ -6,18 +6,26 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
-use super::{Common, PORT, Stage};
+use super::closed::{ClosedLoop, PORT, WindowArgs};
 use crate::bed::SERVER_V4;
 use crate::client::packet::{Endpoint, MAX_FRAME_BYTES, Segment, compose, flag};
 use crate::client::tuples;
 use crate::cpu;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
-use crate::plot::lines::{Line, Panel, Picture};
-use crate::report::{self, count, table};
+use crate::run::experiment::{Entry, Experiment, Flags, Program, Turn, parsed};
+use crate::run::results::{
+    Case, Claim, Facts, Panel, Parameters, Picture, Results, Sample, Show, parameters,
+};
 use crate::weir::Weir;
+
+/// The experiment.
+pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
+    "vtfm01-accuracy",
+    "How near is the admitted rate to the rate asked for, and is a burst exact?",
+)
+.source("the plan: policing")
+.flags("--seconds 10", "--rates 100,1000 --bursts 10 --seconds 0.5")];
 
 /// SYNs are offered at this multiple of the rate, and at [`LEAST_OFFERED_PER_S`] at least, so that bursts are used
 /// up soon.
@@ -51,124 +59,148 @@ pub struct Args {
     pub burst_seconds: f64,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub common: Common,
+    pub window: WindowArgs,
 }
 
-/// A rate.
-#[derive(Debug, Clone, Serialize)]
-pub struct RateRow {
-    /// Asked for, connections/s.
-    pub rate_per_s: f64,
-    /// SYNs offered per second.
-    pub offered_per_s: f64,
-    /// From the first SYN to the last, in s.
-    pub seconds: f64,
-    /// SYNs that the kernel got to see.
-    pub admitted: i64,
-    /// What the bucket allows in this time: burst and rate × seconds.
-    pub expected: f64,
-    /// (admitted − expected) / (rate × seconds).
-    pub error: f64,
-}
-
-/// A burst.
-#[derive(Debug, Clone, Serialize)]
-pub struct BurstRow {
-    /// Asked for, connections.
-    pub burst: u32,
-    /// SYNs sent at once.
-    pub offered: u64,
-    /// From the first to the last, in s.
-    pub seconds: f64,
-    /// SYNs that the kernel got to see.
-    pub admitted: i64,
-}
-
-/// All that was found.
-#[derive(Debug, Clone, Serialize)]
-pub struct Results {
-    /// Kernel and processors.
-    pub machine: String,
-    /// By rate.
-    pub rates: Vec<RateRow>,
-    /// By burst.
-    pub bursts: Vec<BurstRow>,
-}
-
-/// Measures all; progress goes to stderr.
-pub fn measure(args: &Args) -> Result<Results> {
-    let stage = Stage::build(&args.common)?;
-    let mut sender = Sender::default();
-    let mut rates = Vec::new();
-    for &rate_per_s in &args.rates {
-        let row = rate(&stage, &mut sender, rate_per_s, args.burst_seconds)?;
-        eprintln!(
-            "  rate {:>7}/s: {:>9} admitted of {:>9.1} ({:+.2} %)",
-            count(rate_per_s),
-            row.admitted,
-            row.expected,
-            row.error * 100.0
-        );
-        rates.push(row);
+impl Flags for Args {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
+        self.window.check()?;
+        Ok(Box::new(Accuracy {
+            args: self,
+            program: program.clone(),
+            bed: None,
+            sender: Sender::default(),
+        }))
     }
-    let mut bursts = Vec::new();
-    for &burst in &args.bursts {
-        let row = one_burst(&stage, &mut sender, burst)?;
-        eprintln!("  burst {burst:>6}: {:>6} admitted", row.admitted);
-        bursts.push(row);
+}
+
+struct Accuracy {
+    args: Args,
+    program: Program,
+    bed: Option<ClosedLoop>,
+    sender: Sender,
+}
+
+impl Experiment for Accuracy {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let rates = self
+            .args
+            .rates
+            .iter()
+            .map(|rate| vec![parameters([("rate", rate.to_string())])]);
+        let bursts = self
+            .args
+            .bursts
+            .iter()
+            .map(|burst| vec![parameters([("burst", burst.to_string())])]);
+        rates.chain(bursts).collect()
     }
-    Ok(Results {
-        machine: report::machine(),
-        rates,
-        bursts,
-    })
+
+    fn open(&mut self, _facts: &mut Facts) -> Result<()> {
+        self.bed = Some(ClosedLoop::build(&self.args.window, &self.program)?);
+        Ok(())
+    }
+
+    fn measure(&mut self, case: &Parameters, _turn: Turn) -> Result<Sample> {
+        let bed = self.bed.as_ref().expect("opened first");
+        match case.contains_key("rate") {
+            true => rate(
+                bed,
+                &mut self.sender,
+                parsed(case, "rate")?,
+                self.args.burst_seconds,
+            ),
+            false => burst(bed, &mut self.sender, parsed(case, "burst")?),
+        }
+    }
+
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        let about = |case: &Case| match case.parameters.contains_key("rate") {
+            true => {
+                let claim = "the admitted rate is the one asked for, to 2 %";
+                Claim::about(claim, case, "error", |error| {
+                    error.range.0 > -0.02 && error.range.1 < 0.02
+                })
+            }
+            false => {
+                let claim = "a burst is admitted exactly";
+                Claim::about(claim, case, "error", |error| error.range == (0.0, 0.0))
+            }
+        };
+        results.cases.iter().map(about).collect()
+    }
+
+    fn show(&self) -> Show {
+        Show::columns(&[
+            ("rate/s", "{rate}"),
+            ("burst", "{burst}"),
+            ("offered/s", "{offered_per_s|n}"),
+            ("SYNs at once", "{offered|n}"),
+            ("seconds", "{seconds|.2}"),
+            ("admitted", "{admitted|n}"),
+            ("expected", "{expected|.1}"),
+            ("error", "{error:cell|%2}"),
+        ])
+        .picture(Picture {
+            name: "accuracy".into(),
+            title: "Accuracy of policing".into(),
+            panels: vec![Panel {
+                title: "Error of the admitted rate, %".into(),
+                x_title: "Rate asked for, connections/s, as a power of ten".into(),
+                x: "rate_log10".into(),
+                y: vec![("error_percent".into(), "error".into())],
+                marks: vec![(2.0, "limit".into())],
+                ..Panel::default()
+            }],
+        })
+    }
 }
 
 fn rate(
-    stage: &Stage,
+    bed: &ClosedLoop,
     sender: &mut Sender,
     rate_per_s: f64,
     burst_seconds: f64,
-) -> Result<RateRow> {
+) -> Result<Sample> {
     let offered_per_s = (rate_per_s * OFFERED).max(LEAST_OFFERED_PER_S);
-    let syns = (offered_per_s * stage.window.as_secs_f64()) as u64;
+    let syns = (offered_per_s * bed.window.as_secs_f64()) as u64;
     let burst = (rate_per_s * burst_seconds).max(LEAST_BURST) as u32;
-    let (admitted, took) = offer(
-        stage,
-        sender,
-        (rate_per_s, burst),
-        syns,
-        Some(offered_per_s),
-    )?;
+    let (admitted, took) = offer(bed, sender, (rate_per_s, burst), syns, Some(offered_per_s))?;
     let seconds = took.as_secs_f64();
     let allowed = rate_per_s * seconds;
+    // What the bucket allows in this time.
     let expected = f64::from(burst) + allowed;
-    Ok(RateRow {
-        rate_per_s,
-        offered_per_s: syns as f64 / seconds,
-        seconds,
-        admitted,
-        expected,
-        // In whole connections: half a connection more or less is no error.
-        error: (admitted as f64 - expected.floor()) / allowed,
-    })
+    // In whole connections: half a connection more or less is no error.
+    let error = (admitted as f64 - expected.floor()) / allowed;
+    Ok(Sample::of([
+        ("offered_per_s", syns as f64 / seconds),
+        ("seconds", seconds),
+        ("admitted", admitted as f64),
+        ("expected", expected),
+        ("error", error),
+        ("error_percent", error.abs() * 100.0),
+        ("rate_log10", rate_per_s.max(1.0).log10()),
+    ]))
 }
 
-fn one_burst(stage: &Stage, sender: &mut Sender, burst: u32) -> Result<BurstRow> {
+fn burst(bed: &ClosedLoop, sender: &mut Sender, burst: u32) -> Result<Sample> {
     let offered = u64::from(burst * BURST_OFFERED);
-    let (admitted, took) = offer(stage, sender, (RATE_OF_BURSTS, burst), offered, None)?;
-    Ok(BurstRow {
-        burst,
-        offered,
-        seconds: took.as_secs_f64(),
-        admitted,
-    })
+    let (admitted, took) = offer(bed, sender, (RATE_OF_BURSTS, burst), offered, None)?;
+    Ok(Sample::of([
+        ("offered", offered as f64),
+        ("seconds", took.as_secs_f64()),
+        ("admitted", admitted as f64),
+        (
+            "error",
+            (admitted as f64 - f64::from(burst)) / f64::from(burst),
+        ),
+    ]))
 }
 
 /// Offers SYNs to a fresh weir that polices them to (rate, burst): at a rate, or all at once. Returns how
 /// many the kernel answered, and the time from the first to the last.
 fn offer(
-    stage: &Stage,
+    bed: &ClosedLoop,
     sender: &mut Sender,
     (rate, burst): (f64, u32),
     syns: u64,
@@ -179,35 +211,35 @@ fn offer(
          [[class]]\nname = \"all\"\nlistener = \"web\"\nfrom = \"10.128.0.0/9\"\npriority = 1\n\
          rate = {rate}\nburst = {burst}\n"
     );
-    let weir = stage.weir(&config)?;
-    let before = resets(stage)?;
+    let weir = bed.weir(&config)?;
+    let before = resets(bed)?;
     let took = std::thread::scope(|scope| {
         let sending = scope.spawn(|| {
-            cpu::pin_this_thread(stage.bed.layout.client_cpu)?;
-            sender.send(stage, syns, offered_per_s)
+            cpu::pin_this_thread(bed.bed.layout.client_cpu)?;
+            sender.send(bed, syns, offered_per_s)
         });
         sending.join().expect("the sender does not panic")
     })?;
-    settled(stage, &weir, syns)?;
-    let admitted = resets(stage)? - before;
+    settled(bed, &weir, syns)?;
+    let admitted = resets(bed)? - before;
     weir.end()?;
     Ok((admitted, took))
 }
 
-fn resets(stage: &Stage) -> Result<i64> {
-    Ok(stage.bed.counters()?.get("Tcp.OutRsts"))
+fn resets(bed: &ClosedLoop) -> Result<i64> {
+    Ok(bed.bed.counters()?.get("Tcp.OutRsts"))
 }
 
 /// Waits until no SYN is under way any more: the receive work is on another CPU.
-fn settled(stage: &Stage, weir: &Weir, syns: u64) -> Result<()> {
+fn settled(bed: &ClosedLoop, weir: &Weir, syns: u64) -> Result<()> {
     const LIMIT: Duration = Duration::from_secs(10);
     const QUIET: Duration = Duration::from_millis(50);
     let begun = Instant::now();
-    let (mut last, mut since) = (resets(stage)?, Instant::now());
+    let (mut last, mut since) = (resets(bed)?, Instant::now());
     while since.elapsed() < QUIET {
         interrupt::check()?;
-        discard(stage)?;
-        let now = resets(stage)?;
+        discard(bed)?;
+        let now = resets(bed)?;
         if now != last {
             (last, since) = (now, Instant::now());
         }
@@ -219,9 +251,9 @@ fn settled(stage: &Stage, weir: &Weir, syns: u64) -> Result<()> {
     weir.status().map(drop)
 }
 
-fn discard(stage: &Stage) -> Result<()> {
+fn discard(bed: &ClosedLoop) -> Result<()> {
     let mut buffer = [0; 2048];
-    while stage
+    while bed
         .bed
         .wire
         .receive(&mut buffer)
@@ -238,7 +270,12 @@ struct Sender {
 }
 
 impl Sender {
-    fn send(&mut self, stage: &Stage, syns: u64, offered_per_s: Option<f64>) -> Result<Duration> {
+    fn send(
+        &mut self,
+        bed: &ClosedLoop,
+        syns: u64,
+        offered_per_s: Option<f64>,
+    ) -> Result<Duration> {
         let begun = Instant::now();
         let (mut sent, mut last) = (0, Duration::ZERO);
         while sent < syns {
@@ -249,19 +286,19 @@ impl Sender {
             };
             let turn = due.saturating_sub(sent).min(PER_TURN);
             for _ in 0..turn {
-                self.syn(stage)?;
+                self.syn(bed)?;
             }
             if turn > 0 {
                 last = begun.elapsed();
             }
             sent += turn;
-            discard(stage)?;
+            discard(bed)?;
             interrupt::check()?;
         }
         Ok(last)
     }
 
-    fn syn(&mut self, stage: &Stage) -> Result<()> {
+    fn syn(&mut self, bed: &ClosedLoop) -> Result<()> {
         let from = tuples::endpoint(self.next, false);
         let to = Endpoint {
             ip: SERVER_V4.into(),
@@ -277,85 +314,7 @@ impl Sender {
         self.next = (self.next + 1) % tuples::NUMBERS;
         let mut frame = [0; MAX_FRAME_BYTES];
         let length = compose(from, to, &segment, &mut frame);
-        let sent = stage.bed.wire.send(&frame[..length]);
+        let sent = bed.bed.wire.send(&frame[..length]);
         sent.context("cannot write to the wire")
-    }
-}
-
-/// Runs the experiment of the command line.
-pub fn run(args: &Args) -> Result<()> {
-    let results = measure(args)?;
-    let picture = picture(&results);
-    args.common
-        .tell("accuracy", &results, &picture, || tables(&results))
-}
-
-fn tables(results: &Results) -> String {
-    let head = [
-        "rate/s",
-        "offered/s",
-        "seconds",
-        "admitted",
-        "expected",
-        "error",
-    ];
-    let row = |row: &RateRow| {
-        vec![
-            count(row.rate_per_s),
-            count(row.offered_per_s),
-            format!("{:.2}", row.seconds),
-            count(row.admitted as f64),
-            format!("{:.1}", row.expected),
-            format!("{:+.2} %", row.error * 100.0),
-        ]
-    };
-    let rates: Vec<Vec<String>> = results.rates.iter().map(row).collect();
-    let burst_head = ["burst", "SYNs at once", "within ms", "admitted"];
-    let burst_row = |row: &BurstRow| {
-        vec![
-            row.burst.to_string(),
-            row.offered.to_string(),
-            format!("{:.1}", row.seconds * 1e3),
-            row.admitted.to_string(),
-        ]
-    };
-    let bursts: Vec<Vec<String>> = results.bursts.iter().map(burst_row).collect();
-    format!(
-        "{}\n\n{}\n{}",
-        results.machine,
-        table(&head, &rates),
-        table(&burst_head, &bursts)
-    )
-}
-
-fn picture(results: &Results) -> Picture {
-    let points = results.rates.iter();
-    let points = points.map(|row| (row.rate_per_s.max(1.0).log10(), row.error.abs() * 100.0));
-    Picture {
-        title: "Accuracy of policing".into(),
-        note: results.machine.clone(),
-        panels: vec![Panel {
-            title: "Error of the admitted rate, %".into(),
-            x_title: "Rate asked for, connections/s, as a power of ten".into(),
-            lines: vec![Line {
-                points: points.collect(),
-                markers: true,
-                ..Line::default()
-            }],
-            marks: vec![(2.0, "limit".into())],
-            ..Panel::default()
-        }],
-        names: vec!["error".into()],
-    }
-}
-
-/// Few rates and a short window, for tests.
-pub fn short(weir: Option<std::path::PathBuf>) -> Args {
-    Args {
-        rates: vec![10.0, 100.0, 1000.0, 20_000.0],
-        bursts: vec![1, 100],
-        // A machine that builds beside the test stops its sender for a quarter of a second.
-        burst_seconds: 0.5,
-        common: Common::short(Duration::from_secs(2), weir),
     }
 }

@@ -7,33 +7,57 @@
 //! Load is open loop, over the bed's wire. The wait is what the server itself sees ([`crate::server::pool`]), of
 //! every connection. A few of the clients, by address, are a class with priority: lower ones give way first.
 
-mod show;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{BACKLOG, Common, PORT, Spread};
+use super::closed::{BACKLOG, PORT, WindowArgs};
 use crate::bed::{Bed, Layout};
 use crate::client::tcp::Kind;
 use crate::client::{Generator, Load, Pattern, new_histogram};
 use crate::cpu::Used;
-use crate::error::{Context, Error, Result};
-use crate::experiments::point::{Measured, Stage};
+use crate::error::Result;
+use crate::experiments::point::{Measured, OpenLoop};
 use crate::experiments::policy::{Policy, Protection};
 use crate::experiments::saturation::{self, Peak};
-use crate::report::{self, Times, count, ms};
+use crate::run::experiment::{Beside, Entry, Experiment, Flags, Program, Turn};
+use crate::run::results::{
+    Case, Claim, Facts, Panel, Parameters, Picture, Results, Sample, Show, add_times, parameters,
+};
 use crate::server::pool::{Occupation, Record, realtime};
-use crate::server::{BODY_BYTES, Program, Spec};
+use crate::server::{BODY_BYTES, Program as Served, Spec};
+
+const CONTROLLER: Entry = Entry::new::<Args>(
+    "vtfm01-controller",
+    "Does the controller hold its objective at any load, without a rate set by hand?",
+)
+.source("VTFM01 Section 5")
+.flags(
+    "--multiples 1,2,4 --step-seconds 5 --burst-seconds 0 --rounds 2",
+    "--multiples 2 --controlled true --step-seconds 0 --burst-seconds 0 --seconds 0.5",
+);
+
+/// The experiment, and its question about bursts alone.
+pub const ENTRIES: &[Entry] = &[
+    CONTROLLER,
+    CONTROLLER
+        .preset(
+            "vtfm01-controller-bursts",
+            "Does the controller leave bursts alone that the server can absorb?",
+        )
+        .flags(
+            "--controlled true --multiples 2,4 --step-seconds 0 --burst-seconds 60",
+            CONTROLLER.quick,
+        ),
+];
 
 /// Clients of the preferred class: 255 of the generator's 4096 addresses, a sixteenth of the load.
 const GOLD: &str = "10.128.0.0/24";
 /// The clients' patience.
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// Points of the course over time.
+/// Distance of two points of the course over time.
 const BIN: Duration = Duration::from_millis(100);
 /// Bursts of the third question: for 50 ms of each 500 ms nine times the rate between.
 const BURSTS: Pattern = Pattern::Bursts {
@@ -84,189 +108,262 @@ pub struct Args {
     /// Without and with the controller, or only one of them
     #[arg(long, value_delimiter = ',', default_value = "false,true")]
     pub controlled: Vec<bool>,
-    /// Add to the rounds that results.json of the folder has: a measurement in several short calls
-    #[arg(long)]
-    pub add: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub common: Common,
+    pub window: WindowArgs,
 }
 
-/// One point of one round.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Row {
-    /// Number of the round, from 1.
-    pub round: usize,
-    /// Load in multiples of the saturation.
-    pub multiple: f64,
-    /// With the controller, or the kernel alone.
-    pub controlled: bool,
-    /// What was measured.
-    pub seen: Seen,
-    /// Throughput over the peak of the unprotected server measured in the same round.
-    pub of_peak: f64,
-}
-
-/// What is measured in any run.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Seen {
-    /// Connections/s begun.
-    pub offered_per_s: f64,
-    /// Replies/s completed.
-    pub replies_per_s: f64,
-    /// Wait in the accept queue, of all connections accepted inside the window.
-    pub wait: Times,
-    /// Served of the class with priority, over those begun.
-    pub gold_served: f64,
-    /// Connections that got a RST or gave up before the window's end.
-    pub turned_away: u64,
-    /// Connections whose SYN was lost or policed at first.
-    pub waited_for_syn: u64,
-    /// SYNs policed, by weir's count.
-    pub policed: u64,
-    /// Share of all CPUs that was used, over the window.
-    pub cpu: f64,
-    /// Why the point does not count.
-    pub flaw: Option<String>,
-}
-
-/// The rounds of one point.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Summary {
-    /// Load in multiples of the saturation.
-    pub multiple: f64,
-    /// With the controller, or the kernel alone.
-    pub controlled: bool,
-    /// Replies/s.
-    pub replies_per_s: Spread,
-    /// Over the peak beside each round.
-    pub of_peak: Spread,
-    /// Wait in the accept queue, 99th percentile, ms.
-    pub wait_p99_ms: Spread,
-    /// Served of the class with priority, over those begun.
-    pub gold_served: Spread,
-    /// Connections that got a RST or gave up.
-    pub turned_away: Spread,
-    /// Share of all CPUs that was used.
-    pub cpu: Spread,
-}
-
-/// 100 ms of a course over time.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct Bin {
-    /// Its beginning, in s from the step.
-    pub at_s: f64,
-    /// Accepts/s.
-    pub accepts_per_s: f64,
-    /// 99th percentile of the waits, ms.
-    pub wait_p99_ms: f64,
-    /// Share of all CPUs that was used.
-    pub cpu: f64,
-}
-
-/// A step of the load.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Step {
-    /// With the controller, or the kernel alone.
-    pub controlled: bool,
-    /// From the step to the end of the last 100 ms in which the 99th percentile of the wait was above twice the
-    /// target, or accepts/s (of it and its neighbours) below nine tenths of the peak, in s; of `max_cpu` in which the CPU was above it.
-    pub settled_after_s: f64,
-    /// The course.
-    pub bins: Vec<Bin>,
-    /// What was measured from the beginning to the end.
-    pub seen: Seen,
-}
-
-/// All that was found.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Results {
-    /// Kernel and processors.
-    pub machine: String,
-    /// The server.
-    pub server: String,
-    /// The target, without `max_cpu`.
-    pub target_wait_ms: u32,
-    /// The share of the CPU to stay under.
-    pub max_cpu: Option<f64>,
-    /// Peak of the unprotected server.
-    pub saturation_per_s: f64,
-    /// By multiple.
-    pub summaries: Vec<Summary>,
-    /// A step without and with the controller.
-    pub steps: Vec<Step>,
-    /// Bursts at 0.8 of saturation, with the controller.
-    pub bursts: Vec<Seen>,
-    /// Every round of every point.
-    pub rows: Vec<Row>,
-}
-
-impl Results {
-    fn objective(&self) -> String {
-        match self.max_cpu {
-            Some(most) => format!("CPU under {:.0} %", 100.0 * most),
-            None => format!("target {} ms", self.target_wait_ms),
-        }
+impl Flags for Args {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
+        self.window.check()?;
+        Ok(Box::new(Controller {
+            args: self,
+            program: program.clone(),
+            opened: None,
+            beside: Beside::default(),
+        }))
     }
 }
 
-struct Lab<'a> {
-    args: &'a Args,
-    stage: Stage,
-    peak: Peak,
+struct Controller {
+    args: Args,
+    program: Program,
+    opened: Option<(OpenLoop, Peak)>,
+    /// The unprotected server's peak, replies/s, by round.
+    beside: Beside<usize, f64>,
 }
 
-/// Measures all; progress goes to stderr.
-pub fn measure(args: &Args) -> Result<Results> {
-    args.common.check()?;
-    let mut stage = Stage {
-        bed: Bed::build(Layout::of_this_machine())?,
-        server: spec(args),
-        weir: args.common.weir.clone(),
-        generator: Generator::new(),
+/// What a case is about.
+const STEADY: &str = "steady";
+const STEP: &str = "step";
+const BURSTS_PHASE: &str = "bursts";
+
+fn case(phase: &str, load: String, controlled: bool) -> Parameters {
+    let name = if controlled {
+        "controller"
+    } else {
+        "kernel alone"
     };
-    let base = base_load(args, &stage);
-    let peak = saturation::find(&mut stage, &base, 500.0, |_, _| {})?;
-    eprintln!(
-        "weir-lab: {}: the unprotected server peaks at {} replies/s",
-        stage.server.describe(),
-        count(peak.replies_per_s)
-    );
-    let mut lab = Lab { args, stage, peak };
-    let Earlier {
-        mut rows,
-        mut steps,
-        mut bursts,
-    } = lab.earlier()?;
-    let rounds_before = rows.last().map_or(0, |row| row.round);
-    rows.extend(lab.points(rounds_before)?);
-    if args.step_seconds > 0.0 {
-        for &controlled in &args.controlled {
-            steps.push(lab.step(controlled)?);
+    parameters([("phase", phase.into()), ("load", load), ("by", name.into())])
+}
+
+impl Experiment for Controller {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let args = &self.args;
+        let steady = |multiple: &f64| {
+            let controlled = args.controlled.iter();
+            controlled
+                .map(|&controlled| case(STEADY, format!("{multiple}x"), controlled))
+                .collect()
+        };
+        let mut groups: Vec<Vec<Parameters>> = args.multiples.iter().map(steady).collect();
+        if args.step_seconds > 0.0 {
+            let load = || format!("{STEP_BEFORE}x to {STEP_AFTER}x");
+            groups.push(
+                args.controlled
+                    .iter()
+                    .map(|&controlled| case(STEP, load(), controlled))
+                    .collect(),
+            );
         }
+        if args.burst_seconds > 0.0 {
+            groups.push(vec![case(
+                BURSTS_PHASE,
+                format!("{BURSTS_MULTIPLE}x"),
+                true,
+            )]);
+        }
+        groups
     }
-    for step in &mut steps {
-        step.settled_after_s = lab.settled_after_s(&step.bins);
+
+    fn open(&mut self, facts: &mut Facts) -> Result<()> {
+        let mut bed = OpenLoop {
+            bed: Bed::build(Layout::of_this_machine())?,
+            server: spec(&self.args),
+            weir: self.program.weir.clone(),
+            generator: Generator::new(),
+        };
+        let objective = match self.args.max_cpu {
+            Some(most) => format!("CPU under {:.0} %", 100.0 * most),
+            None => format!("target {} ms", self.args.target_wait_ms),
+        };
+        facts.insert("server".into(), bed.server.describe().into());
+        facts.insert("objective".into(), objective.into());
+        let base = base_load(&self.args, &bed);
+        let peak = saturation::known_or_found(facts, &mut bed, &base, 500.0)?;
+        self.opened = Some((bed, peak));
+        Ok(())
     }
-    if args.burst_seconds > 0.0 {
-        bursts.push(lab.bursts()?);
+
+    fn measure(&mut self, case: &Parameters, turn: Turn) -> Result<Sample> {
+        let (bed, peak) = self.opened.as_mut().expect("opened first");
+        let (args, peak) = (&self.args, *peak);
+        let base = base_load(args, bed);
+        let load = match case["phase"].as_str() {
+            STEP => Load {
+                rate_per_s: peak.replies_per_s * STEP_BEFORE,
+                pattern: Pattern::Step {
+                    factor: STEP_AFTER / STEP_BEFORE,
+                    at: BEFORE_STEP,
+                },
+                warm_up: Duration::ZERO,
+                window: BEFORE_STEP + Duration::from_secs_f64(args.step_seconds),
+                ..base.clone()
+            },
+            BURSTS_PHASE => Load {
+                rate_per_s: peak.replies_per_s * BURSTS_MULTIPLE,
+                pattern: BURSTS,
+                window: Duration::from_secs_f64(args.burst_seconds),
+                drain: true,
+                ..base.clone()
+            },
+            _ => Load {
+                rate_per_s: peak.replies_per_s
+                    * case["load"].trim_end_matches('x').parse().unwrap_or(1.0),
+                ..base.clone()
+            },
+        };
+        let beside = match case["phase"].as_str() {
+            STEADY => Some(
+                self.beside
+                    .get(turn.round, || saturation::again(bed, &base, peak))?,
+            ),
+            _ => None,
+        };
+        let watched = watch(bed, &policy(args, case["by"] == "controller"), &load)?;
+        let mut sample = watched.sample(load.window);
+        if let Some(beside) = beside {
+            sample.add([("of_peak", sample.get("replies_per_s") / beside.max(1.0))]);
+        }
+        if case["phase"] == STEP {
+            watched.add_course(&mut sample, load.window);
+            let settled = settled_after_s(args, peak, &sample);
+            sample.add([("settled_after_s", settled)]);
+        }
+        Ok(sample)
     }
-    Ok(Results {
-        machine: report::machine(),
-        server: lab.stage.server.describe(),
-        target_wait_ms: args.target_wait_ms,
-        max_cpu: args.max_cpu,
-        saturation_per_s: lab.peak.replies_per_s,
-        summaries: summaries(&rows),
-        steps,
-        bursts,
-        rows,
+
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        let limit_ms = f64::from(2 * self.args.target_wait_ms);
+        let by_wait = self.args.max_cpu.is_none();
+        let of = |case: &&Case| case.parameter("by") == "controller";
+        results
+            .cases
+            .iter()
+            .filter(of)
+            .flat_map(|case| claims(case, limit_ms, by_wait))
+            .collect()
+    }
+
+    fn show(&self) -> Show {
+        show(&self.args)
+    }
+}
+
+fn claims(case: &Case, limit_ms: f64, by_wait: bool) -> Vec<Claim> {
+    match case.parameter("phase") {
+        STEADY if by_wait => vec![
+            Claim::about(
+                "the wait's 99th percentile is below twice the target",
+                case,
+                "wait_p99_ms",
+                |wait| wait.median <= limit_ms,
+            ),
+            Claim::about("throughput is 97 % of the peak", case, "of_peak", |share| {
+                share.median >= 0.97
+            }),
+            Claim::about(
+                "the class with priority is served whole",
+                case,
+                "gold_served",
+                |share| share.median > 0.99,
+            ),
+        ],
+        BURSTS_PHASE => vec![Claim::about(
+            "nobody is turned away in bursts that fit",
+            case,
+            "turned_away",
+            |n| n.range.1 == 0.0,
+        )],
+        _ => Vec::new(),
+    }
+}
+
+fn show(args: &Args) -> Show {
+    let by_load = |title: &str, metric: &str| Panel {
+        title: title.into(),
+        x_title: "Load, multiples of saturation".into(),
+        x: "load".into(),
+        y: vec![(metric.into(), String::new())],
+        lines: vec!["by".into()],
+        only: parameters([("phase", STEADY.into())]),
+        ..Panel::default()
+    };
+    let course = |title: &str, series: &str| Panel {
+        x_title: format!(
+            "Seconds; the load rises from {STEP_BEFORE} to {STEP_AFTER} × saturation at {}",
+            BEFORE_STEP.as_secs()
+        ),
+        x: "since_s".into(),
+        only: parameters([("phase", STEP.into())]),
+        is_course: true,
+        ..by_load(title, series)
+    };
+    let (held, over_time) = match args.max_cpu {
+        Some(most) => {
+            let marks = vec![(most, "max_cpu".to_owned())];
+            let with = |panel| Panel {
+                marks: marks.clone(),
+                ..panel
+            };
+            let title = "Share of all CPUs that is used";
+            (with(by_load(title, "cpu")), with(course(title, "cpu")))
+        }
+        None => {
+            let with = |panel| Panel {
+                marks: vec![(
+                    f64::from(2 * args.target_wait_ms),
+                    "twice the target".to_owned(),
+                )],
+                logarithmic: true,
+                ..panel
+            };
+            let title = "Wait in the accept queue in ms, 99th percentile";
+            let of_bin = format!("{title} of 100 ms");
+            (
+                with(by_load(title, "wait_p99_ms")),
+                with(course(&of_bin, "wait_p99_ms")),
+            )
+        }
+    };
+    Show::columns(&[
+        ("", "{phase}"),
+        ("load", "{load}"),
+        ("by", "{by}"),
+        ("replies/s", "{replies_per_s:cell|n}"),
+        ("of peak", "{of_peak:cell|%}"),
+        ("wait p99 ms", "{wait_p99_ms:cell|.1}"),
+        ("gold served", "{gold_served:cell|%}"),
+        ("turned away", "{turned_away:cell|n}"),
+        ("policed", "{policed:cell|n}"),
+        ("CPU", "{cpu:cell|%}"),
+        ("settled after s", "{settled_after_s:cell|.1}"),
+    ])
+    .picture(Picture {
+        name: "controller".into(),
+        title: "The controller: an objective, no rate set by hand".into(),
+        panels: vec![
+            by_load("Throughput over the peak", "of_peak"),
+            held,
+            course("Accepts/s", "accepts_per_s"),
+            over_time,
+        ],
     })
 }
 
 fn spec(args: &Args) -> Spec {
     Spec {
-        program: Program::Pool {
+        program: Served::Pool {
             workers: args.workers,
             service_us: args.service_us,
             occupation: args.occupation,
@@ -278,13 +375,13 @@ fn spec(args: &Args) -> Spec {
     }
 }
 
-fn base_load(args: &Args, stage: &Stage) -> Load {
+fn base_load(args: &Args, bed: &OpenLoop) -> Load {
     Load {
-        target: (stage.bed.server_address(false), PORT).into(),
+        target: (bed.bed.server_address(false), PORT).into(),
         rate_per_s: 0.0,
         pattern: Pattern::Constant,
-        warm_up: args.common.warm_up().max(LEAST_WARM_UP),
-        window: args.common.window(),
+        warm_up: args.window.warm_up().max(LEAST_WARM_UP),
+        window: args.window.window(),
         timeout: TIMEOUT,
         kind: Kind::Rfc793,
         server_closes_first: true,
@@ -313,146 +410,42 @@ fn policy(args: &Args, controlled: bool) -> Policy {
     }
 }
 
-/// What earlier calls have measured.
-#[derive(Default)]
-struct Earlier {
-    rows: Vec<Row>,
-    steps: Vec<Step>,
-    bursts: Vec<Seen>,
+/// Measures a load, and looks at the CPUs meanwhile.
+fn watch(bed: &mut OpenLoop, policy: &Policy, load: &Load) -> Result<Watched> {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let cpu = scope.spawn(|| cpu_course(&over));
+        let measured = bed.measure(policy, load);
+        over.store(true, Ordering::Relaxed);
+        let cpu = cpu.join().expect("the course does not panic")?;
+        Ok(Watched {
+            measured: measured?,
+            cpu,
+        })
+    })
 }
 
-impl Lab<'_> {
-    fn earlier(&self) -> Result<Earlier> {
-        if !self.args.add {
-            return Ok(Earlier::default());
+/// From the step to the end of the last 100 ms in which the 99th percentile of the wait was above twice the target, or
+/// accepts/s below nine tenths of the peak, in s; of `max_cpu` in which the CPU was above it.
+fn settled_after_s(args: &Args, peak: Peak, sample: &Sample) -> f64 {
+    let course = |name: &str| sample.series.get(name).cloned().unwrap_or_default();
+    let (since, accepts) = (course("since_s"), course("accepts_per_s"));
+    let (waits, cpu) = (course("wait_p99_ms"), course("cpu"));
+    let is_settled = |at: usize| match args.max_cpu {
+        Some(most) => cpu[at] <= most + CPU_NOISE,
+        None => {
+            // With its neighbours, since a tenth of a second has chance of its own in its throughput.
+            let around = &accepts[at.saturating_sub(1)..(at + 2).min(accepts.len())];
+            let least_per_s = SETTLED_SHARE * peak.replies_per_s * around.len() as f64;
+            let limit_ms = f64::from(2 * args.target_wait_ms);
+            waits[at] <= limit_ms && around.iter().sum::<f64>() >= least_per_s
         }
-        let path = self.args.common.folder("controller").join("results.json");
-        let what = || format!("cannot add to {}", path.display());
-        let text = std::fs::read_to_string(&path).context(what())?;
-        let before: Results = serde_json::from_str(&text).context(what())?;
-        let objective = (before.target_wait_ms, before.max_cpu);
-        let same = (self.args.target_wait_ms, self.args.max_cpu) == objective
-            && before.server == self.stage.server.describe();
-        if !same {
-            let cause = "it is of another server or objective";
-            return Err(Error::usage(what(), cause));
-        }
-        Ok(Earlier {
-            rows: before.rows,
-            steps: before.steps,
-            bursts: before.bursts,
-        })
-    }
-
-    fn points(&mut self, rounds_before: usize) -> Result<Vec<Row>> {
-        let base = base_load(self.args, &self.stage);
-        let mut rows = Vec::new();
-        for round in (1..=self.args.common.rounds).map(|round| rounds_before + round) {
-            let beside = saturation::again(&mut self.stage, &base, self.peak, |_, _| {})?;
-            for &multiple in &self.args.multiples {
-                for &controlled in &self.args.controlled {
-                    let load = Load {
-                        rate_per_s: self.peak.replies_per_s * multiple,
-                        ..base.clone()
-                    };
-                    let seen = self.run(controlled, &load)?.seen(load.window);
-                    let row = Row {
-                        round,
-                        multiple,
-                        controlled,
-                        of_peak: seen.replies_per_s / beside.max(1.0),
-                        seen,
-                    };
-                    eprintln!("{}", show::progress(&row));
-                    rows.push(row);
-                }
-            }
-        }
-        Ok(rows)
-    }
-
-    fn run(&mut self, controlled: bool, load: &Load) -> Result<Watched> {
-        let over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let cpu = scope.spawn(|| cpu_course(&over));
-            let measured = self.stage.measure(&policy(self.args, controlled), load);
-            over.store(true, Ordering::Relaxed);
-            let cpu = cpu.join().expect("the course does not panic")?;
-            Ok(Watched {
-                measured: measured?,
-                cpu,
-            })
-        })
-    }
-
-    fn step(&mut self, controlled: bool) -> Result<Step> {
-        let after = Duration::from_secs_f64(self.args.step_seconds);
-        let load = Load {
-            rate_per_s: self.peak.replies_per_s * STEP_BEFORE,
-            pattern: Pattern::Step {
-                factor: STEP_AFTER / STEP_BEFORE,
-                at: BEFORE_STEP,
-            },
-            warm_up: Duration::ZERO,
-            window: BEFORE_STEP + after,
-            ..base_load(self.args, &self.stage)
-        };
-        let watched = self.run(controlled, &load)?;
-        let bins = watched.bins(load.window);
-        let step = Step {
-            controlled,
-            settled_after_s: self.settled_after_s(&bins),
-            bins,
-            seen: watched.seen(load.window),
-        };
-        eprintln!(
-            "  step from {STEP_BEFORE} to {STEP_AFTER}×, {}: settled after {:.1} s",
-            show::name(controlled),
-            step.settled_after_s
-        );
-        Ok(step)
-    }
-
-    fn settled_after_s(&self, bins: &[Bin]) -> f64 {
-        let is_late = |at: &usize| {
-            let around = &bins[at.saturating_sub(1)..(at + 2).min(bins.len())];
-            bins[*at].at_s >= 0.0 && !self.is_settled(&bins[*at], around)
-        };
-        let late = (0..bins.len()).rev().find(is_late);
-        late.map_or(0.0, |at| bins[at].at_s + BIN.as_secs_f64())
-    }
-
-    /// `around`: the bin and its neighbours, since a tenth of a second has chance of its own in its throughput.
-    fn is_settled(&self, bin: &Bin, around: &[Bin]) -> bool {
-        match self.args.max_cpu {
-            Some(most) => bin.cpu <= most + CPU_NOISE,
-            None => {
-                let limit_ms = f64::from(2 * self.args.target_wait_ms);
-                let accepts_per_s: f64 = around.iter().map(|bin| bin.accepts_per_s).sum();
-                let least_per_s = SETTLED_SHARE * self.peak.replies_per_s * around.len() as f64;
-                bin.wait_p99_ms <= limit_ms && accepts_per_s >= least_per_s
-            }
-        }
-    }
-
-    fn bursts(&mut self) -> Result<Seen> {
-        let load = Load {
-            rate_per_s: self.peak.replies_per_s * BURSTS_MULTIPLE,
-            pattern: BURSTS,
-            window: Duration::from_secs_f64(self.args.burst_seconds),
-            drain: true,
-            ..base_load(self.args, &self.stage)
-        };
-        let seen = self.run(true, &load)?.seen(load.window);
-        eprintln!(
-            "  bursts at {BURSTS_MULTIPLE}×: {} turned away, {} waited for a SYN, {} policed; wait p99 {} ms",
-            seen.turned_away,
-            seen.waited_for_syn,
-            seen.policed,
-            ms(seen.wait.p99_ms)
-        );
-        Ok(seen)
-    }
+    };
+    let step = BEFORE_STEP.as_secs_f64();
+    let late = (0..since.len())
+        .rev()
+        .find(|&at| since[at] >= step && !is_settled(at));
+    late.map_or(0.0, |at| since[at] - step + BIN.as_secs_f64())
 }
 
 /// A run, and what of the CPUs was used meanwhile.
@@ -482,49 +475,68 @@ impl Watched {
         last_before(end).share_since(&last_before(begin))
     }
 
-    fn seen(&self, window: Duration) -> Seen {
+    /// Over the window: waits in the accept queue are of all connections accepted in it, `gold_served` is the served of
+    /// the class with priority over those begun, `turned_away` got a RST or gave up, `policed` are SYNs by weir's count.
+    fn sample(&self, window: Duration) -> Sample {
+        let run = &self.measured.run;
+        let fate = &run.tally.fate;
+        let accepts = in_window(&self.measured);
+        let gold = accepts.iter().filter(|record| is_gold(record)).count() as f64;
+        let gold_share = f64::from(u8::MAX) / 4096.0;
+        let account = self.measured.account.as_ref();
+        let status = account.and_then(|account| account.status.as_ref());
         let (begin, end) = self.measured.window;
-        Seen {
-            cpu: self.cpu(begin, end),
-            ..seen(&self.measured, window)
-        }
+        let mut sample = Sample::of([
+            ("offered_per_s", run.offered_per_s),
+            ("started", fate.started as f64),
+            (
+                "replies_per_s",
+                run.tally.wire.replies as f64 / window.as_secs_f64(),
+            ),
+            (
+                "gold_served",
+                gold / (fate.started as f64 * gold_share).max(1.0),
+            ),
+            (
+                "turned_away",
+                (fate.refused + fate.reset + fate.timed_out) as f64,
+            ),
+            ("waited_for_syn", fate.waited_for_syn as f64),
+            ("policed", status.map_or(0, policed) as f64),
+            ("cpu", self.cpu(begin, end)),
+            ("accepts", accepts.len() as f64),
+        ]);
+        add_times(&mut sample, "wait", &waits(&accepts));
+        sample.flaw = run.flaw.clone();
+        sample
     }
 
-    /// The course over the window, in seconds from the step.
-    fn bins(&self, window: Duration) -> Vec<Bin> {
+    /// Adds the course over the window, a point each [`BIN`], in seconds from its beginning.
+    fn add_course(&self, sample: &mut Sample, window: Duration) {
         let (begin, _) = self.measured.window;
-        let with_cpu = |(index, bin): (u32, Bin)| Bin {
-            cpu: self.cpu(begin + index * BIN, begin + (index + 1) * BIN),
-            ..bin
-        };
-        (0..)
-            .zip(bins(&self.measured, window))
-            .map(with_cpu)
-            .collect()
-    }
-}
-
-/// Without the CPU.
-fn seen(measured: &Measured, window: Duration) -> Seen {
-    let run = &measured.run;
-    let fate = &run.tally.fate;
-    let accepts = in_window(measured);
-    let gold = accepts.iter().filter(|record| is_gold(record)).count() as f64;
-    let gold_share = f64::from(u8::MAX) / 4096.0;
-    let status = measured
-        .account
-        .as_ref()
-        .and_then(|account| account.status.as_ref());
-    Seen {
-        offered_per_s: run.offered_per_s,
-        replies_per_s: run.tally.wire.replies as f64 / window.as_secs_f64(),
-        wait: waits(&accepts),
-        gold_served: gold / (fate.started as f64 * gold_share).max(1.0),
-        turned_away: fate.refused + fate.reset + fate.timed_out,
-        waited_for_syn: fate.waited_for_syn,
-        policed: status.map_or(0, policed),
-        cpu: 0.0,
-        flaw: run.flaw.clone(),
+        let bins = (window.as_nanos() / BIN.as_nanos()) as usize;
+        let mut accepts: Vec<Vec<Record>> = vec![Vec::new(); bins];
+        for record in &self.measured.accepts {
+            let index = record.accepted.saturating_sub(begin).as_nanos() / BIN.as_nanos();
+            if let Some(bin) = accepts.get_mut(index as usize) {
+                bin.push(*record);
+            }
+        }
+        for (index, accepts) in (0..).zip(&accepts) {
+            let waits = waits(accepts);
+            for (name, value) in [
+                ("since_s", f64::from(index) * BIN.as_secs_f64()),
+                ("accepts_per_s", accepts.len() as f64 / BIN.as_secs_f64()),
+                ("wait_p99_ms", waits.value_at_quantile(0.99) as f64 / 1e3),
+                (
+                    "cpu",
+                    self.cpu(begin + index * BIN, begin + (index + 1) * BIN),
+                ),
+            ] {
+                let value = crate::run::statistics::rounded(value);
+                sample.series.entry(name.into()).or_default().push(value);
+            }
+        }
     }
 }
 
@@ -540,12 +552,12 @@ fn is_gold(record: &Record) -> bool {
     matches!(record.source, std::net::IpAddr::V4(ip) if ip.octets()[..3] == [10, 128, 0])
 }
 
-fn waits(accepts: &[Record]) -> Times {
+fn waits(accepts: &[Record]) -> Histogram<u64> {
     let mut waits: Histogram<u64> = new_histogram();
     for wait in accepts.iter().filter_map(|record| record.wait) {
         waits.saturating_record((wait.as_micros() as u64).max(1));
     }
-    Times::of(&waits)
+    waits
 }
 
 /// All verdicts of policing, over all listeners and classes.
@@ -556,81 +568,4 @@ fn policed(status: &Value) -> u64 {
         VERDICTS.map(|verdict| listener["counters"][verdict].as_u64().unwrap_or(0))
     });
     counters.sum()
-}
-
-/// The course over the window, in seconds from the step, without the CPU.
-fn bins(measured: &Measured, window: Duration) -> Vec<Bin> {
-    let (begin, _) = measured.window;
-    let count = (window.as_nanos() / BIN.as_nanos()) as usize;
-    let mut accepts: Vec<Vec<Record>> = vec![Vec::new(); count];
-    for record in &measured.accepts {
-        let index = record.accepted.saturating_sub(begin).as_nanos() / BIN.as_nanos();
-        if let Some(bin) = accepts.get_mut(index as usize) {
-            bin.push(*record);
-        }
-    }
-    let bin = |(index, accepts): (usize, &Vec<Record>)| Bin {
-        at_s: (index as f64 * BIN.as_secs_f64()) - BEFORE_STEP.as_secs_f64(),
-        accepts_per_s: accepts.len() as f64 / BIN.as_secs_f64(),
-        wait_p99_ms: waits(accepts).p99_ms,
-        cpu: 0.0,
-    };
-    accepts.iter().enumerate().map(bin).collect()
-}
-
-fn summaries(rows: &[Row]) -> Vec<Summary> {
-    let mut points: Vec<(f64, bool)> = Vec::new();
-    for row in rows {
-        if !points.contains(&(row.multiple, row.controlled)) {
-            points.push((row.multiple, row.controlled));
-        }
-    }
-    points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    points
-        .into_iter()
-        .map(|point| summary(rows, point))
-        .collect()
-}
-
-fn summary(rows: &[Row], point: (f64, bool)) -> Summary {
-    let of_point = rows
-        .iter()
-        .filter(|row| (row.multiple, row.controlled) == point);
-    let rounds: Vec<&Row> = of_point.collect();
-    let spread = |value: fn(&Row) -> f64| Spread::of(rounds.iter().map(|row| value(row)));
-    Summary {
-        multiple: point.0,
-        controlled: point.1,
-        replies_per_s: spread(|row| row.seen.replies_per_s),
-        of_peak: spread(|row| row.of_peak),
-        wait_p99_ms: spread(|row| row.seen.wait.p99_ms),
-        gold_served: spread(|row| row.seen.gold_served),
-        turned_away: spread(|row| row.seen.turned_away as f64),
-        cpu: spread(|row| row.seen.cpu),
-    }
-}
-
-/// Runs the experiment of the command line.
-pub fn run(args: &Args) -> Result<()> {
-    let results = measure(args)?;
-    let picture = show::picture(&results);
-    args.common
-        .tell("controller", &results, &picture, || show::tables(&results))
-}
-
-/// One multiple, a step and a few seconds of bursts, for tests.
-pub fn short(weir: Option<std::path::PathBuf>) -> Args {
-    Args {
-        multiples: vec![2.0],
-        step_seconds: 4.0,
-        burst_seconds: 5.0,
-        target_wait_ms: 20,
-        max_cpu: None,
-        add: false,
-        workers: 8,
-        service_us: 4000,
-        occupation: Occupation::Wait,
-        controlled: vec![false, true],
-        common: Common::short(Duration::from_secs(2), weir),
-    }
 }

@@ -5,21 +5,30 @@
 //! the 2000 possible ones; strict priority has none but those of connections that the server's own queue held
 //! already, which no one can take back.
 
-use nix::sys::signal::Signal;
-use serde::Serialize;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::{Common, PORT, Spread, Stage, address, config, strict, target, unpoliced};
+use nix::sys::signal::Signal;
+
+use super::closed::{ClosedLoop, PORT, WindowArgs, address, config, strict, target, unpoliced};
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
-use crate::plot::lines::{Line, Panel, Picture};
-use crate::report::{self, table};
+use crate::run::experiment::{Entry, Experiment, Flags, Program, Turn, chosen, word};
+use crate::run::results::{
+    Claim, Facts, Panel, Parameters, Picture, Results, Sample, Show, parameters,
+};
 use crate::server::pool::Occupation;
-use crate::server::{FILE_BYTES, Program, Server, Spec};
+use crate::server::{FILE_BYTES, Program as Served, Server, Spec};
 use crate::weir::Weir;
+
+/// The experiment.
+pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
+    "vtfm01-order",
+    "In which order does a server accept what has queued while it was stopped?",
+)
+.source("VTFM01 Section 3.2")
+.flags("--rounds 5", "--connections 5,5,10")];
 
 const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 /// Longer than anything takes on a busy machine.
@@ -42,69 +51,16 @@ pub struct Args {
     pub queues: Vec<Queue>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub common: Common,
+    pub window: WindowArgs,
 }
 
 /// Queues of the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Queue {
     /// The kernel alone
     Fifo,
     /// weir's `queue = "priority"`
     Priority,
-}
-
-impl Queue {
-    /// In tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Queue::Fifo => "kernel's FIFO",
-            Queue::Priority => "priority",
-        }
-    }
-}
-
-/// One run.
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    /// Whose queue.
-    pub queue: Queue,
-    /// Seed of the order of arrival.
-    pub seed: u64,
-    /// Classes in the order in which they connected.
-    pub arrived: Vec<u8>,
-    /// Classes in the order in which they were accepted.
-    pub accepted: Vec<u8>,
-    /// Pairs of which the lower class was accepted first.
-    pub inversions: usize,
-    /// Connections accepted before one of a higher class: with strict priority only those that the server's
-    /// own queue held when the others came.
-    pub out_of_order: usize,
-}
-
-/// All that was found.
-#[derive(Debug, Clone, Serialize)]
-pub struct Results {
-    /// Kernel and processors.
-    pub machine: String,
-    /// The server.
-    pub server: String,
-    /// By queue.
-    pub summaries: Vec<Summary>,
-    /// Every run.
-    pub rows: Vec<Row>,
-}
-
-/// All runs with a queue.
-#[derive(Debug, Clone, Serialize)]
-pub struct Summary {
-    /// Whose queue.
-    pub queue: Queue,
-    /// Pairs of which the lower class was accepted first.
-    pub inversions: Spread,
-    /// Connections accepted before one of a higher class.
-    pub out_of_order: Spread,
 }
 
 /// Pairs of which the lower class (the higher number) comes first.
@@ -119,53 +75,93 @@ fn out_of_order(classes: &[u8]) -> usize {
     (0..classes.len()).filter(stands_before).count()
 }
 
-/// Measures with the kernel alone and with priority, in turns; progress goes to stderr.
-pub fn measure(args: &Args) -> Result<Results> {
-    let stage = Stage::build(&args.common)?;
-    let spec = spec(SERVICE_US);
-    let mut rows = Vec::new();
-    for round in 0..args.common.rounds as u64 {
-        for &queue in &args.queues {
-            let seed = args.common.seed + round;
-            let arrived = arrivals(&args.connections, seed);
-            let (accepted, _) = run_once(&stage, &spec, queue, &arrived)?;
-            let row = Row {
-                queue,
-                seed,
-                inversions: inversions(&accepted),
-                out_of_order: out_of_order(&accepted),
-                arrived,
-                accepted,
-            };
-            eprintln!(
-                "  {}: {} inversions, {} connections out of order",
-                queue.name(),
-                row.inversions,
-                row.out_of_order
-            );
-            rows.push(row);
-        }
+impl Flags for Args {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
+        self.window.check()?;
+        Ok(Box::new(Order {
+            args: self,
+            program: program.clone(),
+            bed: None,
+        }))
     }
-    let spread = |queue: Queue, value: fn(&Row) -> usize| {
-        let of = rows.iter().filter(|row| row.queue == queue);
-        Spread::of(of.map(|row| value(row) as f64))
-    };
-    let summarize = |&queue: &Queue| Summary {
-        queue,
-        inversions: spread(queue, |row| row.inversions),
-        out_of_order: spread(queue, |row| row.out_of_order),
-    };
-    Ok(Results {
-        machine: report::machine(),
-        server: spec.describe(),
-        summaries: args.queues.iter().map(summarize).collect(),
-        rows,
-    })
+}
+
+struct Order {
+    args: Args,
+    program: Program,
+    bed: Option<ClosedLoop>,
+}
+
+impl Experiment for Order {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let case = |queue: &Queue| parameters([("queue", word(queue))]);
+        vec![self.args.queues.iter().map(case).collect()]
+    }
+
+    fn open(&mut self, facts: &mut Facts) -> Result<()> {
+        facts.insert("server".into(), spec(SERVICE_US).describe().into());
+        self.bed = Some(ClosedLoop::build(&self.args.window, &self.program)?);
+        Ok(())
+    }
+
+    fn measure(&mut self, case: &Parameters, turn: Turn) -> Result<Sample> {
+        let arrived = arrivals(&self.args.connections, turn.seed);
+        let bed = self.bed.as_ref().expect("opened first");
+        let (accepted, _) = run_once(bed, &spec(SERVICE_US), chosen(case, "queue")?, &arrived)?;
+        let mut sample = Sample::of([
+            ("inversions", inversions(&accepted) as f64),
+            ("out_of_order", out_of_order(&accepted) as f64),
+        ]);
+        let series = |classes: &[u8]| classes.iter().map(|&class| class.into()).collect();
+        sample.series.insert(
+            "position".into(),
+            (1..=accepted.len()).map(|n| n as f64).collect(),
+        );
+        sample.series.insert("accepted".into(), series(&accepted));
+        sample.series.insert("arrived".into(), series(&arrived));
+        Ok(sample)
+    }
+
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        let claim =
+            "with weir at most the connections that the server's own queue held are out of order";
+        let of_weir = results
+            .cases
+            .iter()
+            .filter(|case| case.parameter("queue") == "priority");
+        of_weir
+            .map(|case| Claim::about(claim, case, "out_of_order", |n| n.range.1 <= 2.0))
+            .collect()
+    }
+
+    fn show(&self) -> Show {
+        Show::columns(&[
+            ("queue", "{queue}"),
+            ("inversions", "{inversions:cell|n}"),
+            ("connections out of order", "{out_of_order:cell|n}"),
+        ])
+        .picture(Picture {
+            name: "order".into(),
+            title: "Who is accepted first: classes (1 is the highest) in the order of accept()"
+                .into(),
+            panels: vec![Panel {
+                title: "Class, {queue}".into(),
+                x_title: "Position in the order of accept()".into(),
+                x: "position".into(),
+                y: vec![("accepted".into(), String::new())],
+                lines: vec!["queue".into()],
+                per: vec!["queue".into()],
+                is_course: true,
+                dots: true,
+                ..Panel::default()
+            }],
+        })
+    }
 }
 
 fn spec(service_us: u32) -> Spec {
     Spec {
-        program: Program::Pool {
+        program: Served::Pool {
             workers: 1,
             service_us,
             occupation: Occupation::Spin,
@@ -173,7 +169,7 @@ fn spec(service_us: u32) -> Spec {
             listeners: 1,
         },
         port: PORT,
-        backlog: super::BACKLOG,
+        backlog: super::closed::BACKLOG,
     }
 }
 
@@ -182,8 +178,8 @@ fn spec(service_us: u32) -> Spec {
 pub struct Behind {
     /// Whose queue.
     pub queue: Queue,
-    /// At which places the high ones were accepted, from 1.
-    pub places: Vec<usize>,
+    /// In which positions the high ones were accepted, from 1.
+    pub positions: Vec<usize>,
     /// From the moment the server went on until the last of them had its reply.
     pub wait: Duration,
 }
@@ -193,16 +189,20 @@ pub struct Behind {
 pub fn behind_a_burst(
     (low, high): (usize, usize),
     service_us: u32,
-    weir: Option<std::path::PathBuf>,
+    program: &Program,
 ) -> Result<Vec<Behind>> {
-    let stage = Stage::build(&Common::short(Duration::from_secs(1), weir))?;
+    let window = WindowArgs {
+        seconds: 1.0,
+        warm_up: 0.0,
+    };
+    let bed = ClosedLoop::build(&window, program)?;
     let arrived = [vec![3; low], vec![1; high]].concat();
     let of = |queue| {
-        let (accepted, wait) = run_once(&stage, &spec(service_us), queue, &arrived)?;
-        let places = (1..).zip(&accepted).filter(|(_, class)| **class == 1);
+        let (accepted, wait) = run_once(&bed, &spec(service_us), queue, &arrived)?;
+        let positions = (1..).zip(&accepted).filter(|(_, class)| **class == 1);
         Ok(Behind {
             queue,
-            places: places.map(|(place, _)| place).collect(),
+            positions: positions.map(|(position, _)| position).collect(),
             wait,
         })
     };
@@ -221,18 +221,18 @@ fn arrivals(connections: &[usize], seed: u64) -> Vec<u8> {
 /// Connects in this order to a stopped server. Returns the order in which it accepts, and how long after it went
 /// on the highest class had all its replies.
 fn run_once(
-    stage: &Stage,
+    bed: &ClosedLoop,
     spec: &Spec,
     queue: Queue,
     arrived: &[u8],
 ) -> Result<(Vec<u8>, Duration)> {
-    let mut server = Server::start(&stage.bed, spec)?;
+    let mut server = Server::start(&bed.bed, spec)?;
     let config = config(&strict(), &unpoliced(3));
     let weir = (queue == Queue::Priority)
-        .then(|| stage.weir(&config))
+        .then(|| bed.weir(&config))
         .transpose()?;
     server.signal(Signal::SIGSTOP)?;
-    let clients = stage.bed.clients.run(|| {
+    let clients = bed.bed.clients.run(|| {
         let clients = arrived.iter().map(|&class| connect(class));
         clients.collect::<Result<Vec<TcpStream>>>()
     });
@@ -299,72 +299,8 @@ fn read_reply(mut client: TcpStream) -> Result<()> {
 }
 
 fn class_of(source: IpAddr) -> Result<u8> {
-    let class = (1..=super::CLASSES).find(|class| IpAddr::from(address(*class)) == source);
+    let class = (1..=super::closed::CLASSES).find(|class| IpAddr::from(address(*class)) == source);
     class.ok_or_else(|| Error::failed("an accept from a stranger", source))
-}
-
-/// Runs the experiment of the command line.
-pub fn run(args: &Args) -> Result<()> {
-    let results = measure(args)?;
-    let picture = picture(&results);
-    args.common
-        .tell("order", &results, &picture, || tables(&results))
-}
-
-fn tables(results: &Results) -> String {
-    let head = ["queue", "inversions", "connections out of order"];
-    let row = |summary: &Summary| {
-        vec![
-            summary.queue.name().to_string(),
-            summary.inversions.cell(0),
-            summary.out_of_order.cell(0),
-        ]
-    };
-    let rows: Vec<Vec<String>> = results.summaries.iter().map(row).collect();
-    format!(
-        "{}\n{}\n\n{}",
-        results.machine,
-        results.server,
-        table(&head, &rows)
-    )
-}
-
-/// Class over place in the order of accepts, of the first run of each.
-fn picture(results: &Results) -> Picture {
-    let queues = || results.summaries.iter().map(|summary| summary.queue);
-    let panel = |(name, queue): (usize, Queue)| {
-        let row = results.rows.iter().find(|row| row.queue == queue);
-        let classes = row.map_or(&[][..], |row| &row.accepted).iter();
-        let points = (1..)
-            .zip(classes)
-            .map(|(place, &class)| (f64::from(place), class.into()));
-        Panel {
-            title: format!("Class, {}", queue.name()),
-            x_title: "Place in the order of accept()".into(),
-            lines: vec![Line {
-                name,
-                points: points.collect(),
-                dots: true,
-                ..Line::default()
-            }],
-            ..Panel::default()
-        }
-    };
-    Picture {
-        title: "Who is accepted first: classes (1 is the highest) in the order of accept()".into(),
-        note: format!("{}; {}", results.machine, results.server),
-        panels: queues().enumerate().map(panel).collect(),
-        names: queues().map(|queue| queue.name().to_string()).collect(),
-    }
-}
-
-/// One run of each, for tests.
-pub fn short(weir: Option<std::path::PathBuf>) -> Args {
-    Args {
-        connections: vec![20, 20, 40],
-        queues: vec![Queue::Fifo, Queue::Priority],
-        common: Common::short(Duration::from_secs(1), weir),
-    }
 }
 
 #[cfg(test)]

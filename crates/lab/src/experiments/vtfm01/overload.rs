@@ -7,18 +7,40 @@
 //! the highest that has a connection.
 
 use std::path::Path;
-use std::time::Duration;
 
-use serde::Serialize;
-
-use super::{Common, PORT, Share, Spread, Stage, address, config, strict, target, unpoliced};
+use super::closed::{
+    CLASS_NAMES, ClosedLoop, PORT, WindowArgs, address, config, strict, target, unpoliced,
+};
 use crate::closed_loop::{Demand, Group};
 use crate::error::{Context, Result};
-use crate::plot::lines::{Line, Panel, Picture};
 use crate::program;
-use crate::report::{self, table};
+use crate::run::experiment::{Entry, Experiment, Flags, Program, Turn, chosen, word};
+use crate::run::results::{
+    Claim, Facts, Panel, Parameters, Picture, Results, Sample, Show, parameters,
+};
 use crate::server::pool::Occupation;
-use crate::server::{FILE_BYTES, Program, Spec};
+use crate::server::{FILE_BYTES, Program as Served, Spec};
+
+const OVERLOAD: Entry = Entry::new::<Args>(
+    "vtfm01-overload",
+    "How long does the high class wait in an overloaded listen queue, against class listeners and the plain kernel?",
+)
+.source("VTFM01 Section 3.2")
+.flags("--rounds 9", "--seconds 0.5 --warm-up 0.3");
+
+/// The experiment, and its run with `weir exec`.
+pub const ENTRIES: &[Entry] = &[
+    OVERLOAD,
+    OVERLOAD
+        .preset(
+            "vtfm01-overload-exec",
+            "The same with a server that `weir exec --order exact` started.",
+        )
+        .flags(
+            "--ways fifo,priority,exec,class-listeners --seconds 4 --warm-up 1 --rounds 2",
+            OVERLOAD.quick,
+        ),
+];
 
 /// Clients of the high, the middle and the low class.
 const CLIENTS: [usize; 3] = [2, 10, 100];
@@ -37,12 +59,11 @@ pub struct Args {
     pub ways: Vec<Way>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub common: Common,
+    pub window: WindowArgs,
 }
 
 /// Ways to order the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Way {
     /// The kernel alone
     Fifo,
@@ -54,70 +75,136 @@ pub enum Way {
     ClassListeners,
 }
 
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Way::Fifo => "kernel's FIFO",
-            Way::Priority => "weir, priority",
-            Way::Exec => "weir exec, exact",
-            Way::ClassListeners => "class listeners",
-        }
+impl Flags for Args {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
+        self.window.check()?;
+        Ok(Box::new(Overload {
+            args: self,
+            program: program.clone(),
+            opened: None,
+        }))
     }
 }
 
-/// One point of one round.
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    /// Number of the round, from 1.
-    pub round: usize,
-    /// Who ordered.
-    pub way: Way,
-    /// What the classes got, the highest first.
-    pub classes: Vec<Share>,
-    /// All replies/s, which are the server's accepts/s.
-    pub accepts_per_s: f64,
+struct Overload {
+    args: Args,
+    program: Program,
+    /// With a folder for `weir exec`.
+    opened: Option<(ClosedLoop, tempfile::TempDir)>,
 }
 
-/// The rounds of one way.
-#[derive(Debug, Clone, Serialize)]
-pub struct Summary {
-    /// Who ordered.
-    pub way: Way,
-    /// Median response time by class, in ms, the highest first.
-    pub p50_ms: Vec<Spread>,
-    /// Replies/s by class.
-    pub replies_per_s: Vec<Spread>,
-    /// The high class's median response time over that with class listeners of the same round.
-    pub high_p50_of_class_listeners: Spread,
-    /// Accepts/s over the kernel's of the same round.
-    pub accepts_of_fifo: Spread,
-}
+impl Experiment for Overload {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let case = |way: &Way| parameters([("way", word(way))]);
+        vec![self.args.ways.iter().map(case).collect()]
+    }
 
-/// All that was found.
-#[derive(Debug, Clone, Serialize)]
-pub struct Results {
-    /// Kernel and processors.
-    pub machine: String,
-    /// The server.
-    pub server: String,
-    /// In the order of the ways.
-    pub summaries: Vec<Summary>,
-    /// Every round.
-    pub rows: Vec<Row>,
-}
+    fn open(&mut self, facts: &mut Facts) -> Result<()> {
+        facts.insert("server".into(), spec(1).describe().into());
+        let folder = tempfile::TempDir::with_prefix("weir-lab-exec-")
+            .context("cannot create a directory for weir exec")?;
+        self.opened = Some((ClosedLoop::build(&self.args.window, &self.program)?, folder));
+        Ok(())
+    }
 
-impl Results {
-    /// Of weir's priority.
-    pub fn priority(&self) -> Option<&Summary> {
-        self.summaries
+    fn measure(&mut self, case: &Parameters, _turn: Turn) -> Result<Sample> {
+        let (bed, folder) = self.opened.as_ref().expect("opened first");
+        let way = chosen(case, "way")?;
+        let config = (way == Way::Priority).then(|| config(&strict(), &unpoliced(3)));
+        let spec = match way {
+            Way::Exec => spec_under_exec(self.program.path(), folder.path())?,
+            Way::ClassListeners => spec(3),
+            _ => spec(1),
+        };
+        let outcomes = bed.clients(&spec, config.as_deref(), &groups(way))?;
+        let accepts = outcomes
             .iter()
-            .find(|summary| summary.way == Way::Priority)
+            .map(|outcome| bed.replies_per_s(outcome))
+            .sum();
+        let mut sample = Sample::of([("accepts_per_s", accepts)]);
+        bed.add_classes(&mut sample, &outcomes);
+        Ok(sample)
+    }
+
+    /// Against class listeners and the kernel, round by round.
+    fn compare(&self, round: &mut [(Parameters, Sample)]) {
+        let of = |way: &str| {
+            round
+                .iter()
+                .find(|(case, _)| case["way"] == way)
+                .map(|(_, sample)| sample.clone())
+        };
+        let (listeners, fifo) = (of("class-listeners"), of("fifo"));
+        for (_, sample) in round {
+            let ratio =
+                |metric: &str, other: &Sample| sample.get(metric) / other.get(metric).max(1e-9);
+            let high = listeners.as_ref().map(|other| ratio("high_p50_ms", other));
+            let accepts = fifo.as_ref().map(|other| ratio("accepts_per_s", other));
+            for (name, ratio) in [
+                ("high_p50_of_class_listeners", high),
+                ("accepts_of_fifo", accepts),
+            ] {
+                sample
+                    .metrics
+                    .extend(ratio.map(|ratio| (name.to_owned(), ratio)));
+            }
+        }
+    }
+
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        let Some(weir) = results.find([("way", "priority")]) else {
+            return Vec::new();
+        };
+        vec![
+            Claim::about(
+                "the high class waits hardly longer than with a listening socket of its own",
+                weir,
+                "high_p50_of_class_listeners",
+                |ratio| ratio.median < 1.25,
+            ),
+            Claim::about(
+                "the server accepts nine tenths of what it accepts without weir",
+                weir,
+                "accepts_of_fifo",
+                |ratio| ratio.median >= 0.9,
+            ),
+        ]
+    }
+
+    fn show(&self) -> Show {
+        let panel = |class: &str| Panel {
+            title: format!("{class} class: median response time, ms"),
+            x_title: "Way to order the queue".into(),
+            x: "way".into(),
+            y: vec![(format!("{class}_p50_ms"), String::new())],
+            lines: vec!["way".into()],
+            logarithmic: true,
+            ..Panel::default()
+        };
+        Show::columns(&[
+            ("queue", "{way}"),
+            ("high p50 ms", "{high_p50_ms:cell|.2}"),
+            ("middle p50 ms", "{middle_p50_ms:cell|.2}"),
+            ("low p50 ms", "{low_p50_ms:cell|.2}"),
+            (
+                "high p50 / class listeners",
+                "{high_p50_of_class_listeners:cell|.2}",
+            ),
+            ("accepts/s", "{accepts_per_s:cell|n}"),
+            ("accepts/s / FIFO", "{accepts_of_fifo:cell|.2}"),
+            ("low replies/s", "{low_replies_per_s:cell|n}"),
+        ])
+        .picture(Picture {
+            name: "overload".into(),
+            title: "2 high, 10 middle and 100 low clients at a server of 1 ms".into(),
+            panels: vec![panel(CLASS_NAMES[0]), panel(CLASS_NAMES[2])],
+        })
     }
 }
 
 fn spec(listeners: u16) -> Spec {
     Spec {
-        program: Program::Pool {
+        program: Served::Pool {
             workers: 1,
             service_us: SERVICE_US,
             occupation: Occupation::Spin,
@@ -125,7 +212,7 @@ fn spec(listeners: u16) -> Spec {
             listeners,
         },
         port: PORT,
-        backlog: super::BACKLOG,
+        backlog: super::closed::BACKLOG,
     }
 }
 
@@ -148,7 +235,7 @@ fn spec_under_exec(weir: Option<&Path>, folder: &Path) -> Result<Spec> {
         plain.backlog,
     );
     Ok(Spec {
-        program: Program::Command(command),
+        program: Served::Command(command),
         ..plain
     })
 }
@@ -163,140 +250,4 @@ fn groups(way: Way) -> Vec<Group> {
         demand: Demand::Greedy { clients },
     };
     (1..).zip(CLIENTS).map(group).collect()
-}
-
-/// Measures all ways in turns; progress goes to stderr.
-pub fn measure(args: &Args) -> Result<Results> {
-    let stage = Stage::build(&args.common)?;
-    let folder = tempfile::TempDir::with_prefix("weir-lab-exec-")
-        .context("cannot create a directory for weir exec")?;
-    let mut rows: Vec<Row> = Vec::new();
-    for round in 1..=args.common.rounds {
-        for &way in &args.ways {
-            let listeners = if way == Way::ClassListeners { 3 } else { 1 };
-            let config = (way == Way::Priority).then(|| config(&strict(), &unpoliced(3)));
-            let spec = match way {
-                Way::Exec => spec_under_exec(args.common.weir.as_deref(), folder.path())?,
-                _ => spec(listeners),
-            };
-            let classes = stage.point(&spec, config.as_deref(), &groups(way))?;
-            let row = Row {
-                round,
-                way,
-                accepts_per_s: classes.iter().map(|class| class.replies_per_s).sum(),
-                classes,
-            };
-            eprintln!(
-                "  {:<16} {:>5.0} accepts/s, p50 {:>7.2} {:>7.2} {:>7.2} ms",
-                way.name(),
-                row.accepts_per_s,
-                row.classes[0].response.p50_ms,
-                row.classes[1].response.p50_ms,
-                row.classes[2].response.p50_ms
-            );
-            rows.push(row);
-        }
-    }
-    Ok(Results {
-        machine: report::machine(),
-        server: spec(1).describe(),
-        summaries: args.ways.iter().map(|&way| summarize(way, &rows)).collect(),
-        rows,
-    })
-}
-
-fn summarize(way: Way, rows: &[Row]) -> Summary {
-    let of_way = |way: Way| rows.iter().filter(move |row| row.way == way);
-    let by_class = |value: fn(&Share) -> f64| {
-        let of_class =
-            |class: usize| Spread::of(of_way(way).map(move |row| value(&row.classes[class])));
-        (0..CLIENTS.len()).map(of_class).collect()
-    };
-    // The rounds of all ways are as many, in the same order.
-    let beside = |other: Way, value: fn(&Row) -> f64| {
-        let pairs = of_way(way).zip(of_way(other));
-        Spread::of(pairs.map(|(row, other)| value(row) / value(other).max(1e-9)))
-    };
-    Summary {
-        way,
-        p50_ms: by_class(|share| share.response.p50_ms),
-        replies_per_s: by_class(|share| share.replies_per_s),
-        high_p50_of_class_listeners: beside(Way::ClassListeners, |row| {
-            row.classes[0].response.p50_ms
-        }),
-        accepts_of_fifo: beside(Way::Fifo, |row| row.accepts_per_s),
-    }
-}
-
-/// Runs the experiment of the command line.
-pub fn run(args: &Args) -> Result<()> {
-    let results = measure(args)?;
-    let picture = picture(&results);
-    args.common
-        .tell("overload", &results, &picture, || tables(&results))
-}
-
-fn tables(results: &Results) -> String {
-    let head = [
-        "queue",
-        "high p50 ms",
-        "middle p50 ms",
-        "low p50 ms",
-        "high p50 / class listeners",
-        "accepts/s / FIFO",
-        "low replies/s",
-    ];
-    let row = |summary: &Summary| {
-        let mut cells = vec![summary.way.name().to_string()];
-        cells.extend(summary.p50_ms.iter().map(|spread| spread.cell(2)));
-        cells.push(summary.high_p50_of_class_listeners.cell(2));
-        cells.push(summary.accepts_of_fifo.cell(2));
-        cells.push(summary.replies_per_s[2].cell(0));
-        cells
-    };
-    let rows: Vec<Vec<String>> = results.summaries.iter().map(row).collect();
-    format!(
-        "{}\n{}\n\n{}",
-        results.machine,
-        results.server,
-        table(&head, &rows)
-    )
-}
-
-/// Median response times, round by round.
-fn picture(results: &Results) -> Picture {
-    let ways = results.summaries.iter().map(|summary| summary.way);
-    let panel = |class: usize, title: &str| {
-        let line = |(name, way): (usize, Way)| {
-            let rows = results.rows.iter().filter(|row| row.way == way);
-            let points = rows.map(|row| (row.round as f64, row.classes[class].response.p50_ms));
-            Line {
-                name,
-                points: points.collect(),
-                markers: true,
-                ..Line::default()
-            }
-        };
-        Panel {
-            title: format!("{title}: median response time, ms"),
-            x_title: "Round".into(),
-            lines: ways.clone().enumerate().map(line).collect(),
-            logarithmic: true,
-            ..Panel::default()
-        }
-    };
-    Picture {
-        title: "2 high, 10 middle and 100 low clients at a server of 1 ms".into(),
-        note: format!("{}; {}", results.machine, results.server),
-        panels: vec![panel(0, "High class"), panel(2, "Low class")],
-        names: ways.map(|way| way.name().to_string()).collect(),
-    }
-}
-
-/// One round, for tests.
-pub fn short(weir: Option<std::path::PathBuf>) -> Args {
-    Args {
-        ways: vec![Way::Fifo, Way::Priority, Way::ClassListeners],
-        common: Common::short(Duration::from_millis(1500), weir),
-    }
 }

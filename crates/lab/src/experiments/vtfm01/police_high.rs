@@ -5,16 +5,26 @@
 //! of 381 connections/s; here the rates are the same shares of what this server can do. The warm-up must be longer
 //! than the burst lasts: burst / (capacity - rate), 4 s for the paper's 300.
 
-use std::time::Duration;
-
-use serde::Serialize;
-
-use super::{
-    Common, ServerArgs, ServerKind, Share, Spread, Stage, config, greedy, strict, unpoliced,
+use super::closed::{
+    ClosedLoop, ServerArgs, WindowArgs, by_class, config, greedy, strict, unpoliced,
 };
-use crate::error::Result;
-use crate::plot::lines::{Line, Panel, Picture};
-use crate::report::{self, table};
+use crate::closed_loop::Group;
+use crate::error::{Error, Result};
+use crate::run::experiment::{Entry, Experiment, Flags, Program, Turn, parsed};
+use crate::run::results::{
+    Case, Claim, Facts, Panel, Parameters, Picture, Results, Sample, Show, parameters,
+};
+
+/// The experiment.
+pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
+    "vtfm01-police-high",
+    "Does policing the high class bring the low ones back?",
+)
+.source("VTFM01 Table 2")
+.flags(
+    "--clients 60,20,20 --warm-up 5",
+    "--clients 20,10,10 --rates 0,200 --workers 10 --seconds 0.5 --warm-up 1",
+)];
 
 /// The paper's capacity, connections/s.
 const PAPER_CAPACITY: f64 = 381.0;
@@ -36,189 +46,100 @@ pub struct Args {
     pub server: ServerArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub common: Common,
+    pub window: WindowArgs,
 }
 
-/// One point of one round.
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    /// Number of the round, from 1.
-    pub round: usize,
-    /// The paper's rate; 0: unpoliced.
-    pub paper_rate: f64,
-    /// What the classes got, the highest first.
-    pub classes: Vec<Share>,
-}
-
-/// The rounds of one point.
-#[derive(Debug, Clone, Serialize)]
-pub struct Summary {
-    /// The paper's rate; 0: unpoliced.
-    pub paper_rate: f64,
-    /// Rate and burst here; 0: unpoliced.
-    pub rate_per_s: f64,
-    /// Replies/s of the classes, the highest first.
-    pub replies_per_s: Vec<Spread>,
-}
-
-/// All that was found.
-#[derive(Debug, Clone, Serialize)]
-pub struct Results {
-    /// Kernel and processors.
-    pub machine: String,
-    /// The server.
-    pub server: String,
-    /// Its replies/s without protection.
-    pub capacity_per_s: f64,
-    /// By rate.
-    pub summaries: Vec<Summary>,
-    /// Every round of every point.
-    pub rows: Vec<Row>,
-}
-
-/// Measures all; progress goes to stderr, one line a point.
-pub fn measure(args: &Args) -> Result<Results> {
-    if args.clients.len() != 3 {
-        let cause = "it must be three numbers";
-        return Err(crate::error::Error::usage("bad --clients", cause));
-    }
-    let stage = Stage::build(&args.common)?;
-    let spec = args.server.spec(args.workers);
-    let capacity = stage.capacity(&spec)?;
-    let here = |paper_rate: f64| (paper_rate / PAPER_CAPACITY * capacity).round();
-    let groups: Vec<_> = (1..=3)
-        .zip(&args.clients)
-        .map(|(class, &clients)| greedy(class, clients))
-        .collect();
-    let mut rows = Vec::new();
-    for round in 1..=args.common.rounds {
-        for &paper_rate in &args.rates {
-            let mut classes = unpoliced(3);
-            let rate = here(paper_rate);
-            classes[0].rate = (rate > 0.0).then_some((rate, rate as u32));
-            let shares = stage.point(&spec, Some(&config(&strict(), &classes)), &groups)?;
-            let figures: Vec<String> = shares
-                .iter()
-                .map(|share| format!("{:.0}", share.replies_per_s))
-                .collect();
-            eprintln!(
-                "  client 1 policed to {rate:>5}/s (0: not): {} replies/s",
-                figures.join(", ")
-            );
-            rows.push(Row {
-                round,
-                paper_rate,
-                classes: shares,
-            });
+impl Flags for Args {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
+        self.window.check()?;
+        if self.clients.len() != 3 {
+            return Err(Error::usage("bad --clients", "it must be three numbers"));
         }
+        Ok(Box::new(PoliceHigh {
+            args: self,
+            program: program.clone(),
+            opened: None,
+        }))
     }
-    let summarize = |&paper_rate: &f64| {
-        let of_class = |class: usize| {
-            let rounds = rows.iter().filter(|row| row.paper_rate == paper_rate);
-            Spread::of(rounds.map(|row| row.classes[class].replies_per_s))
+}
+
+struct PoliceHigh {
+    args: Args,
+    program: Program,
+    /// With the capacity.
+    opened: Option<(ClosedLoop, f64)>,
+}
+
+impl Experiment for PoliceHigh {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let case = |rate: &f64| parameters([("paper_rate", rate.to_string())]);
+        vec![self.args.rates.iter().map(case).collect()]
+    }
+
+    fn open(&mut self, facts: &mut Facts) -> Result<()> {
+        let bed = ClosedLoop::build(&self.args.window, &self.program)?;
+        let capacity = bed.capacity(facts, &self.args.server.spec(self.args.workers))?;
+        self.opened = Some((bed, capacity));
+        Ok(())
+    }
+
+    fn measure(&mut self, case: &Parameters, _turn: Turn) -> Result<Sample> {
+        let (bed, capacity) = self.opened.as_ref().expect("opened first");
+        let rate = (parsed::<f64>(case, "paper_rate")? / PAPER_CAPACITY * capacity).round();
+        let mut classes = unpoliced(3);
+        classes[0].rate = (rate > 0.0).then_some((rate, rate as u32));
+        let groups = (1..)
+            .zip(&self.args.clients)
+            .map(|(class, &clients)| greedy(class, clients));
+        let groups: Vec<Group> = groups.collect();
+        let spec = self.args.server.spec(self.args.workers);
+        let outcomes = bed.clients(&spec, Some(&config(&strict(), &classes)), &groups)?;
+        let mut sample = Sample::of([("rate_per_s", rate)]);
+        bed.add_classes(&mut sample, &outcomes);
+        for (name, outcome) in super::closed::CLASS_NAMES.iter().zip(&outcomes) {
+            let share = bed.replies_per_s(outcome) / capacity.max(1e-9);
+            sample.metrics.insert(format!("{name}_of_capacity"), share);
+        }
+        Ok(sample)
+    }
+
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        let about = |case: &Case| {
+            let (text, range) = match parsed::<f64>(&case.parameters, "paper_rate") {
+                Ok(0.0) => ("unpoliced, the high class starves the second", 0.0..0.2),
+                Ok(rate) if rate <= 200.0 => (
+                    "policed, it leaves the second a quarter of the server",
+                    0.25..1.0,
+                ),
+                _ => ("policed, it leaves the second something", 0.01..1.0),
+            };
+            Claim::about(text, case, "middle_of_capacity", |share| {
+                range.contains(&share.median)
+            })
         };
-        Summary {
-            paper_rate,
-            rate_per_s: here(paper_rate),
-            replies_per_s: (0..3).map(of_class).collect(),
-        }
-    };
-    Ok(Results {
-        machine: report::machine(),
-        server: spec.describe(),
-        capacity_per_s: capacity,
-        summaries: args.rates.iter().map(summarize).collect(),
-        rows,
-    })
-}
-
-/// Runs the experiment of the command line.
-pub fn run(args: &Args) -> Result<()> {
-    let results = measure(args)?;
-    let picture = picture(&results);
-    args.common
-        .tell("police-high", &results, &picture, || tables(&results))
-}
-
-fn tables(results: &Results) -> String {
-    let rates = results
-        .summaries
-        .iter()
-        .map(|summary| match summary.rate_per_s {
-            0.0 => "none".to_string(),
-            rate => format!("({rate}, {rate})"),
-        });
-    let head: Vec<String> = ["replies/s".to_string()].into_iter().chain(rates).collect();
-    let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    let row = |class: usize| {
-        let cells = results
-            .summaries
-            .iter()
-            .map(|s| s.replies_per_s[class].cell(0));
-        [format!("client {}", class + 1)]
-            .into_iter()
-            .chain(cells)
-            .collect()
-    };
-    let rows: Vec<Vec<String>> = (0..3).map(row).collect();
-    format!(
-        "{}\n{}: {:.0} replies/s\n\n{}",
-        results.machine,
-        results.server,
-        results.capacity_per_s,
-        table(&head, &rows)
-    )
-}
-
-/// Over the rate of the high class, with "none" at the right.
-fn picture(results: &Results) -> Picture {
-    let x = |summary: &Summary| match summary.rate_per_s {
-        0.0 => results.capacity_per_s,
-        rate => rate,
-    };
-    let lines = (0..3).map(|class| {
-        let mut points: Vec<(f64, f64)> = results
-            .summaries
-            .iter()
-            .map(|s| (x(s), s.replies_per_s[class].median))
-            .collect();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Line {
-            name: class,
-            points,
-            markers: true,
-            ..Line::default()
-        }
-    });
-    Picture {
-        title: "VTFM01 Table 2: policing the high class".into(),
-        note: format!("{}; {}", results.machine, results.server),
-        panels: vec![Panel {
-            title: "Replies/s".into(),
-            x_title: "Rate of client 1, connections/s (right: not policed)".into(),
-            lines: lines.collect(),
-            ..Panel::default()
-        }],
-        names: ["client 1", "client 2", "client 3"]
-            .map(str::to_string)
-            .to_vec(),
+        results.cases.iter().map(about).collect()
     }
-}
 
-/// The shortest form that shows the claim, for tests: unpoliced and the paper's 200/s.
-pub fn short(weir: Option<std::path::PathBuf>) -> Args {
-    Args {
-        clients: vec![60, 20, 20],
-        rates: vec![0.0, 200.0],
-        workers: 20,
-        server: ServerArgs {
-            server: ServerKind::Pool,
-            service_ms: 20.0,
-        },
-        common: Common {
-            // The bucket is full at first: the burst must be over when the window begins.
-            warm_up: 2.5,
-            ..Common::short(Duration::from_secs(2), weir)
-        },
+    fn show(&self) -> Show {
+        Show::columns(&[
+            ("the paper's rate", "{paper_rate}"),
+            ("rate/s", "{rate_per_s|n}"),
+            ("client 1 replies/s", "{high_replies_per_s:cell|n}"),
+            ("client 2", "{middle_replies_per_s:cell|n}"),
+            ("client 3", "{low_replies_per_s:cell|n}"),
+        ])
+        .picture(Picture {
+            name: "police-high".into(),
+            title: "VTFM01 Table 2: policing the high class".into(),
+            panels: vec![Panel {
+                title: "Replies/s".into(),
+                x_title:
+                    "Rate of the high class in the paper, connections/s of 381 (0: not policed)"
+                        .into(),
+                x: "paper_rate".into(),
+                y: by_class("replies_per_s"),
+                ..Panel::default()
+            }],
+        })
     }
 }

@@ -7,19 +7,29 @@
 //! The trace asks for a quarter of what the server can do, as in the paper at its best (100 of 381 requests/s),
 //! over few connections: a slow server is asked less, as by people.
 
-use std::time::Duration;
-
-use serde::Serialize;
-
-use super::{
-    ClassConfig, Common, FIFO, PORT, ServerArgs, Share, Spread, Stage, address, config, greedy,
-    line, strict, target, unpoliced,
+use super::closed::{
+    ClassConfig, ClosedLoop, FIFO, PORT, ServerArgs, WindowArgs, address, config, greedy, strict,
+    target, unpoliced,
 };
-use crate::closed_loop::{Demand, Group, Trace};
+use crate::closed_loop::{Demand, Group, Outcome, Trace};
 use crate::error::Result;
-use crate::plot::lines::{Panel, Picture};
-use crate::report::{self, ms, table};
-use crate::server::Spec;
+use crate::run::experiment::{
+    Beside, Entry, Experiment, Flags, Program, Turn, chosen, parsed, word,
+};
+use crate::run::results::{
+    Case, Claim, Facts, Panel, Parameters, Picture, Results, Sample, Show, parameters,
+};
+
+/// The experiment.
+pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
+    "vtfm01-preferred",
+    "What does a preferred client keep among greedy ones?",
+)
+.source("VTFM01 Figures 1 and 3")
+.flags(
+    "--protections none,policing,priority --clients 0,250 --police-rates 0.2,0.8 --rounds 2",
+    "--protections none,priority --clients 20 --seconds 0.5 --warm-up 0.3",
+)];
 
 /// The trace's rate over the server's capacity.
 const TRACE_SHARE: f64 = 0.25;
@@ -62,12 +72,11 @@ pub struct Args {
     pub server: ServerArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub common: Common,
+    pub window: WindowArgs,
 }
 
 /// What protects the preferred client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Protection {
     /// Nothing: the kernel as it is
     None,
@@ -78,14 +87,6 @@ pub enum Protection {
 }
 
 impl Protection {
-    fn name(self) -> &'static str {
-        match self {
-            Protection::None => "unprotected",
-            Protection::Policing => "greedy class policed",
-            Protection::Priority => "priority alone",
-        }
-    }
-
     fn config(self, rate_per_s: f64) -> Option<String> {
         match self {
             Protection::None => None,
@@ -101,311 +102,162 @@ impl Protection {
     }
 }
 
-/// One point of one round.
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    /// Number of the round, from 1.
-    pub round: usize,
-    /// What protected.
-    pub protection: Protection,
-    /// Greedy clients.
-    pub clients: usize,
-    /// Rate of policing over capacity; `None` without.
-    pub police: Option<f64>,
-    /// What the preferred client got.
-    pub preferred: Share,
-    /// What the greedy ones got.
-    pub greedy: Share,
-    /// The preferred client's throughput over its unloaded one of the same round.
-    pub of_unloaded: f64,
-}
-
-/// The rounds of one point.
-#[derive(Debug, Clone, Serialize)]
-pub struct Summary {
-    /// What protected.
-    pub protection: Protection,
-    /// Greedy clients.
-    pub clients: usize,
-    /// Rate of policing over capacity; `None` without.
-    pub police: Option<f64>,
-    /// The preferred client's, in 1000 bytes/s.
-    pub kbytes_per_s: Spread,
-    /// Over its unloaded throughput, round by round.
-    pub of_unloaded: Spread,
-    /// Its median response time, in ms.
-    pub p50_ms: Spread,
-    /// The greedy ones' replies/s.
-    pub greedy_replies_per_s: Spread,
-}
-
-/// All that was found.
-#[derive(Debug, Clone, Serialize)]
-pub struct Results {
-    /// Kernel and processors.
-    pub machine: String,
-    /// The server.
-    pub server: String,
-    /// Its replies/s without protection.
-    pub capacity_per_s: f64,
-    /// Requests/s of the trace.
-    pub trace_per_s: f64,
-    /// Rate of policing beside the numbers of clients, over the capacity.
-    pub police: f64,
-    /// Seed of the trace.
-    pub seed: u64,
-    /// By protection, then police rate, then clients.
-    pub summaries: Vec<Summary>,
-    /// Every round of every point.
-    pub rows: Vec<Row>,
-}
-
-impl Results {
-    /// The least share of its unloaded throughput that the preferred client kept, by medians; of policing, at
-    /// the rate that is the same for all numbers of clients.
-    pub fn least_kept(&self, protection: Protection) -> f64 {
-        self.by_clients(protection)
-            .map(|s| s.of_unloaded.median)
-            .fold(f64::INFINITY, f64::min)
-    }
-
-    fn by_clients(&self, protection: Protection) -> impl Iterator<Item = &Summary> {
-        let at_rate = |s: &&Summary| s.police.is_none_or(|rate| rate == self.police);
-        let of = self.summaries.iter();
-        of.filter(move |s| s.protection == protection)
-            .filter(at_rate)
+impl Flags for Args {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
+        self.window.check()?;
+        Ok(Box::new(Preferred {
+            args: self,
+            program: program.clone(),
+            opened: None,
+            unloaded: Beside::default(),
+        }))
     }
 }
 
-/// A point to measure.
-type Place = (Protection, usize, Option<f64>);
+struct Preferred {
+    args: Args,
+    program: Program,
+    /// With the capacity.
+    opened: Option<(ClosedLoop, f64)>,
+    /// The preferred client alone, KB/s, by round.
+    unloaded: Beside<usize, f64>,
+}
 
-fn places(args: &Args) -> Vec<Place> {
-    let mut places = Vec::new();
-    for &clients in &args.clients {
-        for &protection in &args.protections {
-            let police = (protection == Protection::Policing).then_some(args.police);
-            places.push((protection, clients, police));
+impl Preferred {
+    fn case(&self, protection: Protection, clients: usize, police: Option<f64>) -> Parameters {
+        parameters([
+            ("protection", word(&protection)),
+            ("clients", clients.to_string()),
+            (
+                "police",
+                police.map_or("none".into(), |rate| rate.to_string()),
+            ),
+        ])
+    }
+}
+
+impl Experiment for Preferred {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let args = &self.args;
+        let police = |protection| (protection == Protection::Policing).then_some(args.police);
+        let group = |&clients: &usize| {
+            let cases = args.protections.iter();
+            cases
+                .map(|&protection| self.case(protection, clients, police(protection)))
+                .collect()
+        };
+        let mut groups: Vec<Vec<Parameters>> = args.clients.iter().map(group).collect();
+        let most = args.clients.iter().copied().max().unwrap_or(0);
+        if args.protections.contains(&Protection::Policing) {
+            let others = args
+                .police_rates
+                .iter()
+                .filter(|rate| **rate != args.police);
+            groups.extend(
+                others.map(|&rate| vec![self.case(Protection::Policing, most, Some(rate))]),
+            );
         }
+        groups
     }
-    let most = args.clients.iter().copied().max().unwrap_or(0);
-    if args.protections.contains(&Protection::Policing) {
-        let others = args
-            .police_rates
-            .iter()
-            .filter(|rate| **rate != args.police);
-        places.extend(others.map(|&rate| (Protection::Policing, most, Some(rate))));
-    }
-    places
-}
 
-/// Measures all; progress goes to stderr, one line a point.
-pub fn measure(args: &Args) -> Result<Results> {
-    let stage = Stage::build(&args.common)?;
-    let spec = args.server.spec(args.workers);
-    let capacity = stage.capacity(&spec)?;
-    let trace_per_s = capacity * TRACE_SHARE;
-    eprintln!(
-        "weir-lab: {}: {capacity:.0} replies/s; the trace asks for {trace_per_s:.0}/s",
-        spec.describe()
-    );
-    let places = places(args);
-    let mut rows: Vec<Row> = Vec::new();
-    for round in 1..=args.common.rounds {
-        let seed = args.common.seed + round as u64 - 1;
-        let length = stage.warm_up + stage.window;
-        let trace = Trace::synthetic(trace_per_s, length, seed);
-        let unloaded = point(&stage, &spec, &trace, (Protection::None, 0, None), capacity)?.0;
-        for &place in &places {
-            let (preferred, greedy) = point(&stage, &spec, &trace, place, capacity)?;
-            let (protection, clients, police) = place;
-            let row = Row {
-                round,
-                protection,
-                clients,
-                police,
-                preferred,
-                greedy,
-                of_unloaded: preferred.kbytes_per_s / unloaded.kbytes_per_s.max(1e-9),
+    fn open(&mut self, facts: &mut Facts) -> Result<()> {
+        let bed = ClosedLoop::build(&self.args.window, &self.program)?;
+        let capacity = bed.capacity(facts, &self.args.server.spec(self.args.workers))?;
+        facts.insert("trace_per_s".into(), (capacity * TRACE_SHARE).into());
+        self.opened = Some((bed, capacity));
+        Ok(())
+    }
+
+    fn measure(&mut self, case: &Parameters, turn: Turn) -> Result<Sample> {
+        let (bed, capacity) = self.opened.as_ref().expect("opened first");
+        let spec = self.args.server.spec(self.args.workers);
+        let trace = Trace::synthetic(capacity * TRACE_SHARE, bed.warm_up + bed.window, turn.seed);
+        let measure = |protection: Protection, clients, police: f64| -> Result<Vec<Outcome>> {
+            let preferred = Group {
+                source: address(PREFERRED),
+                target: target(PORT),
+                demand: Demand::Replay {
+                    trace: trace.clone(),
+                    connections: CONNECTIONS,
+                },
             };
-            eprintln!("{}", progress(&row));
-            rows.push(row);
-        }
+            let groups = [preferred, greedy(GREEDY, clients)];
+            bed.clients(
+                &spec,
+                protection.config(police * capacity).as_deref(),
+                &groups,
+            )
+        };
+        let kbytes_per_s =
+            |outcome: &Outcome| outcome.bytes as f64 / 1e3 / bed.window.as_secs_f64();
+        let unloaded = self.unloaded.get(turn.round, || {
+            Ok(kbytes_per_s(&measure(Protection::None, 0, 0.0)?[0]))
+        })?;
+        let police = parsed(case, "police").unwrap_or(0.0);
+        let outcomes = measure(
+            chosen(case, "protection")?,
+            parsed(case, "clients")?,
+            police,
+        )?;
+        let mut sample = Sample::of([(
+            "of_unloaded",
+            kbytes_per_s(&outcomes[0]) / unloaded.max(1e-9),
+        )]);
+        bed.add(&mut sample, "preferred", &outcomes[0]);
+        bed.add(&mut sample, "greedy", &outcomes[1]);
+        Ok(sample)
     }
-    Ok(Results {
-        machine: report::machine(),
-        server: spec.describe(),
-        capacity_per_s: capacity,
-        trace_per_s,
-        police: args.police,
-        seed: args.common.seed,
-        summaries: places
+
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        let police = self.args.police.to_string();
+        let is_protected = |case: &&Case| {
+            let protection = case.parameter("protection");
+            protection == "priority"
+                || protection == "policing" && case.parameter("police") == police
+        };
+        let claim = "a protected client keeps 85 % of its throughput alone";
+        let about = |case| Claim::about(claim, case, "of_unloaded", |share| share.median > 0.85);
+        results
+            .cases
             .iter()
-            .map(|place| summarize(*place, &rows))
-            .collect(),
-        rows,
-    })
-}
-
-fn point(
-    stage: &Stage,
-    spec: &Spec,
-    trace: &Trace,
-    (protection, clients, police): Place,
-    capacity: f64,
-) -> Result<(Share, Share)> {
-    let preferred = Group {
-        source: address(PREFERRED),
-        target: target(PORT),
-        demand: Demand::Replay {
-            trace: trace.clone(),
-            connections: CONNECTIONS,
-        },
-    };
-    let groups = [preferred, greedy(GREEDY, clients)];
-    let config = protection.config(police.unwrap_or(0.0) * capacity);
-    let shares = stage.point(spec, config.as_deref(), &groups)?;
-    Ok((shares[0], shares[1]))
-}
-
-fn progress(row: &Row) -> String {
-    let police = row
-        .police
-        .map_or(String::new(), |rate| format!(" at {rate}"));
-    format!(
-        "  {:<28} {:>3} greedy: preferred {:>6.0} KB/s ({:>3.0} %), p50 {:>7} ms; greedy {:>6.0} replies/s",
-        format!("{}{police}", row.protection.name()),
-        row.clients,
-        row.preferred.kbytes_per_s,
-        row.of_unloaded * 100.0,
-        ms(row.preferred.response.p50_ms),
-        row.greedy.replies_per_s,
-    )
-}
-
-fn summarize((protection, clients, police): Place, rows: &[Row]) -> Summary {
-    let rounds: Vec<&Row> = rows
-        .iter()
-        .filter(|row| (row.protection, row.clients, row.police) == (protection, clients, police))
-        .collect();
-    let spread = |value: fn(&Row) -> f64| Spread::of(rounds.iter().map(|row| value(row)));
-    Summary {
-        protection,
-        clients,
-        police,
-        kbytes_per_s: spread(|row| row.preferred.kbytes_per_s),
-        of_unloaded: spread(|row| row.of_unloaded),
-        p50_ms: spread(|row| row.preferred.response.p50_ms),
-        greedy_replies_per_s: spread(|row| row.greedy.replies_per_s),
+            .filter(is_protected)
+            .map(about)
+            .collect()
     }
-}
 
-/// Runs the experiment of the command line.
-pub fn run(args: &Args) -> Result<()> {
-    let results = measure(args)?;
-    let picture = picture(&results);
-    args.common
-        .tell("preferred", &results, &picture, || tables(&results))
-}
-
-fn tables(results: &Results) -> String {
-    let head = [
-        "protection",
-        "police/capacity",
-        "greedy clients",
-        "preferred KB/s",
-        "of unloaded",
-        "p50 ms",
-        "greedy replies/s",
-    ];
-    let row = |summary: &Summary| {
-        vec![
-            summary.protection.name().to_string(),
-            summary.police.map_or("-".into(), |rate| rate.to_string()),
-            summary.clients.to_string(),
-            summary.kbytes_per_s.cell(0),
-            summary.of_unloaded.percent_cell(),
-            summary.p50_ms.cell(1),
-            summary.greedy_replies_per_s.cell(0),
-        ]
-    };
-    let rows: Vec<Vec<String>> = results.summaries.iter().map(row).collect();
-    format!(
-        "{}\n{}: {:.0} replies/s; trace {:.0} requests/s, seed {}\n\n{}",
-        results.machine,
-        results.server,
-        results.capacity_per_s,
-        results.trace_per_s,
-        results.seed,
-        table(&head, &rows)
-    )
-}
-
-fn picture(results: &Results) -> Picture {
-    let all = [Protection::None, Protection::Policing, Protection::Priority];
-    let measured = |protection: &Protection| results.by_clients(*protection).next().is_some();
-    let protections: Vec<Protection> = all.into_iter().filter(measured).collect();
-    let policing = protections.iter().position(|p| *p == Protection::Policing);
-    let most = results
-        .summaries
-        .iter()
-        .map(|s| s.clients)
-        .max()
-        .unwrap_or(0);
-    let by_clients = protections.iter().enumerate().map(|(name, &protection)| {
-        let of = results.by_clients(protection);
-        line(name, of.map(|s| (s.clients as f64, s.kbytes_per_s)))
-    });
-    let mut by_rate: Vec<(f64, Spread)> = results
-        .summaries
-        .iter()
-        .filter(|s| s.clients == most)
-        .filter_map(|s| Some((s.police? * results.capacity_per_s, s.kbytes_per_s)))
-        .collect();
-    by_rate.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let unloaded = results.summaries.iter().find(|s| s.clients == 0);
-    let marks = || {
-        let mark = unloaded.map(|s| (s.kbytes_per_s.median, "unloaded".to_string()));
-        mark.into_iter().collect()
-    };
-    Picture {
-        title: "VTFM01 Figures 1 and 3: a preferred client among greedy ones".into(),
-        note: format!(
-            "{}; {}; trace of {:.0} requests/s",
-            results.machine, results.server, results.trace_per_s
-        ),
-        panels: vec![
-            Panel {
-                title: "Preferred client, KB/s".into(),
-                x_title: "Greedy clients".into(),
-                lines: by_clients.collect(),
-                marks: marks(),
-                ..Panel::default()
-            },
-            Panel {
-                title: format!("Preferred client, KB/s, beside {most} greedy ones"),
-                x_title: "Rate to which the greedy class is policed, connections/s".into(),
-                lines: vec![line(policing.unwrap_or(0), by_rate.into_iter())],
-                marks: marks(),
-                ..Panel::default()
-            },
-        ],
-        names: protections.iter().map(|p| p.name().to_string()).collect(),
-    }
-}
-
-/// The shortest form that shows the claim, for tests: unloaded, and beside 100 greedy clients.
-pub fn short(protections: &[Protection], weir: Option<std::path::PathBuf>) -> Args {
-    Args {
-        clients: vec![100],
-        police: 0.5,
-        police_rates: Vec::new(),
-        protections: protections.to_vec(),
-        workers: 10,
-        server: ServerArgs {
-            server: super::ServerKind::Pool,
-            service_ms: 10.0,
-        },
-        common: Common::short(Duration::from_millis(1500), weir),
+    fn show(&self) -> Show {
+        let panel = |title: &str, x: &str, x_title: &str| Panel {
+            title: title.into(),
+            x_title: x_title.into(),
+            x: x.into(),
+            y: vec![("preferred_kbytes_per_s".into(), String::new())],
+            lines: vec!["protection".into()],
+            ..Panel::default()
+        };
+        let by_rate = Panel {
+            only: parameters([("protection", "policing".into())]),
+            ..panel(
+                "Preferred client, KB/s",
+                "police",
+                "Rate to which the greedy class is policed, of the capacity",
+            )
+        };
+        Show::columns(&[
+            ("protection", "{protection}"),
+            ("police/capacity", "{police}"),
+            ("greedy clients", "{clients}"),
+            ("preferred KB/s", "{preferred_kbytes_per_s:cell|n}"),
+            ("of unloaded", "{of_unloaded:cell|%}"),
+            ("p50 ms", "{preferred_p50_ms:cell|.1}"),
+            ("greedy replies/s", "{greedy_replies_per_s:cell|n}"),
+        ])
+        .picture(Picture {
+            name: "preferred".into(),
+            title: "VTFM01 Figures 1 and 3: a preferred client among greedy ones".into(),
+            panels: vec![
+                panel("Preferred client, KB/s", "clients", "Greedy clients"),
+                by_rate,
+            ],
+        })
     }
 }

@@ -29,35 +29,35 @@ const LOOK_MS: u8 = 100;
 
 /// What each client does.
 #[derive(Debug, Clone, Copy)]
-pub struct Visit {
+pub struct Task {
     /// The proxy.
     pub target: SocketAddr,
     /// Body bytes of a reply.
     pub bytes: usize,
     /// How it takes its replies.
-    pub appetite: Appetite,
+    pub demand: Demand,
 }
 
 /// How clients take their replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Appetite {
+pub enum Demand {
     /// As they come.
-    Hungry,
-    /// In sips ([`Crowd::sip`]), with a receive buffer of so many bytes.
+    AtOnce,
+    /// A few bytes at a time ([`Clients::take`]), with a receive buffer of so many bytes.
     Slow {
         /// SO_RCVBUF.
         receive_buffer: usize,
     },
 }
 
-/// Clients that hold one connection each. Dropped, they leave.
+/// Worker that hold one connection each. Dropped, they leave.
 #[derive(Debug)]
-pub struct Crowd {
-    members: Vec<Member>,
+pub struct Clients {
+    threads: Vec<ClientThread>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct ClientThread {
     /// Taken by drop.
     orders: Option<Sender<Order>>,
     /// Bytes of bodies that came in consequence.
@@ -67,54 +67,54 @@ struct Member {
 
 #[derive(Debug, Clone, Copy)]
 enum Order {
-    /// Each connects if it has not yet, and asks; the hungry take the reply.
+    /// Each connects if it has not yet, and asks; without [`Demand::Slow`] it takes the reply.
     Ask,
     /// Each receives at most so many bytes.
-    Sip(usize),
+    Take(usize),
 }
 
-impl Crowd {
+impl Clients {
     /// So many clients in a namespace, on one CPU; each connects, asks once, and stays.
-    pub fn gather(netns: &Netns, cpu: usize, count: usize, visit: Visit) -> Result<Crowd> {
-        let threads = threads_for(count);
-        let share = |index| count / threads + usize::from(index < count % threads);
-        let members = (0..threads).map(|index| Member::start(netns, cpu, share(index), visit));
-        let crowd = Crowd {
-            members: members.collect::<Result<_>>()?,
+    pub fn connect(netns: &Netns, cpu: usize, count: usize, task: Task) -> Result<Clients> {
+        let number = threads_for(count);
+        let share = |index| count / number + usize::from(index < count % number);
+        let threads = (0..number).map(|index| ClientThread::start(netns, cpu, share(index), task));
+        let clients = Clients {
+            threads: threads.collect::<Result<_>>()?,
         };
-        crowd.ask()?;
-        Ok(crowd)
+        clients.ask()?;
+        Ok(clients)
     }
 
-    /// Lets each client ask, and the hungry take their reply: an error if a connection has died.
+    /// Lets each client ask, and take its reply unless it is slow: an error if a connection has died.
     pub fn ask(&self) -> Result<()> {
         self.order(Order::Ask).map(drop)
     }
 
     /// Lets each client receive at most so many bytes of its reply; says how many bytes of bodies came.
-    pub fn sip(&self, most: usize) -> Result<u64> {
-        self.order(Order::Sip(most))
+    pub fn take(&self, most: usize) -> Result<u64> {
+        self.order(Order::Take(most))
     }
 
     fn order(&self, order: Order) -> Result<u64> {
-        for member in &self.members {
+        for thread in &self.threads {
             // One that has ended does not answer.
-            let _ = member.orders.as_ref().map(|orders| orders.send(order));
+            let _ = thread.orders.as_ref().map(|orders| orders.send(order));
         }
-        let answers = self.members.iter().map(|member| {
-            let answer = member.answers.recv();
+        let answers = self.threads.iter().map(|thread| {
+            let answer = thread.answers.recv();
             answer.context("a thread of clients has ended")?
         });
         answers.sum()
     }
 }
 
-impl Member {
-    fn start(netns: &Netns, cpu: usize, count: usize, visit: Visit) -> Result<Member> {
+impl ClientThread {
+    fn start(netns: &Netns, cpu: usize, count: usize, task: Task) -> Result<ClientThread> {
         let (orders, ordered) = channel();
         let (answering, answers) = channel();
         let thread = netns.spawn(cpu, move || {
-            let mut clients = Clients::new(count, visit)?;
+            let mut clients = Worker::new(count, task)?;
             for order in ordered {
                 let answer = clients.obey(order);
                 if answering.send(answer).is_err() {
@@ -123,7 +123,7 @@ impl Member {
             }
             Ok(())
         })?;
-        Ok(Member {
+        Ok(ClientThread {
             orders: Some(orders),
             answers,
             thread: Some(thread),
@@ -131,7 +131,7 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for ClientThread {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
@@ -145,22 +145,22 @@ fn threads_for(connections: usize) -> usize {
 }
 
 /// The clients of one thread.
-struct Clients {
+struct Worker {
     count: usize,
-    visit: Visit,
+    task: Task,
     epoll: Epoll,
     scratch: Scratch,
     connections: Vec<Connection>,
 }
 
-impl Clients {
-    fn new(count: usize, visit: Visit) -> Result<Clients> {
+impl Worker {
+    fn new(count: usize, task: Task) -> Result<Worker> {
         let flags = EpollCreateFlags::EPOLL_CLOEXEC;
-        Ok(Clients {
+        Ok(Worker {
             count,
-            visit,
+            task,
             epoll: Epoll::new(flags).context("cannot create an epoll")?,
-            scratch: Scratch::new(&Ask::plain(visit.bytes, Style::KeepAlive)),
+            scratch: Scratch::new(&Ask::plain(task.bytes, Style::KeepAlive)),
             connections: Vec::with_capacity(count),
         })
     }
@@ -169,9 +169,9 @@ impl Clients {
         let before = self.scratch.received;
         match order {
             Order::Ask => self.ask()?,
-            Order::Sip(most) => {
+            Order::Take(most) => {
                 for connection in &mut self.connections {
-                    connection.sip(&mut self.scratch, most)?;
+                    connection.take(&mut self.scratch, most)?;
                 }
             }
         }
@@ -202,14 +202,14 @@ impl Clients {
         if let Some(connection) = self.connections.get_mut(index) {
             return connection.request(&self.scratch, true);
         }
-        let Visit {
+        let Task {
             target,
             bytes,
-            appetite,
-        } = self.visit;
-        let connection = match appetite {
-            Appetite::Hungry => Connection::open(target, bytes, Style::KeepAlive)?,
-            Appetite::Slow { receive_buffer } => {
+            demand,
+        } = self.task;
+        let connection = match demand {
+            Demand::AtOnce => Connection::open(target, bytes, Style::KeepAlive)?,
+            Demand::Slow { receive_buffer } => {
                 Connection::open_narrow(target, bytes, receive_buffer)?
             }
         };
@@ -243,7 +243,7 @@ impl Clients {
             Step::Replied => Ok(true),
             Step::Connected => {
                 connection.request(&self.scratch, true)?;
-                let slow = self.visit.appetite != Appetite::Hungry;
+                let slow = self.task.demand != Demand::AtOnce;
                 if slow {
                     self.epoll
                         .delete(&*connection)
@@ -257,21 +257,21 @@ impl Clients {
 
 /// Threads that are the origin together. Dropped, they end.
 #[derive(Debug)]
-pub struct Hosts {
+pub struct Origins {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
 
-impl Hosts {
+impl Origins {
     /// Listens on a port of a namespace, on one CPU, for so many connections.
-    pub fn open(netns: &Netns, cpu: usize, port: u16, connections: usize) -> Result<Hosts> {
-        let mut hosts = Hosts {
+    pub fn open(netns: &Netns, cpu: usize, port: u16, connections: usize) -> Result<Origins> {
+        let mut origins = Origins {
             stop: Arc::default(),
             threads: Vec::new(),
         };
         for _ in 0..threads_for(connections) {
-            let (stop, (ready, listening)) = (hosts.stop.clone(), channel());
-            hosts.threads.push(netns.spawn(cpu, move || {
+            let (stop, (ready, listening)) = (origins.stop.clone(), channel());
+            origins.threads.push(netns.spawn(cpu, move || {
                 let mut origin = Origin::listen(port)?;
                 let _ = ready.send(());
                 while !stop.load(Ordering::Relaxed) {
@@ -280,10 +280,10 @@ impl Hosts {
                 Ok(())
             })?);
             if listening.recv().is_err() {
-                return Err(hosts.failure());
+                return Err(origins.failure());
             }
         }
-        Ok(hosts)
+        Ok(origins)
     }
 
     /// Why the last thread has ended.
@@ -296,7 +296,7 @@ impl Hosts {
     }
 }
 
-impl Drop for Hosts {
+impl Drop for Origins {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {

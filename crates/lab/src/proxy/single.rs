@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::bed::{Bed, LINK_MBIT, ORIGIN, Receive};
-use super::contender::{Contender, Mode, Room, Running, Setting};
-use super::crowd::{Appetite, Crowd, Hosts, Visit};
+use super::contender::{Capacity, Contender, ProxyMode, Running, Setting};
+use super::many::{Clients, Demand, Origins, Task};
 use super::sockets::SocketMemory;
 use crate::bed::Layout;
 use crate::error::{Error, Result};
@@ -19,13 +19,13 @@ const LEAST_AVAILABLE: u64 = 6 << 30;
 
 /// A contender that runs, with its origin. Removed on drop, in this order.
 #[derive(Debug)]
-pub struct Stage {
+pub struct SingleProxy {
     /// The contender.
     pub running: Running,
     /// Processes that it was given; weir's have one thread each, as HAProxy's and nginx's.
     pub processes: usize,
-    mode: Mode,
-    _hosts: Hosts,
+    mode: ProxyMode,
+    _origins: Origins,
     bed: Bed,
 }
 
@@ -40,43 +40,43 @@ pub struct Snapshot {
     pub sockets: SocketMemory,
 }
 
-impl Stage {
+impl SingleProxy {
     /// Starts all, for so many connections of clients. The contender has as many processes as it takes to hold
     /// them as tunnels.
     pub fn build(
         contender: Contender,
-        mode: Mode,
+        mode: ProxyMode,
         connections: usize,
         weir: Option<&Path>,
-    ) -> Result<Stage> {
+    ) -> Result<SingleProxy> {
         let bed = Bed::build(Layout::of_this_machine(), Receive::AtOnce, LINK_MBIT)?;
-        let hosts = Hosts::open(&bed.origin, bed.layout.client_cpu, ORIGIN_PORT, connections)?;
-        let processes = connections.div_ceil(Room::CROWD.maxconn).max(1);
+        let origins = Origins::open(&bed.origin, bed.layout.client_cpu, ORIGIN_PORT, connections)?;
+        let processes = connections.div_ceil(Capacity::MANY.maxconn).max(1);
         let setting = Setting {
             modes: &[mode],
             origin: SocketAddr::from((ORIGIN, ORIGIN_PORT)),
             weir,
             processes,
-            room: Room::CROWD,
+            capacity: Capacity::MANY,
             cache: None,
         };
-        Ok(Stage {
+        Ok(SingleProxy {
             running: Running::start(&bed, contender, &setting)?,
             processes,
             mode,
-            _hosts: hosts,
+            _origins: origins,
             bed,
         })
     }
 
     /// So many clients that have connected and asked for `bytes`.
-    pub fn gather(&self, count: usize, bytes: usize, appetite: Appetite) -> Result<Crowd> {
-        let visit = Visit {
+    pub fn connect(&self, count: usize, bytes: usize, demand: Demand) -> Result<Clients> {
+        let task = Task {
             target: self.running.contender.address(self.mode),
             bytes,
-            appetite,
+            demand,
         };
-        Crowd::gather(&self.bed.client, self.bed.layout.client_cpu, count, visit)
+        Clients::connect(&self.bed.client, self.bed.layout.client_cpu, count, task)
     }
 
     /// What is held now.

@@ -1,0 +1,436 @@
+//! Experiments on the command line: a subcommand each, `list`, `run`, `table`, `plot`, `tables`.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use clap::{ArgMatches, FromArgMatches};
+
+use crate::error::{Error, Result};
+use crate::experiments;
+use crate::plot::picture;
+use crate::run::experiment::{Entry, Experiment, Program};
+use crate::run::results::{Case, Machine, Results};
+use crate::run::scheduler::{self, Plan, label};
+use crate::run::store::{self, Store};
+use crate::show::{documents, format::wrapped, table};
+
+/// Flags of every experiment.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct RunFlags {
+    /// How often each case is measured; rounds are interleaved [default: the experiment's]
+    #[arg(long)]
+    pub rounds: Option<usize>,
+    /// Seed of the order and of everything random [default: the experiment's, mostly 1]
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Continue what the folder has: rounds that are measured there are kept
+    #[arg(long)]
+    pub resume: bool,
+    /// Measure these rounds on top of those that the folder has
+    #[arg(long)]
+    pub add: bool,
+    /// The weir program [default: beside weir-lab, else from PATH]
+    #[arg(long, value_name = "PATH")]
+    pub weir: Option<PathBuf>,
+    /// Folder for results.json, rounds.jsonl and the pictures [default: out/ID]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print the results as JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `weir-lab run`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RunArgs {
+    /// Experiments, as `weir-lab list` names them
+    #[arg(required = true, value_name = "ID")]
+    pub ids: Vec<String>,
+    /// A few seconds, which show that it works; the figures are not worth much
+    #[arg(long, conflicts_with = "full")]
+    pub quick: bool,
+    /// As the results in experiments/ were measured (this is the default)
+    #[arg(long)]
+    pub full: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: RunFlags,
+}
+
+/// Ids of this experiment's family are its subcommands: `weir-lab vtfm01 order` is `vtfm01-order`.
+const FAMILY: &str = "vtfm01";
+
+/// Adds a subcommand for each experiment.
+pub fn with_experiments(command: clap::Command) -> clap::Command {
+    let family = format!("{FAMILY}-");
+    let mut all = command;
+    let mut of_family = clap::Command::new(FAMILY)
+        .about("Service classes: the figures and tables of VTFM01, and what weir adds to them")
+        .subcommand_required(true)
+        .arg_required_else_help(true);
+    for entry in experiments::all().filter(|entry| entry.has_command()) {
+        match entry.id.strip_prefix(&family) {
+            Some(name) => of_family = of_family.subcommand(command_of(entry, name)),
+            None => all = all.subcommand(command_of(entry, entry.id)),
+        }
+    }
+    all.subcommand(of_family)
+}
+
+fn command_of(entry: &Entry, name: &'static str) -> clap::Command {
+    let command = clap::Command::new(name)
+        .about(entry.question)
+        .args_override_self(true);
+    <RunFlags as clap::Args>::augment_args(entry.augment(command))
+}
+
+/// Runs the experiment of a subcommand; `None` if the subcommand is not one.
+pub fn dispatch(name: &str, matches: &ArgMatches) -> Option<Result<()>> {
+    let (id, matches) = match (name, matches.subcommand()) {
+        (FAMILY, Some((name, matches))) => (format!("{FAMILY}-{name}"), matches),
+        _ => (name.to_owned(), matches),
+    };
+    let entry = experiments::all().find(|entry| entry.id == id && entry.has_command())?;
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    Some(run_and_tell(entry, matches, &words))
+}
+
+/// `weir-lab run`.
+pub fn run(args: &RunArgs) -> Result<()> {
+    let entries = args.ids.iter().map(|id| experiments::find(id));
+    for entry in entries.collect::<Result<Vec<&Entry>>>()? {
+        let mut words = split(if args.quick { entry.quick } else { entry.full });
+        let flags = &args.flags;
+        let folder = || PathBuf::from("out").join(entry.id);
+        let given = [
+            ("--rounds", flags.rounds.map(|n| n.to_string())),
+            ("--seed", flags.seed.map(|n| n.to_string())),
+            (
+                "--weir",
+                flags.weir.as_ref().map(|path| path.display().to_string()),
+            ),
+            (
+                "--out",
+                Some(
+                    flags
+                        .out
+                        .clone()
+                        .unwrap_or_else(folder)
+                        .display()
+                        .to_string(),
+                ),
+            ),
+        ];
+        for (flag, value) in given {
+            words.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
+        }
+        for (flag, is_set) in [
+            ("--resume", flags.resume),
+            ("--add", flags.add),
+            ("--json", flags.json),
+        ] {
+            words.extend(is_set.then(|| flag.to_owned()));
+        }
+        let matches = parse(entry, &words)?;
+        let command = entry
+            .command
+            .split_once('-')
+            .filter(|(family, _)| *family == FAMILY);
+        let mut all = match command {
+            Some((family, name)) => vec![family.to_owned(), name.to_owned()],
+            None => vec![entry.command.to_owned()],
+        };
+        all.extend(words);
+        run_and_tell(entry, &matches, &all)?;
+    }
+    Ok(())
+}
+
+/// The flags of an experiment.
+pub fn parse(entry: &Entry, words: &[String]) -> Result<ArgMatches> {
+    let command = command_of(entry, entry.id);
+    let words = std::iter::once(entry.id.to_owned()).chain(words.iter().cloned());
+    command.try_get_matches_from(words).map_err(|cause| {
+        Error::usage(
+            format!("bad flags of {}", entry.id),
+            cause.render().to_string().trim_end(),
+        )
+    })
+}
+
+/// Words of a command line; those between double quotes are one.
+pub fn split(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (index, part) in text.split('"').enumerate() {
+        match index % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
+
+fn run_and_tell(entry: &Entry, matches: &ArgMatches, words: &[String]) -> Result<()> {
+    let flags = RunFlags::from_arg_matches(matches)
+        .map_err(|cause| Error::usage("bad flags", cause.to_string()))?;
+    let program = Program {
+        weir: flags.weir.clone(),
+    };
+    let mut experiment = entry.build(matches, &program)?;
+    let out = flags
+        .out
+        .clone()
+        .unwrap_or_else(|| PathBuf::from("out").join(entry.id));
+    let store = Store::at(&out)?;
+    let results = measure(entry, experiment.as_mut(), &flags, words, Some(&store))?;
+    picture::write(&results, &out)?;
+    eprintln!("weir-lab: wrote {}", out.join("results.json").display());
+    match flags.json {
+        true => print!("{}", store::to_text(&results)?),
+        false => print!("{}", table::render(&results)?),
+    }
+    let failed = scheduler::not_held(&results).filter(|_| entry.is_a_test());
+    match failed.count() {
+        0 => Ok(()),
+        count => Err(
+            Error::failed(format!("{count} claims are not held"), results.command)
+                .hint(format!("repeat it with --seed {}", results.seed)),
+        ),
+    }
+}
+
+/// Measures an experiment; progress goes to stderr, one line a measurement.
+pub fn measure(
+    entry: &Entry,
+    experiment: &mut dyn Experiment,
+    flags: &RunFlags,
+    words: &[String],
+    store: Option<&Store>,
+) -> Result<Results> {
+    let rounds = flags.rounds.unwrap_or_else(|| experiment.rounds());
+    if rounds == 0 {
+        return Err(Error::usage(
+            "bad --rounds 0",
+            "at least one round is needed",
+        ));
+    }
+    let seed = flags.seed.unwrap_or_else(|| experiment.seed());
+    let frame = Results {
+        experiment: entry.id.to_owned(),
+        question: entry.question.to_owned(),
+        source: entry.source.to_owned(),
+        command: command(words),
+        seed,
+        machine: machine(),
+        commit: commit(),
+        started: utc(SystemTime::now()),
+        show: experiment.show(),
+        ..Results::default()
+    };
+    eprintln!("weir-lab: {}: {}", entry.id, frame.command);
+    let plan = Plan {
+        rounds,
+        add: flags.add,
+        resume: flags.resume,
+        seed,
+        store,
+        frame,
+    };
+    scheduler::run(experiment, &plan, &mut |results, case, clock| {
+        let line = table::one_line(results, case);
+        let line = line.unwrap_or_else(|_| label(&case.parameters));
+        eprintln!("  {clock}  {line}");
+    })
+}
+
+/// The command that repeats a run, without what says where it is kept.
+fn command(words: &[String]) -> String {
+    let mut command = String::from("weir-lab");
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let flag = word.split('=').next().unwrap_or_default();
+        match flag {
+            "--json" | "--resume" | "--add" => continue,
+            "--out" | "--weir" | "--seed" => {
+                if !word.contains('=') {
+                    words.next();
+                }
+                continue;
+            }
+            _ if word.contains(' ') => command += &format!(" \"{word}\""),
+            _ => command += &format!(" {word}"),
+        }
+    }
+    command
+}
+
+/// Kernel and processors.
+fn machine() -> Machine {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
+    let model = model.and_then(|line| line.split_once(": "));
+    let kernel = read("/proc/sys/kernel/osrelease");
+    Machine {
+        cpu: model
+            .map_or("unknown processor", |(_, model)| model)
+            .to_owned(),
+        kernel: kernel
+            .trim()
+            .split('-')
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+    }
+}
+
+/// The commit of the repository in which the program lies.
+fn commit() -> Option<String> {
+    let program = std::env::current_exe().ok()?;
+    let mut command = std::process::Command::new("git");
+    command.arg("-C").arg(program.parent()?).args([
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+    ]);
+    let output = command
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// RFC 3339, to the second.
+fn utc(time: SystemTime) -> String {
+    let seconds = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    // Howard Hinnant, chrono-Compatible Low-Level Date Algorithms, civil_from_days, for days from 1970 on.
+    let from_march = days + 719_468;
+    let (era, of_era) = (from_march / 146_097, from_march % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hours, minutes) = (of_day / 3600, of_day / 60 % 60);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{:02}Z",
+        of_day % 60
+    )
+}
+
+/// `weir-lab list`.
+pub fn list() {
+    for entry in experiments::all() {
+        println!("{} ({})", entry.id, entry.source);
+        for line in wrapped(76, entry.question).lines() {
+            println!("    {line}");
+        }
+    }
+}
+
+/// `weir-lab table`: a results file as tables.
+pub fn show_table(path: &Path) -> Result<()> {
+    print!("{}", table::render(&store::read(path)?)?);
+    Ok(())
+}
+
+/// `weir-lab plot`: draws a results file's pictures into a folder, or beside it.
+pub fn plot(path: &Path, out: Option<&Path>) -> Result<()> {
+    let beside = path.parent().unwrap_or(Path::new("."));
+    picture::write(&store::read(path)?, out.unwrap_or(beside))
+}
+
+/// `weir-lab judge`: claims and presentation of a results file as the code of today has them.
+pub fn judge(path: &Path) -> Result<()> {
+    let mut results = store::read(path)?;
+    let entry = experiments::find(&results.experiment)?;
+    let words = split(&results.command);
+    let is_flag = |word: &&String| word.starts_with("--");
+    let first = words
+        .iter()
+        .position(|word| is_flag(&word))
+        .unwrap_or(words.len());
+    let matches = parse(entry, &words[first..])?;
+    let experiment = entry.build(&matches, &Program::default())?;
+    results.show = experiment.show();
+    results.claims = experiment.claims(&results);
+    let text = store::to_text(&results)?;
+    std::fs::write(path, text)
+        .map_err(|cause| Error::failed(format!("cannot write {}", path.display()), cause))
+}
+
+/// `weir-lab tables`: the tables in the documents under a folder.
+pub fn tables(root: &Path, check: bool) -> Result<()> {
+    let recipe = |id: &str| experiments::find(id).ok().map(Entry::recipe);
+    let changed = documents::update(root, &recipe, check)?;
+    for document in &changed {
+        println!("{}", document.display());
+    }
+    match check && !changed.is_empty() {
+        false => Ok(()),
+        true => Err(Error::failed(
+            "tables differ from their results",
+            format!("{} documents", changed.len()),
+        )
+        .hint("weir-lab tables")),
+    }
+}
+
+/// A case of results, for tests.
+pub fn case<'a, const N: usize>(results: &'a Results, wanted: [(&str, &str); N]) -> &'a Case {
+    results
+        .find(wanted)
+        .unwrap_or_else(|| panic!("{wanted:?} was not measured"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_are_written_as_rfc_3339_has_them() {
+        let at = |seconds| utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(1_795_492_756), "2026-11-24T04:39:16Z");
+    }
+
+    #[test]
+    fn every_experiment_s_flags_are_valid_and_its_cases_follow_from_them() {
+        for entry in experiments::all() {
+            for flags in [entry.full, entry.quick] {
+                let matches = parse(entry, &split(flags)).unwrap();
+                let experiment = entry.build(&matches, &Program::default()).unwrap();
+                let groups = experiment.groups();
+                assert!(
+                    !groups.is_empty() && groups.iter().all(|group| !group.is_empty()),
+                    "{}",
+                    entry.id
+                );
+                let mut cases: Vec<_> = groups.iter().flatten().collect();
+                let all = cases.len();
+                cases.sort();
+                cases.dedup();
+                assert_eq!(cases.len(), all, "{}: two cases are one", entry.id);
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_says_what_was_measured_and_not_where_it_is_kept() {
+        let words = split(
+            "flash-crowd --policies \"default,reserv rst-syn\" --out x --json --rates=2x --seed 3",
+        );
+        assert_eq!(
+            command(&words),
+            "weir-lab flash-crowd --policies \"default,reserv rst-syn\" --rates=2x"
+        );
+    }
+}

@@ -1,0 +1,229 @@
+//! Tables in the documents, written from results.
+//!
+//! `experiments/tables.toml` says what is in each; a document has it between `<!-- table: NAME -->` and `<!-- end -->`.
+//! `<!-- recipe: ID -->` is the command that the registry gives for a run.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::template::fill;
+use crate::error::{Context, Error, Result};
+use crate::run::results::{Case, Parameters, Results};
+use crate::run::store;
+
+/// One table.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Spec {
+    /// Results file, from `experiments/`.
+    results: String,
+    /// Heads of the columns, parted by `|`.
+    head: String,
+    /// Parameters of the cases in it; values may be several, parted by `|`.
+    #[serde(default)]
+    only: Parameters,
+    /// A row for each case: templates parted by `|`.
+    #[serde(default)]
+    each: String,
+    /// Rows for no case in particular: each reference names its own.
+    #[serde(default)]
+    rows: Vec<String>,
+    /// A column for each of these values of a parameter, behind the first one of each row.
+    #[serde(default)]
+    across: Option<Across>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Across {
+    parameter: String,
+    values: Vec<String>,
+}
+
+/// Writes all tables of the documents under a folder; returns those that were not as they are now. With `check` nothing
+/// is written.
+pub fn update(
+    root: &Path,
+    recipe: &dyn Fn(&str) -> Option<String>,
+    check: bool,
+) -> Result<Vec<PathBuf>> {
+    let path = root.join("experiments/tables.toml");
+    let text = std::fs::read_to_string(&path).context(format!("cannot read {}", path.display()))?;
+    let specs: BTreeMap<String, Spec> = toml::from_str(&text)
+        .map_err(|cause| Error::failed(format!("cannot read {}", path.display()), cause))?;
+    let mut unused: Vec<&String> = specs.keys().collect();
+    let mut changed = Vec::new();
+    for document in documents(root)? {
+        let what = || format!("cannot read {}", document.display());
+        let old = std::fs::read_to_string(&document).context(what())?;
+        let mut block = |kind: &str, name: &str| match kind {
+            "recipe" => recipe(name)
+                .map(|command| format!("\n    {command}\n"))
+                .ok_or_else(|| {
+                    Error::failed(format!("no experiment `{name}`"), document.display())
+                }),
+            _ => {
+                let spec = specs.get(name).ok_or_else(|| {
+                    Error::failed(
+                        format!("no table `{name}` in {}", path.display()),
+                        document.display(),
+                    )
+                })?;
+                unused.retain(|one| *one != name);
+                let results = store::read(&root.join("experiments").join(&spec.results))?;
+                table(spec, &results).map(|table| format!("\n{table}"))
+            }
+        };
+        let new = replaced(&old, &mut block)?;
+        if new != old {
+            if !check {
+                std::fs::write(&document, new)
+                    .context(format!("cannot write {}", document.display()))?;
+            }
+            changed.push(document);
+        }
+    }
+    match unused.first() {
+        Some(name) => Err(Error::failed(
+            format!("no document has table `{name}`"),
+            path.display(),
+        )),
+        None => Ok(changed),
+    }
+}
+
+/// README.md, and all Markdown in `docs` and `experiments`.
+fn documents(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = vec![root.join("README.md")];
+    let mut folders = vec![root.join("docs"), root.join("experiments")];
+    while let Some(folder) = folders.pop() {
+        let what = || format!("cannot read {}", folder.display());
+        for entry in std::fs::read_dir(&folder).context(what())? {
+            let path = entry.context(what())?.path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false if path.extension().is_some_and(|ending| ending == "md") => found.push(path),
+                false => {}
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+const END: &str = "<!-- end -->";
+
+/// The text with the inside of each marker made anew.
+fn replaced(text: &str, block: &mut dyn FnMut(&str, &str) -> Result<String>) -> Result<String> {
+    let mut new = String::new();
+    let mut rest = text;
+    loop {
+        let start = ["table", "recipe"].iter().filter_map(|kind| {
+            let at = rest.find(&format!("<!-- {kind}: "))?;
+            Some((at, *kind))
+        });
+        let Some((at, kind)) = start.min() else {
+            return Ok(new + rest);
+        };
+        let bad = || {
+            Error::failed(
+                "a marker has no end",
+                &rest[at..rest[at..].find('\n').map_or(rest.len(), |n| at + n)],
+            )
+        };
+        let open = rest[at..].find("-->").ok_or_else(bad)? + at;
+        let name = rest[at + format!("<!-- {kind}: ").len()..open].trim();
+        let end = rest[open..].find(END).ok_or_else(bad)? + open;
+        new += &rest[..open + "-->".len()];
+        new += "\n";
+        new += &block(kind, name)?;
+        new += "\n";
+        new += END;
+        rest = &rest[end + END.len()..];
+    }
+}
+
+fn table(spec: &Spec, results: &Results) -> Result<String> {
+    let none = Case::default();
+    let is_in = |case: &&Case| {
+        spec.only
+            .iter()
+            .all(|(name, values)| values.split('|').any(|value| case.parameter(name) == value))
+    };
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let fill_all = |templates: &str, case: &Case| -> Result<Vec<String>> {
+        templates
+            .split(" | ")
+            .map(|template| fill(template, results, case))
+            .collect()
+    };
+    if !spec.each.is_empty() {
+        for case in results.cases.iter().filter(is_in) {
+            rows.push(fill_all(&spec.each, case)?);
+        }
+    }
+    for row in &spec.rows {
+        match &spec.across {
+            None => rows.push(fill_all(row, &none)?),
+            Some(across) => rows.push(across_row(row, across, spec, results)?),
+        }
+    }
+    let heads: Vec<&str> = spec.head.split('|').map(str::trim).collect();
+    if let Some(row) = rows.iter().find(|row| row.len() != heads.len()) {
+        let cause = format!("{} heads and {} cells: {row:?}", heads.len(), row.len());
+        return Err(Error::failed(
+            format!("a table of {} is not one", spec.results),
+            cause,
+        ));
+    }
+    let line = |cells: Vec<String>| {
+        let text = format!("| {} |\n", cells.join(" | "));
+        text.replace("|  |", "| |")
+    };
+    let mut text = line(heads.iter().map(|&head| head.to_owned()).collect());
+    text += &format!("|{}\n", "---|".repeat(heads.len()));
+    text += &rows.into_iter().map(line).collect::<String>();
+    Ok(text)
+}
+
+/// `LABEL | param=value,… | TEMPLATE`: the template once for each value.
+fn across_row(row: &str, across: &Across, spec: &Spec, results: &Results) -> Result<Vec<String>> {
+    let parts: Vec<&str> = row.splitn(3, " | ").collect();
+    let [label, filter, template] = parts[..] else {
+        return Err(
+            Error::failed("bad row of a table", row).hint("LABEL | param=value,… | TEMPLATE")
+        );
+    };
+    let mut wanted = spec.only.clone();
+    let pairs = filter.split(',').filter_map(|pair| pair.split_once('='));
+    wanted.extend(pairs.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())));
+    let mut cells = vec![label.to_owned()];
+    for value in &across.values {
+        wanted.insert(across.parameter.clone(), value.clone());
+        let case = results.cases.iter().find(|case| case.is(&wanted));
+        cells.push(match case {
+            Some(case) => fill(template, results, case)?,
+            None => String::new(),
+        });
+    }
+    Ok(cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_between_markers_is_replaced_and_nothing_else() {
+        let text =
+            "a\n<!-- table: x -->\nold\n<!-- end -->\nb\n<!-- recipe: y -->\n<!-- end -->\nc";
+        let new = replaced(text, &mut |kind, name| Ok(format!("{kind} {name}\n"))).unwrap();
+        assert_eq!(
+            new,
+            "a\n<!-- table: x -->\ntable x\n\n<!-- end -->\nb\n<!-- recipe: y -->\nrecipe y\n\n<!-- end -->\nc"
+        );
+        assert!(replaced("<!-- table: x -->", &mut |_, _| Ok(String::new())).is_err());
+    }
+}
