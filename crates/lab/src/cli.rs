@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::experiments;
 use crate::plot::picture;
 use crate::run::experiment::{Entry, Experiment, Program};
-use crate::run::results::{Case, Machine, Results};
+use crate::run::results::{Machine, Results};
 use crate::run::scheduler::{self, Plan, label};
 use crate::run::store::{self, Store};
 use crate::show::{documents, format::wrapped, table};
@@ -382,11 +382,16 @@ pub fn tables(root: &Path, check: bool) -> Result<()> {
     }
 }
 
-/// A case of results, for tests.
-pub fn case<'a, const N: usize>(results: &'a Results, wanted: [(&str, &str); N]) -> &'a Case {
-    results
-        .find(wanted)
-        .unwrap_or_else(|| panic!("{wanted:?} was not measured"))
+/// Runs an experiment with these flags, and keeps nothing.
+pub fn once(id: &str, flags: &str, weir: Option<PathBuf>) -> Result<Results> {
+    let entry = experiments::find(id)?;
+    let words = split(flags);
+    let matches = parse(entry, &words)?;
+    let run_flags = RunFlags::from_arg_matches(&matches)
+        .map_err(|cause| Error::usage("bad flags", cause.to_string()))?;
+    let mut experiment = entry.build(&matches, &Program { weir })?;
+    let words = [vec![entry.command.to_owned()], words].concat();
+    measure(entry, experiment.as_mut(), &run_flags, &words, None)
 }
 
 #[cfg(test)]
@@ -399,7 +404,7 @@ mod tests {
         let at = |seconds| utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0), "1970-01-01T00:00:00Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(at(1_795_492_756), "2026-11-24T04:39:16Z");
+        assert_eq!(at(1_795_492_756), "2026-11-24T03:59:16Z");
     }
 
     #[test]

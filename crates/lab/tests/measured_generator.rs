@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 use weir_lab::bed::{Bed, Layout};
 use weir_lab::client::tcp::Kind;
 use weir_lab::client::{Fate, Generator, Load, Pattern};
-use weir_lab::experiments::crosscheck::{self, Comparison};
-use weir_lab::experiments::flash_crowd::ServerArgs;
-use weir_lab::experiments::point::{Measured, Stage};
+use weir_lab::experiments::crosscheck;
+use weir_lab::experiments::point::{Measured, OpenLoop, ServerArgs};
 use weir_lab::experiments::policy::Policy;
 use weir_lab::idle::IdleMeter;
+use weir_lab::run::experiment::{self, Flags};
+use weir_lab::run::results::{Case, Results};
+use weir_lab::run::scheduler;
 use weir_lab::server::pool::Occupation;
 use weir_lab::server::{Program, Spec};
 use weir_testbed::netns::Netns;
@@ -41,14 +43,14 @@ fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-fn stage(program: Program, backlog: u32) -> Stage {
+fn open_loop(program: Program, backlog: u32) -> OpenLoop {
     let spec = Spec {
         program,
         port: 80,
         backlog,
     };
     let bed = Bed::build(Layout::of_this_machine()).unwrap();
-    Stage {
+    OpenLoop {
         bed,
         server: spec,
         weir: None,
@@ -56,9 +58,9 @@ fn stage(program: Program, backlog: u32) -> Stage {
     }
 }
 
-fn load(stage: &Stage, rate_per_s: f64, ipv6: bool) -> Load {
+fn load(bed: &OpenLoop, rate_per_s: f64, ipv6: bool) -> Load {
     Load {
-        target: (stage.bed.server_address(ipv6), 80).into(),
+        target: (bed.bed.server_address(ipv6), 80).into(),
         rate_per_s,
         pattern: Pattern::Constant,
         warm_up: Duration::ZERO,
@@ -70,9 +72,9 @@ fn load(stage: &Stage, rate_per_s: f64, ipv6: bool) -> Load {
     }
 }
 
-fn measure(stage: &mut Stage, load: &Load, policy: &str) -> Measured {
+fn measure(bed: &mut OpenLoop, load: &Load, policy: &str) -> Measured {
     let policy: Policy = policy.parse().unwrap();
-    stage.measure(&policy, load).unwrap()
+    bed.measure(&policy, load).unwrap()
 }
 
 /// Every connection has one end and no RST came that did not fit.
@@ -85,10 +87,10 @@ fn assert_accounts_close(fate: &Fate) {
 fn every_client_below_saturation_is_served_over_both_families() {
     needs!(is_root(), "root");
     let _turn = turn();
-    let mut stage = stage(Program::BuiltIn { work_us: 0 }, 1024);
+    let mut bed = open_loop(Program::BuiltIn { work_us: 0 }, 1024);
     for ipv6 in [false, true] {
-        let load = load(&stage, 500.0, ipv6);
-        let fate = measure(&mut stage, &load, "default").run.tally.fate;
+        let load = load(&bed, 500.0, ipv6);
+        let fate = measure(&mut bed, &load, "default").run.tally.fate;
         assert_accounts_close(&fate);
         assert_eq!(
             (fate.started, fate.served),
@@ -102,15 +104,15 @@ fn every_client_below_saturation_is_served_over_both_families() {
 fn close_rst_and_server_closes_first_are_served_too() {
     needs!(is_root(), "root");
     let _turn = turn();
-    let mut stage = stage(Program::BuiltIn { work_us: 0 }, 1024);
-    let base = load(&stage, 500.0, false);
+    let mut bed = open_loop(Program::BuiltIn { work_us: 0 }, 1024);
+    let base = load(&bed, 500.0, false);
     for (kind, server_closes_first) in [(Kind::CloseRst, false), (Kind::Rfc793, true)] {
         let load = Load {
             kind,
             server_closes_first,
             ..base.clone()
         };
-        let measured = measure(&mut stage, &load, "default");
+        let measured = measure(&mut bed, &load, "default");
         assert_accounts_close(&measured.run.tally.fate);
         assert_eq!(
             measured.run.tally.fate.served, 500,
@@ -123,19 +125,19 @@ fn close_rst_and_server_closes_first_are_served_too() {
 fn a_closed_port_refuses_rfc793_at_one_syn_and_win_emu_at_three() {
     needs!(is_root(), "root");
     let _turn = turn();
-    let mut stage = stage(Program::BuiltIn { work_us: 0 }, 16);
+    let mut bed = open_loop(Program::BuiltIn { work_us: 0 }, 16);
     // The server listens on port 80; nobody on 81.
-    let target = (stage.bed.server_address(false), 81).into();
+    let target = (bed.bed.server_address(false), 81).into();
     let base = Load {
         target,
-        ..load(&stage, 200.0, false)
+        ..load(&bed, 200.0, false)
     };
     for (kind, syns_each) in [(Kind::Rfc793, 1), (Kind::WinEmu, 3)] {
         let load = Load {
             kind,
             ..base.clone()
         };
-        let tally = measure(&mut stage, &load, "default").run.tally;
+        let tally = measure(&mut bed, &load, "default").run.tally;
         assert_eq!(tally.fate.refused, 200, "{kind:?}");
         // A SYN that leaves behind the window's end is not in its counts.
         let expected = 200 * syns_each - 100..=200 * syns_each;
@@ -153,9 +155,9 @@ fn an_overloaded_plain_server_overflows_and_every_client_s_fate_is_known() {
     needs!(is_root(), "root");
     let _turn = turn();
     // 5 ms a request: 200 requests/s at most, on any machine.
-    let mut stage = stage(Program::BuiltIn { work_us: 5000 }, 8);
-    let load = load(&stage, 1000.0, false);
-    let measured = measure(&mut stage, &load, "default");
+    let mut bed = open_loop(Program::BuiltIn { work_us: 5000 }, 8);
+    let load = load(&bed, 1000.0, false);
+    let measured = measure(&mut bed, &load, "default");
     let fate = measured.run.tally.fate;
     assert_accounts_close(&fate);
     assert!(fate.timed_out > 0 && fate.served < fate.started, "{fate:?}");
@@ -170,13 +172,13 @@ fn an_overloaded_plain_server_overflows_and_every_client_s_fate_is_known() {
 fn kernel_abort_resets_clients_and_is_undone_afterwards() {
     needs!(is_root(), "root");
     let _turn = turn();
-    let mut stage = stage(Program::BuiltIn { work_us: 5000 }, 8);
+    let mut bed = open_loop(Program::BuiltIn { work_us: 5000 }, 8);
     // So many at once that SYNs pass a queue which is full when their final ACKs come.
-    let load = load(&stage, 20_000.0, false);
-    let fate = measure(&mut stage, &load, "kernel-abort").run.tally.fate;
+    let load = load(&bed, 20_000.0, false);
+    let fate = measure(&mut bed, &load, "kernel-abort").run.tally.fate;
     assert_accounts_close(&fate);
     assert!(fate.reset > 0 && fate.false_establishments > 0, "{fate:?}");
-    let fate = measure(&mut stage, &load, "default").run.tally.fate;
+    let fate = measure(&mut bed, &load, "default").run.tally.fate;
     assert_eq!(fate.reset, 0, "{fate:?}");
 }
 
@@ -185,9 +187,9 @@ fn nginx_serves_from_the_helper_s_configuration() {
     needs!(is_root(), "root");
     let _turn = turn();
     needs!(Command::new("nginx").arg("-v").output().is_ok(), "nginx");
-    let mut stage = stage(Program::Nginx, 511);
-    let load = load(&stage, 200.0, false);
-    let fate = measure(&mut stage, &load, "default").run.tally.fate;
+    let mut bed = open_loop(Program::Nginx, 511);
+    let load = load(&bed, 200.0, false);
+    let fate = measure(&mut bed, &load, "default").run.tally.fate;
     assert_eq!((fate.started, fate.served), (200, 200), "{fate:?}");
 }
 
@@ -196,11 +198,9 @@ fn a_server_that_dies_is_reported_with_its_stderr() {
     needs!(is_root(), "root");
     let _turn = turn();
     let command = "echo no such luck >&2; exit 7".to_string();
-    let mut stage = stage(Program::Command(command), 1);
-    let load = load(&stage, 10.0, false);
-    let error = stage
-        .measure(&"default".parse().unwrap(), &load)
-        .unwrap_err();
+    let mut bed = open_loop(Program::Command(command), 1);
+    let load = load(&bed, 10.0, false);
+    let error = bed.measure(&"default".parse().unwrap(), &load).unwrap_err();
     assert!(error.cause.contains("no such luck"), "{error}");
 }
 
@@ -223,21 +223,24 @@ fn namespaces_are_gone_after_drop_and_after_a_panic() {
     assert!(!path.lock().unwrap().as_ref().unwrap().exists());
 }
 
-fn compare(server: Program, rate_per_s: f64) -> Comparison {
+fn compare(server: Program, rate_per_s: f64) -> Results {
     let args = crosscheck::Args {
         rates: vec![rate_per_s],
         seconds: 2.0,
         timeout: 1.0,
-        json: false,
         server: ServerArgs {
             server,
             port: 80,
             backlog: 128,
             work_us: 0,
-            weir: None,
         },
     };
-    crosscheck::measure(&args).unwrap().remove(0)
+    let mut experiment = args.experiment(&experiment::Program::default()).unwrap();
+    scheduler::once(experiment.as_mut()).unwrap()
+}
+
+fn httperf(results: &Results) -> &Case {
+    results.case([("by", "httperf")])
 }
 
 #[test]
@@ -249,11 +252,11 @@ fn httperf_and_the_generator_agree_below_and_above_saturation() {
         "httperf"
     );
     let below = compare(Program::BuiltIn { work_us: 0 }, 300.0);
-    assert_eq!(below.httperf.other_errors, 0, "{below:?}");
-    for figures in [below.httperf, below.generator] {
+    assert_eq!(httperf(&below).median("other_errors"), 0.0, "{below:?}");
+    for case in &below.cases {
         assert_eq!(
-            (figures.connections, figures.replies),
-            (600, 600),
+            (case.median("connections"), case.median("replies")),
+            (600.0, 600.0),
             "{below:?}"
         );
     }
@@ -271,34 +274,37 @@ fn httperf_and_the_generator_agree_below_and_above_saturation() {
     let (mut above, mut flawed) = (Vec::new(), Vec::new());
     while above.len() < 3 && above.len() + flawed.len() < 5 {
         let comparison = compare(waits.clone(), 800.0);
-        match comparison.flaw {
-            None => above.push(comparison),
-            Some(_) => flawed.push(comparison),
+        match comparison.cases.iter().any(|case| case.flaw.is_some()) {
+            false => above.push(comparison),
+            true => flawed.push(comparison),
         }
     }
     if above.is_empty() {
         above = flawed;
     }
     for comparison in &above {
-        for figures in [comparison.httperf, comparison.generator] {
-            assert_eq!((figures.refused, figures.reset), (0, 0), "{comparison:?}");
-            assert_eq!(
-                (figures.connections, figures.other_errors),
-                (1600, 0),
-                "{comparison:?}"
-            );
-            assert_eq!(figures.replies + figures.timed_out, 1600, "{comparison:?}");
+        for case in &comparison.cases {
+            for (metric, expected) in [
+                ("refused", 0.0),
+                ("reset", 0.0),
+                ("connections", 1600.0),
+                ("other_errors", 0.0),
+            ] {
+                assert_eq!(case.median(metric), expected, "{metric}: {comparison:?}");
+            }
+            let known = case.median("replies") + case.median("timed_out");
+            assert_eq!(known, 1600.0, "{comparison:?}");
         }
     }
-    let apart = median(&above, |c| c.httperf.served_share())
-        - median(&above, |c| c.generator.served_share());
+    let share = |by| median(&above, |c| c.case([("by", by)]).median("served_share"));
+    let apart = share("httperf") - share("weir-lab");
     assert!(
         apart.abs() < 0.10,
         "shares served differ by {apart:.2}: {above:?}"
     );
 }
 
-fn median(comparisons: &[Comparison], value: impl Fn(&Comparison) -> f64) -> f64 {
+fn median(comparisons: &[Results], value: impl Fn(&Results) -> f64) -> f64 {
     let mut values: Vec<f64> = comparisons.iter().map(value).collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

@@ -291,6 +291,15 @@ impl Results {
         self.cases.iter().find(|case| case.is(&wanted))
     }
 
+    /// The case with these parameters.
+    ///
+    /// # Panics
+    /// If it was not measured.
+    pub fn case<const N: usize>(&self, wanted: [(&str, &str); N]) -> &Case {
+        let case = self.find(wanted);
+        case.unwrap_or_else(|| panic!("{wanted:?} was not measured: {self:#?}"))
+    }
+
     /// A number among the facts.
     pub fn fact(&self, name: &str) -> Option<f64> {
         self.facts.get(name).and_then(Value::as_f64)

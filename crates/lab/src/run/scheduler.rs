@@ -90,7 +90,9 @@ pub fn run(
     };
     let left: Vec<&Step> = all.iter().filter(|step| !is_done(step)).collect();
     if !left.is_empty() {
+        let before = results.facts.clone();
         experiment.open(&mut results.facts)?;
+        check_same(&before, &results.facts)?;
     }
     if let Some(store) = plan.store {
         store.begin(&head(&results), &measured)?;
@@ -139,7 +141,8 @@ fn begin(plan: &Plan, results: &mut Results) -> Result<Vec<Measurement>> {
     let Some((head, measured)) = store.earlier()? else {
         return Ok(Vec::new());
     };
-    let same = (&head.command, head.seed) == (&results.command, results.seed);
+    let same = (without_rounds(&head.command), head.seed)
+        == (without_rounds(&results.command), results.seed);
     if !same && !plan.add {
         let cause = format!("the folder has `{}`, seed {}", head.command, head.seed);
         let error = Error::usage("cannot resume another run", cause);
@@ -147,6 +150,29 @@ fn begin(plan: &Plan, results: &mut Results) -> Result<Vec<Measurement>> {
     }
     (results.facts, results.started) = (head.facts, head.started);
     Ok(measured)
+}
+
+/// A command without what may differ between a run and its continuation.
+fn without_rounds(command: &str) -> String {
+    let mut words: Vec<&str> = command.split(' ').collect();
+    if let Some(at) = words.iter().position(|word| *word == "--rounds") {
+        words.drain(at..(at + 2).min(words.len()));
+    }
+    words.retain(|word| !word.starts_with("--rounds="));
+    words.join(" ")
+}
+
+/// Refuses to add to what was measured of another server or with another objective.
+fn check_same(before: &Facts, now: &Facts) -> Result<()> {
+    for name in ["server", "objective"] {
+        if let (Some(before), Some(now)) = (before.get(name), now.get(name))
+            && before != now
+        {
+            let cause = format!("{name}: it has {before}, this is {now}");
+            return Err(Error::usage("cannot add to the folder", cause));
+        }
+    }
+    Ok(())
 }
 
 fn head(results: &Results) -> Head {
@@ -277,7 +303,7 @@ pub fn not_held(results: &Results) -> impl Iterator<Item = &Claim> {
     claims.filter(|claim| claim.verdict == super::results::Verdict::NotHeld)
 }
 
-/// For those who open an experiment without a run, such as tests.
+/// Runs an experiment with its own rounds and seed, and keeps nothing.
 pub fn once(experiment: &mut dyn Experiment) -> Result<Results> {
     let plan = Plan {
         rounds: experiment.rounds(),
@@ -286,7 +312,6 @@ pub fn once(experiment: &mut dyn Experiment) -> Result<Results> {
         seed: experiment.seed(),
         store: None,
         frame: Results {
-            facts: Facts::new(),
             show: experiment.show(),
             ..Results::default()
         },

@@ -48,6 +48,9 @@ pub fn ms(value: f64) -> String {
 
 /// With so many significant digits, and groups above them.
 pub fn significant(value: f64, digits: i32) -> String {
+    if value == 0.0 {
+        return "0".into();
+    }
     let before = value.abs().max(1e-9).log10().floor() as i32 + 1;
     match digits - before {
         places if places > 0 => format!("{value:.*}", places as usize),

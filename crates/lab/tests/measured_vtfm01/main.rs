@@ -8,11 +8,8 @@ mod classes;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use weir_lab::experiments::vtfm01::order::Queue;
-use weir_lab::experiments::vtfm01::overload::{self, Way};
-use weir_lab::experiments::vtfm01::preferred::{self, Protection};
-use weir_lab::experiments::vtfm01::priorities::{self, Order};
-use weir_lab::experiments::vtfm01::{accuracy, controller, order};
+use weir_lab::cli;
+use weir_lab::run::results::{Case, Results};
 use weir_testbed::{needs, program};
 
 /// Whether the test can run; says why not.
@@ -29,21 +26,39 @@ fn weir() -> Option<PathBuf> {
     )
 }
 
+/// The shortest forms that show the claims.
+const PREFERRED: &str =
+    "--clients 100 --workers 10 --service-ms 10 --seconds 1.5 --warm-up 0.5 --police-rates 0.5";
+const PRIORITIES: &str = "--clients 40 --workers 20 --service-ms 20 --seconds 1.5 --warm-up 0.5";
+const ORDER: &str = "--seconds 1 --warm-up 0.5";
+const OVERLOAD: &str = "--seconds 1.5 --warm-up 0.5";
+const CONTROLLER: &str =
+    "--multiples 2 --step-seconds 4 --burst-seconds 5 --seconds 2 --warm-up 0.5";
+
+/// An experiment of the paper in a short form, with some flags more.
+fn measure(id: &str, short: &str, flags: &str) -> Results {
+    cli::once(&format!("vtfm01-{id}"), &format!("{short} {flags}"), weir()).unwrap()
+}
+
 /// Of its throughput alone, what a protected client keeps at least.
 const KEPT: f64 = 0.85;
 
 /// Measures until the preferred client keeps [`KEPT`], three times at most: programs beside the test take the CPU
 /// from single rounds, but no round gives a client what nothing protects.
-fn protected(protection: Protection) -> preferred::Results {
+fn protected(protection: &str) -> Results {
     let mut tried = Vec::new();
     for _ in 0..3 {
-        let results = preferred::measure(&preferred::short(&[protection], weir())).unwrap();
-        tried.push(results.least_kept(protection));
+        let results = measure(
+            "preferred",
+            PREFERRED,
+            &format!("--protections {protection}"),
+        );
+        tried.push(results.cases[0].median("of_unloaded"));
         if tried.last() > Some(&KEPT) {
             return results;
         }
     }
-    panic!("{protection:?} kept {tried:.2?}");
+    panic!("{protection} kept {tried:.2?}");
 }
 
 #[test]
@@ -51,9 +66,14 @@ fn greedy_clients_take_an_unprotected_server_from_a_preferred_one() {
     if !can_run() {
         return;
     }
-    let results = preferred::measure(&preferred::short(&[Protection::None], weir())).unwrap();
-    let kept = results.least_kept(Protection::None);
+    let results = measure("preferred", PREFERRED, "--protections none");
+    let kept = results.cases[0].median("of_unloaded");
     assert!((0.05..0.6).contains(&kept), "kept {kept:.2}: {results:#?}");
+}
+
+/// Replies/s of the high, the middle and the low class.
+fn classes(case: &Case) -> [f64; 3] {
+    ["high", "middle", "low"].map(|class| case.median(&format!("{class}_replies_per_s")))
 }
 
 #[test]
@@ -61,13 +81,10 @@ fn without_priority_equal_classes_get_equal_shares() {
     if !can_run() {
         return;
     }
-    let results = priorities::measure(&priorities::short(&[Order::Fifo], weir())).unwrap();
-    let shares = results.fullest(Order::Fifo).unwrap().replies_per_s;
-    let least = shares
-        .iter()
-        .map(|share| share.median)
-        .fold(f64::MAX, f64::min);
-    let most = shares.iter().map(|share| share.median).fold(0.0, f64::max);
+    let results = measure("priorities", PRIORITIES, "--orders fifo");
+    let shares = classes(&results.cases[0]);
+    let least = shares.into_iter().fold(f64::MAX, f64::min);
+    let most = shares.into_iter().fold(0.0, f64::max);
     assert!(least > 0.7 * most, "{results:#?}");
 }
 
@@ -76,13 +93,10 @@ fn a_stopped_server_of_the_kernel_s_queue_accepts_in_the_order_of_arrival() {
     if !can_run() {
         return;
     }
-    let args = order::Args {
-        queues: vec![Queue::Fifo],
-        ..order::short(weir())
-    };
-    let row = &order::measure(&args).unwrap().rows[0];
-    assert_eq!(row.accepted, row.arrived);
-    assert!(row.inversions > 800, "{row:?}");
+    let results = measure("order", ORDER, "--queues fifo");
+    let case = &results.cases[0];
+    assert_eq!(case.series["accepted"], case.series["arrived"]);
+    assert!(case.median("inversions") > 800.0, "{case:?}");
 }
 
 #[test]
@@ -90,16 +104,10 @@ fn class_listeners_serve_the_high_class_at_once_and_the_kernel_s_queue_does_not(
     if !can_run() {
         return;
     }
-    let args = overload::Args {
-        ways: vec![Way::Fifo, Way::ClassListeners],
-        ..overload::short(weir())
-    };
-    let results = overload::measure(&args).unwrap();
-    let [fifo, listeners] = &results.summaries[..] else {
-        panic!("two ways: {results:#?}");
-    };
+    let results = measure("overload", OVERLOAD, "--ways fifo,class-listeners");
+    let p50_ms = |way| results.case([("way", way)]).median("high_p50_ms");
     assert!(
-        listeners.p50_ms[0].median < 0.2 * fifo.p50_ms[0].median,
+        p50_ms("class-listeners") < 0.2 * p50_ms("fifo"),
         "{results:#?}"
     );
 }
@@ -109,16 +117,11 @@ fn twice_its_saturation_fills_the_kernel_s_accept_queue() {
     if !can_run() {
         return;
     }
-    let args = controller::Args {
-        step_seconds: 0.0,
-        burst_seconds: 0.0,
-        controlled: vec![false],
-        ..controller::short(weir())
-    };
-    let results = controller::measure(&args).unwrap();
-    let seen = &results.rows[0].seen;
-    assert!(seen.wait.p99_ms > 200.0, "{results:#?}");
-    assert!(seen.wait.count > 500, "{results:#?}");
+    let flags = "--step-seconds 0 --burst-seconds 0 --controlled false";
+    let results = measure("controller", CONTROLLER, flags);
+    let case = &results.cases[0];
+    assert!(case.median("wait_p99_ms") > 200.0, "{results:#?}");
+    assert!(case.median("accepts") > 500.0, "{results:#?}");
 }
 
 /// Of the values the one in the middle: a busy machine spoils single tenths of a second.
@@ -133,36 +136,41 @@ fn claim(is_so: bool, seen: &impl std::fmt::Debug) -> Result<(), String> {
     is_so.then_some(()).ok_or_else(|| format!("{seen:#?}"))
 }
 
-fn controller_claims(args: &controller::Args, results: &controller::Results) -> Result<(), String> {
-    let (peak, target_ms) = (results.saturation_per_s, f64::from(results.target_wait_ms));
-    let settled = &results.rows[0];
-    claim(settled.of_peak > 0.75, settled)?;
-    claim(settled.seen.wait.p50_ms < 2.0 * target_ms, settled)?;
-    claim(settled.seen.gold_served > 0.9, settled)?;
+fn controller_claims(results: &Results) -> Result<(), String> {
+    const TARGET_MS: f64 = 20.0;
+    let peak = results.fact("saturation_per_s").unwrap();
+    let settled = results.case([("phase", "steady")]);
+    claim(settled.median("of_peak") > 0.75, settled)?;
+    claim(settled.median("wait_p50_ms") < 2.0 * TARGET_MS, settled)?;
+    claim(settled.median("gold_served") > 0.9, settled)?;
 
-    let bins = &results.steps[0].bins;
-    let late = bins.iter().filter(|bin| bin.at_s >= 2.0);
-    let wait_ms = median(late.map(|bin| bin.wait_p99_ms));
-    claim(wait_ms < 2.0 * target_ms, bins)?;
+    let step = results.case([("phase", "step")]);
+    // The load rises after 3 s.
+    let since = |series: &str, from_s: f64| -> Vec<f64> {
+        let points = step.series["since_s"].iter().zip(&step.series[series]);
+        points
+            .filter(|(since_s, _)| **since_s >= from_s)
+            .map(|(_, value)| *value)
+            .collect()
+    };
+    let wait_ms = median(since("wait_p99_ms", 3.0 + 2.0).into_iter());
+    claim(wait_ms < 2.0 * TARGET_MS, step)?;
     // Also while the queue of the first moments drains: that takes the low class out, not the server's work.
-    let overload: Vec<_> = bins.iter().filter(|bin| bin.at_s >= 0.0).collect();
-    for some in overload.windows(5) {
-        let accepts_per_s = median(some.iter().map(|bin| bin.accepts_per_s));
-        claim(accepts_per_s > 0.7 * peak, bins)?;
+    for some in since("accepts_per_s", 3.0).windows(5) {
+        claim(median(some.iter().copied()) > 0.7 * peak, step)?;
     }
 
-    let bursts = &results.bursts[0];
-    let came = bursts.offered_per_s * args.burst_seconds;
-    claim((bursts.policed as f64) < 0.01 * came, bursts)
+    let bursts = results.case([("phase", "bursts")]);
+    claim(
+        bursts.median("policed") < 0.01 * bursts.median("started"),
+        bursts,
+    )
 }
 
-/// Whether the generator itself says of a point that the machine was too busy for it to count: a load at 0.8 of
+/// Whether the generator itself says of a case that the machine was too busy for it to count: a load at 0.8 of
 /// what the server did a minute ago is overload for one that is kept from its CPU.
-fn is_flawed(results: &controller::Results) -> bool {
-    let rows = results.rows.iter().map(|row| &row.seen);
-    let steps = results.steps.iter().map(|step| &step.seen);
-    let mut all = rows.chain(steps).chain(&results.bursts);
-    all.any(|seen| seen.flaw.is_some())
+fn is_flawed(results: &Results) -> bool {
+    results.cases.iter().any(|case| case.flaw.is_some())
 }
 
 #[test]
@@ -171,13 +179,9 @@ fn the_controller_holds_the_wait_at_full_throughput_from_two_seconds_after_a_ste
     if !can_run() {
         return;
     }
-    let args = controller::Args {
-        controlled: vec![true],
-        ..controller::short(weir())
-    };
     for attempt in 1.. {
-        let results = controller::measure(&args).unwrap();
-        match controller_claims(&args, &results) {
+        let results = measure("controller", CONTROLLER, "--controlled true");
+        match controller_claims(&results) {
             Ok(()) => return,
             Err(seen) if attempt < 4 && is_flawed(&results) => {
                 eprintln!("attempt {attempt}, on a busy machine: {seen}");
@@ -192,8 +196,8 @@ fn policing_the_greedy_class_gives_the_preferred_client_its_throughput_back() {
     if !can_run() {
         return;
     }
-    let results = protected(Protection::Policing);
-    let greedy = results.rows[0].greedy.replies_per_s;
+    let results = protected("policing");
+    let greedy = results.cases[0].median("greedy_replies_per_s");
     assert!(greedy > 0.0, "policed, not shut out: {results:#?}");
 }
 
@@ -202,25 +206,28 @@ fn policing_admits_the_rate_that_is_asked_for_and_exactly_the_burst() {
     if !can_run() {
         return;
     }
-    let mut args = accuracy::short(weir());
+    let short = "--seconds 2 --warm-up 0.5 --bursts 1,100";
+    // A machine that builds beside the test stops its sender for a quarter of a second.
+    let mut rates: Vec<String> = ["10", "100", "1000", "20000"].map(str::to_owned).into();
     // A busy machine stops the sender for longer than the bucket holds, or drops what it sends. That is chance; a
     // bucket that is wrong is wrong each time.
     for _ in 0..3 {
-        let results = accuracy::measure(&args).unwrap();
-        for row in &results.bursts {
+        let flags = format!("--burst-seconds 0.5 --rates {}", rates.join(","));
+        let results = measure("accuracy", short, &flags);
+        for burst in [1, 100] {
+            let case = results.case([("burst", &burst.to_string())]);
             // What the rate of 1/s adds meanwhile is below one connection in less than a second.
-            assert!(row.seconds < 0.5, "{results:#?}");
-            assert_eq!(row.admitted, i64::from(row.burst), "{results:#?}");
+            assert!(case.median("seconds") < 0.5, "{results:#?}");
+            assert_eq!(case.median("admitted"), f64::from(burst), "{results:#?}");
         }
-        for row in &results.rates {
-            assert!(row.error < 0.02, "never more than the rate: {results:#?}");
+        let error = |rate: &String| results.case([("rate", rate)]).median("error");
+        for rate in &rates {
+            assert!(error(rate) < 0.02, "never more than the rate: {results:#?}");
         }
-        let less = results.rates.iter().filter(|row| row.error <= -0.02);
-        args.rates = less.map(|row| row.rate_per_s).collect();
-        if args.rates.is_empty() {
+        rates.retain(|rate| error(rate) <= -0.02);
+        if rates.is_empty() {
             return;
         }
-        args.bursts.clear();
     }
-    panic!("too few at {:?}/s", args.rates);
+    panic!("too few at {rates:?}/s");
 }

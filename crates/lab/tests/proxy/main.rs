@@ -11,6 +11,8 @@ mod measured {
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use weir_lab::cli;
+use weir_lab::run::results::Results;
 use weir_testbed::needs::namespace;
 use weir_testbed::program;
 
@@ -18,4 +20,9 @@ use weir_testbed::program;
 fn weir() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| program::find_or_build("weir").unwrap())
+}
+
+/// An experiment of the registry with these flags.
+fn measure(id: &str, flags: &str) -> Results {
+    cli::once(id, flags, Some(weir().clone())).unwrap()
 }

@@ -2,12 +2,7 @@
 
 use std::sync::Mutex;
 
-use weir_lab::experiments::proxy_bench::Size;
-use weir_lab::experiments::proxy_mixed::{Pace, Side};
-use weir_lab::experiments::{proxy_delay, proxy_mixed};
-use weir_lab::proxy::contender::{Contender, Mode};
-
-use crate::{namespace, weir};
+use crate::{measure, namespace};
 
 /// The proxy's core has one meter.
 static CORE: Mutex<()> = Mutex::new(());
@@ -18,39 +13,23 @@ fn hits_and_passed_transfers_are_served_side_by_side() {
         return;
     }
     let _core = CORE.lock();
-    let out = tempfile::tempdir().unwrap();
-    let args = proxy_mixed::Args {
-        sizes: vec![Size(64 << 10)],
-        paces: vec![Pace::Closed, Pace::Paced],
-        contenders: vec![Contender::Weir, Contender::Copy],
-        clients: 8,
-        added_clients: vec![8],
-        share: 0.1,
-        added_shares: vec![0.1],
-        seconds: 0.2,
-        warm_up: 0.05,
-        rounds: 1,
-        weir: Some(weir().clone()),
-        out: out.path().into(),
-        json: false,
-    };
     // Fails if a hit goes to the origin, or if a body is not the one that was asked for.
-    let results = proxy_mixed::measure(&args).unwrap();
-    assert_eq!(results.summaries.len(), 8);
-    for summary in &results.summaries {
-        let [alone, beside] = summary.steps.as_slice() else {
-            panic!("{summary:?}");
-        };
-        assert_eq!(alone.rounds[0].added_per_s, 0.0, "{alone:?}");
-        assert!(beside.rounds[0].added_per_s > 0.0, "{beside:?}");
-        assert!(beside.rounds[0].watched_per_s > 0.0, "{beside:?}");
+    let results = measure(
+        "proxy-mixed",
+        "--sizes 64K --clients 8 --added-clients 8 --share 0.1 --added-shares 0.1 --seconds 0.2 --rounds 1",
+    );
+    assert_eq!(results.cases.len(), 16);
+    for case in &results.cases {
+        let is_alone = case.parameter("added") == "0";
+        assert_eq!(case.median("added_per_s") > 0.0, !is_alone, "{case:?}");
+        assert!(case.median("watched_per_s") > 0.0, "{case:?}");
     }
     let watched = |side| {
-        let all = results.summaries.iter();
-        all.filter(|summary| summary.line.watched == side).count()
+        let all = results.cases.iter();
+        all.filter(|case| case.parameter("watched") == side).count()
     };
-    assert_eq!((watched(Side::Hits), watched(Side::Passed)), (4, 4));
-    assert!(!results.verdicts.is_empty());
+    assert_eq!((watched("hits"), watched("passed")), (8, 8));
+    assert!(!results.claims.is_empty());
 }
 
 #[test]
@@ -59,23 +38,15 @@ fn packets_are_seen_to_come_and_to_go_in_both_modes() {
         return;
     }
     let _core = CORE.lock();
-    let out = tempfile::tempdir().unwrap();
-    let args = proxy_delay::Args {
-        modes: vec![Mode::Http, Mode::Tunnel],
-        sizes: vec![Size(1 << 10), Size(64 << 10)],
-        contenders: vec![Contender::Weir, Contender::Copy],
-        seconds: 0.5,
-        rounds: 1,
-        weir: Some(weir().clone()),
-        out: out.path().into(),
-        json: false,
-    };
-    let results = proxy_delay::measure(&args).unwrap();
-    assert_eq!(results.summaries.len(), 8);
-    for summary in &results.summaries {
+    let results = measure(
+        "proxy-delay",
+        "--sizes 1K,64K --contenders weir,copy --seconds 0.5 --rounds 1",
+    );
+    assert_eq!(results.cases.len(), 8);
+    for case in &results.cases {
         // Less than a µs would be a packet that no program has touched.
-        assert!(summary.request_us.median > 1.0, "{summary:?}");
-        assert!(summary.reply_us.median > 1.0, "{summary:?}");
-        assert!(summary.reply_us.median < 100_000.0, "{summary:?}");
+        assert!(case.median("request_us") > 1.0, "{case:?}");
+        assert!(case.median("reply_us") > 1.0, "{case:?}");
+        assert!(case.median("reply_us") < 100_000.0, "{case:?}");
     }
 }

@@ -1,0 +1,184 @@
+//! The frame of all experiments, with a toy experiment and with a real one.
+
+mod toy;
+
+use std::path::Path;
+
+use clap::FromArgMatches;
+use weir_lab::cli::{self, RunFlags};
+use weir_lab::error::Result;
+use weir_lab::experiments;
+use weir_lab::plot::picture;
+use weir_lab::run::experiment::{Entry, Program};
+use weir_lab::run::results::{Results, Verdict};
+use weir_lab::run::scheduler::steps;
+use weir_lab::run::store::{self, Store};
+use weir_lab::show::table;
+use weir_testbed::{needs, program};
+
+/// As the registry of `weir-lab`: one line an experiment.
+const REGISTRY: &[&[Entry]] = &[toy::ENTRIES];
+
+fn run(
+    entry: &Entry,
+    flags: &str,
+    folder: &Path,
+    weir: Option<std::path::PathBuf>,
+) -> Result<Results> {
+    let words = cli::split(flags);
+    let matches = cli::parse(entry, &words)?;
+    let mut experiment = entry.build(&matches, &Program { weir })?;
+    let flags = RunFlags::from_arg_matches(&matches).unwrap();
+    let store = Store::at(folder)?;
+    cli::measure(entry, experiment.as_mut(), &flags, &words, Some(&store))
+}
+
+fn toy(flags: &str, folder: &Path) -> Result<Results> {
+    run(&REGISTRY[0][0], flags, folder, None)
+}
+
+/// In the order of measuring: round and case.
+fn measured(folder: &Path) -> Vec<(usize, String)> {
+    let (_, all) = Store::at(folder).unwrap().earlier().unwrap().unwrap();
+    all.iter()
+        .map(|one| (one.round, format!("{:?}", one.parameters)))
+        .collect()
+}
+
+/// What a run leaves that two runs must have in common.
+fn lasting(results: &Results) -> String {
+    let results = Results {
+        started: String::new(),
+        ..results.clone()
+    };
+    store::to_text(&results).unwrap()
+}
+
+#[test]
+fn a_run_that_was_stopped_and_resumed_measures_what_an_unbroken_one_measures() {
+    let [whole, broken] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let flags = "--sides 2,6,20 --rounds 4 --seed 7";
+    let unbroken = toy(flags, whole.path()).unwrap();
+    // The program dies in the middle of a round, and of a line.
+    toy(&format!("{flags} --fail-at 11"), broken.path()).unwrap_err();
+    let rounds = broken.path().join("rounds.jsonl");
+    let text = std::fs::read_to_string(&rounds).unwrap();
+    let text = text.replace(" --fail-at 11", "");
+    std::fs::write(&rounds, &text[..text.len() - 20]).unwrap();
+    assert_eq!(measured(broken.path()).len(), 9);
+    let resumed = toy(&format!("{flags} --resume"), broken.path()).unwrap();
+    assert_eq!(lasting(&resumed), lasting(&unbroken));
+    assert_eq!(measured(broken.path()), measured(whole.path()));
+    assert_eq!(measured(whole.path()).len(), 4 * 6);
+}
+
+#[test]
+fn the_summary_is_there_after_every_measurement() {
+    let folder = tempfile::tempdir().unwrap();
+    toy("--sides 2,6 --fail-at 3", folder.path()).unwrap_err();
+    let results = store::read(&folder.path().join("results.json")).unwrap();
+    assert_eq!(results.cases.len(), 2);
+    assert_eq!(results.claims.len(), 2);
+}
+
+#[test]
+fn another_run_is_not_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    toy("--sides 6 --seed 1", folder.path()).unwrap();
+    for flags in ["--sides 6 --seed 2 --resume", "--sides 2 --seed 1 --resume"] {
+        let error = toy(flags, folder.path()).unwrap_err();
+        assert!(error.what.contains("another run"), "{flags}: {error}");
+    }
+    let more = toy("--sides 6 --seed 1 --rounds 3 --resume", folder.path()).unwrap();
+    assert_eq!(more.cases[0].rounds, 3);
+    let added = toy("--sides 6 --seed 1 --rounds 2 --add", folder.path()).unwrap();
+    assert_eq!(added.cases[0].rounds, 5);
+}
+
+#[test]
+fn a_toy_has_table_picture_and_claims_as_any_experiment() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = toy(REGISTRY[0][0].full, folder.path()).unwrap();
+    assert!(
+        results
+            .claims
+            .iter()
+            .all(|claim| claim.verdict == Verdict::Held),
+        "{results:#?}"
+    );
+    let read = store::read(&folder.path().join("results.json")).unwrap();
+    let text = table::render(&read).unwrap();
+    assert!(text.contains("the mean is the middle"), "{text}");
+    picture::write(&read, folder.path()).unwrap();
+    assert!(folder.path().join("toy.png").exists());
+}
+
+#[test]
+fn the_seed_gives_the_order_and_each_case_is_first_as_often_as_any_other() {
+    let order = |seed| {
+        let group = |name: &str| {
+            let case = |n: usize| [(name.to_owned(), n.to_string())].into();
+            (0..3).map(case).collect::<Vec<_>>()
+        };
+        steps(&["a", "b", "c", "d"].map(group), 1..=6, seed)
+    };
+    assert_eq!(order(1), order(1));
+    assert_ne!(order(1), order(2));
+    let all = order(1);
+    assert_eq!(all.len(), 6 * 12);
+    for n in 0..3 {
+        let is_n = |case: &std::collections::BTreeMap<String, String>| {
+            case.values().any(|v| *v == n.to_string())
+        };
+        let groups = all.chunks(3);
+        assert_eq!(
+            groups.filter(|group| is_n(&group[0].case)).count(),
+            8,
+            "{n}"
+        );
+        for m in (0..3).filter(|m| *m != n) {
+            let follows = |a: usize, b: usize| {
+                let is = |case: &std::collections::BTreeMap<String, String>, n: usize| {
+                    case.values().any(|v| *v == n.to_string())
+                };
+                let pairs = all.chunks(3).flat_map(|group| group.windows(2));
+                pairs
+                    .filter(|pair| is(&pair[0].case, a) && is(&pair[1].case, b))
+                    .count()
+            };
+            assert_eq!(follows(n, m), follows(m, n));
+        }
+    }
+}
+
+#[test]
+fn a_real_experiment_is_resumed_with_the_same_cases() {
+    if !needs::root("a network namespace") {
+        return;
+    }
+    let weir = program::find_or_build("weir").unwrap();
+    let entry = experiments::find("bursts").unwrap();
+    let [whole, broken] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let flags = "--bursts 2 --size 16 --policies \"default,reserv rst-syn\" --rounds 2 --seed 5";
+    let unbroken = run(entry, flags, whole.path(), Some(weir.clone())).unwrap();
+    // As if the first run had been stopped after one measurement.
+    let text = std::fs::read_to_string(whole.path().join("rounds.jsonl")).unwrap();
+    let text: String = text.split_inclusive('\n').take(2).collect();
+    std::fs::write(broken.path().join("rounds.jsonl"), text).unwrap();
+    let resumed = run(
+        entry,
+        &format!("{flags} --resume"),
+        broken.path(),
+        Some(weir),
+    )
+    .unwrap();
+    assert_eq!(measured(broken.path()), measured(whole.path()));
+    let cases = |results: &Results| {
+        let cases = results.cases.iter();
+        cases
+            .map(|case| (case.parameters.clone(), case.rounds))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(cases(&resumed), cases(&unbroken));
+    assert_eq!(resumed.facts, unbroken.facts);
+}
