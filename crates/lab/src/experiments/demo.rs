@@ -111,7 +111,7 @@ fn tables(results: &Results) -> Result<String> {
         ("overflows", "{listen_overflows|n}"),
     ];
     let mut text = format!("{}\n", results.machine);
-    text += &results
+    text += results
         .facts
         .get("server")
         .and_then(|fact| fact.as_str())
