@@ -40,7 +40,7 @@ pub struct Field<T, V> {
     pub get_mut: fn(&mut T) -> &mut V,
 }
 
-/// The [`Field`](crate::key::Field) of a struct: `field!(Proxy, health.interval)`.
+/// The [`Field`] of a struct: `field!(Proxy, health.interval)`.
 #[macro_export]
 macro_rules! field {
     ($table:ty, $($path:ident).+) => {

@@ -1,7 +1,7 @@
 //! The metrics: each is declared once with its name, type, HELP and labels, over the types of the
 //! schema. The names are those of `weir status` and `weir explain`.
 //!
-//! To add one, add a line to [`guard`] or [`proxies`]. A counter that is added to the verdicts
+//! To add one, add a line to [`mod@guard`] or [`mod@proxies`]. A counter that is added to the verdicts
 //! (`GUARD_VERDICTS`) or to the counters of the proxy is a metric without any further line.
 
 mod guard;

@@ -1,4 +1,4 @@
-//! What people read: numbers ([`format`]), cells ([`template`]), tables ([`table`]), and the tables in the documents
+//! What people read: numbers ([`mod@format`]), cells ([`template`]), tables ([`table`]), and the tables in the documents
 //! ([`documents`]). All of it is made from results alone.
 
 pub mod documents;

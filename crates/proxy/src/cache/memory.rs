@@ -40,7 +40,7 @@ impl MemoryLimit {
         })
     }
 
-    /// As [`take`](Self::take), for one object more.
+    /// As [`reserve`](Self::reserve), for one object more.
     pub fn reserve_object(self: &Arc<MemoryLimit>, bytes: u64) -> Option<ObjectReservation> {
         let reservation = self.reserve(bytes)?;
         self.objects.fetch_add(1, Ordering::Relaxed);

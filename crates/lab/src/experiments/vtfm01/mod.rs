@@ -1,6 +1,6 @@
 //! VTFM01: service differentiation in an overloaded server, on real sockets.
 //!
-//! One module a figure, table or claim. They share [`ClosedLoop`]: one bed, a fresh server and a fresh weir for
+//! One module a figure, table or claim. They share `ClosedLoop`: one bed, a fresh server and a fresh weir for
 //! every case, and clients with real sockets ([`crate::closed_loop`]) whose class is their source address.
 
 pub mod accuracy;

@@ -1,6 +1,6 @@
 //! Modes forward and reverse: HTTP/1 requests, one after the other, and tunnels.
 //!
-//! A connection of a client is one [task](client). A head is read and sent on, the bodies are moved,
+//! A connection of a client is one [task]. A head is read and sent on, the bodies are moved,
 //! and it begins again; between requests nothing of the thread is held: what an exchange needs is in
 //! the [pool](exchange_pool).
 

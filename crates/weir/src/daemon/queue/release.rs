@@ -109,7 +109,7 @@ struct Parked {
     pace: Pace,
     /// What the servers' queues held after the last look, handshakes under way included.
     left: u32,
-    /// [`Queue::straight_ever`] at the last look.
+    /// [`Parking::straight_ever`] at the last look.
     straight: (u32, u32),
     /// Whether the queues hold as many as they are to hold.
     full: bool,
