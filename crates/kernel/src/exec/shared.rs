@@ -98,7 +98,7 @@ impl SharedState {
             )
         };
         if memory == libc::MAP_FAILED {
-            return Err(of_errno("share memory with the keeper"));
+            return Err(of_errno("share memory with the supervisor"));
         }
         Ok(SharedState(
             NonNull::new(memory.cast()).expect("mmap gives no null"),

@@ -2,21 +2,20 @@
 //!
 //! Three processes. The *server* is the one that was started, so its process id, signals and exit status are
 //! its own; a seccomp filter has the kernel stop each of its accept() calls until it is answered. The
-//! *usher* ([`usher::Usher`]) answers: it takes what waits out of the kernel's queue, keeps it in the order of
-//! [`weir_core::queue::ReleaseOrder`], and puts the first of it into the server's descriptor table. The *keeper*
-//! ([`keeper`]) waits for the usher's death and starts another one. Both have one descriptor table
-//! and some memory in common, so that no connection and no waiting call is lost between two ushers.
-//! Keeper and usher end when no process of the server is left.
+//! *orderer* ([`orderer::Orderer`]) answers: it takes what waits out of the kernel's queue, keeps it in the order of
+//! [`weir_core::queue::ReleaseOrder`], and puts the first of it into the server's descriptor table. The *supervisor*
+//! ([`supervisor`]) waits for the orderer's death and starts another one. Both have one descriptor table
+//! and some memory in common, so that no connection and no waiting call is lost between two orderers.
+//! Supervisor and orderer end when no process of the server is left.
 
-mod doorbell;
-mod keeper;
+mod orderer;
 mod policy;
 mod queue;
-mod usher;
+mod supervisor;
+mod wake_connection;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
@@ -24,17 +23,7 @@ use weir_kernel::exec::{self as kernel, Fork, SharedState};
 
 use crate::failure::{Failure, Result};
 pub use policy::Policy;
-
-/// Where classes come from while the server runs.
-#[derive(Debug, Clone)]
-pub struct Source {
-    /// The server's process.
-    pub server: u32,
-    /// Where a running weir is asked.
-    pub runtime_dir: PathBuf,
-    /// The config file.
-    pub file: PathBuf,
-}
+pub use supervisor::Source;
 
 /// Has another process answer each accept() of this one and of what it becomes.
 ///
@@ -43,13 +32,13 @@ pub struct Source {
 /// the failure came before the filter, which [`Failure::code`] 3 says.
 pub fn start(source: Source, policy: Policy) -> Result<()> {
     let failed = |what: &'static str| move |error| Failure::io(what, error);
-    let ledger = SharedState::new()?;
-    let (mut ours, theirs) = UnixStream::pair().map_err(failed("talk to the keeper"))?;
+    let shared = SharedState::new()?;
+    let (mut ours, theirs) = UnixStream::pair().map_err(failed("talk to the supervisor"))?;
     // A child of a child: no server expects to have a child that it has not started.
     match kernel::fork().map_err(|e| Failure::io("fork", e.into()))? {
         Fork::Child => {
             let code = match kernel::fork() {
-                Ok(Fork::Child) => keeper::run(theirs, ledger, source, policy),
+                Ok(Fork::Child) => supervisor::run(theirs, shared, source, policy),
                 Ok(Fork::Parent(_)) => 0,
                 Err(_) => 1,
             };
@@ -65,18 +54,13 @@ pub fn start(source: Source, policy: Policy) -> Result<()> {
         let mut answer = String::new();
         ours.read_to_string(&mut answer).map(|_| answer)
     });
-    let answer = told.map_err(failed("talk to the keeper"))?;
-    let keeper = answer.trim().parse().map_err(|_| {
+    let answer = told.map_err(failed("talk to the supervisor"))?;
+    let supervisor = answer.trim().parse().map_err(|_| {
         Failure::failed(
             "the process that is to answer the server's accept() did not start",
             "its message, if any, is above",
         )
     })?;
-    kernel::allow_tracer(keeper);
+    kernel::allow_tracer(supervisor);
     Ok(())
-}
-
-/// Tells the server that its calls are answered from now on.
-fn ready(to: &mut UnixStream) -> std::io::Result<()> {
-    write!(to, "{}", std::process::id())
 }

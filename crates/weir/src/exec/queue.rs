@@ -2,7 +2,7 @@
 //!
 //! While more than one connection waits, one of them stays behind in the kernel's queue: a server that waits
 //! with epoll comes to accept() only while that is not empty. It is the youngest. If at the next accept()
-//! nobody has come since, it is taken too, and a [`Doorbell`] takes its place: so a connection is
+//! nobody has come since, it is taken too, and a [`WakeConnection`] takes its place: so a connection is
 //! overtaken out of order by one other at most.
 
 use std::collections::HashMap;
@@ -15,11 +15,11 @@ use weir_kernel::exec::{
     Backlog, Entered, SharedState, SocketAddress, backlog, now_ns, reset_on_close,
 };
 
-use super::doorbell::Doorbell;
 use super::policy::Policy;
+use super::wake_connection::WakeConnection;
 
 /// The connections of one listening socket.
-pub struct Queue {
+pub struct ExecQueue {
     inode: u64,
     /// Where it listens.
     address: SocketAddr,
@@ -28,11 +28,11 @@ pub struct Queue {
     order: ReleaseOrder<RawFd>,
     held: HashMap<RawFd, Held>,
     came: u64,
-    doorbell: Option<Doorbell>,
+    wake_connection: Option<WakeConnection>,
     /// The one in the kernel's queue was left there at the accept() before.
     left: bool,
     limit: u32,
-    ledger: SharedState,
+    shared: SharedState,
 }
 
 /// A connection that is held.
@@ -45,28 +45,28 @@ pub struct Held {
     pub nonblocking: bool,
 }
 
-impl Queue {
-    /// An empty one. Those that are held already are entered with [`Queue::resume`].
+impl ExecQueue {
+    /// An empty one. Those that are held already are entered with [`ExecQueue::resume`].
     pub fn new(
         inode: u64,
         listener: BorrowedFd<'_>,
         seen_at: (i32, RawFd),
         policy: &Policy,
-        ledger: SharedState,
-    ) -> std::io::Result<Queue> {
+        shared: SharedState,
+    ) -> std::io::Result<ExecQueue> {
         let address = TcpListener::from(listener.try_clone_to_owned()?).local_addr()?;
-        ledger.tell(inode, 0);
-        Ok(Queue {
+        shared.tell(inode, 0);
+        Ok(ExecQueue {
             inode,
             address,
             seen_at,
             order: ReleaseOrder::new(&policy.priorities(), policy.ageing(address)),
             held: HashMap::new(),
             came: 0,
-            doorbell: None,
+            wake_connection: None,
             left: false,
             limit: 1,
-            ledger,
+            shared,
         })
     }
 
@@ -88,14 +88,14 @@ impl Queue {
         self.limit = waiting.limit;
         let listener = TcpListener::from(listener);
         let take = self.share(waiting);
-        self.ledger.set_taking(self.inode);
+        self.shared.set_taking(self.inode);
         for _ in 0..take {
             if !self.take_one(&listener, policy) {
                 break;
             }
         }
         self.shed(policy);
-        self.ledger.tell(self.inode, self.order.len());
+        self.shared.tell(self.inode, self.order.len());
     }
 
     /// Makes room in the kernel's queue, whose fullness would keep higher classes out too.
@@ -113,15 +113,15 @@ impl Queue {
     /// How many of the kernel's queue are to be taken. May ring.
     fn share(&mut self, waiting: Backlog) -> u32 {
         let in_kernel = waiting.length;
-        let doorbells = u32::from(self.doorbell.is_some());
-        let clients = in_kernel.saturating_sub(doorbells);
+        let wake_connections = u32::from(self.wake_connection.is_some());
+        let clients = in_kernel.saturating_sub(wake_connections);
         if self.order.len() as u32 + clients < 2 {
             // The one is answered with, and nobody is left who would have to be waited for.
             self.left = false;
             return in_kernel;
         }
         match (in_kernel, clients) {
-            // Only the doorbell is there.
+            // Only the wake connection is there.
             (1, 0) => 0,
             (1, _) if !self.left => {
                 self.left = true;
@@ -129,7 +129,7 @@ impl Queue {
             }
             (0 | 1, _) => {
                 self.left = false;
-                u32::from(self.ring()) * in_kernel
+                u32::from(self.open_wake_connection()) * in_kernel
             }
             _ => {
                 self.left = false;
@@ -138,15 +138,15 @@ impl Queue {
         }
     }
 
-    /// Returns whether the doorbell is in the kernel's queue now.
-    fn ring(&mut self) -> bool {
-        match Doorbell::ring(self.address) {
-            Ok(doorbell) => {
-                self.doorbell = Some(doorbell);
+    /// Returns whether the wake connection is in the kernel's queue now.
+    fn open_wake_connection(&mut self) -> bool {
+        match WakeConnection::open(self.address) {
+            Ok(connection) => {
+                self.wake_connection = Some(connection);
                 true
             }
             Err(error) => {
-                tracing::debug!("{}: no doorbell: {error}", self.address);
+                tracing::debug!("{}: no wake connection: {error}", self.address);
                 false
             }
         }
@@ -157,9 +157,13 @@ impl Queue {
         let Ok((stream, peer)) = listener.accept() else {
             return false;
         };
-        if self.doorbell.as_ref().is_some_and(|bell| bell.is(peer)) {
+        if self
+            .wake_connection
+            .as_ref()
+            .is_some_and(|own| own.is(peer))
+        {
             reset_on_close(stream.as_fd());
-            self.doorbell = None;
+            self.wake_connection = None;
             return true;
         }
         let since_ns = now_ns();
@@ -169,7 +173,7 @@ impl Queue {
             number: self.came,
             since_ns,
         };
-        self.ledger.enter(stream.as_raw_fd(), entered);
+        self.shared.enter(stream.as_raw_fd(), entered);
         self.push(stream, peer, since_ns, policy);
         true
     }
@@ -177,13 +181,13 @@ impl Queue {
     /// Enters a connection that a predecessor held.
     pub fn resume(&mut self, stream: TcpStream, entered: Entered, policy: &Policy) {
         self.came = self.came.max(entered.number);
-        self.ledger.enter(stream.as_raw_fd(), entered);
+        self.shared.enter(stream.as_raw_fd(), entered);
         match stream.peer_addr() {
             Ok(peer) => self.push(stream, peer, entered.since_ns, policy),
             // Reset by its client meanwhile; it is of nobody now.
-            Err(_) => self.ledger.strike(stream.as_raw_fd()),
+            Err(_) => self.shared.strike(stream.as_raw_fd()),
         }
-        self.ledger.tell(self.inode, self.order.len());
+        self.shared.tell(self.inode, self.order.len());
     }
 
     fn push(&mut self, stream: TcpStream, peer: SocketAddr, since_ns: u64, policy: &Policy) {
@@ -201,7 +205,7 @@ impl Queue {
         self.held.insert(fd, held);
     }
 
-    /// The connection to be accepted next. It is either [given](Queue::gave) or [put back](Queue::put_back).
+    /// The connection to be accepted next. It is either [given](ExecQueue::gave) or [put back](ExecQueue::put_back).
     pub fn next(&mut self) -> Option<(Waiting<RawFd>, &mut Held)> {
         let next = self.order.pop(Duration::from_nanos(now_ns()))?;
         let held = self.held.get_mut(&next.item);
@@ -210,9 +214,9 @@ impl Queue {
 
     /// The server has it.
     pub fn gave(&mut self, waiting: Waiting<RawFd>) {
-        self.ledger.strike(waiting.item);
+        self.shared.strike(waiting.item);
         self.held.remove(&waiting.item);
-        self.ledger.tell(self.inode, self.order.len());
+        self.shared.tell(self.inode, self.order.len());
     }
 
     /// The server has it in its table and does not know; it waits for the server alone.
@@ -243,7 +247,7 @@ impl Queue {
                 None => return,
             };
             let Some(shed) = shed else { return };
-            self.ledger.strike(shed.item);
+            self.shared.strike(shed.item);
             if let Some(held) = self.held.remove(&shed.item) {
                 reset_on_close(held.stream.as_fd());
             }
@@ -254,8 +258,8 @@ impl Queue {
     pub fn close(mut self) {
         for (fd, held) in self.held.drain() {
             reset_on_close(held.stream.as_fd());
-            self.ledger.strike(fd);
+            self.shared.strike(fd);
         }
-        self.ledger.forget(self.inode);
+        self.shared.forget(self.inode);
     }
 }

@@ -136,11 +136,12 @@ impl Bed {
         Some(server)
     }
 
-    /// The usher of this bed's only server: a helper whose parent is one.
-    pub fn usher(&self) -> Option<i32> {
+    /// The orderer of this bed's only server: a helper whose parent is one.
+    pub fn orderer(&self) -> Option<i32> {
         let helpers = self.helpers();
-        let is_usher = |pid: &i32| parent_of(*pid).is_some_and(|parent| helpers.contains(&parent));
-        helpers.iter().copied().find(is_usher)
+        let is_orderer =
+            |pid: &i32| parent_of(*pid).is_some_and(|parent| helpers.contains(&parent));
+        helpers.iter().copied().find(is_orderer)
     }
 
     fn exec_command(&self, options: &str, program: &[&str]) -> Command {
@@ -199,7 +200,7 @@ impl Bed {
         status["listeners"].get(0).cloned()
     }
 
-    /// Keepers and ushers of this bed's servers.
+    /// Supervisors and orderers of this bed's servers.
     pub fn helpers(&self) -> Vec<i32> {
         let folder = self.folder.path.to_str().unwrap().to_owned();
         let processes = std::fs::read_dir("/proc").unwrap().flatten();

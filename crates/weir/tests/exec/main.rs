@@ -126,7 +126,7 @@ fn servers_of_ipv6_get_addresses_of_both_families() {
 }
 
 #[test]
-fn the_usher_is_killed_under_load_and_every_connection_is_served() {
+fn the_orderer_is_killed_under_load_and_every_connection_is_served() {
     let Some(bed) = bed("exec-kill") else {
         return;
     };
@@ -137,14 +137,14 @@ fn the_usher_is_killed_under_load_and_every_connection_is_served() {
             for _ in 0..4 {
                 let before = served.load(Relaxed);
                 let enough = || served.load(Relaxed) >= before + 30;
-                until(enough, "this usher serves some");
-                let usher = bed::some(|| bed.usher(), "there is an usher");
+                until(enough, "this orderer serves some");
+                let orderer = bed::some(|| bed.orderer(), "there is an orderer");
                 // At a moment of the load's own.
                 std::thread::sleep(std::time::Duration::from_micros(moment()));
-                bed::kill_process(usher);
+                bed::kill_process(orderer);
                 until(
-                    || bed.usher().is_some_and(|next| next != usher),
-                    "another usher answers",
+                    || bed.orderer().is_some_and(|next| next != orderer),
+                    "another orderer answers",
                 );
             }
         });
@@ -163,17 +163,17 @@ fn moment() -> u64 {
 }
 
 #[test]
-fn an_usher_that_dies_again_and_again_leaves_the_order_to_the_kernel() {
+fn an_orderer_that_dies_again_and_again_leaves_the_order_to_the_kernel() {
     let Some(bed) = bed("exec-plain") else {
         return;
     };
     let mut server = bed.server("--order exact", "blocking", "0.0.0.0");
     for _ in 0..5 {
-        let usher = bed::some(|| bed.usher(), "there is an usher");
-        bed::kill_process(usher);
+        let orderer = bed::some(|| bed.orderer(), "there is an orderer");
+        bed::kill_process(orderer);
         until(
-            || bed.usher().is_some_and(|next| next != usher),
-            "another usher answers",
+            || bed.orderer().is_some_and(|next| next != orderer),
+            "another orderer answers",
         );
     }
     let order = order_of_accepts(&mut server);
@@ -181,22 +181,22 @@ fn an_usher_that_dies_again_and_again_leaves_the_order_to_the_kernel() {
 }
 
 #[test]
-fn an_usher_that_is_stopped_is_replaced_and_everybody_is_served() {
+fn an_orderer_that_is_stopped_is_replaced_and_everybody_is_served() {
     let Some(bed) = bed("exec-stopped") else {
         return;
     };
-    // Blocking: its call is with the usher when that stops. By levels: there is no call.
+    // Blocking: its call is with the orderer when that stops. By levels: there is no call.
     for kind in ["blocking", "level"] {
         let mut server = bed.server("--order exact", kind, "0.0.0.0");
         bed::expect_served(connect(1));
         server.line();
         until(|| server.sleeps(), "the server waits for more");
-        let usher = bed::some(|| bed.usher(), "there is an usher");
-        bed::stop_process(usher);
+        let orderer = bed::some(|| bed.orderer(), "there is an orderer");
+        bed::stop_process(orderer);
         let clients: Vec<_> = [40, 10, 1].map(connect).into();
         clients.into_iter().for_each(bed::expect_served);
-        let next = bed::some(|| bed.usher(), "there is an usher");
-        assert_ne!(next, usher, "{kind}");
+        let next = bed::some(|| bed.orderer(), "there is an orderer");
+        assert_ne!(next, orderer, "{kind}");
     }
 }
 
@@ -206,25 +206,28 @@ fn the_helpers_are_not_called_weir() {
         return;
     };
     let _server = bed.server("--order exact", "blocking", "0.0.0.0");
-    let usher = bed::some(|| bed.usher(), "there is an usher");
+    let orderer = bed::some(|| bed.orderer(), "there is an orderer");
     let named = |pid: i32| bed::name_of(pid).unwrap_or_default();
-    until(|| named(usher) == "weir-usher", "the usher has its name");
+    until(
+        || named(orderer) == "weir-orderer",
+        "the orderer has its name",
+    );
     let helpers = bed.helpers();
     let mut names: Vec<String> = helpers.into_iter().map(named).collect();
     names.sort();
-    assert_eq!(names, ["weir-keeper", "weir-usher"]);
+    assert_eq!(names, ["weir-orderer", "weir-supervisor"]);
 }
 
 #[test]
-fn no_descriptor_is_left_in_the_usher_or_the_server() {
+fn no_descriptor_is_left_in_the_orderer_or_the_server() {
     let Some(bed) = bed("exec-descriptors") else {
         return;
     };
     let mut server = bed.server("--order exact", "level", "0.0.0.0");
     bed::expect_served(connect(1));
     server.line();
-    let usher = bed::some(|| bed.usher(), "there is an usher");
-    let pids = [usher, server.child.id() as i32];
+    let orderer = bed::some(|| bed.orderer(), "there is an orderer");
+    let pids = [orderer, server.child.id() as i32];
     let counts = || pids.map(bed::descriptors);
     let before = counts();
     let served = under_load(|_| {
@@ -290,15 +293,15 @@ fn classes_follow_the_file_and_the_running_weir() {
         return;
     };
     let mut server = bed.server("--order exact", "level", "0.0.0.0");
-    let usher = bed::some(|| bed.usher(), "there is an usher");
+    let orderer = bed::some(|| bed.orderer(), "there is an orderer");
     let config = std::fs::read_to_string(bed.folder.config()).unwrap();
     let swapped = config
         .replace("priority = 40", "priority = 2")
         .replace("priority = 1\n", "priority = 40\n");
     bed.folder.write_config(&swapped);
     until(
-        || bed.usher().is_some_and(|next| next != usher),
-        "the usher has the new classes",
+        || bed.orderer().is_some_and(|next| next != orderer),
+        "the orderer has the new classes",
     );
     let order = order_of_accepts(&mut server);
     assert!(order[..39].iter().all(|class| *class == 40), "{order:?}");
@@ -310,7 +313,7 @@ fn classes_follow_the_file_and_the_running_weir() {
     );
     let because = listener()["queue_way_because"].to_string();
     assert!(because.contains(&server.said_pid.to_string()), "{because}");
-    let usher = bed.usher();
+    let orderer = bed.orderer();
     assert!(
         bed.folder
             .weir("class set gold --priority 1")
@@ -318,8 +321,8 @@ fn classes_follow_the_file_and_the_running_weir() {
             .success()
     );
     until(
-        || bed.usher().is_some_and(|next| Some(next) != usher),
-        "the usher has the new class",
+        || bed.orderer().is_some_and(|next| Some(next) != orderer),
+        "the orderer has the new class",
     );
     let order = order_of_accepts(&mut server);
     assert!(inversions(&order) <= 1, "{order:?}");

@@ -1,4 +1,4 @@
-//! Servers whose accept() calls are answered by `weir exec --order exact`, as their keepers tell once a second.
+//! Servers whose accept() calls are answered by `weir exec --order exact`, as their supervisors tell once a second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::daemon::backend::Backend;
 use crate::failure::Result;
 use crate::ipc::control::ExecReport;
 
-/// What was told is shown for so long: keepers tell every second.
+/// What was told is shown for so long: supervisors tell every second.
 const FRESH: Duration = Duration::from_secs(3);
 
 /// By process.
@@ -68,7 +68,7 @@ impl ExecServers {
 }
 
 impl<B: Backend> Session<B> {
-    /// A keeper tells for which sockets its usher answers: nothing is parked for them any more.
+    /// A supervisor tells for which sockets its orderer answers: nothing is parked for them any more.
     ///
     /// # Errors
     /// As [`Session::start`] has them for queues.

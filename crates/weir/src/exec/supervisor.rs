@@ -1,12 +1,14 @@
-//! The process that sees to it that there is always an usher.
+//! The process that sees to it that there is always an orderer.
 //!
-//! It has the usher's descriptors (they share one table) and the ledger, and does nothing but wait: for the
-//! usher's death, and for news of the classes, with which it starts another usher.
+//! It has the orderer's descriptors (they share one table) and the shared state, and does nothing but wait: for the
+//! orderer's death, and for news of the classes, with which it starts another orderer.
 
 use std::ffi::CStr;
+use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -19,32 +21,42 @@ use weir_config::{Given, change};
 use weir_core::class::Class;
 use weir_kernel::exec::{self as kernel, Calls, Fork, SharedState};
 
+use super::orderer::{End, Orderer, Tools};
 use super::policy::Policy;
-use super::usher::{End, Tools, Usher};
-use super::{Source, ready};
 use crate::host::config;
 use crate::ipc::control::{self, Answer, ExecReport, Request};
 
-/// How often the classes are looked at, and whether the usher answers.
+/// How often the classes are looked at, and whether the orderer answers.
 const LOOK: Duration = Duration::from_secs(1);
-/// An usher that has given no sign of life for longer than this hangs, or is stopped. It gives one a second when
+/// An orderer that has given no sign of life for longer than this hangs, or is stopped. It gives one a second when
 /// nothing happens, and each thing that it does takes microseconds.
 const HANGS: Duration = Duration::from_secs(2);
 /// Its name in ps(1), so that `killall weir` means the daemon.
-const NAME: &CStr = c"weir-keeper";
-/// That of the usher.
-const USHER_NAME: &CStr = c"weir-usher";
-/// More deaths than this within [`OFTEN`], and the next usher only hands out what is held.
+const NAME: &CStr = c"weir-supervisor";
+/// That of the orderer.
+const ORDERER_NAME: &CStr = c"weir-orderer";
+/// More deaths than this within [`OFTEN`], and the next orderer only hands out what is held.
 const DEATHS: usize = 5;
 const OFTEN: Duration = Duration::from_secs(10);
 
-/// What an usher's exit status says.
+/// What an orderer's exit status says.
 const SERVER_GONE: i32 = 0;
 const STEPPED_DOWN: i32 = 10;
 const FAILED: i32 = 11;
 
-/// The keeper, until no process of the server is left. Returns its exit status.
-pub fn run(mut server: UnixStream, ledger: SharedState, source: Source, policy: Policy) -> i32 {
+/// Where classes come from while the server runs.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// The server's process.
+    pub server: u32,
+    /// Where a running weir is asked.
+    pub runtime_dir: PathBuf,
+    /// The config file.
+    pub file: PathBuf,
+}
+
+/// The supervisor, until no process of the server is left. Returns its exit status.
+pub fn run(mut server: UnixStream, shared: SharedState, source: Source, policy: Policy) -> i32 {
     kernel::block_signals();
     let _ = set_name(NAME);
     let _ = setsid();
@@ -54,37 +66,37 @@ pub fn run(mut server: UnixStream, ledger: SharedState, source: Source, policy: 
         return FAILED;
     }
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-    let (bell, news) = (EventFd::from_flags(flags), EventFd::from_flags(flags));
-    let (Ok(calls), Ok(bell), Ok(news)) = (Calls::receive(&server), bell, news) else {
+    let (waker, news) = (EventFd::from_flags(flags), EventFd::from_flags(flags));
+    let (Ok(calls), Ok(waker), Ok(news)) = (Calls::receive(&server), waker, news) else {
         return FAILED;
     };
-    let keeper = Keeper {
+    let supervisor = Supervisor {
         calls,
-        bell,
+        waker,
         news,
-        ledger,
+        shared,
         source,
         policy,
         deaths: Vec::new(),
         stamp: None,
     };
-    // The server may begin before there is an usher: its calls wait.
+    // The server may begin before there is an orderer: its calls wait.
     if ready(&mut server).is_err() {
         return FAILED;
     }
     drop(server);
     kernel::leave_standard_streams();
-    keeper.keep()
+    supervisor.supervise()
 }
 
-struct Keeper {
+struct Supervisor {
     calls: Calls,
-    bell: EventFd,
+    waker: EventFd,
     news: EventFd,
-    ledger: SharedState,
+    shared: SharedState,
     source: Source,
     policy: Policy,
-    /// When ushers died.
+    /// When orderers died.
     deaths: Vec<Instant>,
     /// Of the config file when it was last read.
     stamp: Option<Stamp>,
@@ -92,14 +104,14 @@ struct Keeper {
 
 type Stamp = (std::time::SystemTime, u64);
 
-impl Keeper {
-    fn keep(mut self) -> i32 {
+impl Supervisor {
+    fn supervise(mut self) -> i32 {
         self.stamp = self.stamp_now();
         loop {
-            let Some(usher) = self.start_usher() else {
+            let Some(orderer) = self.start_orderer() else {
                 return FAILED;
             };
-            match self.wait_for(usher) {
+            match self.wait_for(orderer) {
                 Some(SERVER_GONE) => return 0,
                 Some(STEPPED_DOWN) => {}
                 _ => self.deaths.push(Instant::now()),
@@ -113,58 +125,58 @@ impl Keeper {
             1,
             2,
             self.calls.as_fd().as_raw_fd(),
-            self.bell.as_fd().as_raw_fd(),
+            self.waker.as_fd().as_raw_fd(),
             self.news.as_fd().as_raw_fd(),
         ]
     }
 
-    fn start_usher(&mut self) -> Option<Pid> {
-        // What the last usher had open besides connections.
+    fn start_orderer(&mut self) -> Option<Pid> {
+        // What the last orderer had open besides connections.
         kernel::close_all_but(&self.own(), true).ok()?;
-        self.ledger.ask_to_step_down(false);
+        self.shared.ask_to_step_down(false);
         self.deaths.retain(|at| at.elapsed() < OFTEN);
         let plain = self.deaths.len() >= DEATHS;
         match kernel::fork_sharing_descriptors().ok()? {
-            Fork::Parent(usher) => Some(Pid::from_raw(usher)),
-            Fork::Child => std::process::exit(self.be_usher(plain)),
+            Fork::Parent(orderer) => Some(Pid::from_raw(orderer)),
+            Fork::Child => std::process::exit(self.be_orderer(plain)),
         }
     }
 
-    /// In the usher. A panic ends it like a signal: unwinding would close what it holds.
-    fn be_usher(&self, plain: bool) -> i32 {
-        let _ = set_name(USHER_NAME);
+    /// In the orderer. A panic ends it like a signal: unwinding would close what it holds.
+    fn be_orderer(&self, plain: bool) -> i32 {
+        let _ = set_name(ORDERER_NAME);
         std::panic::set_hook(Box::new(|_| std::process::exit(FAILED)));
         let tools = Tools {
             calls: &self.calls,
-            bell: &self.bell,
+            waker: &self.waker,
             news: &self.news,
-            ledger: self.ledger,
+            shared: self.shared,
         };
-        let usher = Usher::resume(tools, self.policy.clone(), plain);
-        match usher.map(ManuallyDrop::new).and_then(|mut u| u.run()) {
+        let orderer = Orderer::resume(tools, self.policy.clone(), plain);
+        match orderer.map(ManuallyDrop::new).and_then(|mut u| u.run()) {
             Ok(End::ServerGone) => SERVER_GONE,
             Ok(End::SteppedDown) => STEPPED_DOWN,
             Err(_) => FAILED,
         }
     }
 
-    /// Waits until the usher has ended; meanwhile looks for news. Returns its exit status; `None`: killed.
-    fn wait_for(&mut self, usher: Pid) -> Option<i32> {
-        let pidfd = kernel::pidfd_open(usher.as_raw(), 0);
-        let mut pulse = Pulse::new(self.ledger.turns());
+    /// Waits until the orderer has ended; meanwhile looks for news. Returns its exit status; `None`: killed.
+    fn wait_for(&mut self, orderer: Pid) -> Option<i32> {
+        let pidfd = kernel::pidfd_open(orderer.as_raw(), 0);
+        let mut pulse = Pulse::new(self.shared.turns());
         loop {
             if let Ok(pidfd) = &pidfd {
                 wait_for_either(pidfd.as_fd(), self.news.as_fd(), LOOK);
                 let _ = self.news.read();
             }
             let flag = nix::sys::wait::WaitPidFlag::WNOHANG;
-            match waitpid(usher, pidfd.is_ok().then_some(flag)) {
+            match waitpid(orderer, pidfd.is_ok().then_some(flag)) {
                 Ok(WaitStatus::StillAlive) => {}
                 Ok(WaitStatus::Exited(_, status)) => return Some(status),
                 _ => return None,
             }
-            match pulse.is_lost(self.ledger.turns()) {
-                true => drop(kill(usher, Signal::SIGKILL)),
+            match pulse.is_lost(self.shared.turns()) {
+                true => drop(kill(orderer, Signal::SIGKILL)),
                 false => self.look_for_news(),
             }
         }
@@ -191,7 +203,7 @@ impl Keeper {
     fn classes_in_force(&self) -> Option<Vec<Class>> {
         let report = ExecReport {
             server: self.source.server,
-            held: self.ledger.told(),
+            held: self.shared.told(),
         };
         let namespace = control::namespace().ok()?;
         let request = Request::Exec(report);
@@ -201,12 +213,12 @@ impl Keeper {
         }
     }
 
-    /// Another usher has the new one; this one leaves it what waits.
+    /// Another orderer has the new one; this one leaves it what waits.
     fn replace_policy(&mut self, policy: Policy) {
         if policy != self.policy {
             self.policy = policy;
-            self.ledger.ask_to_step_down(true);
-            let _ = self.bell.write(1);
+            self.shared.ask_to_step_down(true);
+            let _ = self.waker.write(1);
         }
     }
 
@@ -216,7 +228,7 @@ impl Keeper {
     }
 }
 
-/// What is known of the usher's life.
+/// What is known of the orderer's life.
 struct Pulse {
     turns: u64,
     since: Instant,
@@ -256,4 +268,9 @@ fn class(keys: serde_json::Map<String, serde_json::Value>) -> Option<Class> {
     let given: Vec<(String, Given)> = given.collect::<Option<_>>()?;
     let keys = given.iter().map(|(key, given)| (key.as_str(), given));
     change(&Class::new(""), keys).ok()
+}
+
+/// Tells the server that its calls are answered from now on.
+fn ready(to: &mut UnixStream) -> std::io::Result<()> {
+    write!(to, "{}", std::process::id())
 }

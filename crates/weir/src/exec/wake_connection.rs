@@ -1,7 +1,7 @@
 //! A connection of weir to the server's own listening socket, which keeps it readable.
 //!
 //! A server that waits with epoll or poll comes to accept() only while the kernel's queue is not empty. What
-//! waits is with the usher; so one connection stays behind in the kernel's queue, and if none may, this one.
+//! waits is with the orderer; so one connection stays behind in the kernel's queue, and if none may, this one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
@@ -14,20 +14,20 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// One that waits to be accepted. Reset when dropped, so that neither side is left in TIME_WAIT.
 #[derive(Debug)]
-pub struct Doorbell {
+pub struct WakeConnection {
     stream: TcpStream,
     address: SocketAddr,
 }
 
-impl Doorbell {
+impl WakeConnection {
     /// Connects to a listening socket with this address.
-    pub fn ring(listener: SocketAddr) -> std::io::Result<Doorbell> {
+    pub fn open(listener: SocketAddr) -> std::io::Result<WakeConnection> {
         let stream = TcpStream::connect_timeout(&reachable(listener), PATIENCE)?;
         reset_on_close(stream.as_fd());
         let address = canonical(stream.local_addr()?);
         // For servers with TCP_DEFER_ACCEPT; nobody reads it.
         let _ = std::io::Write::write(&mut &stream, b"\n");
-        Ok(Doorbell { stream, address })
+        Ok(WakeConnection { stream, address })
     }
 
     /// Whether this is the server's side of it.
@@ -36,7 +36,7 @@ impl Doorbell {
     }
 }
 
-impl Drop for Doorbell {
+impl Drop for WakeConnection {
     fn drop(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }

@@ -16,13 +16,13 @@ use weir_kernel::exec::{
 };
 
 use super::policy::Policy;
-use super::queue::{Held, Queue};
+use super::queue::{ExecQueue, Held};
 
 /// Tokens of the events that are not a listening socket's, whose inode is none of these.
 const CALLS: u64 = 0;
 const BELL: u64 = 1;
 /// How often listening sockets are looked at, which may be full, or which the server may have closed: while
-/// somebody waits, and else. So often at least the keeper is given a sign of life.
+/// somebody waits, and else. So often at least the supervisor is given a sign of life.
 const LOOK_AFTER_HELD: Duration = Duration::from_millis(20);
 const LOOK_AFTER_ALL: Duration = Duration::from_secs(1);
 
@@ -35,21 +35,21 @@ pub enum End {
     SteppedDown,
 }
 
-/// What the keeper has opened for every usher.
+/// What the supervisor has opened for every orderer.
 #[derive(Clone, Copy)]
 pub struct Tools<'a> {
     /// The calls to be answered.
     pub calls: &'a Calls,
-    /// Wakes the usher when the ledger asks it to step down.
-    pub bell: &'a EventFd,
-    /// Wakes the keeper when the ledger has another listening socket.
+    /// Wakes the orderer when the shared state asks it to step down.
+    pub waker: &'a EventFd,
+    /// Wakes the supervisor when the shared state has another listening socket.
     pub news: &'a EventFd,
-    /// What is shared with the keeper.
-    pub ledger: SharedState,
+    /// What is shared with the supervisor.
+    pub shared: SharedState,
 }
 
 /// What answers.
-pub struct Usher<'a> {
+pub struct Orderer<'a> {
     tools: Tools<'a>,
     policy: Policy,
     /// Whether it hands out what is held, and leaves the rest to the kernel.
@@ -58,14 +58,14 @@ pub struct Usher<'a> {
     threads: Threads,
     /// By inode of the listening socket.
     lines: BTreeMap<u64, Line>,
-    /// Free places of the ledger. The last one is for the next call.
+    /// Free places of the shared state. The last one is for the next call.
     free: Vec<usize>,
     look_at_ns: u64,
 }
 
 /// A listening socket.
 struct Line {
-    queue: Queue,
+    queue: ExecQueue,
     /// Calls of accept() that wait for a connection, the oldest first.
     callers: VecDeque<Caller>,
     /// Readable while the kernel's queue is not empty; watched while there are callers.
@@ -98,16 +98,16 @@ enum Outcome {
     Waits,
 }
 
-impl<'a> Usher<'a> {
+impl<'a> Orderer<'a> {
     /// Takes over what a predecessor has left.
     ///
     /// # Errors
     /// No epoll, no /proc.
-    pub fn resume(tools: Tools<'a>, policy: Policy, plain: bool) -> std::io::Result<Usher<'a>> {
+    pub fn resume(tools: Tools<'a>, policy: Policy, plain: bool) -> std::io::Result<Orderer<'a>> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(tools.calls, EpollEvent::new(EpollFlags::EPOLLIN, CALLS))?;
-        epoll.add(tools.bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
-        let mut usher = Usher {
+        epoll.add(tools.waker, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
+        let mut orderer = Orderer {
             tools,
             policy,
             plain,
@@ -117,14 +117,14 @@ impl<'a> Usher<'a> {
             free: Vec::new(),
             look_at_ns: 0,
         };
-        usher.take_over()?;
-        Ok(usher)
+        orderer.take_over()?;
+        Ok(orderer)
     }
 
     fn take_over(&mut self) -> std::io::Result<()> {
         let places = (0..CALL_SLOTS)
             .rev()
-            .map(|index| self.tools.ledger.slot(index));
+            .map(|index| self.tools.shared.slot(index));
         let (waiting, free): (Vec<CallSlot>, Vec<CallSlot>) =
             places.partition(|p| p.call().is_some());
         self.free = free.iter().map(CallSlot::index).collect();
@@ -150,7 +150,7 @@ impl<'a> Usher<'a> {
     }
 
     fn take_over_connections(&mut self, calls: &[(CallSlot, Call)]) -> std::io::Result<()> {
-        let ledger = self.tools.ledger;
+        let shared = self.tools.shared;
         let mut found: Vec<(Entered, OwnedFd)> = Vec::new();
         for fd in kernel::open_descriptors()? {
             let giving = calls
@@ -159,16 +159,16 @@ impl<'a> Usher<'a> {
             let Some(connection) = kernel::adopt_connection(fd) else {
                 continue;
             };
-            let entered = ledger.entered(fd);
+            let entered = shared.entered(fd);
             let given = giving
                 .is_some_and(|(_, call)| entered.is_none() || self.was_given(call, &connection));
             match entered {
-                _ if given => ledger.strike(fd),
+                _ if given => shared.strike(fd),
                 Some(entered) => found.push((entered, connection)),
                 // Taken, and not yet written down: the youngest.
                 None => {
                     let entered = Entered {
-                        inode: ledger.taking(),
+                        inode: shared.taking(),
                         number: u64::MAX >> 1,
                         since_ns: now_ns(),
                     };
@@ -208,24 +208,24 @@ impl<'a> Usher<'a> {
             Some(line) if is_of(&stream, &line.queue) => {
                 line.queue.resume(stream, entered, policy);
             }
-            // The client's end of a doorbell, or the listening socket is gone.
+            // The client's end of a wake connection, or the listening socket is gone.
             _ => {
                 kernel::reset_on_close(stream.as_fd());
-                self.tools.ledger.strike(stream.as_raw_fd());
+                self.tools.shared.strike(stream.as_raw_fd());
             }
         }
     }
 
-    /// Answers until the end. What is held is still open then, for a successor: the usher must not be dropped.
+    /// Answers until the end. What is held is still open then, for a successor: the orderer must not be dropped.
     ///
     /// # Errors
     /// It cannot wait.
     pub fn run(&mut self) -> std::io::Result<End> {
-        let ledger = self.tools.ledger;
+        let shared = self.tools.shared;
         loop {
             let mut events = [EpollEvent::empty(); 16];
             let timeout = self.timeout();
-            ledger.turn();
+            shared.turn();
             let got = match self.epoll.wait(&mut events, timeout) {
                 Ok(got) => got,
                 Err(Errno::EINTR) => 0,
@@ -236,11 +236,11 @@ impl<'a> Usher<'a> {
                 match event.data() {
                     CALLS if event.events().contains(EpollFlags::EPOLLIN) => self.next_call(),
                     CALLS => return Ok(self.close()),
-                    BELL => drop(self.tools.bell.read()),
+                    BELL => drop(self.tools.waker.read()),
                     inode => self.arrived(inode),
                 }
             }
-            if ledger.is_to_step_down() {
+            if shared.is_to_step_down() {
                 return Ok(End::SteppedDown);
             }
             if now >= self.look_at_ns {
@@ -260,7 +260,7 @@ impl<'a> Usher<'a> {
     fn next_call(&mut self) {
         // One place is always free: see `handle`.
         let index = *self.free.last().expect("a place for the next call");
-        let place = self.tools.ledger.slot(index);
+        let place = self.tools.shared.slot(index);
         if self.tools.calls.next(&place).is_err() {
             return;
         }
@@ -317,8 +317,8 @@ impl<'a> Usher<'a> {
         if kernel::kind(listener.as_fd()) == Kind::Other {
             return None;
         }
-        let ledger = self.tools.ledger;
-        let queue = Queue::new(inode, listener.as_fd(), seen_at, &self.policy, ledger).ok()?;
+        let shared = self.tools.shared;
+        let queue = ExecQueue::new(inode, listener.as_fd(), seen_at, &self.policy, shared).ok()?;
         let arrivals = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).ok()?;
         // Stays when this descriptor is closed, until the server's is.
         arrivals
@@ -410,7 +410,7 @@ impl<'a> Usher<'a> {
         let calls = self.tools.calls;
         let told = write_peer(calls, call, accept, &stranded.held);
         match told.and_then(|()| calls.accept(call, stranded.number)) {
-            Ok(()) => self.tools.ledger.strike(stranded.held.stream.as_raw_fd()),
+            Ok(()) => self.tools.shared.strike(stranded.held.stream.as_raw_fd()),
             Err(errno) => {
                 line.stranded.push(stranded);
                 calls.fail(call, errno);
@@ -514,7 +514,7 @@ impl<'a> Usher<'a> {
         let gone: Vec<Stranded> = line.stranded.extract_if(.., is_gone).collect();
         for stranded in gone {
             let fd = stranded.held.stream.as_raw_fd();
-            match self.tools.ledger.entered(fd) {
+            match self.tools.shared.entered(fd) {
                 Some(entered) => line
                     .queue
                     .resume(stranded.held.stream, entered, &self.policy),
@@ -619,7 +619,7 @@ fn inode_of(fd: impl AsFd) -> u64 {
 }
 
 /// Whether the connection arrived at the queue's listening socket.
-fn is_of(stream: &TcpStream, queue: &Queue) -> bool {
+fn is_of(stream: &TcpStream, queue: &ExecQueue) -> bool {
     let port = |address: std::net::SocketAddr| address.port();
     stream.local_addr().map(port).ok() == Some(queue.address().port())
 }
