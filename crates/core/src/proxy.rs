@@ -3,6 +3,7 @@
 pub mod access;
 mod announce;
 mod health;
+mod mode;
 mod side;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 pub use announce::{Forwarded, SendProxy};
 pub use health::{Health, HealthCheck, HealthState, Statuses};
+pub use mode::ProxyMode;
 pub use side::SideOptions;
 
 use crate::class::Class;
@@ -20,18 +22,6 @@ use crate::prefix::Prefix;
 use serde::{Deserialize, Serialize};
 
 use crate::units::{format_duration, format_size, parse_duration, parse_size};
-
-/// What a proxy does with the connections that it accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ProxyMode {
-    /// Goes where the client says: GET with an absolute URI, CONNECT (RFC 9110, Section 3.7).
-    Forward,
-    /// Hands HTTP requests to one of its backends.
-    Reverse,
-    /// Hands each connection, whatever it carries, to one of its backends.
-    Tcp,
-}
 
 /// What moves the bytes of bodies and tunnels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

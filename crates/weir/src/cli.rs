@@ -4,18 +4,19 @@
 //! them from too.
 
 mod flags;
+mod value;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand};
 use weir_config::{Fault, parse_ip, parse_name, parse_port, parse_socket_address};
 use weir_core::{class, proxy};
 
 pub use self::flags::Changes;
 use self::flags::{KeyFlags, NamedFlags, PolicyFlags};
+use self::value::parsed;
 
 /// Where the control socket and the lock are, one pair per network namespace.
 pub const RUNTIME_DIR: &str = "/run/weir";
@@ -267,18 +268,6 @@ pub struct Address(pub Option<IpAddr>);
 
 fn parse_address(text: &str) -> Result<Address, Fault> {
     parse_ip(text).map(Address)
-}
-
-/// A value parser from a core function; a fault's hint stands on a line of its own, as elsewhere.
-fn parsed<T>(
-    parse: impl Fn(&str) -> Result<T, Fault> + Clone + Send + Sync + 'static,
-) -> impl TypedValueParser<Value = T>
-where
-    T: Clone + Send + Sync + 'static,
-{
-    move |text: &str| {
-        parse(text).map_err(|fault| format!("{}\n  hint: {}", fault.cause, fault.hint))
-    }
 }
 
 #[cfg(test)]

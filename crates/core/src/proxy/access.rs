@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::ProxyMode;
+use super::mode::ProxyMode;
 use crate::prefix::Prefix;
 
 /// Prefixes that are open and prefixes that are closed.

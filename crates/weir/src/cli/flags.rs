@@ -188,7 +188,7 @@ impl<T: Table> Args for NamedFlags<T> {
             .value_name("NAME")
             .help(format!("The {}'s name", T::NAME))
             .required(true)
-            .value_parser(super::parsed(parse_name));
+            .value_parser(super::value::parsed(parse_name));
         let keys = T::keys().iter().filter(|key| key.name != "name");
         // The command accepts it, so that its refusal can say why.
         let arg = |key: &'static Key<T>| arg(key).hide(key.name == "proxy");
@@ -282,7 +282,7 @@ impl<T: Table> TypedValueParser for Parser<T> {
             self.0.set(&mut T::blank(), &given)?;
             Ok(given)
         };
-        super::parsed(parse).parse_ref(command, arg, value)
+        super::value::parsed(parse).parse_ref(command, arg, value)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {

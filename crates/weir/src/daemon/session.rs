@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
 use weir_core::class::Class;
-use weir_core::listener::{Listener, Mode, QueueOrder};
+use weir_core::listener::{Admit, Listener, Mode, QueueOrder};
 use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::{Event, ListenSocket};
 
@@ -22,13 +22,15 @@ use crate::host::sockets::serving;
 use crate::show::describe;
 use crate::show::settings::settings;
 
+mod class_list;
 mod classes;
 mod exec;
+mod exec_servers;
 mod load;
 
-use classes::Classes;
+use class_list::Classes;
 pub use classes::{check_guarded, other_has_no_settings};
-use exec::ExecServers;
+use exec_servers::ExecServers;
 
 /// What guards this network namespace.
 pub struct Session<B> {
@@ -116,7 +118,7 @@ impl<B: Backend> Session<B> {
     ) -> Result<()> {
         let mut policies = fit_all(listeners, environment)?;
         for policy in &mut policies {
-            policy.fitted.listener.target_wait = load::at_least(&policy.asked, self.least_wait);
+            policy.fitted.listener.target_wait = at_least(&policy.asked, self.least_wait);
         }
         let classes = self.classes.replaced(classes);
         let applied = Applied::of(&policies, &self.links);
@@ -499,6 +501,14 @@ fn fit_all(listeners: Vec<Listener>, environment: Environment) -> Result<Vec<Pol
         Ok(Policy { asked, fitted })
     };
     listeners.into_iter().map(fitted).collect()
+}
+
+/// The target of a listener's `admit = wait` beside a controller.
+fn at_least(listener: &Listener, least: Option<Duration>) -> Duration {
+    match listener.admit {
+        Admit::Wait => listener.target_wait.max(least.unwrap_or_default()),
+        Admit::Queue => listener.target_wait,
+    }
 }
 
 fn front_at_tc(names: &str, why: &str) -> String {

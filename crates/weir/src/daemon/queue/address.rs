@@ -2,7 +2,7 @@
 
 use weir_kernel::ListenSocket;
 
-use super::Wanted;
+use super::shared::Wanted;
 use crate::host::sockets::serving;
 
 /// The sockets that serve a listener, grouped as the kernel groups them.

@@ -16,7 +16,7 @@ use weir_kernel::ListenSocket;
 use weir_kernel::queue::{Event, Parking, QueueMaps, ServerQueue, Slot, hasten_this_thread};
 
 use super::address::{groups, identity};
-use super::{ClassLimits, EXAMPLES, HEARTBEAT, QueueState, Shared, Wanted};
+use super::shared::{ClassLimits, EXAMPLES, HEARTBEAT, QueueState, Shared, Wanted};
 
 /// For how long each look promises to release: longer than any pause of this thread that is not a fault.
 const ALIVE: Duration = Duration::from_secs(1);

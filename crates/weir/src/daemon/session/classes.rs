@@ -2,7 +2,7 @@
 //! one after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use weir_config::{Fault, Given, change, check_classes};
 use weir_core::class::{Class, Limit, OTHER, OTHER_PRIORITY};
@@ -11,61 +11,13 @@ use weir_core::listener::Listener;
 use weir_kernel::CONTROLLED_FOR;
 
 use super::Session;
+use super::class_list::Controlled;
 use crate::daemon::backend::Backend;
 use crate::daemon::report::counters_that_fell;
 use crate::failure::{Code, Failure, Result};
 
-/// A limit that stays the same is renewed so often: thousands of classes may be held at the least.
-const RENEWED: Duration = Duration::from_secs(1);
 /// Classes of one listener that `weir status` lists; `weir class list` has all.
 const STATUS_CLASSES: usize = 1000;
-
-/// Classes in force, without those of proxies, and the rates that the controller has set.
-#[derive(Debug, Default)]
-pub(super) struct Classes {
-    list: Vec<Class>,
-    controlled: BTreeMap<String, Controlled>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Controlled {
-    limit: controller::Limit,
-    until: Instant,
-}
-
-impl Controlled {
-    /// Whether the kernel half must be told: of another limit, or of the same one once more.
-    fn needs_writing(&self, limit: controller::Limit, now: Instant) -> bool {
-        limit != self.limit || self.until.saturating_duration_since(now) < CONTROLLED_FOR - RENEWED
-    }
-}
-
-impl Classes {
-    pub fn new(classes: Vec<Class>) -> Classes {
-        Classes {
-            list: classes.into_iter().filter(Class::is_guarded).collect(),
-            controlled: BTreeMap::new(),
-        }
-    }
-
-    /// Others in their place; what is controlled stays so.
-    pub fn replaced(&self, classes: Vec<Class>) -> Classes {
-        let mut next = Classes::new(classes);
-        next.controlled = self.controlled.clone();
-        next.controlled
-            .retain(|name, _| name == OTHER || next.list.iter().any(|c| c.name == *name));
-        next
-    }
-
-    pub fn list(&self) -> &[Class] {
-        &self.list
-    }
-
-    fn controlled_rate(&self, name: &str) -> Option<f64> {
-        let controlled = self.controlled.get(name)?;
-        (Instant::now() < controlled.until).then_some(controlled.limit.rate)
-    }
-}
 
 impl<B: Backend> Session<B> {
     /// The classes in force, without those of proxies.

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_core::controller::ListenerReading;
-use weir_core::listener::{Admit, Listener};
 use weir_core::verdict::Counters;
 use weir_kernel::ListenSocket;
 
-use super::{Applied, Policy, Session};
+use super::{Applied, Policy, Session, at_least};
 use crate::daemon::backend::Backend;
 use crate::daemon::controller::listener_reading;
 use crate::failure::{Failure, Result};
@@ -95,13 +94,5 @@ impl<B: Backend> Session<B> {
         }
         self.applied = applied;
         Ok(())
-    }
-}
-
-/// The target of a listener's `admit = wait` beside a controller.
-pub(super) fn at_least(listener: &Listener, least: Option<Duration>) -> Duration {
-    match listener.admit {
-        Admit::Wait => listener.target_wait.max(least.unwrap_or_default()),
-        Admit::Queue => listener.target_wait,
     }
 }
