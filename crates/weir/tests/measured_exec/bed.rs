@@ -46,8 +46,8 @@ http {
     server { listen 8080; return 200 "served\n"; }
 }
 "#;
-const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/server.py");
-const GO_SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/server.go");
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/measured_exec/server.py");
+const GO_SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/measured_exec/server.go");
 
 pub struct Bed {
     pub folder: Folder,
@@ -75,7 +75,7 @@ pub fn bed(name: &str) -> Option<Bed> {
 }
 
 impl Bed {
-    /// tests/exec/server.py under `weir exec`, once it listens.
+    /// tests/measured_exec/server.py under `weir exec`, once it listens.
     pub fn server(&self, options: &str, kind: &str, address: &str) -> Server {
         self.server_with_backlog(options, kind, address, 512)
     }
@@ -106,7 +106,7 @@ impl Bed {
         Server::started(command)
     }
 
-    /// tests/exec/server.go under `weir exec`, once it listens.
+    /// tests/measured_exec/server.go under `weir exec`, once it listens.
     pub fn go_server(&self, options: &str, program: &str) -> Server {
         Server::started(self.exec_command(options, &[program, "0.0.0.0:8080"]))
     }
@@ -165,7 +165,7 @@ impl Bed {
         Ended(command.spawn().unwrap())
     }
 
-    /// tests/exec/server.go; `None` without Go; says so.
+    /// tests/measured_exec/server.go; `None` without Go; says so.
     pub fn go(&self) -> Option<String> {
         if !needs::programs(&["go"]) {
             return None;
