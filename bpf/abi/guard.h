@@ -3,8 +3,8 @@
  * guard.h - what guard.bpf.c shares with user space.
  *
  * Rust gets all of it at build time: structures from the BTF of the compiled
- * programs (crates/kernel/build.rs), constants, enumerations and the verdicts
- * from the text of these headers (crates/core/build.rs). An edit here needs no
+ * programs (crates/kernel/build/), constants, enumerations and the verdicts
+ * from the text of these headers (crates/core/build/). An edit here needs no
  * second one there.
  *
  * GUARD_VERDICTS declares each verdict once, with the line that explains it:
