@@ -1,5 +1,6 @@
 //! Experiments on the command line: a subcommand each, `list`, `run`, `table`, `plot`, `tables`.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -324,19 +325,26 @@ fn utc(time: SystemTime) -> String {
     )
 }
 
+/// Prints data for people and pipes. A reader that has seen enough, as `head` has, is not an error.
+fn print_data(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
 /// `weir-lab list`.
 pub fn list() {
+    let mut text = String::new();
     for entry in experiments::all() {
-        println!("{} ({})", entry.id, entry.source);
+        text += &format!("{} ({})\n", entry.id, entry.source);
         for line in wrapped(76, entry.question).lines() {
-            println!("    {line}");
+            text += &format!("    {line}\n");
         }
     }
+    print_data(&text);
 }
 
 /// `weir-lab table`: a results file as tables.
 pub fn show_table(path: &Path) -> Result<()> {
-    print!("{}", table::render(&store::read(path)?)?);
+    print_data(&table::render(&store::read(path)?)?);
     Ok(())
 }
 
