@@ -48,38 +48,39 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-static __always_inline bool parse_skb(struct __sk_buff *skb, struct packet *p)
+static __always_inline bool parse_skb(struct __sk_buff *skb, struct packet *packet)
 {
-	return !packet_parse(skb_start(skb), skb_end(skb), CTX_LOAD(skb, len), link_header, CTX_LOAD(skb, protocol), p);
+	return !packet_parse(skb_start(skb), skb_end(skb), CTX_LOAD(skb, len), link_header, CTX_LOAD(skb, protocol),
+			     packet);
 }
 
 static __always_inline int judge_skb(struct __sk_buff *skb)
 {
-	const struct listener_policy *l;
+	const struct listener_policy *listener;
 	const struct policy *policy;
-	struct arrival x;
+	struct arrival arrival;
 	u8 flags;
 
-	if (!parse_skb(skb, &x.p) && (!pull_headers(skb) || !parse_skb(skb, &x.p)))
+	if (!parse_skb(skb, &arrival.packet) && (!pull_headers(skb) || !parse_skb(skb, &arrival.packet)))
 		return PASS;
 	policy = policy_in_force();
-	if (!port_guarded(policy, x.p.dport))
+	if (!port_guarded(policy, arrival.packet.dport))
 		return PASS;
 	packet_taken();
-	flags = x.p.flags;
+	flags = arrival.packet.flags;
 	if (is_plain_ack(flags) && !acks_watched())
 		return PASS;
 	if (CTX_LOAD(skb, vlan_present) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)
 		return PASS;
-	l = listener_of(policy, &x.p, skb_start(skb) + link_header, skb_end(skb));
-	if (!l || !on_interface(l, CTX_LOAD(skb, ifindex)))
+	listener = listener_of(policy, &arrival.packet, skb_start(skb) + link_header, skb_end(skb));
+	if (!listener || !on_interface(listener, CTX_LOAD(skb, ifindex)))
 		return PASS;
 	if (is_syn(flags))
-		return on_syn(skb, l, &x);
+		return on_syn(skb, listener, &arrival);
 	if (flags & FLAG_FIN)
-		return on_fin(skb, l, &x);
+		return on_fin(skb, listener, &arrival);
 	if (is_plain_ack(flags))
-		return on_ack(skb, l, &x);
+		return on_ack(skb, listener, &arrival);
 	return PASS;
 }
 
@@ -93,26 +94,26 @@ int guard_tc(struct __sk_buff *skb)
 static __always_inline int judge_xdp(struct xdp_md *xdp)
 {
 	void *data = xdp_start(xdp), *data_end = xdp_end(xdp);
-	const struct listener_policy *l;
+	const struct listener_policy *listener;
 	const struct ethernet *eth = data;
 	const struct policy *policy;
-	struct arrival x;
+	struct arrival arrival;
 	u8 flags;
 
 	if ((void *)(eth + 1) > data_end || eth->dst[0] & 1)
 		return XDP_PASS;
-	if (packet_parse(data, data_end, data_end - data, sizeof(*eth), eth->proto, &x.p))
+	if (packet_parse(data, data_end, data_end - data, sizeof(*eth), eth->proto, &arrival.packet))
 		return XDP_PASS;
 	policy = policy_in_force();
-	if (!port_guarded(policy, x.p.dport))
+	if (!port_guarded(policy, arrival.packet.dport))
 		return XDP_PASS;
-	flags = x.p.flags;
+	flags = arrival.packet.flags;
 	if (!is_syn(flags) && !(is_plain_ack(flags) && acks_watched()))
 		return XDP_PASS;
-	l = listener_of(policy, &x.p, eth + 1, data_end);
-	if (!l || !l->front_xdp || !on_interface(l, CTX_LOAD(xdp, ingress_ifindex)))
+	listener = listener_of(policy, &arrival.packet, eth + 1, data_end);
+	if (!listener || !listener->front_xdp || !on_interface(listener, CTX_LOAD(xdp, ingress_ifindex)))
 		return XDP_PASS;
-	return is_syn(flags) ? front_syn(xdp, l, &x) : front_ack(xdp, l, &x);
+	return is_syn(flags) ? front_syn(xdp, listener, &arrival) : front_ack(xdp, listener, &arrival);
 }
 
 SEC("xdp")

@@ -86,7 +86,7 @@ struct {
 } listen_events SEC(".maps");
 
 /* The server's socket with the shortest queue, handshakes under way included; that length, and its limit. */
-static __always_inline u32 shortest(const struct parking_group *g, u32 *length, u32 *limit)
+static __always_inline u32 shortest(const struct parking_group *group, u32 *length, u32 *limit)
 {
 	u32 best = 0, i;
 
@@ -96,9 +96,9 @@ static __always_inline u32 shortest(const struct parking_group *g, u32 *length, 
 		const struct tcp_sock *tp;
 		u32 here;
 
-		if (i >= g->servers)
+		if (i >= group->servers)
 			break;
-		tp = listener_at(g->server[i & (WEIR_MAX_SERVERS - 1)].socket, g->port);
+		tp = listener_at(group->server[i & (WEIR_MAX_SERVERS - 1)].socket, group->port);
 		if (!tp)
 			continue;
 		here = listener_length(tp) + listener_half_open(tp);
@@ -119,68 +119,68 @@ static __always_inline void to_server(struct sk_reuseport_md *md, u32 group, u32
 }
 
 /* Takes a slot from the ring of free ones. User space gives each back once; the ring is longer than the slots. */
-static __always_inline u32 take_slot(struct parking_group *g)
+static __always_inline u32 take_slot(struct parking_group *group)
 {
 	u32 try;
 
 	bpf_for(try, 0, 4) {
-		u32 head = *(volatile u32 *)&g->free_head, slot;
+		u32 head = *(volatile u32 *)&group->free_head, slot;
 
-		if (head == *(volatile u32 *)&g->free_tail)
+		if (head == *(volatile u32 *)&group->free_tail)
 			return NO_SLOT;
-		slot = g->free[head % WEIR_MAX_SLOTS];
-		if (__sync_val_compare_and_swap(&g->free_head, head, head + 1) == head)
+		slot = group->free[head % WEIR_MAX_SLOTS];
+		if (__sync_val_compare_and_swap(&group->free_head, head, head + 1) == head)
 			return slot;
 	}
 	return NO_SLOT;
 }
 
-static __always_inline bool park(struct sk_reuseport_md *md, struct parking_group *g, u32 group, u32 class,
+static __always_inline bool park(struct sk_reuseport_md *md, struct parking_group *group, u32 number, u32 class,
 				 u32 priority, u64 now)
 {
-	u32 slot = take_slot(g), key;
+	u32 slot = take_slot(group), key;
 
 	if (slot >= WEIR_MAX_SLOTS)
 		return false;
-	g->slot[slot & (WEIR_MAX_SLOTS - 1)].class = class;
-	g->slot[slot & (WEIR_MAX_SLOTS - 1)].priority = priority;
-	__sync_fetch_and_add(&g->waits[(priority - 1) & (WEIR_PRIORITIES - 1)], 1);
-	*(volatile u64 *)&g->slot[slot & (WEIR_MAX_SLOTS - 1)].taken_ns = now;
-	__sync_fetch_and_add(&g->sent, 1);
-	key = group * WEIR_MAX_SLOTS + slot;
+	group->slot[slot & (WEIR_MAX_SLOTS - 1)].class = class;
+	group->slot[slot & (WEIR_MAX_SLOTS - 1)].priority = priority;
+	__sync_fetch_and_add(&group->waits[(priority - 1) & (WEIR_PRIORITIES - 1)], 1);
+	*(volatile u64 *)&group->slot[slot & (WEIR_MAX_SLOTS - 1)].taken_ns = now;
+	__sync_fetch_and_add(&group->sent, 1);
+	key = number * WEIR_MAX_SLOTS + slot;
 	return !bpf_sk_select_reuseport(md, &slot_socks, &key, 0);
 }
 
 /* The 4-tuple of the packet; of a retransmitted or a cookie's ACK as of a SYN. */
-static __always_inline bool tuple_read(struct sk_reuseport_md *md, struct bpf_sock_tuple *t, bool *v6)
+static __always_inline bool tuple_read(struct sk_reuseport_md *md, struct bpf_sock_tuple *tuple, bool *v6)
 {
 	u16 ports[2];
 
-	__builtin_memset(t, 0, sizeof(*t));
+	__builtin_memset(tuple, 0, sizeof(*tuple));
 	*v6 = md->eth_protocol == bpf_htons(ETH_P_IPV6);
 	if (bpf_skb_load_bytes(md, 0, ports, sizeof(ports)))
 		return false;
 	if (*v6) {
-		t->ipv6.sport = ports[0];
-		t->ipv6.dport = ports[1];
-		return !bpf_skb_load_bytes_relative(md, 8, &t->ipv6, 32, BPF_HDR_START_NET);
+		tuple->ipv6.sport = ports[0];
+		tuple->ipv6.dport = ports[1];
+		return !bpf_skb_load_bytes_relative(md, 8, &tuple->ipv6, 32, BPF_HDR_START_NET);
 	}
-	t->ipv4.sport = ports[0];
-	t->ipv4.dport = ports[1];
-	return !bpf_skb_load_bytes_relative(md, 12, &t->ipv4, 8, BPF_HDR_START_NET);
+	tuple->ipv4.sport = ports[0];
+	tuple->ipv4.dport = ports[1];
+	return !bpf_skb_load_bytes_relative(md, 12, &tuple->ipv4, 8, BPF_HDR_START_NET);
 }
 
-static __always_inline u32 class_read(struct sk_reuseport_md *md, const struct parking_group *g, u32 *priority)
+static __always_inline u32 class_read(struct sk_reuseport_md *md, const struct parking_group *group, u32 *priority)
 {
 	u32 zero = 0, *copy = bpf_map_lookup_elem(&class_active, &zero), class;
 	const struct class_policy *policy;
-	struct bpf_sock_tuple t;
+	struct bpf_sock_tuple tuple;
 	bool v6;
 
 	*priority = WEIR_PRIORITIES;
-	if (!copy || !tuple_read(md, &t, &v6))
+	if (!copy || !tuple_read(md, &tuple, &v6))
 		return WEIR_CLASS_OTHER;
-	class = class_of(&t, v6, g->listener, *copy);
+	class = class_of(&tuple, v6, group->listener, *copy);
 	policy = class_policy_of(class, *copy);
 	if (policy && policy->priority >= 1 && policy->priority <= WEIR_PRIORITIES)
 		*priority = policy->priority;
@@ -188,12 +188,12 @@ static __always_inline u32 class_read(struct sk_reuseport_md *md, const struct p
 }
 
 /* The highest priority of the connections that were sent to slots; 65: none was. */
-static __always_inline u32 best_parked(const struct parking_group *g)
+static __always_inline u32 best_parked(const struct parking_group *group)
 {
 	u32 i;
 
 	bpf_for(i, 0, WEIR_PRIORITIES) {
-		if (*(volatile u32 *)&g->waits[i & (WEIR_PRIORITIES - 1)])
+		if (*(volatile u32 *)&group->waits[i & (WEIR_PRIORITIES - 1)])
 			return i + 1;
 	}
 	return WEIR_PRIORITIES + 1;
@@ -211,46 +211,47 @@ SEC("sk_reuseport/migrate")
 int queue_steer(struct sk_reuseport_md *md)
 {
 	u64 socket = (u64)md->sk, now = bpf_ktime_get_ns();
-	u32 *number = bpf_map_lookup_elem(&group_of, &socket), server, length, limit, group, class, priority;
-	struct parking_group *g;
+	u32 *entry = bpf_map_lookup_elem(&group_of, &socket), server, length, limit, number, class, priority;
+	struct parking_group *group;
 	bool others = false;
 
-	if (!number)
+	if (!entry)
 		return SK_PASS;
-	group = *number & ~WEIR_PARKED;
-	g = parking_group(group);
-	if (!g)
+	number = *entry & ~WEIR_PARKED;
+	group = parking_group(number);
+	if (!group)
 		return SK_PASS;
-	server = shortest(g, &length, &limit);
-	if (md->migrating_sk || now >= g->alive_until_ns) {
-		to_server(md, group, server);
+	server = shortest(group, &length, &limit);
+	if (md->migrating_sk || now >= group->alive_until_ns) {
+		to_server(md, number, server);
 		return SK_PASS;
 	}
-	if (!straight_for_all(&g->rule, length, now < g->park_until_ns)) {
-		u32 best = best_parked(g);
+	if (!straight_for_all(&group->rule, length, now < group->park_until_ns)) {
+		u32 best = best_parked(group);
 
-		class = class_read(md, g, &priority);
-		if (!straight_as_next(&g->rule, length, limit, priority, best)) {
-			if (length >= g->rule.depth)
-				g->park_until_ns = g->park_until_ns < now + PARK_NS ? now + PARK_NS : g->park_until_ns;
-			if (park(md, g, group, class, priority, now))
+		class = class_read(md, group, &priority);
+		if (!straight_as_next(&group->rule, length, limit, priority, best)) {
+			if (length >= group->rule.depth)
+				group->park_until_ns =
+					group->park_until_ns < now + PARK_NS ? now + PARK_NS : group->park_until_ns;
+			if (park(md, group, number, class, priority, now))
 				return SK_PASS;
 		}
 		others = best <= WEIR_PRIORITIES;
 	}
 	if (begins(md)) {
-		__sync_fetch_and_add(&g->straight, 1);
+		__sync_fetch_and_add(&group->straight, 1);
 		if (others)
-			__sync_fetch_and_add(&g->overtook, 1);
+			__sync_fetch_and_add(&group->overtook, 1);
 	}
-	to_server(md, group, server);
+	to_server(md, number, server);
 	return SK_PASS;
 }
 
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(queue_watch, const struct sock *sk, int old, int new)
 {
-	struct listen_event *e;
+	struct listen_event *event;
 	u64 key = (u64)sk;
 	u32 *known;
 
@@ -273,25 +274,25 @@ int BPF_PROG(queue_watch, const struct sock *sk, int old, int new)
 	/* Parking listeners cease all the time. One that begins has the address of one that has ceased. */
 	if (new != TCP_LISTEN && known && *known & WEIR_PARKED)
 		return 0;
-	e = bpf_ringbuf_reserve(&listen_events, sizeof(*e), 0);
-	if (!e)
+	event = bpf_ringbuf_reserve(&listen_events, sizeof(*event), 0);
+	if (!event)
 		return 0;
-	__builtin_memset(e, 0, sizeof(*e));
-	e->socket = key;
-	e->port = sk->__sk_common.skc_num;
-	e->listening = new == TCP_LISTEN;
-	bpf_ringbuf_submit(e, 0);
+	__builtin_memset(event, 0, sizeof(*event));
+	event->socket = key;
+	event->port = sk->__sk_common.skc_num;
+	event->listening = new == TCP_LISTEN;
+	bpf_ringbuf_submit(event, 0);
 	return 0;
 }
 
-static __always_inline bool listens(const struct parking_group *g)
+static __always_inline bool listens(const struct parking_group *group)
 {
 	u32 i;
 
 	bpf_for(i, 0, WEIR_MAX_SERVERS) {
-		if (i >= g->servers)
+		if (i >= group->servers)
 			break;
-		if (listener_at(g->server[i & (WEIR_MAX_SERVERS - 1)].socket, g->port))
+		if (listener_at(group->server[i & (WEIR_MAX_SERVERS - 1)].socket, group->port))
 			return true;
 	}
 	return false;
@@ -310,13 +311,14 @@ static __always_inline void lend(struct bpf_sock_addr *ctx, const u32 *addr)
 	if (ctx->protocol != IPPROTO_TCP || bpf_get_netns_cookie(ctx) != namespace_cookie)
 		return;
 	bpf_for(i, 0, WEIR_MAX_GROUPS) {
-		struct parking_group *g = parking_group(i);
+		struct parking_group *group = parking_group(i);
 
-		if (!g || !g->servers || g->port != bpf_ntohs(ctx->user_port) || g->heir)
+		if (!group || !group->servers || group->port != bpf_ntohs(ctx->user_port) || group->heir)
 			continue;
-		if (g->addr[0] != addr[0] || g->addr[1] != addr[1] || g->addr[2] != addr[2] || g->addr[3] != addr[3])
+		if (group->addr[0] != addr[0] || group->addr[1] != addr[1] || group->addr[2] != addr[2] ||
+		    group->addr[3] != addr[3])
 			continue;
-		if (listens(g) || __sync_val_compare_and_swap(&g->heir, 0, cookie))
+		if (listens(group) || __sync_val_compare_and_swap(&group->heir, 0, cookie))
 			continue;
 		bpf_setsockopt(ctx, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
 	}
@@ -340,37 +342,37 @@ int queue_bind6(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
-static __always_inline void look_at_servers(struct parking_group *g)
+static __always_inline void look_at_servers(struct parking_group *group)
 {
 	u32 i;
 
 	bpf_for(i, 0, WEIR_MAX_SERVERS) {
-		struct parking_server *s = &g->server[i & (WEIR_MAX_SERVERS - 1)];
+		struct parking_server *server = &group->server[i & (WEIR_MAX_SERVERS - 1)];
 		const struct tcp_sock *tp;
 
-		if (i >= g->servers)
+		if (i >= group->servers)
 			break;
-		tp = listener_at(s->socket, g->port);
-		s->listening = tp != NULL;
-		s->length = tp ? listener_length(tp) : 0;
-		s->limit = tp ? listener_limit(tp) : 0;
-		s->half_open = tp ? listener_half_open(tp) : 0;
+		tp = listener_at(server->socket, group->port);
+		server->listening = tp != NULL;
+		server->length = tp ? listener_length(tp) : 0;
+		server->limit = tp ? listener_limit(tp) : 0;
+		server->half_open = tp ? listener_half_open(tp) : 0;
 	}
 }
 
-static __always_inline void look_at_slots(struct parking_group *g)
+static __always_inline void look_at_slots(struct parking_group *group)
 {
 	u32 i;
 
 	bpf_for(i, 0, WEIR_MAX_SLOTS) {
-		struct parking_slot *s = &g->slot[i & (WEIR_MAX_SLOTS - 1)];
+		struct parking_slot *slot = &group->slot[i & (WEIR_MAX_SLOTS - 1)];
 		const struct tcp_sock *tp;
 
-		if (i >= g->slots)
+		if (i >= group->slots)
 			break;
-		tp = listener_at(s->socket, g->port);
-		s->length = tp ? listener_length(tp) : 0;
-		s->half_open = tp ? listener_half_open(tp) : 0;
+		tp = listener_at(slot->socket, group->port);
+		slot->length = tp ? listener_length(tp) : 0;
+		slot->half_open = tp ? listener_half_open(tp) : 0;
 	}
 }
 
@@ -380,13 +382,13 @@ int queue_look(struct look *look)
 	u32 sweep = look->sweep, i;
 
 	bpf_for(i, 0, WEIR_MAX_GROUPS) {
-		struct parking_group *g = parking_group(i);
+		struct parking_group *group = parking_group(i);
 
-		if (!g || !g->servers)
+		if (!group || !group->servers)
 			continue;
-		look_at_servers(g);
+		look_at_servers(group);
 		if (sweep)
-			look_at_slots(g);
+			look_at_slots(group);
 	}
 	return 0;
 }

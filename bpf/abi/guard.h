@@ -37,30 +37,30 @@
  * enforcement would have done, and the packet passes.
  */
 #define GUARD_VERDICTS(X) \
-	X(syn_admitted, pass, "SYN passed to the server: there is room in its listen queue; a retransmission counts again") \
-	X(syn_repeated, pass, "SYN of a handshake that is already under way (a retransmission), without room for another: passed") \
-	X(syn_unheard, pass, "SYN for a guarded address where no socket listens at the moment: passed, the kernel answers") \
-	X(syn_left, pass, "SYN that found the listen queue full and was left to the kernel, which drops it (establish = default or abort, reject_syn = drop)") \
-	X(syn_dropped_full, refuse, "SYN dropped: every place in the listen queue is taken or reserved") \
-	X(syn_reset_full, refuse, "SYN answered with RST: every place in the listen queue is taken or reserved") \
-	X(syn_dropped_wait, refuse, "SYN dropped: connections have been waiting in the listen queue for longer than target_wait") \
-	X(syn_reset_wait, refuse, "SYN answered with RST: connections have been waiting in the listen queue for longer than target_wait") \
-	X(cookie_sent, answer, "SYN answered with a SYN cookie: no room now, decided again at the final ACK (establish = no-syn-drop)") \
-	X(cookie_sent_flood, answer, "SYN answered with a SYN cookie: half-open connections hold most places, as in a SYN flood (establish = reserv)") \
-	X(cookie_accepted, answer, "final ACK with a valid cookie: the connection was handed to the server") \
-	X(cookie_invalid, pass, "ACK without a connection and without a valid cookie: passed, the kernel resets it") \
-	X(cookie_failed, pass, "final ACK with a valid cookie that the kernel did not take: passed, the kernel resets it") \
-	X(ack_reset_full, refuse, "connection reset at the final ACK of its handshake: the listen queue was full") \
-	X(ack_reset_wait, refuse, "connection reset at the final ACK of its handshake: the listen queue's wait was over target_wait") \
-	X(fin_reset, refuse, "connection reset at the client's FIN: half-closed connections are not served (half_close = reset)") \
-	X(fallback_mptcp, note, "of the refused SYNs, those that no-syn-drop would have answered with a cookie, but cannot on an MPTCP listener") \
-	X(refused_at_xdp, note, "of the SYNs and final ACKs refused or answered, those that the XDP front dealt with, before the kernel's receive queues") \
-	X(syn_left_flood, pass, "SYN left to the kernel, which answers with its own SYN cookie: half-open connections hold most places and weir can send none here (MPTCP listener, kernel before 6.9)") \
-	X(syn_unjudged, pass, "SYN passed without a verdict: more listening sockets are busy than weir remembers queues of") \
-	X(syn_dropped_rate, refuse, "SYN dropped: its class is over its rate (over_rate = drop)") \
-	X(syn_reset_rate, refuse, "SYN answered with RST: its class is over its rate (over_rate = rst)") \
-	X(queue_reset_full, refuse, "connection reset while it waited for accept(): the queue is full, and one of higher priority has its place (queue = priority)") \
-	X(queue_reset_limit, refuse, "connection reset while it waited for accept(): more of its class waited than its queue_limit (queue = priority)")
+	X(syn_admitted, pass, "weir let the SYN in: the listen queue has room. A retransmission counts again") \
+	X(syn_repeated, pass, "weir passed a retransmitted SYN: its handshake is under way, and the listen queue has no room for another") \
+	X(syn_unheard, pass, "weir passed the SYN: no socket listens on the guarded address at the moment. The kernel answers") \
+	X(syn_left, pass, "weir left the SYN to the kernel, which drops it: the listen queue is full (establish = default or abort, reject_syn = drop)") \
+	X(syn_dropped_full, refuse, "weir dropped the SYN: every place in the listen queue is taken or reserved") \
+	X(syn_reset_full, refuse, "weir answered the SYN with a RST: every place in the listen queue is taken or reserved") \
+	X(syn_dropped_wait, refuse, "weir dropped the SYN: connections wait in the listen queue for longer than target_wait") \
+	X(syn_reset_wait, refuse, "weir answered the SYN with a RST: connections wait in the listen queue for longer than target_wait") \
+	X(cookie_sent, answer, "weir answered the SYN with a SYN cookie: the listen queue has no room now. weir decides again at the final ACK (establish = no-syn-drop)") \
+	X(cookie_sent_flood, answer, "weir answered the SYN with a SYN cookie: half-open connections hold most places, as in a SYN flood (establish = reserv)") \
+	X(cookie_accepted, answer, "weir handed the connection to the server: its final ACK brought a valid cookie back") \
+	X(cookie_invalid, pass, "weir passed an ACK that has no connection and no valid cookie. The kernel resets it") \
+	X(cookie_failed, pass, "weir passed a final ACK with a valid cookie, because the kernel did not take the connection. The kernel resets it") \
+	X(ack_reset_full, refuse, "weir reset the connection at the final ACK of its handshake: the listen queue was full") \
+	X(ack_reset_wait, refuse, "weir reset the connection at the final ACK of its handshake: the wait in the listen queue was over target_wait") \
+	X(fin_reset, refuse, "weir reset the connection at the client's FIN: the listener does not serve half-closed connections (half_close = reset)") \
+	X(fallback_mptcp, note, "of the refused SYNs, those on an MPTCP listener, where no-syn-drop cannot send a cookie") \
+	X(refused_at_xdp, note, "of the refused and answered SYNs and final ACKs, those that the XDP front handled, before the kernel's receive queues") \
+	X(syn_left_flood, pass, "weir left the SYN to the kernel, which sends its own SYN cookie: half-open connections hold most places, and weir cannot send a cookie here (MPTCP listener, kernel before 6.9)") \
+	X(syn_unjudged, pass, "weir passed the SYN without a verdict: more listening sockets are busy than weir can remember") \
+	X(syn_dropped_rate, refuse, "weir dropped the SYN: its class is over its rate (over_rate = drop)") \
+	X(syn_reset_rate, refuse, "weir answered the SYN with a RST: its class is over its rate (over_rate = rst)") \
+	X(queue_reset_full, refuse, "weir reset a connection that waited for accept(): the queue is full, and a connection of higher priority takes its place (queue = priority)") \
+	X(queue_reset_limit, refuse, "weir reset a connection that waited for accept(): more of its class waited than queue_limit allows (queue = priority)")
 
 enum verdict {
 #define X(name, kind, text) VERDICT_##name,

@@ -17,137 +17,139 @@
 extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs,
 				   int attrs__sz) __ksym __weak;
 
-static __always_inline void cookie_attrs(struct bpf_tcp_req_attrs *attrs, const struct syn_options *o)
+static __always_inline void cookie_attrs(struct bpf_tcp_req_attrs *attrs, const struct syn_options *options)
 {
-	attrs->mss = o->mss;
+	attrs->mss = options->mss;
 	attrs->rcv_wscale = COOKIE_RCV_WSCALE;
-	attrs->wscale_ok = o->wscale != COOKIE_NO_WSCALE;
-	attrs->snd_wscale = attrs->wscale_ok ? o->wscale : 0;
+	attrs->wscale_ok = options->wscale != COOKIE_NO_WSCALE;
+	attrs->snd_wscale = attrs->wscale_ok ? options->wscale : 0;
 	if (!attrs->wscale_ok)
 		attrs->rcv_wscale = 0;
-	attrs->sack_ok = o->sack;
-	attrs->tstamp_ok = o->tstamp;
-	attrs->rcv_tsval = o->tsval;
-	attrs->rcv_tsecr = o->tsecr;
+	attrs->sack_ok = options->sack;
+	attrs->tstamp_ok = options->tstamp;
+	attrs->rcv_tsval = options->tsval;
+	attrs->rcv_tsecr = options->tsecr;
 }
 
 /* Timestamps of the ACK itself: it carries them exactly when the SYN/ACK did. */
-static __always_inline void ack_timestamps(struct __sk_buff *skb, const struct packet *p, struct syn_options *o)
+static __always_inline void ack_timestamps(struct __sk_buff *skb, const struct packet *packet,
+					   struct syn_options *options)
 {
-	struct option_walk *w = options_of_skb(skb, p);
+	struct option_walk *walk = options_of_skb(skb, packet);
 
-	o->tstamp = 0;
-	if (!w)
+	options->tstamp = 0;
+	if (!walk)
 		return;
-	o->tstamp = w->o.tstamp;
-	o->tsval = w->o.tsval;
-	o->tsecr = w->o.tsecr;
+	options->tstamp = walk->options.tstamp;
+	options->tsval = walk->options.tsval;
+	options->tsecr = walk->options.tsecr;
 }
 
-static __always_inline void note_refused_ack(struct listen_state *s, const struct listener_policy *l,
-					     const struct arrival *x)
+static __always_inline void note_refused_ack(struct listen_state *state, const struct listener_policy *listener,
+					     const struct arrival *arrival)
 {
-	count_for(l, x->class, x->verdict);
-	sample(s, l, x);
+	count_for(listener, arrival->class, arrival->verdict);
+	sample(state, listener, arrival);
 }
 
 /* Has the kernel make the connection from this ACK. The caller's claim is settled one way or the other. */
-static __always_inline int accept_cookie(struct __sk_buff *skb, const struct listener_policy *l,
-					 const struct arrival *x, struct cookie_ack *c, struct listen_state *s,
-					 struct tcp_sock *tp)
+static __always_inline int accept_cookie(struct __sk_buff *skb, const struct listener_policy *listener,
+					 const struct arrival *arrival, struct cookie_ack *cookie,
+					 struct listen_state *state, struct tcp_sock *tp)
 {
 	struct bpf_tcp_req_attrs attrs = {};
 
-	ack_timestamps(skb, &x->p, &c->o);
-	cookie_attrs(&attrs, &c->o);
+	ack_timestamps(skb, &arrival->packet, &cookie->options);
+	cookie_attrs(&attrs, &cookie->options);
 	if (bpf_sk_assign_tcp_reqsk(skb, (struct sock *)tp, &attrs, sizeof(attrs))) {
-		claim_cancel(s);
-		count_for(l, x->class, VERDICT_cookie_failed);
+		claim_cancel(state);
+		count_for(listener, arrival->class, VERDICT_cookie_failed);
 		return PASS;
 	}
-	claim_commit(s, &x->t, x->p.v6, x->now);
-	settle(accepted, c);
-	count_for(l, x->class, VERDICT_cookie_accepted);
+	claim_commit(state, &arrival->tuple, arrival->packet.v6, arrival->now);
+	settle(accepted, cookie);
+	count_for(listener, arrival->class, VERDICT_cookie_accepted);
 	return PASS;
 }
 
 /* A valid cookie's ACK that is seen for the first time: the verdict, and a claim if it is accepted. Global. */
-__noinline int judge_cookie_ack(struct __sk_buff *skb, const struct listener_policy *l, struct listen_state *s,
-				struct arrival *x)
+__noinline int judge_cookie_ack(struct __sk_buff *skb, const struct listener_policy *listener,
+				struct listen_state *state, struct arrival *arrival)
 {
-	if (!l || !s || !x)
+	if (!listener || !state || !arrival)
 		return VERDICT_cookie_failed;
-	front_reached_tc(s, l, x->now);
-	claim_begin(s);
-	view_queue(skb, s, l, x, 1);
-	x->verdict = cookie_ack_verdict(l, &x->q, waits_too_long(s, l, &x->q, x->now));
-	if (x->verdict != VERDICT_cookie_accepted) {
-		claim_cancel(s);
-		note_refused_ack(s, l, x);
+	front_reached_tc(state, listener, arrival->now);
+	claim_begin(state);
+	view_queue(skb, state, listener, arrival, 1);
+	arrival->verdict = cookie_ack_verdict(listener, &arrival->queue,
+					      waits_too_long(state, listener, &arrival->queue, arrival->now));
+	if (arrival->verdict != VERDICT_cookie_accepted) {
+		claim_cancel(state);
+		note_refused_ack(state, listener, arrival);
 	}
-	return x->verdict;
+	return arrival->verdict;
 }
 
 /* An ACK for which only the listener was found, while cookies are out. Returns PASS or REFUSE. */
-static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct listener_policy *l, struct arrival *x,
-					 struct listen_state *s, struct tcp_sock *tp)
+static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct listener_policy *listener,
+					 struct arrival *arrival, struct listen_state *state, struct tcp_sock *tp)
 {
-	u32 ack = 0, seq = seq_of_skb(skb, &x->p, &ack);
-	struct cookie_ack c = cookie_answered(seq, ack);
+	u32 ack = 0, seq = seq_of_skb(skb, &arrival->packet, &ack);
+	struct cookie_ack cookie = cookie_answered(seq, ack);
 
-	x->class = class_for(l, x);
-	if (!cookie_valid(x, &c)) {
-		count_for(l, x->class, VERDICT_cookie_invalid);
+	arrival->class = class_for(listener, arrival);
+	if (!cookie_valid(arrival, &cookie)) {
+		count_for(listener, arrival->class, VERDICT_cookie_invalid);
 		return PASS;
 	}
-	x->verdict = VERDICT_ack_reset_full;
-	if (settled(refused, &c))
+	arrival->verdict = VERDICT_ack_reset_full;
+	if (settled(refused, &cookie))
 		return REFUSE;
 	/* Data in the same batch as its final ACK: the stack makes the connection from the ACK, just before. */
-	if (settled(accepted, &c)) {
-		*settled_slot(accepted, &c) = 0;
+	if (settled(accepted, &cookie)) {
+		*settled_slot(accepted, &cookie) = 0;
 		return PASS;
 	}
-	if (judge_cookie_ack(skb, l, s, x) == VERDICT_cookie_accepted)
-		return accept_cookie(skb, l, x, &c, s, tp);
-	settle(refused, &c);
+	if (judge_cookie_ack(skb, listener, state, arrival) == VERDICT_cookie_accepted)
+		return accept_cookie(skb, listener, arrival, &cookie, state, tp);
+	settle(refused, &cookie);
 	return REFUSE;
 }
 
 /* Whether an ACK with these numbers is the one that the half-open connection waits for. */
 static __always_inline bool request_ended_by(struct bpf_sock *sk, u32 seq, u32 ack)
 {
-	const struct tcp_request_sock *r = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_request_sock));
+	const struct tcp_request_sock *request = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_request_sock));
 
-	return seq == r->rcv_isn + 1 && ack == r->snt_isn + 1;
+	return seq == request->rcv_isn + 1 && ack == request->snt_isn + 1;
 }
 
 /* The final ACK of a handshake that the kernel holds: abort, and reserv with overbooking. Releases sk. */
-static __always_inline int on_request_ack(struct __sk_buff *skb, const struct listener_policy *l, struct arrival *x,
-					  struct bpf_sock *sk)
+static __always_inline int on_request_ack(struct __sk_buff *skb, const struct listener_policy *listener,
+					  struct arrival *arrival, struct bpf_sock *sk)
 {
-	struct bpf_sock *listener = bpf_get_listener_sock(sk);
-	struct tcp_sock *tp = listener ? bpf_skc_to_tcp_sock(listener) : NULL;
-	struct listen_state *s = tp ? queue_state((u64)tp, x->now) : NULL;
+	struct bpf_sock *listening = bpf_get_listener_sock(sk);
+	struct tcp_sock *tp = listening ? bpf_skc_to_tcp_sock(listening) : NULL;
+	struct listen_state *state = tp ? queue_state((u64)tp, arrival->now) : NULL;
 	bool ends_handshake;
 	u32 ack = 0, seq;
 
-	if (!s || l->establish == ESTABLISH_DEFAULT || l->draining) {
+	if (!state || listener->establish == ESTABLISH_DEFAULT || listener->draining) {
 		bpf_sk_release(sk);
 		return PASS;
 	}
-	queue_read(tp, &x->q);
-	seq = seq_of_skb(skb, &x->p, &ack);
+	queue_read(tp, &arrival->queue);
+	seq = seq_of_skb(skb, &arrival->packet, &ack);
 	ends_handshake = request_ended_by(sk, seq, ack);
 	bpf_sk_release(sk);
-	if (!kernel_full(&x->q) || !ends_handshake)
+	if (!kernel_full(&arrival->queue) || !ends_handshake)
 		return PASS;
-	x->class = class_for(l, x);
-	x->verdict = VERDICT_ack_reset_full;
-	note_refused_ack(s, l, x);
-	if (l->observe)
+	arrival->class = class_for(listener, arrival);
+	arrival->verdict = VERDICT_ack_reset_full;
+	note_refused_ack(state, listener, arrival);
+	if (listener->observe)
 		return PASS;
-	return reset_both(skb, &x->p, l, seq, ack, VERDICT_ack_reset_full);
+	return reset_both(skb, &arrival->packet, listener, seq, ack, VERDICT_ack_reset_full);
 }
 
 /*
@@ -155,60 +157,62 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
  * If it ends the handshake of a kernel's cookie, the kernel would drop it; if
  * not, the kernel would reset it too. Releases sk. Returns PASS or REFUSE.
  */
-static __always_inline int on_listener_ack(const struct listener_policy *l, struct arrival *x, struct bpf_sock *sk)
+static __always_inline int on_listener_ack(const struct listener_policy *listener, struct arrival *arrival,
+					   struct bpf_sock *sk)
 {
 	const struct tcp_sock *tp = listener_read(sk);
 	bool full = listener_length(tp) > listener_limit(tp);
 
 	bpf_sk_release(sk);
-	if (!full || l->draining)
+	if (!full || listener->draining)
 		return PASS;
-	x->verdict = VERDICT_ack_reset_full;
-	count_for(l, class_for(l, x), x->verdict);
-	return l->observe ? PASS : REFUSE;
+	arrival->verdict = VERDICT_ack_reset_full;
+	count_for(listener, class_for(listener, arrival), arrival->verdict);
+	return listener->observe ? PASS : REFUSE;
 }
 
 /* Returns REFUSE or an action. */
-static __always_inline int decide_ack(struct __sk_buff *skb, const struct listener_policy *l, struct arrival *x)
+static __always_inline int decide_ack(struct __sk_buff *skb, const struct listener_policy *listener,
+				      struct arrival *arrival)
 {
-	struct bpf_sock *sk = flow_lookup(skb, &x->t, x->p.v6);
-	struct listen_state *s;
+	struct bpf_sock *sk = flow_lookup(skb, &arrival->tuple, arrival->packet.v6);
+	struct listen_state *state;
 	struct tcp_sock *tp;
 	int action;
 
 	if (!sk)
 		return PASS;
 	if (sk->state == TCP_NEW_SYN_RECV)
-		return on_request_ack(skb, l, x, sk);
-	if (sk->state == TCP_LISTEN && l->establish == ESTABLISH_ABORT)
-		return on_listener_ack(l, x, sk);
-	tp = sk->state == TCP_LISTEN && reserves(l) && !l->observe ? bpf_skc_to_tcp_sock(sk) : NULL;
-	s = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state_of(tp, x->now) : NULL;
-	action = s ? on_cookie_ack(skb, l, x, s, tp) : PASS;
+		return on_request_ack(skb, listener, arrival, sk);
+	if (sk->state == TCP_LISTEN && listener->establish == ESTABLISH_ABORT)
+		return on_listener_ack(listener, arrival, sk);
+	tp = sk->state == TCP_LISTEN && reserves(listener) && !listener->observe ? bpf_skc_to_tcp_sock(sk) : NULL;
+	state = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state_of(tp, arrival->now) : NULL;
+	action = state ? on_cookie_ack(skb, listener, arrival, state, tp) : PASS;
 	bpf_sk_release(sk);
 	return action;
 }
 
 /* Global. */
-__noinline int on_ack(struct __sk_buff *skb, const struct listener_policy *l, struct arrival *x)
+__noinline int on_ack(struct __sk_buff *skb, const struct listener_policy *listener, struct arrival *arrival)
 {
-	struct answer a;
+	struct answer answer;
 	u32 ack = 0;
 	int action;
 
-	if (!l || !x)
+	if (!listener || !arrival)
 		return PASS;
-	x->now = clock_ns();
+	arrival->now = clock_ns();
 	/* A damaged or misdirected packet must not end a handshake. */
-	if (ack_watch_over(x->now) || !tuple_of_skb(skb, x) || !answerable_skb(skb, x) ||
-	    !destination_of(skb, false, CTX_LOAD(skb, ifindex), x))
+	if (ack_watch_over(arrival->now) || !tuple_of_skb(skb, arrival) || !answerable_skb(skb, arrival) ||
+	    !destination_of(skb, false, CTX_LOAD(skb, ifindex), arrival))
 		return PASS;
-	action = decide_ack(skb, l, x);
+	action = decide_ack(skb, listener, arrival);
 	if (action != REFUSE)
 		return action;
-	seq_of_skb(skb, &x->p, &ack);
-	rst(&a, l, ack);
-	return answer_instead(skb, &x->p, &a, x->verdict);
+	seq_of_skb(skb, &arrival->packet, &ack);
+	rst(&answer, listener, ack);
+	return answer_instead(skb, &arrival->packet, &answer, arrival->verdict);
 }
 
 #endif

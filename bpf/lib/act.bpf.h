@@ -41,33 +41,33 @@ static __always_inline const char *reason_for(enum verdict v)
 }
 
 /* Ends a connection: `seq` as the one who gets it expects it, host order. */
-static __always_inline void rst(struct answer *a, const struct listener_policy *l, u32 seq)
+static __always_inline void rst(struct answer *answer, const struct listener_policy *listener, u32 seq)
 {
-	a->seq = seq;
-	a->ack = 0;
-	a->flags = FLAG_RST;
-	a->header_len = sizeof(struct tcp);
-	a->reason_len = l->reason ? REASON_LEN : 0;
+	answer->seq = seq;
+	answer->ack = 0;
+	answer->flags = FLAG_RST;
+	answer->header_len = sizeof(struct tcp);
+	answer->reason_len = listener->reason ? REASON_LEN : 0;
 }
 
-static __always_inline u32 answer_len(const struct packet *p, u32 l3, const struct answer *a)
+static __always_inline u32 answer_len(const struct packet *packet, u32 l3, const struct answer *answer)
 {
-	return l3 + (p->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) + a->header_len + a->reason_len;
+	return l3 + (packet->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) + answer->header_len + answer->reason_len;
 }
 
 /*
  * Makes the packet the answer, with the text for this verdict. Returns 0, or
  * -1: then the packet is unchanged but for its tail. Global.
  */
-__noinline int answer_skb(struct __sk_buff *skb, const struct packet *p, struct answer *a, u32 verdict)
+__noinline int answer_skb(struct __sk_buff *skb, const struct packet *packet, struct answer *answer, u32 verdict)
 {
 	void *data, *data_end;
 	u32 len;
 
-	if (!p || !a)
+	if (!packet || !answer)
 		return -1;
-	len = answer_len(p, link_header, a);
-	a->partial = checksum_state(skb) == CHECKSUM_PARTIAL;
+	len = answer_len(packet, link_header, answer);
+	answer->partial = checksum_state(skb) == CHECKSUM_PARTIAL;
 	if (CTX_LOAD(skb, len) != len && bpf_skb_change_tail(skb, len, 0))
 		return -1;
 	/* A driver may have left the header shared with a clone (tcpdump) or in fragments. */
@@ -75,32 +75,32 @@ __noinline int answer_skb(struct __sk_buff *skb, const struct packet *p, struct 
 		return -1;
 	data = skb_start(skb);
 	data_end = skb_end(skb);
-	return p->v6 ? answer_write(data, data_end, link_header, true, a, reason_for(verdict)) :
-		       answer_write(data, data_end, link_header, false, a, reason_for(verdict));
+	return packet->v6 ? answer_write(data, data_end, link_header, true, answer, reason_for(verdict)) :
+			    answer_write(data, data_end, link_header, false, answer, reason_for(verdict));
 }
 
 /* The answer to a packet that needs no trace at the server: sent back instead of it. */
-static __always_inline int answer_instead(struct __sk_buff *skb, const struct packet *p, struct answer *a,
+static __always_inline int answer_instead(struct __sk_buff *skb, const struct packet *packet, struct answer *answer,
 					  enum verdict v)
 {
-	if (answer_skb(skb, p, a, v))
+	if (answer_skb(skb, packet, answer, v))
 		return PASS;
 	return bpf_redirect(CTX_LOAD(skb, ifindex), 0);
 }
 
 /* As answer_skb(), and sends it back. */
-__noinline int answer_xdp(struct xdp_md *xdp, const struct packet *p, const struct answer *a, u32 verdict)
+__noinline int answer_xdp(struct xdp_md *xdp, const struct packet *packet, const struct answer *answer, u32 verdict)
 {
 	const u32 l3 = sizeof(struct ethernet);
 	int grow;
 
-	if (!p || !a)
+	if (!packet || !answer)
 		return XDP_PASS;
-	grow = (int)answer_len(p, l3, a) - (int)(xdp_end(xdp) - xdp_start(xdp));
+	grow = (int)answer_len(packet, l3, answer) - (int)(xdp_end(xdp) - xdp_start(xdp));
 	if (grow && bpf_xdp_adjust_tail(xdp, grow))
 		return XDP_PASS;
-	if (p->v6 ? answer_write(xdp_start(xdp), xdp_end(xdp), l3, true, a, reason_for(verdict)) :
-		    answer_write(xdp_start(xdp), xdp_end(xdp), l3, false, a, reason_for(verdict)))
+	if (packet->v6 ? answer_write(xdp_start(xdp), xdp_end(xdp), l3, true, answer, reason_for(verdict)) :
+			 answer_write(xdp_start(xdp), xdp_end(xdp), l3, false, answer, reason_for(verdict)))
 		return XDP_PASS;
 	return XDP_TX;
 }
@@ -110,64 +110,66 @@ __noinline int answer_xdp(struct xdp_md *xdp, const struct packet *p, const stru
  * itself becomes the client's RST to the server. seq and ack as they stand in
  * the client's packet, host order.
  */
-static __always_inline int reset_both(struct __sk_buff *skb, const struct packet *p, const struct listener_policy *l,
-				      u32 seq, u32 ack, enum verdict v)
+static __always_inline int reset_both(struct __sk_buff *skb, const struct packet *packet,
+				      const struct listener_policy *listener, u32 seq, u32 ack, enum verdict v)
 {
-	struct answer a;
+	struct answer answer;
 
-	rst(&a, l, ack);
-	if (answer_skb(skb, p, &a, v))
+	rst(&answer, listener, ack);
+	if (answer_skb(skb, packet, &answer, v))
 		return PASS;
 	bpf_clone_redirect(skb, CTX_LOAD(skb, ifindex), 0);
-	a.seq = seq;
-	a.reason_len = 0;
-	if (answer_skb(skb, p, &a, v))
+	answer.seq = seq;
+	answer.reason_len = 0;
+	if (answer_skb(skb, packet, &answer, v))
 		return TC_DROP;
 	return PASS;
 }
 
 /* Fills an event in; the caller has seen to it that there are few. NULL: the ring is full. */
-static __always_inline struct guard_event *event_begin(const struct listener_policy *l, const struct arrival *x)
+static __always_inline struct guard_event *event_begin(const struct listener_policy *listener,
+						       const struct arrival *arrival)
 {
-	struct guard_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
-	const struct bpf_sock_tuple *t = &x->t;
+	struct guard_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	const struct bpf_sock_tuple *tuple = &arrival->tuple;
 
-	if (!e)
+	if (!event)
 		return NULL;
-	__builtin_memset(e, 0, sizeof(*e));
-	if (x->p.v6) {
-		__builtin_memcpy(e->saddr, t->ipv6.saddr, 16);
-		__builtin_memcpy(e->daddr, t->ipv6.daddr, 16);
+	__builtin_memset(event, 0, sizeof(*event));
+	if (arrival->packet.v6) {
+		__builtin_memcpy(event->saddr, tuple->ipv6.saddr, 16);
+		__builtin_memcpy(event->daddr, tuple->ipv6.daddr, 16);
 	} else {
-		e->saddr[2] = e->daddr[2] = bpf_htonl(0xffff);
-		e->saddr[3] = t->ipv4.saddr;
-		e->daddr[3] = t->ipv4.daddr;
+		event->saddr[2] = event->daddr[2] = bpf_htonl(0xffff);
+		event->saddr[3] = tuple->ipv4.saddr;
+		event->daddr[3] = tuple->ipv4.daddr;
 	}
-	e->class = x->class;
-	e->sport = bpf_ntohs(x->p.sport);
-	e->dport = bpf_ntohs(x->p.dport);
-	e->listener = l->counters;
-	e->verdict = x->verdict;
-	e->observe = l->observe;
-	return e;
+	event->class = arrival->class;
+	event->sport = bpf_ntohs(arrival->packet.sport);
+	event->dport = bpf_ntohs(arrival->packet.dport);
+	event->listener = listener->counters;
+	event->verdict = arrival->verdict;
+	event->observe = listener->observe;
+	return event;
 }
 
 /* An example of what the counters count. */
-static __always_inline void sample(struct listen_state *s, const struct listener_policy *l, const struct arrival *x)
+static __always_inline void sample(struct listen_state *state, const struct listener_policy *listener,
+				   const struct arrival *arrival)
 {
-	struct guard_event *e;
+	struct guard_event *event;
 
-	if (x->now - s->event_ns < EVENT_EVERY_NS)
+	if (arrival->now - state->event_ns < EVENT_EVERY_NS)
 		return;
-	s->event_ns = x->now;
-	e = event_begin(l, x);
-	if (!e)
+	state->event_ns = arrival->now;
+	event = event_begin(listener, arrival);
+	if (!event)
 		return;
-	e->queue_length = x->q.length;
-	e->queue_limit = x->q.limit;
-	e->half_open = x->q.half_open;
-	e->wait_us = wait_now(&s->wait, x->q.length) / 1000;
-	bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+	event->queue_length = arrival->queue.length;
+	event->queue_limit = arrival->queue.limit;
+	event->half_open = arrival->queue.half_open;
+	event->wait_us = wait_now(&state->wait, arrival->queue.length) / 1000;
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
 #endif

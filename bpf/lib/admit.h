@@ -56,18 +56,17 @@ struct wait_state {
 	u32 pad;
 };
 
-static __always_inline u64 wait_now(const struct wait_state *w, u32 length)
+static __always_inline u64 wait_now(const struct wait_state *wait, u32 length)
 {
-	return length * w->service_ns;
+	return length * wait->service_ns;
 }
 
-static __always_inline void wait_restart_sample(struct wait_state *w, u64 now, u32 admitted, u32 used,
-						u32 length)
+static __always_inline void wait_restart_sample(struct wait_state *wait, u64 now, u32 admitted, u32 used, u32 length)
 {
-	w->sample_ns = now;
-	w->sample_admitted = admitted;
-	w->sample_used = used;
-	w->busy = length > 0;
+	wait->sample_ns = now;
+	wait->sample_admitted = admitted;
+	wait->sample_used = used;
+	wait->busy = length > 0;
 }
 
 /*
@@ -75,13 +74,13 @@ static __always_inline void wait_restart_sample(struct wait_state *w, u64 now, u
  * and are no longer in it. A half-open connection that expired counts as one
  * too: rare, and it only shortens the estimate.
  */
-static __always_inline void wait_measure(struct wait_state *w, u64 now, u32 admitted, u32 used, u32 length)
+static __always_inline void wait_measure(struct wait_state *wait, u64 now, u32 admitted, u32 used, u32 length)
 {
-	u64 elapsed = now - w->sample_ns, sample;
-	s32 left = admitted - w->sample_admitted - (used - w->sample_used);
+	u64 elapsed = now - wait->sample_ns, sample;
+	s32 left = admitted - wait->sample_admitted - (used - wait->sample_used);
 
 	if (!length)
-		w->busy = 0;
+		wait->busy = 0;
 	if (left < 0)
 		left = 0;
 	if (elapsed < WAIT_SAMPLE_MAX_NS && (elapsed < WAIT_SAMPLE_MIN_NS || left < WAIT_SAMPLE_ACCEPTS))
@@ -93,54 +92,54 @@ static __always_inline void wait_measure(struct wait_state *w, u64 now, u32 admi
 	sample = elapsed / (left ? (u32)left : 1);
 	if (sample > WAIT_SERVICE_MAX_NS)
 		sample = WAIT_SERVICE_MAX_NS;
-	if (!w->busy)
-		w->service_ns = sample < w->service_ns ? sample : w->service_ns;
+	if (!wait->busy)
+		wait->service_ns = sample < wait->service_ns ? sample : wait->service_ns;
 	else
-		w->service_ns = w->service_ns ? (3 * w->service_ns + sample) / 4 : sample;
-	wait_restart_sample(w, now, admitted, used, length);
+		wait->service_ns = wait->service_ns ? (3 * wait->service_ns + sample) / 4 : sample;
+	wait_restart_sample(wait, now, admitted, used, length);
 }
 
-static __always_inline void wait_judge(struct wait_state *w, u64 now, u32 length, u64 target_ns,
-				       u64 interval_ns)
+static __always_inline void wait_judge(struct wait_state *wait, u64 now, u32 length, u64 target_ns, u64 interval_ns)
 {
-	if (w->above_ns && now - w->last_above_ns >= interval_ns) {
-		w->standing = 0;
-		w->above_ns = 0;
+	if (wait->above_ns && now - wait->last_above_ns >= interval_ns) {
+		wait->standing = 0;
+		wait->above_ns = 0;
 	}
-	if (wait_now(w, length) < target_ns) {
-		if (!w->standing)
-			w->above_ns = 0;
+	if (wait_now(wait, length) < target_ns) {
+		if (!wait->standing)
+			wait->above_ns = 0;
 		return;
 	}
-	w->last_above_ns = now;
-	if (!w->above_ns) {
-		w->above_ns = now;
-		w->high_mark = length;
-	} else if (length > w->high_mark) {
-		w->high_mark = length;
-	} else if (!w->standing && length < w->high_mark - w->high_mark / 8) {
-		w->above_ns = now;
-		w->high_mark = length;
+	wait->last_above_ns = now;
+	if (!wait->above_ns) {
+		wait->above_ns = now;
+		wait->high_mark = length;
+	} else if (length > wait->high_mark) {
+		wait->high_mark = length;
+	} else if (!wait->standing && length < wait->high_mark - wait->high_mark / 8) {
+		wait->above_ns = now;
+		wait->high_mark = length;
 	}
-	if (now - w->above_ns >= interval_ns)
-		w->standing = 1;
+	if (now - wait->above_ns >= interval_ns)
+		wait->standing = 1;
 }
 
 /*
- * One look at the queue. admitted: connections let in, ever; it wraps. Call with exclusive access to *w, at most every WAIT_STEP_NS.
+ * One look at the queue. admitted: connections let in, ever; it wraps. Call with
+ * exclusive access to *wait, at most every WAIT_STEP_NS.
  */
-static __always_inline void wait_look(struct wait_state *w, u64 now, const struct queue_view *q,
-				      u32 admitted, u64 target_ns, u64 interval_ns)
+static __always_inline void wait_look(struct wait_state *wait, u64 now, const struct queue_view *queue, u32 admitted,
+				      u64 target_ns, u64 interval_ns)
 {
-	u32 used = q->length + q->half_open;
+	u32 used = queue->length + queue->half_open;
 
 	/* After a silence longer than a sample nothing is known about the time between. */
-	if (!w->looked_ns || now - w->looked_ns >= WAIT_SAMPLE_MAX_NS)
-		wait_restart_sample(w, now, admitted, used, q->length);
+	if (!wait->looked_ns || now - wait->looked_ns >= WAIT_SAMPLE_MAX_NS)
+		wait_restart_sample(wait, now, admitted, used, queue->length);
 	else
-		wait_measure(w, now, admitted, used, q->length);
-	w->looked_ns = now;
-	wait_judge(w, now, q->length, target_ns, interval_ns);
+		wait_measure(wait, now, admitted, used, queue->length);
+	wait->looked_ns = now;
+	wait_judge(wait, now, queue->length, target_ns, interval_ns);
 }
 
 /*
@@ -148,19 +147,19 @@ static __always_inline void wait_look(struct wait_state *w, u64 now, const struc
  * that the wait is over the target: held there, the queue may be below it at
  * every look.
  */
-static __always_inline bool wait_refuses(struct wait_state *w, u64 now, u32 length, u64 target_ns)
+static __always_inline bool wait_refuses(struct wait_state *wait, u64 now, u32 length, u64 target_ns)
 {
-	if (!w->standing || wait_now(w, length) < target_ns)
+	if (!wait->standing || wait_now(wait, length) < target_ns)
 		return false;
-	if (w->last_above_ns != now)
-		w->last_above_ns = now;
+	if (wait->last_above_ns != now)
+		wait->last_above_ns = now;
 	return true;
 }
 
 /* Places that may be promised: the backlog and its overbooking; listen(fd, 0) still holds one. */
-static __always_inline u32 places(const struct listener_policy *l, u32 limit)
+static __always_inline u32 places(const struct listener_policy *listener, u32 limit)
 {
-	u64 all = limit + (((u64)limit * l->overbook_1024) >> 10);
+	u64 all = limit + (((u64)limit * listener->overbook_1024) >> 10);
 
 	return all ? all : 1;
 }
@@ -170,17 +169,17 @@ static __always_inline u32 places(const struct listener_policy *l, u32 limit)
  * leave one. Overbooked or not, the kernel drops a SYN whose accept queue or
  * SYN queue is full (each at most the backlog).
  */
-static __always_inline bool place_free(const struct listener_policy *l, const struct queue_view *q)
+static __always_inline bool place_free(const struct listener_policy *listener, const struct queue_view *queue)
 {
-	u32 pending = q->half_open + q->claims, limit = q->limit ? q->limit : 1;
+	u32 pending = queue->half_open + queue->claims, limit = queue->limit ? queue->limit : 1;
 
-	return q->length + pending < places(l, q->limit) && pending < limit && q->length < limit;
+	return queue->length + pending < places(listener, queue->limit) && pending < limit && queue->length < limit;
 }
 
 /* The kernel's own rule, sk_acceptq_is_full(): default and abort follow it. */
-static __always_inline bool kernel_full(const struct queue_view *q)
+static __always_inline bool kernel_full(const struct queue_view *queue)
 {
-	return q->length > q->limit;
+	return queue->length > queue->limit;
 }
 
 /*
@@ -188,10 +187,10 @@ static __always_inline bool kernel_full(const struct queue_view *q)
  * SYN/ACK time out. In a flood of spoofed SYNs those hold every place and
  * never come; a client that answers is younger.
  */
-static __always_inline bool place_free_of_young(const struct listener_policy *l, const struct queue_view *q)
+static __always_inline bool place_free_of_young(const struct listener_policy *listener, const struct queue_view *queue)
 {
-	return q->length + q->young + q->claims < places(l, q->limit) &&
-	       q->length < (q->limit ? q->limit : 1);
+	return queue->length + queue->young + queue->claims < places(listener, queue->limit) &&
+	       queue->length < (queue->limit ? queue->limit : 1);
 }
 
 /*
@@ -199,22 +198,22 @@ static __always_inline bool place_free_of_young(const struct listener_policy *l,
  * queue, and answer the others with cookies: their final ACKs find places even
  * when handshakes under way, of clients far away or spoofed, would hold all.
  */
-static __always_inline bool half_reserved(const struct listener_policy *l, const struct queue_view *q)
+static __always_inline bool half_reserved(const struct listener_policy *listener, const struct queue_view *queue)
 {
-	u32 half = places(l, q->limit) / 2;
+	u32 half = places(listener, queue->limit) / 2;
 
-	return q->half_open + q->claims >= (half ? half : 1);
+	return queue->half_open + queue->claims >= (half ? half : 1);
 }
 
 /* So empty that there is a place by any of these rules, with the claims and without. */
-static __always_inline bool half_empty(const struct queue_view *q)
+static __always_inline bool half_empty(const struct queue_view *queue)
 {
-	return 2ULL * (q->length + q->half_open + q->claims) + 1 < q->limit;
+	return 2ULL * (queue->length + queue->half_open + queue->claims) + 1 < queue->limit;
 }
 
-static __always_inline bool reserves(const struct listener_policy *l)
+static __always_inline bool reserves(const struct listener_policy *listener)
 {
-	return l->establish == ESTABLISH_RESERV || l->establish == ESTABLISH_NO_SYN_DROP;
+	return listener->establish == ESTABLISH_RESERV || listener->establish == ESTABLISH_NO_SYN_DROP;
 }
 
 /*
@@ -224,41 +223,42 @@ static __always_inline bool reserves(const struct listener_policy *l)
  */
 #define FLOOD_NS 10000000000ULL
 
-static __always_inline enum verdict syn_verdict(const struct listener_policy *l, const struct queue_view *q,
+static __always_inline enum verdict syn_verdict(const struct listener_policy *listener, const struct queue_view *queue,
 						bool waiting, bool cookies, bool flooded)
 {
-	bool full = reserves(l) ? !place_free(l, q) : kernel_full(q);
+	bool full = reserves(listener) ? !place_free(listener, queue) : kernel_full(queue);
 
-	waiting = waiting && l->admit == ADMIT_WAIT && l->establish != ESTABLISH_DEFAULT;
-	if (l->draining)
+	waiting = waiting && listener->admit == ADMIT_WAIT && listener->establish != ESTABLISH_DEFAULT;
+	if (listener->draining)
 		return VERDICT_syn_admitted;
-	if (l->establish == ESTABLISH_NO_SYN_DROP && cookies && (full || waiting || half_reserved(l, q)))
+	if (listener->establish == ESTABLISH_NO_SYN_DROP && cookies &&
+	    (full || waiting || half_reserved(listener, queue)))
 		return VERDICT_cookie_sent;
-	if (l->establish == ESTABLISH_RESERV && cookies && !waiting && place_free_of_young(l, q) &&
-	    (full || (flooded && half_reserved(l, q))))
+	if (listener->establish == ESTABLISH_RESERV && cookies && !waiting && place_free_of_young(listener, queue) &&
+	    (full || (flooded && half_reserved(listener, queue))))
 		return VERDICT_cookie_sent_flood;
 	if (!full && !waiting)
 		return VERDICT_syn_admitted;
 	/* With a full SYN queue the kernel sends cookies itself (tcp_syncookies = 1). */
-	if (l->establish == ESTABLISH_RESERV && !cookies && !waiting && place_free_of_young(l, q) &&
-	    q->half_open >= q->limit)
+	if (listener->establish == ESTABLISH_RESERV && !cookies && !waiting && place_free_of_young(listener, queue) &&
+	    queue->half_open >= queue->limit)
 		return VERDICT_syn_left_flood;
-	if (l->reject_syn == REJECT_RST)
+	if (listener->reject_syn == REJECT_RST)
 		return full ? VERDICT_syn_reset_full : VERDICT_syn_reset_wait;
-	if (full && !reserves(l))
+	if (full && !reserves(listener))
 		return VERDICT_syn_left;
 	return full ? VERDICT_syn_dropped_full : VERDICT_syn_dropped_wait;
 }
 
 /* The verdict on the final ACK of a handshake that a cookie began: room as for a SYN, flood or not. */
-static __always_inline enum verdict cookie_ack_verdict(const struct listener_policy *l,
-						       const struct queue_view *q, bool waiting)
+static __always_inline enum verdict cookie_ack_verdict(const struct listener_policy *listener,
+						       const struct queue_view *queue, bool waiting)
 {
-	if (l->draining)
+	if (listener->draining)
 		return VERDICT_cookie_accepted;
-	if (!place_free_of_young(l, q))
+	if (!place_free_of_young(listener, queue))
 		return VERDICT_ack_reset_full;
-	if (waiting && l->admit == ADMIT_WAIT)
+	if (waiting && listener->admit == ADMIT_WAIT)
 		return VERDICT_ack_reset_wait;
 	return VERDICT_cookie_accepted;
 }

@@ -35,19 +35,19 @@
 #define BUCKET_STALE (10000000ULL << BUCKET_SHIFT)
 
 /* Whether a connection may come in at now_ns. Then it has taken its token. */
-static __always_inline bool bucket_take(u64 *next, u64 now_ns, const struct bucket_limit *b)
+static __always_inline bool bucket_take(u64 *next, u64 now_ns, const struct bucket_limit *limit)
 {
 	u64 now = now_ns << BUCKET_SHIFT, due = *(volatile u64 *)next;
 
 	for (u32 i = 0; i < BUCKET_TRIES; i++) {
 		u64 at = due > now ? due : now, seen;
 
-		if (at - now > b->tolerance) {
-			if (at - now - b->tolerance <= b->interval + BUCKET_STALE)
+		if (at - now > limit->tolerance) {
+			if (at - now - limit->tolerance <= limit->interval + BUCKET_STALE)
 				return false;
-			at = now + b->tolerance;
+			at = now + limit->tolerance;
 		}
-		seen = __sync_val_compare_and_swap(next, due, at + b->interval);
+		seen = __sync_val_compare_and_swap(next, due, at + limit->interval);
 		if (seen == due)
 			return true;
 		due = seen;

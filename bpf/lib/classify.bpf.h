@@ -50,21 +50,21 @@ struct {
 } class_policies SEC(".maps");
 
 /* A connection's tuple AND a mask, the two together: the caller's stack has no room for both apart. */
-static __always_inline void class_key(struct class_tuple *key, const struct bpf_sock_tuple *t, bool v6, u32 listener,
-				      const struct class_tuple *mask)
+static __always_inline void class_key(struct class_tuple *key, const struct bpf_sock_tuple *tuple, bool v6,
+				      u32 listener, const struct class_tuple *mask)
 {
 	if (v6) {
 		for (int i = 0; i < 4; i++) {
-			key->from[i] = t->ipv6.saddr[i] & mask->from[i];
-			key->to[i] = t->ipv6.daddr[i] & mask->to[i];
+			key->from[i] = tuple->ipv6.saddr[i] & mask->from[i];
+			key->to[i] = tuple->ipv6.daddr[i] & mask->to[i];
 		}
-		key->from_port = t->ipv6.sport & mask->from_port;
-		key->to_port = t->ipv6.dport & mask->to_port;
+		key->from_port = tuple->ipv6.sport & mask->from_port;
+		key->to_port = tuple->ipv6.dport & mask->to_port;
 	} else {
-		key->from[3] = t->ipv4.saddr & mask->from[3];
-		key->to[3] = t->ipv4.daddr & mask->to[3];
-		key->from_port = t->ipv4.sport & mask->from_port;
-		key->to_port = t->ipv4.dport & mask->to_port;
+		key->from[3] = tuple->ipv4.saddr & mask->from[3];
+		key->to[3] = tuple->ipv4.daddr & mask->to[3];
+		key->from_port = tuple->ipv4.sport & mask->from_port;
+		key->to_port = tuple->ipv4.dport & mask->to_port;
 	}
 	key->listener = listener & mask->listener;
 	key->mask = mask->mask;
@@ -75,22 +75,22 @@ static __always_inline void class_key(struct class_tuple *key, const struct bpf_
  * 0: none that is named), by this copy of the tables. Global, so that the
  * verifier looks at the loop once and not on every path that leads here.
  */
-__noinline int class_of(const struct bpf_sock_tuple *t, u32 v6, u32 listener, u32 copy)
+__noinline int class_of(const struct bpf_sock_tuple *tuple, u32 v6, u32 listener, u32 copy)
 {
-	const struct class_masks *m;
+	const struct class_masks *table;
 	struct class_tuple key = {};
 
 	copy &= 1;
 	v6 &= 1;
-	m = bpf_map_lookup_elem(&class_masks, &copy);
-	if (!m || !t)
+	table = bpf_map_lookup_elem(&class_masks, &copy);
+	if (!table || !tuple)
 		return WEIR_CLASS_OTHER;
-	for (u32 i = 0; i < WEIR_MAX_MASKS && i < m->count[v6]; i++) {
+	for (u32 i = 0; i < WEIR_MAX_MASKS && i < table->count[v6]; i++) {
 		const u32 *slot;
 
 		/* Else clang keeps the whole tuple in registers across the loop, that is, on the stack. */
-		barrier_var(t);
-		class_key(&key, t, v6, listener, &m->masks[v6 * WEIR_MAX_MASKS + i]);
+		barrier_var(tuple);
+		class_key(&key, tuple, v6, listener, &table->masks[v6 * WEIR_MAX_MASKS + i]);
 		slot = bpf_map_lookup_elem(&class_rules, &key);
 		if (slot)
 			return *slot < WEIR_CLASS_SLOTS ? *slot : WEIR_CLASS_OTHER;

@@ -15,34 +15,34 @@
 #include "lib/police.bpf.h"
 #include "lib/state.bpf.h"
 
-static __always_inline bool may_reset_at(const struct listener_policy *l, const struct packet *p)
+static __always_inline bool may_reset_at(const struct listener_policy *listener, const struct packet *packet)
 {
-	return l->half_close == HALF_CLOSE_RESET && !l->draining && p->tcp_len == p->header_len &&
-	       (p->flags & (FLAG_SYN | FLAG_RST | FLAG_ACK)) == FLAG_ACK;
+	return listener->half_close == HALF_CLOSE_RESET && !listener->draining &&
+	       packet->tcp_len == packet->header_len && (packet->flags & (FLAG_SYN | FLAG_RST | FLAG_ACK)) == FLAG_ACK;
 }
 
-__noinline int on_fin(struct __sk_buff *skb, const struct listener_policy *l, struct arrival *x)
+__noinline int on_fin(struct __sk_buff *skb, const struct listener_policy *listener, struct arrival *arrival)
 {
 	struct tcp_sock *tp;
 	struct bpf_sock *sk;
 	u32 seq, ack = 0;
 	bool resets;
 
-	if (!l || !x || !may_reset_at(l, &x->p) || !tuple_of_skb(skb, x))
+	if (!listener || !arrival || !may_reset_at(listener, &arrival->packet) || !tuple_of_skb(skb, arrival))
 		return PASS;
-	sk = flow_lookup(skb, &x->t, x->p.v6);
+	sk = flow_lookup(skb, &arrival->tuple, arrival->packet.v6);
 	if (!sk)
 		return PASS;
-	seq = seq_of_skb(skb, &x->p, &ack);
+	seq = seq_of_skb(skb, &arrival->packet, &ack);
 	tp = sk->state == TCP_ESTABLISHED ? bpf_skc_to_tcp_sock(sk) : NULL;
 	resets = tp && tp->rcv_nxt == seq && !tp->is_mptcp;
 	bpf_sk_release(sk);
-	if (!resets || !answerable_skb(skb, x))
+	if (!resets || !answerable_skb(skb, arrival))
 		return PASS;
-	count_for(l, class_for(l, x), VERDICT_fin_reset);
-	if (l->observe)
+	count_for(listener, class_for(listener, arrival), VERDICT_fin_reset);
+	if (listener->observe)
 		return PASS;
-	return reset_both(skb, &x->p, l, seq, ack, VERDICT_fin_reset);
+	return reset_both(skb, &arrival->packet, listener, seq, ack, VERDICT_fin_reset);
 }
 
 #endif

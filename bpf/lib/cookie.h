@@ -84,22 +84,25 @@ struct flow {
 	u8 v6;
 };
 
-static __always_inline u32 cookie_mac(const struct flow *f, u32 isn, u64 epoch, u8 low,
+static __always_inline u32 cookie_mac(const struct flow *flow, u32 isn, u64 epoch, u8 low,
 				      const struct siphash_key *key)
 {
-	u64 ports = (u64)f->sport << 48 | (u64)f->dport << 32 | isn;
+	u64 ports = (u64)flow->sport << 48 | (u64)flow->dport << 32 | isn;
 	u64 rest = epoch << 8 | low;
 
-	if (f->v6) {
+	if (flow->v6) {
 		u64 m[6] = {
-			(u64)f->saddr[0] << 32 | f->saddr[1], (u64)f->saddr[2] << 32 | f->saddr[3],
-			(u64)f->daddr[0] << 32 | f->daddr[1], (u64)f->daddr[2] << 32 | f->daddr[3],
-			ports, rest,
+			(u64)flow->saddr[0] << 32 | flow->saddr[1],
+			(u64)flow->saddr[2] << 32 | flow->saddr[3],
+			(u64)flow->daddr[0] << 32 | flow->daddr[1],
+			(u64)flow->daddr[2] << 32 | flow->daddr[3],
+			ports,
+			rest,
 		};
 
 		return siphash(m, 6, key) >> 40;
 	}
-	u64 m[3] = { (u64)f->saddr[0] << 32 | f->daddr[0], ports, rest };
+	u64 m[3] = { (u64)flow->saddr[0] << 32 | flow->daddr[0], ports, rest };
 
 	return siphash(m, 3, key) >> 40;
 }
@@ -125,33 +128,34 @@ static __always_inline u32 mss_index(u8 v6, u16 mss)
 	return (mss >= mss_choice(v6, 1)) + (mss >= mss_choice(v6, 2)) + (mss >= mss_choice(v6, 3));
 }
 
-/* The cookie for a SYN with sequence number isn (host order) and options o. */
-static __always_inline u32 cookie_make(const struct flow *f, u32 isn, u64 now_ns, const struct syn_options *o,
+/* The cookie for a SYN with sequence number isn (host order) and these options. */
+static __always_inline u32 cookie_make(const struct flow *flow, u32 isn, u64 now_ns, const struct syn_options *options,
 				       const struct siphash_key *key)
 {
 	u64 epoch = now_ns >> COOKIE_EPOCH_SHIFT;
-	u8 low = (epoch & 1) << 7 | mss_index(f->v6, o->mss) << 5 | (o->wscale & 15) << 1 | (o->sack & 1);
+	u8 low = (epoch & 1) << 7 | mss_index(flow->v6, options->mss) << 5 | (options->wscale & 15) << 1 |
+		 (options->sack & 1);
 
-	return cookie_mac(f, isn, epoch, low, key) << 8 | low;
+	return cookie_mac(flow, isn, epoch, low, key) << 8 | low;
 }
 
 /*
- * Whether cookie answers the SYN isn of this flow; then o gets mss, wscale
+ * Whether cookie answers the SYN isn of this flow; then *options gets mss, wscale
  * and sack. Both in host order.
  */
-static __always_inline bool cookie_check(const struct flow *f, u32 isn, u32 cookie, u64 now_ns,
-					 struct syn_options *o, const struct siphash_key *key)
+static __always_inline bool cookie_check(const struct flow *flow, u32 isn, u32 cookie, u64 now_ns,
+					 struct syn_options *options, const struct siphash_key *key)
 {
 	u64 epoch = now_ns >> COOKIE_EPOCH_SHIFT;
 	u8 low = cookie;
 
 	if ((epoch & 1) != low >> 7)
 		epoch--;
-	if (cookie_mac(f, isn, epoch, low, key) != cookie >> 8)
+	if (cookie_mac(flow, isn, epoch, low, key) != cookie >> 8)
 		return false;
-	o->mss = mss_choice(f->v6, low >> 5);
-	o->wscale = low >> 1 & 15;
-	o->sack = low & 1;
+	options->mss = mss_choice(flow->v6, low >> 5);
+	options->wscale = low >> 1 & 15;
+	options->sack = low & 1;
 	return true;
 }
 

@@ -25,7 +25,7 @@ struct option_walk {
 	u8 buf[OPTION_BUFFER];
 	u32 len;
 	u32 at;		/* of walk_options(): in a register, the verifier would walk every offset */
-	struct syn_options o;
+	struct syn_options options;
 };
 
 /* Not on the stack: that has no room for it beside all else that a packet's way needs. */
@@ -41,9 +41,9 @@ struct {
  * test stands a barrier, else clang makes one of both, with a register that the
  * verifier knows nothing of: "R4 invalid zero-sized read: u64=[0,4294967292]".
  */
-static __always_inline u32 options_len(const struct packet *p)
+static __always_inline u32 options_len(const struct packet *packet)
 {
-	u32 len = p->header_len - sizeof(struct tcp);
+	u32 len = packet->header_len - sizeof(struct tcp);
 
 	barrier_var(len);
 	if (len > TCP_OPTIONS_MAX)
@@ -53,80 +53,80 @@ static __always_inline u32 options_len(const struct packet *p)
 }
 
 /* Global. */
-__noinline int walk_options(struct option_walk *w)
+__noinline int walk_options(struct option_walk *walk)
 {
 	u32 i;
 
-	if (!w)
+	if (!walk)
 		return 0;
-	w->at = 0;
-	__builtin_memset(&w->o, 0, sizeof(w->o));
-	w->o.wscale = COOKIE_NO_WSCALE;
+	walk->at = 0;
+	__builtin_memset(&walk->options, 0, sizeof(walk->options));
+	walk->options.wscale = COOKIE_NO_WSCALE;
 	bpf_for(i, 0, TCP_OPTIONS_MAX) {
-		u32 at = *(volatile u32 *)&w->at;
+		u32 at = *(volatile u32 *)&walk->at;
 
-		if (at >= w->len || at >= TCP_OPTIONS_MAX)
+		if (at >= walk->len || at >= TCP_OPTIONS_MAX)
 			break;
-		*(volatile u32 *)&w->at = option_step(w->buf, at, w->len, &w->o);
+		*(volatile u32 *)&walk->at = option_step(walk->buf, at, walk->len, &walk->options);
 	}
 	return 0;
 }
 
 /* The options of a packet; those of none if they cannot be read. NULL: no memory. */
-static __always_inline struct option_walk *options_of_skb(struct __sk_buff *skb, const struct packet *p)
+static __always_inline struct option_walk *options_of_skb(struct __sk_buff *skb, const struct packet *packet)
 {
-	u32 key = 0, len = options_len(p);
-	struct option_walk *w = bpf_map_lookup_elem(&option_walks, &key);
+	u32 key = 0, len = options_len(packet);
+	struct option_walk *walk = bpf_map_lookup_elem(&option_walks, &key);
 
-	if (!w)
+	if (!walk)
 		return NULL;
-	w->len = 0;
-	if (len && !bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcp), w->buf, len))
-		w->len = len;
-	walk_options(w);
-	return w;
+	walk->len = 0;
+	if (len && !bpf_skb_load_bytes(skb, packet->l4 + sizeof(struct tcp), walk->buf, len))
+		walk->len = len;
+	walk_options(walk);
+	return walk;
 }
 
-static __always_inline struct option_walk *options_of_xdp(struct xdp_md *xdp, const struct packet *p)
+static __always_inline struct option_walk *options_of_xdp(struct xdp_md *xdp, const struct packet *packet)
 {
-	u32 key = 0, len = options_len(p);
-	struct option_walk *w = bpf_map_lookup_elem(&option_walks, &key);
+	u32 key = 0, len = options_len(packet);
+	struct option_walk *walk = bpf_map_lookup_elem(&option_walks, &key);
 
-	if (!w)
+	if (!walk)
 		return NULL;
-	w->len = 0;
-	if (len && !bpf_xdp_load_bytes(xdp, p->l4 + sizeof(struct tcp), w->buf, len))
-		w->len = len;
-	walk_options(w);
-	return w;
+	walk->len = 0;
+	if (len && !bpf_xdp_load_bytes(xdp, packet->l4 + sizeof(struct tcp), walk->buf, len))
+		walk->len = len;
+	walk_options(walk);
+	return walk;
 }
 
 /* What this namespace's sysctls let the connection use of what the client offered. */
-static __always_inline void agree_options(struct syn_options *o, const struct policy *policy)
+static __always_inline void agree_options(struct syn_options *options, const struct policy *policy)
 {
-	o->sack &= policy->tcp_sack;
-	o->tstamp &= policy->tcp_tstamp;
+	options->sack &= policy->tcp_sack;
+	options->tstamp &= policy->tcp_tstamp;
 	if (!policy->tcp_wscale)
-		o->wscale = COOKIE_NO_WSCALE;
+		options->wscale = COOKIE_NO_WSCALE;
 }
 
 #define OPTION_PAD 0x01010101 /* four NOPs */
 
-static __always_inline void synack_options(__be32 *to, const struct syn_options *o, u32 mtu, bool v6, u64 now)
+static __always_inline void synack_options(__be32 *to, const struct syn_options *options, u32 mtu, bool v6, u64 now)
 {
 	u32 mss = mtu - (v6 ? 60 : 40);
 
 	if (mss > 0xffff)
 		mss = 0xffff;
 	to[0] = bpf_htonl(0x02040000 | mss);
-	to[1] = o->sack ? bpf_htonl(0x01010402) : OPTION_PAD;
+	to[1] = options->sack ? bpf_htonl(0x01010402) : OPTION_PAD;
 	to[2] = to[3] = to[4] = OPTION_PAD;
-	if (o->tstamp) {
-		to[1] = o->sack ? bpf_htonl(0x0402080a) : bpf_htonl(0x0101080a);
+	if (options->tstamp) {
+		to[1] = options->sack ? bpf_htonl(0x0402080a) : bpf_htonl(0x0101080a);
 		to[2] = bpf_htonl(now / 1000000);
-		to[3] = bpf_htonl(o->tsval);
+		to[3] = bpf_htonl(options->tsval);
 	}
-	if (o->wscale != COOKIE_NO_WSCALE)
+	if (options->wscale != COOKIE_NO_WSCALE)
 		to[4] = bpf_htonl(0x01030300 | COOKIE_RCV_WSCALE);
 }
 
@@ -140,63 +140,64 @@ static __always_inline const struct siphash_key *secret(void)
 }
 
 /* The SYN/ACK with the cookie for a SYN with these options. isn: the client's, host order. Global. */
-__noinline int cookie_answer(struct answer *a, struct syn_options *o, const struct arrival *x, u32 isn, u32 mtu)
+__noinline int cookie_answer(struct answer *answer, struct syn_options *options, const struct arrival *arrival, u32 isn,
+			     u32 mtu)
 {
-	struct flow f;
+	struct flow flow;
 
-	if (!a || !o || !x)
+	if (!answer || !options || !arrival)
 		return 0;
-	agree_options(o, policy_in_force());
-	flow_of(&f, x);
-	a->seq = cookie_make(&f, isn, x->now, o, secret());
-	a->ack = isn + 1;
-	a->flags = FLAG_SYN | FLAG_ACK;
-	a->header_len = SYNACK_HEADER;
-	a->reason_len = 0;
-	synack_options(a->options, o, mtu, x->p.v6, x->now);
-	watch_acks(x->now);
+	agree_options(options, policy_in_force());
+	flow_of(&flow, arrival);
+	answer->seq = cookie_make(&flow, isn, arrival->now, options, secret());
+	answer->ack = isn + 1;
+	answer->flags = FLAG_SYN | FLAG_ACK;
+	answer->header_len = SYNACK_HEADER;
+	answer->reason_len = 0;
+	synack_options(answer->options, options, mtu, arrival->packet.v6, arrival->now);
+	watch_acks(arrival->now);
 	return 0;
 }
 
 /* What a final ACK says of the cookie that it answers. */
 struct cookie_ack {
 	u32 isn;
-	u32 cookie;
-	struct syn_options o;
+	u32 value;
+	struct syn_options options;
 };
 
 /* seq, ack: of the ACK, host order. */
 static __always_inline struct cookie_ack cookie_answered(u32 seq, u32 ack)
 {
-	struct cookie_ack c = { .isn = seq - 1, .cookie = ack - 1 };
+	struct cookie_ack cookie = { .isn = seq - 1, .value = ack - 1 };
 
-	return c;
+	return cookie;
 }
 
 /* Global. */
-__noinline int cookie_valid(const struct arrival *x, struct cookie_ack *c)
+__noinline int cookie_valid(const struct arrival *arrival, struct cookie_ack *cookie)
 {
-	struct flow f;
+	struct flow flow;
 
-	if (!x || !c)
+	if (!arrival || !cookie)
 		return 0;
-	flow_of(&f, x);
-	return cookie_check(&f, c->isn, c->cookie, x->now, &c->o, secret());
+	flow_of(&flow, arrival);
+	return cookie_check(&flow, cookie->isn, cookie->value, arrival->now, &cookie->options, secret());
 }
 
-static __always_inline u64 *settled_slot(u64 *table, const struct cookie_ack *c)
+static __always_inline u64 *settled_slot(u64 *table, const struct cookie_ack *cookie)
 {
-	return &table[c->cookie >> 8 & (SETTLED_SLOTS - 1)];
+	return &table[cookie->value >> 8 & (SETTLED_SLOTS - 1)];
 }
 
-static __always_inline bool settled(u64 *table, const struct cookie_ack *c)
+static __always_inline bool settled(u64 *table, const struct cookie_ack *cookie)
 {
-	return *settled_slot(table, c) == ((u64)c->isn << 32 | c->cookie);
+	return *settled_slot(table, cookie) == ((u64)cookie->isn << 32 | cookie->value);
 }
 
-static __always_inline void settle(u64 *table, const struct cookie_ack *c)
+static __always_inline void settle(u64 *table, const struct cookie_ack *cookie)
 {
-	*settled_slot(table, c) = (u64)c->isn << 32 | c->cookie;
+	*settled_slot(table, cookie) = (u64)cookie->isn << 32 | cookie->value;
 }
 
 #endif

@@ -19,120 +19,123 @@
 /* SYNs lost between the XDP front and tc (full receive backlog) stop counting as under way after this. */
 #define FRONT_LOST_NS 10000000ULL
 
-static __always_inline void front_reached_tc(struct listen_state *s, const struct listener_policy *l, u64 now)
+static __always_inline void front_reached_tc(struct listen_state *state, const struct listener_policy *listener,
+					     u64 now)
 {
-	if (!l->front_xdp)
+	if (!listener->front_xdp)
 		return;
-	__sync_fetch_and_add(&s->front_seen, 1);
-	s->front_seen_ns = now;
+	__sync_fetch_and_add(&state->front_seen, 1);
+	state->front_seen_ns = now;
 }
 
-static __always_inline u64 inflight_behind_front(struct listen_state *s, u64 now)
+static __always_inline u64 inflight_behind_front(struct listen_state *state, u64 now)
 {
-	u64 seen = *(volatile u64 *)&s->front_seen, fronted = *(volatile u64 *)&s->fronted;
+	u64 seen = *(volatile u64 *)&state->front_seen, fronted = *(volatile u64 *)&state->fronted;
 	s64 inflight = fronted - seen;
 
-	if (inflight > 0 && now - s->front_seen_ns < FRONT_LOST_NS)
+	if (inflight > 0 && now - state->front_seen_ns < FRONT_LOST_NS)
 		return inflight;
 	if (inflight)
-		__sync_val_compare_and_swap(&s->front_seen, seen, fronted);
+		__sync_val_compare_and_swap(&state->front_seen, seen, fronted);
 	return 0;
 }
 
 /* Whether the claims in the view stand between somebody and a place. Global. */
-__noinline int claims_matter(const struct listener_policy *l, const struct queue_view *q, u32 extra)
+__noinline int claims_matter(const struct listener_policy *listener, const struct queue_view *queue, u32 extra)
 {
 	struct queue_view bare;
 
-	if (!l || !q)
+	if (!listener || !queue)
 		return 0;
-	bare = *q;
+	bare = *queue;
 	bare.claims = extra;
-	return place_free(l, &bare) != place_free(l, q) ||
-	       place_free_of_young(l, &bare) != place_free_of_young(l, q) ||
-	       half_reserved(l, &bare) != half_reserved(l, q);
+	return place_free(listener, &bare) != place_free(listener, queue) ||
+	       place_free_of_young(listener, &bare) != place_free_of_young(listener, queue) ||
+	       half_reserved(listener, &bare) != half_reserved(listener, queue);
 }
 
 /* Takes out the claims that the kernel counts by now. */
-static __always_inline int claims_resolve(void *ctx, struct listen_state *s, u64 now)
+static __always_inline int claims_resolve(void *ctx, struct listen_state *state, u64 now)
 {
 	u32 i;
 
-	if (!s)
+	if (!state)
 		return 0;
 	bpf_for(i, 0, nr_cpus)
-		claim_resolve(ctx, s, i, now);
+		claim_resolve(ctx, state, i, now);
 	return 0;
 }
 
 /* Global, one for each type of context: the verifier wants to know it. */
-__noinline int claims_resolve_skb(struct __sk_buff *skb, struct listen_state *s, u64 now)
+__noinline int claims_resolve_skb(struct __sk_buff *skb, struct listen_state *state, u64 now)
 {
-	return claims_resolve(skb, s, now);
+	return claims_resolve(skb, state, now);
 }
 
-__noinline int claims_resolve_xdp(struct xdp_md *xdp, struct listen_state *s, u64 now)
+__noinline int claims_resolve_xdp(struct xdp_md *xdp, struct listen_state *state, u64 now)
 {
-	return claims_resolve(xdp, s, now);
+	return claims_resolve(xdp, state, now);
 }
 
-/* own: 1 if the caller's claim is in s->claims already. extra: SYNs under way from the front. */
-static __always_inline void view_read(struct listen_state *s, struct arrival *x, u32 own, u32 extra)
+/* own: 1 if the caller's claim is in state->claims already. extra: SYNs under way from the front. */
+static __always_inline void view_read(struct listen_state *state, struct arrival *arrival, u32 own, u32 extra)
 {
-	x->q.claims = claims_outstanding(s) - own + extra;
-	queue_before(s, x->class, &x->q);
+	arrival->queue.claims = claims_outstanding(state) - own + extra;
+	queue_before(state, arrival->class, &arrival->queue);
 }
 
 /* Whether to take out claims that the kernel counts by now, and to read again. */
-static __always_inline bool view_in_doubt(const struct listener_policy *l, const struct arrival *x, u32 extra)
+static __always_inline bool view_in_doubt(const struct listener_policy *listener, const struct arrival *arrival,
+					  u32 extra)
 {
-	return x->q.claims != extra && reserves(l) && !half_empty(&x->q) && claims_matter(l, &x->q, extra);
+	return arrival->queue.claims != extra && reserves(listener) && !half_empty(&arrival->queue) &&
+	       claims_matter(listener, &arrival->queue, extra);
 }
 
 /*
  * Reads the queue, and sees to it that no claim which the kernel counts by now
  * stands between the SYN and a place.
  */
-static __always_inline void view_queue(struct __sk_buff *skb, struct listen_state *s,
-				       const struct listener_policy *l, struct arrival *x, u32 own)
+static __always_inline void view_queue(struct __sk_buff *skb, struct listen_state *state,
+				       const struct listener_policy *listener, struct arrival *arrival, u32 own)
 {
-	view_read(s, x, own, 0);
-	if (!view_in_doubt(l, x, 0))
+	view_read(state, arrival, own, 0);
+	if (!view_in_doubt(listener, arrival, 0))
 		return;
-	claims_resolve_skb(skb, s, x->now);
-	view_read(s, x, own, 0);
+	claims_resolve_skb(skb, state, arrival->now);
+	view_read(state, arrival, own, 0);
 }
 
 /*
  * Follows a lookup to the listening socket behind a TIME-WAIT one, which a new
  * SYN may replace. No cookie then: its final ACK would find the TIME-WAIT one.
  */
-static __always_inline struct bpf_sock *listener_behind(void *ctx, struct bpf_sock *sk, struct arrival *x)
+static __always_inline struct bpf_sock *listener_behind(void *ctx, struct bpf_sock *sk, struct arrival *arrival)
 {
 	struct bpf_sock_tuple any;
 
-	x->time_wait = sk && sk->state == TCP_TIME_WAIT;
-	if (!x->time_wait)
+	arrival->time_wait = sk && sk->state == TCP_TIME_WAIT;
+	if (!arrival->time_wait)
 		return sk;
 	bpf_sk_release(sk);
-	any = x->t;
+	any = arrival->tuple;
 	/* No connection has port 0, so only a listener can match. */
-	if (x->p.v6)
+	if (arrival->packet.v6)
 		any.ipv6.sport = 0;
 	else
 		any.ipv4.sport = 0;
-	return flow_lookup(ctx, &any, x->p.v6);
+	return flow_lookup(ctx, &any, arrival->packet.v6);
 }
 
-static __always_inline bool flooded(const struct listen_state *s, u64 now)
+static __always_inline bool flooded(const struct listen_state *state, u64 now)
 {
-	return now < s->flood_until_ns;
+	return now < state->flood_until_ns;
 }
 
-static __always_inline void note_flood(struct listen_state *s, enum verdict v, u64 now)
+static __always_inline void note_flood(struct listen_state *state, enum verdict v, u64 now)
 {
-	if (v == VERDICT_cookie_sent_flood && now + FLOOD_NS - s->flood_until_ns > SECOND_NS)
-		s->flood_until_ns = now + FLOOD_NS;
+	if (v == VERDICT_cookie_sent_flood && now + FLOOD_NS - state->flood_until_ns > SECOND_NS)
+		state->flood_until_ns = now + FLOOD_NS;
 }
 
 static __always_inline bool sends_cookie(enum verdict v)
@@ -150,16 +153,17 @@ static __always_inline bool left_to_kernel(enum verdict v)
 	return v == VERDICT_syn_left || v == VERDICT_syn_left_flood;
 }
 
-static __always_inline bool lacks_mptcp_cookie(const struct listener_policy *l, const struct arrival *x)
+static __always_inline bool lacks_mptcp_cookie(const struct listener_policy *listener, const struct arrival *arrival)
 {
-	return x->mptcp && l->establish == ESTABLISH_NO_SYN_DROP && x->verdict != VERDICT_syn_admitted;
+	return arrival->mptcp && listener->establish == ESTABLISH_NO_SYN_DROP &&
+	       arrival->verdict != VERDICT_syn_admitted;
 }
 
 /* In observe mode the SYN went to the kernel; whether it was let in there is the kernel's rule. */
-static __always_inline void account_passed(struct listen_state *s, const struct queue_view *q)
+static __always_inline void account_passed(struct listen_state *state, const struct queue_view *queue)
 {
-	if (!kernel_full(q))
-		claim_not_needed(s);
+	if (!kernel_full(queue))
+		claim_not_needed(state);
 }
 
 /*
@@ -167,90 +171,92 @@ static __always_inline void account_passed(struct listen_state *s, const struct 
  * Section 3.10.7.1). It keeps the SYN's length where it can: cutting a packet
  * takes longer than all the rest.
  */
-static __always_inline void rst_to_syn(struct answer *a, const struct packet *p, u32 isn,
-				       const struct listener_policy *l)
+static __always_inline void rst_to_syn(struct answer *answer, const struct packet *packet, u32 isn,
+				       const struct listener_policy *listener)
 {
-	u32 payload = p->tcp_len - p->header_len;
+	u32 payload = packet->tcp_len - packet->header_len;
 
-	rst(a, l, 0);
-	a->ack = isn + 1 + payload;
-	a->flags = FLAG_RST | FLAG_ACK;
-	if (!payload && !l->reason)
-		a->header_len = p->header_len;
+	rst(answer, listener, 0);
+	answer->ack = isn + 1 + payload;
+	answer->flags = FLAG_RST | FLAG_ACK;
+	if (!payload && !listener->reason)
+		answer->header_len = packet->header_len;
 }
 
 /*
  * The state of the listening socket that this second's lookup found for the
  * destination. NULL: none is known without a lookup.
  */
-static __always_inline struct listen_state *syn_recall(struct arrival *x, const struct destination *d)
+static __always_inline struct listen_state *syn_recall(struct arrival *arrival, const struct destination *destination)
 {
-	const struct tcp_sock *tp = listener_remembered(d);
+	const struct tcp_sock *tp = listener_remembered(destination);
 
-	x->socket = (u64)tp;
-	return tp ? queue_state((u64)tp, x->now) : NULL;
+	arrival->socket = (u64)tp;
+	return tp ? queue_state((u64)tp, arrival->now) : NULL;
 }
 
 /* The socket to which the kernel would give the SYN. Release what it returns. */
-static __always_inline struct bpf_sock *syn_lookup(void *ctx, struct arrival *x)
+static __always_inline struct bpf_sock *syn_lookup(void *ctx, struct arrival *arrival)
 {
-	return listener_behind(ctx, flow_lookup(ctx, &x->t, x->p.v6), x);
+	return listener_behind(ctx, flow_lookup(ctx, &arrival->tuple, arrival->packet.v6), arrival);
 }
 
 /* The lookup found another listening socket. NULL: there is no slot for its queue. */
-static __always_inline struct listen_state *syn_found(struct arrival *x, struct destination *d,
+static __always_inline struct listen_state *syn_found(struct arrival *arrival, struct destination *destination,
 						      const struct tcp_sock *tp)
 {
-	listener_remember(d, tp);
-	x->socket = (u64)tp;
-	return queue_state_of(tp, x->now);
+	listener_remember(destination, tp);
+	arrival->socket = (u64)tp;
+	return queue_state_of(tp, arrival->now);
 }
 
-static __always_inline bool cookie_possible(const struct arrival *x)
+static __always_inline bool cookie_possible(const struct arrival *arrival)
 {
-	const struct tcp_sock *tp = bpf_rdonly_cast((void *)x->socket, bpf_core_type_id_kernel(struct tcp_sock));
+	const struct tcp_sock *tp = bpf_rdonly_cast((void *)arrival->socket, bpf_core_type_id_kernel(struct tcp_sock));
 
-	return !tp->is_mptcp && !x->time_wait && policy_in_force()->cookies;
+	return !tp->is_mptcp && !arrival->time_wait && policy_in_force()->cookies;
 }
 
 /*
- * The verdict on a SYN for the socket x->socket. When it is "admitted", a claim
+ * The verdict on a SYN for the socket arrival->socket. When it is "admitted", a claim
  * is made: then no other CPU can take the same place. Global.
  */
-__noinline int judge_syn(struct __sk_buff *skb, const struct listener_policy *l, struct listen_state *s,
-			 struct arrival *x)
+__noinline int judge_syn(struct __sk_buff *skb, const struct listener_policy *listener, struct listen_state *state,
+			 struct arrival *arrival)
 {
 	bool cookies, waiting;
 
-	if (!l || !s || !x)
+	if (!listener || !state || !arrival)
 		return VERDICT_syn_admitted;
-	cookies = cookie_possible(x);
-	view_queue(skb, s, l, x, 0);
-	waiting = waits_too_long(s, l, &x->q, x->now);
-	x->verdict = syn_verdict(l, &x->q, waiting, cookies, flooded(s, x->now));
-	if (x->verdict != VERDICT_syn_admitted)
-		return x->verdict;
-	claim_begin(s);
-	view_queue(skb, s, l, x, 1);
-	waiting = wait_refuses(&s->wait, x->now, x->q.length, l->target_wait_ns);
-	x->verdict = syn_verdict(l, &x->q, waiting, cookies, flooded(s, x->now));
-	if (x->verdict != VERDICT_syn_admitted)
-		claim_cancel(s);
-	return x->verdict;
+	cookies = cookie_possible(arrival);
+	view_queue(skb, state, listener, arrival, 0);
+	waiting = waits_too_long(state, listener, &arrival->queue, arrival->now);
+	arrival->verdict = syn_verdict(listener, &arrival->queue, waiting, cookies, flooded(state, arrival->now));
+	if (arrival->verdict != VERDICT_syn_admitted)
+		return arrival->verdict;
+	claim_begin(state);
+	view_queue(skb, state, listener, arrival, 1);
+	waiting = wait_refuses(&state->wait, arrival->now, arrival->queue.length, listener->target_wait_ns);
+	arrival->verdict = syn_verdict(listener, &arrival->queue, waiting, cookies, flooded(state, arrival->now));
+	if (arrival->verdict != VERDICT_syn_admitted)
+		claim_cancel(state);
+	return arrival->verdict;
 }
 
-static __always_inline int admit_syn(struct listen_state *s, const struct listener_policy *l, const struct arrival *x)
+static __always_inline int admit_syn(struct listen_state *state, const struct listener_policy *listener,
+				     const struct arrival *arrival)
 {
-	claim_commit(s, &x->t, x->p.v6, x->now);
-	if (!reserves(l) || l->overbook_1024)
-		watch_acks(x->now);
-	count_for(l, x->class, VERDICT_syn_admitted);
+	claim_commit(state, &arrival->tuple, arrival->packet.v6, arrival->now);
+	if (!reserves(listener) || listener->overbook_1024)
+		watch_acks(arrival->now);
+	count_for(listener, arrival->class, VERDICT_syn_admitted);
 	return PASS;
 }
 
-static __always_inline int pass_syn(const struct listener_policy *l, const struct arrival *x, enum verdict v)
+static __always_inline int pass_syn(const struct listener_policy *listener, const struct arrival *arrival,
+				    enum verdict v)
 {
-	count_for(l, x->class, v);
+	count_for(listener, arrival->class, v);
 	return PASS;
 }
 
@@ -258,53 +264,55 @@ static __always_inline int pass_syn(const struct listener_policy *l, const struc
 #define REFUSE (-2)
 
 /*
- * Counts a SYN that is not admitted: for its class's rate, then `s` is NULL, or
- * for the queue.
+ * Counts a SYN that is not admitted: for its class's rate, then `state` is
+ * NULL, or for the queue.
  */
-static __always_inline void note_refusal(struct listen_state *s, const struct listener_policy *l,
-					 const struct arrival *x)
+static __always_inline void note_refusal(struct listen_state *state, const struct listener_policy *listener,
+					 const struct arrival *arrival)
 {
-	count_for(l, x->class, x->verdict);
-	if (!s) {
-		sample_rate(l, x);
+	count_for(listener, arrival->class, arrival->verdict);
+	if (!state) {
+		sample_rate(listener, arrival);
 		return;
 	}
-	note_flood(s, x->verdict, x->now);
-	if (lacks_mptcp_cookie(l, x))
-		count_for(l, x->class, VERDICT_fallback_mptcp);
-	if (!left_to_kernel(x->verdict))
-		sample(s, l, x);
+	note_flood(state, arrival->verdict, arrival->now);
+	if (lacks_mptcp_cookie(listener, arrival))
+		count_for(listener, arrival->class, VERDICT_fallback_mptcp);
+	if (!left_to_kernel(arrival->verdict))
+		sample(state, listener, arrival);
 }
 
-static __always_inline int refuse_syn(struct __sk_buff *skb, const struct listener_policy *l, const struct arrival *x)
+static __always_inline int refuse_syn(struct __sk_buff *skb, const struct listener_policy *listener,
+				      const struct arrival *arrival)
 {
-	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
-	u32 ack = 0, isn = seq_of_skb(skb, &x->p, &ack);
-	struct answer a = {};
+	struct sk_buff *buffer = bpf_cast_to_kern_ctx(skb);
+	u32 ack = 0, isn = seq_of_skb(skb, &arrival->packet, &ack);
+	struct answer answer = {};
 
-	if (sends_cookie(x->verdict)) {
-		struct option_walk *w = options_of_skb(skb, &x->p);
+	if (sends_cookie(arrival->verdict)) {
+		struct option_walk *walk = options_of_skb(skb, &arrival->packet);
 
-		if (!w)
+		if (!walk)
 			return PASS;
-		cookie_answer(&a, &w->o, x, isn, k->dev->mtu);
-	} else if (sends_rst(x->verdict)) {
-		rst_to_syn(&a, &x->p, isn, l);
+		cookie_answer(&answer, &walk->options, arrival, isn, buffer->dev->mtu);
+	} else if (sends_rst(arrival->verdict)) {
+		rst_to_syn(&answer, &arrival->packet, isn, listener);
 	} else {
 		return TC_DROP;
 	}
-	return answer_instead(skb, &x->p, &a, x->verdict);
+	return answer_instead(skb, &arrival->packet, &answer, arrival->verdict);
 }
 
 /* Whether the SYN is over its class's rate; then with its verdict. */
-static __always_inline bool over_rate(struct __sk_buff *skb, const struct listener_policy *l, struct arrival *x)
+static __always_inline bool over_rate(struct __sk_buff *skb, const struct listener_policy *listener,
+				      struct arrival *arrival)
 {
 	int over;
 
-	if (!polices(l) || policed_at_front(l, skb))
+	if (!polices(listener) || policed_at_front(listener, skb))
 		return false;
-	over = police(x->class, class_copy(l));
-	x->verdict = rate_verdict(l, over);
+	over = police(arrival->class, class_copy(listener));
+	arrival->verdict = rate_verdict(listener, over);
 	return over;
 }
 
@@ -313,80 +321,82 @@ static __always_inline bool over_rate(struct __sk_buff *skb, const struct listen
  * same one. Nobody is refused before it is known that no handshake or
  * connection is meant. Returns PASS or REFUSE.
  */
-static __always_inline int decide_by_lookup(struct __sk_buff *skb, const struct listener_policy *l,
-					    struct arrival *x, struct destination *d, struct listen_state **s)
+static __always_inline int decide_by_lookup(struct __sk_buff *skb, const struct listener_policy *listener,
+					    struct arrival *arrival, struct destination *destination,
+					    struct listen_state **state)
 {
-	struct bpf_sock *sk = syn_lookup(skb, x);
+	struct bpf_sock *sk = syn_lookup(skb, arrival);
 	const struct tcp_sock *tp;
 	bool other;
 
 	if (!sk)
-		return pass_syn(l, x, VERDICT_syn_unheard);
+		return pass_syn(listener, arrival, VERDICT_syn_unheard);
 	tp = listener_read(sk);
 	if (sk->state != TCP_LISTEN) {
 		bpf_sk_release(sk);
-		return pass_syn(l, x, VERDICT_syn_repeated);
+		return pass_syn(listener, arrival, VERDICT_syn_repeated);
 	}
-	x->mptcp = tp->is_mptcp;
-	other = !*s || (u64)tp != x->socket;
+	arrival->mptcp = tp->is_mptcp;
+	other = !*state || (u64)tp != arrival->socket;
 	if (other)
-		*s = syn_found(x, d, tp);
-	if (!*s) {
+		*state = syn_found(arrival, destination, tp);
+	if (!*state) {
 		bpf_sk_release(sk);
-		return pass_syn(l, x, VERDICT_syn_unjudged);
+		return pass_syn(listener, arrival, VERDICT_syn_unjudged);
 	}
 	if (other)
-		front_reached_tc(*s, l, x->now);
-	if (other || x->time_wait)
-		judge_syn(skb, l, *s, x);
+		front_reached_tc(*state, listener, arrival->now);
+	if (other || arrival->time_wait)
+		judge_syn(skb, listener, *state, arrival);
 	bpf_sk_release(sk);
-	return x->verdict == VERDICT_syn_admitted ? admit_syn(*s, l, x) : REFUSE;
+	return arrival->verdict == VERDICT_syn_admitted ? admit_syn(*state, listener, arrival) : REFUSE;
 }
 
-/* The SYN is over its class's rate (s: NULL) or its queue is full. */
-static __always_inline int turn_away(struct __sk_buff *skb, const struct listener_policy *l, struct arrival *x,
-				     const struct destination *d, struct listen_state *s)
+/* The SYN is over its class's rate (state: NULL) or its queue is full. */
+static __always_inline int turn_away(struct __sk_buff *skb, const struct listener_policy *listener,
+				     struct arrival *arrival, const struct destination *destination,
+				     struct listen_state *state)
 {
-	if (!answerable_skb(skb, x))
+	if (!answerable_skb(skb, arrival))
 		return PASS;
-	note_refusal(s, l, x);
-	if (!l->observe && !left_to_kernel(x->verdict))
-		return refuse_syn(skb, l, x);
-	if (!s) {
-		s = syn_recall(x, d);
-		if (!s)
+	note_refusal(state, listener, arrival);
+	if (!listener->observe && !left_to_kernel(arrival->verdict))
+		return refuse_syn(skb, listener, arrival);
+	if (!state) {
+		state = syn_recall(arrival, destination);
+		if (!state)
 			return PASS;
-		queue_before(s, x->class, &x->q);
+		queue_before(state, arrival->class, &arrival->queue);
 	}
-	account_passed(s, &x->q);
+	account_passed(state, &arrival->queue);
 	return PASS;
 }
 
 /* Global. */
-__noinline int on_syn(struct __sk_buff *skb, const struct listener_policy *l, struct arrival *x)
+__noinline int on_syn(struct __sk_buff *skb, const struct listener_policy *listener, struct arrival *arrival)
 {
-	struct listen_state *s = NULL;
-	struct destination *d;
+	struct listen_state *state = NULL;
+	struct destination *destination;
 
-	if (!l || !x || !tuple_of_skb(skb, x))
+	if (!listener || !arrival || !tuple_of_skb(skb, arrival))
 		return PASS;
-	x->now = clock_ns();
-	x->mptcp = x->time_wait = 0;
-	d = destination_of(skb, false, CTX_LOAD(skb, ifindex), x);
-	if (!d)
+	arrival->now = clock_ns();
+	arrival->mptcp = arrival->time_wait = 0;
+	destination = destination_of(skb, false, CTX_LOAD(skb, ifindex), arrival);
+	if (!destination)
 		return PASS;
-	x->class = class_for(l, x);
-	if (over_rate(skb, l, x))
-		return turn_away(skb, l, x, d, NULL);
-	s = syn_recall(x, d);
-	if (s) {
-		front_reached_tc(s, l, x->now);
-		if (judge_syn(skb, l, s, x) == VERDICT_syn_admitted)
-			return admit_syn(s, l, x);
+	arrival->class = class_for(listener, arrival);
+	if (over_rate(skb, listener, arrival))
+		return turn_away(skb, listener, arrival, destination, NULL);
+	state = syn_recall(arrival, destination);
+	if (state) {
+		front_reached_tc(state, listener, arrival->now);
+		if (judge_syn(skb, listener, state, arrival) == VERDICT_syn_admitted)
+			return admit_syn(state, listener, arrival);
 	}
-	if (decide_by_lookup(skb, l, x, d, &s) == PASS)
+	if (decide_by_lookup(skb, listener, arrival, destination, &state) == PASS)
 		return PASS;
-	return turn_away(skb, l, x, d, s);
+	return turn_away(skb, listener, arrival, destination, state);
 }
 
 #endif

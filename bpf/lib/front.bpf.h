@@ -18,58 +18,59 @@
 #include "lib/establish.bpf.h"
 #include "lib/police.bpf.h"
 
-static __always_inline int front_refuse_syn(struct xdp_md *xdp, const struct listener_policy *l,
-					    const struct arrival *x)
+static __always_inline int front_refuse_syn(struct xdp_md *xdp, const struct listener_policy *listener,
+					    const struct arrival *arrival)
 {
-	struct xdp_buff *k = bpf_cast_to_kern_ctx(xdp);
-	u32 ack = 0, isn = seq_of_xdp(xdp, &x->p, &ack);
-	struct answer a = {};
+	struct xdp_buff *buffer = bpf_cast_to_kern_ctx(xdp);
+	u32 ack = 0, isn = seq_of_xdp(xdp, &arrival->packet, &ack);
+	struct answer answer = {};
 
-	if (sends_cookie(x->verdict)) {
-		struct option_walk *w = options_of_xdp(xdp, &x->p);
+	if (sends_cookie(arrival->verdict)) {
+		struct option_walk *walk = options_of_xdp(xdp, &arrival->packet);
 
-		if (!w)
+		if (!walk)
 			return XDP_PASS;
-		cookie_answer(&a, &w->o, x, isn, k->rxq->dev->mtu);
-	} else if (sends_rst(x->verdict)) {
-		rst_to_syn(&a, &x->p, isn, l);
+		cookie_answer(&answer, &walk->options, arrival, isn, buffer->rxq->dev->mtu);
+	} else if (sends_rst(arrival->verdict)) {
+		rst_to_syn(&answer, &arrival->packet, isn, listener);
 	} else {
 		return XDP_DROP;
 	}
-	return answer_xdp(xdp, &x->p, &a, x->verdict);
+	return answer_xdp(xdp, &arrival->packet, &answer, arrival->verdict);
 }
 
 /* As view_queue(), without a claim of its own and with those under way to tc. */
-static __always_inline void front_view(struct xdp_md *xdp, struct listen_state *s, const struct listener_policy *l,
-				       struct arrival *x)
+static __always_inline void front_view(struct xdp_md *xdp, struct listen_state *state,
+				       const struct listener_policy *listener, struct arrival *arrival)
 {
-	u32 extra = inflight_behind_front(s, x->now);
+	u32 extra = inflight_behind_front(state, arrival->now);
 
-	view_read(s, x, 0, extra);
-	if (!view_in_doubt(l, x, extra))
+	view_read(state, arrival, 0, extra);
+	if (!view_in_doubt(listener, arrival, extra))
 		return;
-	claims_resolve_xdp(xdp, s, x->now);
-	view_read(s, x, 0, extra);
+	claims_resolve_xdp(xdp, state, arrival->now);
+	view_read(state, arrival, 0, extra);
 }
 
-static __always_inline int let_by_front(struct listen_state *s)
+static __always_inline int let_by_front(struct listen_state *state)
 {
-	__sync_fetch_and_add(&s->fronted, 1);
+	__sync_fetch_and_add(&state->fronted, 1);
 	return XDP_PASS;
 }
 
 /* As judge_syn(), without a claim. */
-__noinline int front_judge(struct xdp_md *xdp, const struct listener_policy *l, struct listen_state *s,
-			   struct arrival *x)
+__noinline int front_judge(struct xdp_md *xdp, const struct listener_policy *listener, struct listen_state *state,
+			   struct arrival *arrival)
 {
 	bool waiting;
 
-	if (!l || !s || !x)
+	if (!listener || !state || !arrival)
 		return VERDICT_syn_admitted;
-	front_view(xdp, s, l, x);
-	waiting = waits_too_long(s, l, &x->q, x->now);
-	x->verdict = syn_verdict(l, &x->q, waiting, cookie_possible(x), flooded(s, x->now));
-	return x->verdict;
+	front_view(xdp, state, listener, arrival);
+	waiting = waits_too_long(state, listener, &arrival->queue, arrival->now);
+	arrival->verdict =
+		syn_verdict(listener, &arrival->queue, waiting, cookie_possible(arrival), flooded(state, arrival->now));
+	return arrival->verdict;
 }
 
 static __always_inline bool front_lets_by(enum verdict v)
@@ -78,10 +79,11 @@ static __always_inline bool front_lets_by(enum verdict v)
 }
 
 /* As decide_by_lookup(). Returns REFUSE or an action. */
-static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, const struct listener_policy *l,
-						  struct arrival *x, struct destination *d, struct listen_state **s)
+static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, const struct listener_policy *listener,
+						  struct arrival *arrival, struct destination *destination,
+						  struct listen_state **state)
 {
-	struct bpf_sock *sk = syn_lookup(xdp, x);
+	struct bpf_sock *sk = syn_lookup(xdp, arrival);
 	const struct tcp_sock *tp;
 	bool other;
 
@@ -91,124 +93,127 @@ static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, const stru
 	if (sk->state != TCP_LISTEN) {
 		bpf_sk_release(sk);
 		/* tc will count it too, if it knows the listener. */
-		return *s ? let_by_front(*s) : XDP_PASS;
+		return *state ? let_by_front(*state) : XDP_PASS;
 	}
-	x->mptcp = tp->is_mptcp;
-	other = !*s || (u64)tp != x->socket;
+	arrival->mptcp = tp->is_mptcp;
+	other = !*state || (u64)tp != arrival->socket;
 	if (other)
-		*s = syn_found(x, d, tp);
-	if (!*s) {
+		*state = syn_found(arrival, destination, tp);
+	if (!*state) {
 		bpf_sk_release(sk);
 		return XDP_PASS;
 	}
-	if (other || x->time_wait)
-		front_judge(xdp, l, *s, x);
+	if (other || arrival->time_wait)
+		front_judge(xdp, listener, *state, arrival);
 	bpf_sk_release(sk);
-	return front_lets_by(x->verdict) || l->observe ? let_by_front(*s) : REFUSE;
+	return front_lets_by(arrival->verdict) || listener->observe ? let_by_front(*state) : REFUSE;
 }
 
 /*
  * Polices a SYN of a limited class and marks it for tc. Where it cannot be
  * marked, tc polices it, so that no token is taken twice.
  */
-static __always_inline bool front_over_rate(struct xdp_md *xdp, const struct listener_policy *l, struct arrival *x)
+static __always_inline bool front_over_rate(struct xdp_md *xdp, const struct listener_policy *listener,
+					    struct arrival *arrival)
 {
-	u32 copy = class_copy(l);
+	u32 copy = class_copy(listener);
 	int over;
 
-	if (!polices(l) || l->observe || !class_limited(x->class, copy) || !mark_policed(xdp))
+	if (!polices(listener) || listener->observe || !class_limited(arrival->class, copy) || !mark_policed(xdp))
 		return false;
-	over = police(x->class, copy);
-	x->verdict = rate_verdict(l, over);
+	over = police(arrival->class, copy);
+	arrival->verdict = rate_verdict(listener, over);
 	return over;
 }
 
-/* Refuses a SYN that is over its class's rate (s: NULL), or for its queue. */
-static __always_inline int front_turn_away(struct xdp_md *xdp, const struct listener_policy *l, struct arrival *x,
-					   struct listen_state *s)
+/* Refuses a SYN that is over its class's rate (state: NULL), or for its queue. */
+static __always_inline int front_turn_away(struct xdp_md *xdp, const struct listener_policy *listener,
+					   struct arrival *arrival, struct listen_state *state)
 {
-	note_refusal(s, l, x);
-	count_for(l, x->class, VERDICT_refused_at_xdp);
-	return front_refuse_syn(xdp, l, x);
+	note_refusal(state, listener, arrival);
+	count_for(listener, arrival->class, VERDICT_refused_at_xdp);
+	return front_refuse_syn(xdp, listener, arrival);
 }
 
 /* Global. */
-__noinline int front_syn(struct xdp_md *xdp, const struct listener_policy *l, struct arrival *x)
+__noinline int front_syn(struct xdp_md *xdp, const struct listener_policy *listener, struct arrival *arrival)
 {
-	struct listen_state *s = NULL;
-	struct destination *d;
+	struct listen_state *state = NULL;
+	struct destination *destination;
 	int action;
 
-	if (!l || !x || !tuple_of_xdp(xdp, x))
+	if (!listener || !arrival || !tuple_of_xdp(xdp, arrival))
 		return XDP_PASS;
-	x->now = clock_ns();
-	x->mptcp = x->time_wait = 0;
-	d = destination_of(xdp, true, CTX_LOAD(xdp, ingress_ifindex), x);
-	if (!d)
+	arrival->now = clock_ns();
+	arrival->mptcp = arrival->time_wait = 0;
+	destination = destination_of(xdp, true, CTX_LOAD(xdp, ingress_ifindex), arrival);
+	if (!destination)
 		return XDP_PASS;
-	x->class = class_for(l, x);
-	if (front_over_rate(xdp, l, x) && answerable_xdp(xdp, x))
-		return front_turn_away(xdp, l, x, NULL);
-	s = syn_recall(x, d);
-	if (s && front_lets_by(front_judge(xdp, l, s, x)))
-		return let_by_front(s);
-	action = front_decide_by_lookup(xdp, l, x, d, &s);
+	arrival->class = class_for(listener, arrival);
+	if (front_over_rate(xdp, listener, arrival) && answerable_xdp(xdp, arrival))
+		return front_turn_away(xdp, listener, arrival, NULL);
+	state = syn_recall(arrival, destination);
+	if (state && front_lets_by(front_judge(xdp, listener, state, arrival)))
+		return let_by_front(state);
+	action = front_decide_by_lookup(xdp, listener, arrival, destination, &state);
 	if (action != REFUSE)
 		return action;
-	return answerable_xdp(xdp, x) ? front_turn_away(xdp, l, x, s) : let_by_front(s);
+	return answerable_xdp(xdp, arrival) ? front_turn_away(xdp, listener, arrival, state) : let_by_front(state);
 }
 
 /* The verdict on the final ACK of a cookie, without a claim. Global. */
-__noinline int front_judge_ack(struct xdp_md *xdp, const struct listener_policy *l, struct listen_state *s,
-			       struct arrival *x)
+__noinline int front_judge_ack(struct xdp_md *xdp, const struct listener_policy *listener, struct listen_state *state,
+			       struct arrival *arrival)
 {
-	if (!l || !s || !x)
+	if (!listener || !state || !arrival)
 		return VERDICT_cookie_accepted;
-	front_view(xdp, s, l, x);
-	x->verdict = cookie_ack_verdict(l, &x->q, waits_too_long(s, l, &x->q, x->now));
-	return x->verdict;
+	front_view(xdp, state, listener, arrival);
+	arrival->verdict = cookie_ack_verdict(listener, &arrival->queue,
+					      waits_too_long(state, listener, &arrival->queue, arrival->now));
+	return arrival->verdict;
 }
 
 /* Cookies that the front let by once are tc's: their data must not count as under way again. */
-static __always_inline int front_cookie_ack(struct xdp_md *xdp, const struct listener_policy *l, struct arrival *x,
-					    struct listen_state *s)
+static __always_inline int front_cookie_ack(struct xdp_md *xdp, const struct listener_policy *listener,
+					    struct arrival *arrival, struct listen_state *state)
 {
-	struct answer a;
-	u32 ack = 0, seq = seq_of_xdp(xdp, &x->p, &ack);
-	struct cookie_ack c = cookie_answered(seq, ack);
+	struct answer answer;
+	u32 ack = 0, seq = seq_of_xdp(xdp, &arrival->packet, &ack);
+	struct cookie_ack cookie = cookie_answered(seq, ack);
 
-	if (settled(let_by, &c) || !cookie_valid(x, &c))
+	if (settled(let_by, &cookie) || !cookie_valid(arrival, &cookie))
 		return XDP_PASS;
-	x->verdict = VERDICT_ack_reset_full;
-	if (!settled(refused, &c)) {
-		x->class = class_for(l, x);
-		if (front_judge_ack(xdp, l, s, x) == VERDICT_cookie_accepted || !answerable_xdp(xdp, x)) {
-			settle(let_by, &c);
-			return let_by_front(s);
+	arrival->verdict = VERDICT_ack_reset_full;
+	if (!settled(refused, &cookie)) {
+		arrival->class = class_for(listener, arrival);
+		if (front_judge_ack(xdp, listener, state, arrival) == VERDICT_cookie_accepted ||
+		    !answerable_xdp(xdp, arrival)) {
+			settle(let_by, &cookie);
+			return let_by_front(state);
 		}
-		settle(refused, &c);
-		note_refused_ack(s, l, x);
-		count_for(l, x->class, VERDICT_refused_at_xdp);
+		settle(refused, &cookie);
+		note_refused_ack(state, listener, arrival);
+		count_for(listener, arrival->class, VERDICT_refused_at_xdp);
 	}
-	rst(&a, l, ack);
-	return answer_xdp(xdp, &x->p, &a, x->verdict);
+	rst(&answer, listener, ack);
+	return answer_xdp(xdp, &arrival->packet, &answer, arrival->verdict);
 }
 
 /* Global. */
-__noinline int front_ack(struct xdp_md *xdp, const struct listener_policy *l, struct arrival *x)
+__noinline int front_ack(struct xdp_md *xdp, const struct listener_policy *listener, struct arrival *arrival)
 {
-	struct listen_state *s;
+	struct listen_state *state;
 	struct bpf_sock *sk;
 
-	if (!l || !x || !reserves(l) || l->observe || !tuple_of_xdp(xdp, x))
+	if (!listener || !arrival || !reserves(listener) || listener->observe || !tuple_of_xdp(xdp, arrival))
 		return XDP_PASS;
-	x->now = clock_ns();
-	sk = flow_lookup(xdp, &x->t, x->p.v6);
+	arrival->now = clock_ns();
+	sk = flow_lookup(xdp, &arrival->tuple, arrival->packet.v6);
 	if (!sk)
 		return XDP_PASS;
-	s = sk->state == TCP_LISTEN ? queue_state_of(listener_read(sk), x->now) : NULL;
+	state = sk->state == TCP_LISTEN ? queue_state_of(listener_read(sk), arrival->now) : NULL;
 	bpf_sk_release(sk);
-	return s ? front_cookie_ack(xdp, l, x, s) : XDP_PASS;
+	return state ? front_cookie_ack(xdp, listener, arrival, state) : XDP_PASS;
 }
 
 #endif

@@ -81,10 +81,10 @@ static __always_inline u32 claim_slot(u32 cpu)
 }
 
 /* Looks a flow up in the namespace of the receiving device. Release what it returns. */
-static __always_inline struct bpf_sock *flow_lookup(void *ctx, struct bpf_sock_tuple *t, bool v6)
+static __always_inline struct bpf_sock *flow_lookup(void *ctx, struct bpf_sock_tuple *tuple, bool v6)
 {
-	return v6 ? bpf_skc_lookup_tcp(ctx, t, sizeof(t->ipv6), BPF_F_CURRENT_NETNS, 0) :
-		    bpf_skc_lookup_tcp(ctx, t, sizeof(t->ipv4), BPF_F_CURRENT_NETNS, 0);
+	return v6 ? bpf_skc_lookup_tcp(ctx, tuple, sizeof(tuple->ipv6), BPF_F_CURRENT_NETNS, 0) :
+		    bpf_skc_lookup_tcp(ctx, tuple, sizeof(tuple->ipv4), BPF_F_CURRENT_NETNS, 0);
 }
 
 static __always_inline void packet_taken(void)
@@ -92,17 +92,17 @@ static __always_inline void packet_taken(void)
 	taken[claim_slot(bpf_get_smp_processor_id())].packets++;
 }
 
-static __always_inline bool claim_delivered(void *ctx, struct claim *c, u32 cpu, u64 now)
+static __always_inline bool claim_delivered(void *ctx, struct claim *claim, u32 cpu, u64 now)
 {
 	struct bpf_sock_tuple flow;
 	struct bpf_sock *sk;
 	bool found;
 
-	if (now - c->at_ns >= CLAIM_EXPIRES_NS ||
-	    *(volatile u32 *)&taken[claim_slot(cpu)].packets - c->packet >= batch_max)
+	if (now - claim->at_ns >= CLAIM_EXPIRES_NS ||
+	    *(volatile u32 *)&taken[claim_slot(cpu)].packets - claim->packet >= batch_max)
 		return true;
-	flow = c->flow;
-	sk = flow_lookup(ctx, &flow, c->v6);
+	flow = claim->flow;
+	sk = flow_lookup(ctx, &flow, claim->v6);
 	if (!sk)
 		return false;
 	found = sk->state != TCP_LISTEN;
@@ -110,72 +110,72 @@ static __always_inline bool claim_delivered(void *ctx, struct claim *c, u32 cpu,
 	return found;
 }
 
-static __always_inline u32 claims_outstanding(struct listen_state *s)
+static __always_inline u32 claims_outstanding(struct listen_state *state)
 {
-	return *(volatile u32 *)&s->claims;
+	return *(volatile u32 *)&state->claims;
 }
 
 /* Connections let in, ever; wraps. */
-static __always_inline u32 claims_ever(struct listen_state *s)
+static __always_inline u32 claims_ever(struct listen_state *state)
 {
-	u64 claims = *(volatile u64 *)&s->claims;
+	u64 claims = *(volatile u64 *)&state->claims;
 
 	return (claims >> 32) + claims;
 }
 
 /* Takes the claims from resolved to delivered out of the bound; another CPU may have done so. */
-static __always_inline void claim_settle(struct listen_state *s, struct claim *c, u32 resolved, u32 delivered)
+static __always_inline void claim_settle(struct listen_state *state, struct claim *claim, u32 resolved, u32 delivered)
 {
 	u64 n = (u32)(delivered - resolved);
 
-	if (__sync_val_compare_and_swap(&c->resolved, resolved, delivered) == resolved)
-		__sync_fetch_and_add(&s->claims, (n << 32) - n);
+	if (__sync_val_compare_and_swap(&claim->resolved, resolved, delivered) == resolved)
+		__sync_fetch_and_add(&state->claims, (n << 32) - n);
 }
 
-static __always_inline void claim_resolve(void *ctx, struct listen_state *s, u32 cpu, u64 now)
+static __always_inline void claim_resolve(void *ctx, struct listen_state *state, u32 cpu, u64 now)
 {
-	struct claim *c = &s->claim[claim_slot(cpu)];
+	struct claim *claim = &state->claim[claim_slot(cpu)];
 	/* `made` first: the flow read later is then of this claim or of a younger one. */
-	u32 made = *(volatile u32 *)&c->made, resolved = *(volatile u32 *)&c->resolved;
+	u32 made = *(volatile u32 *)&claim->made, resolved = *(volatile u32 *)&claim->resolved;
 
-	if (made != resolved && claim_delivered(ctx, c, cpu, now))
-		claim_settle(s, c, resolved, made);
+	if (made != resolved && claim_delivered(ctx, claim, cpu, now))
+		claim_settle(state, claim, resolved, made);
 }
 
 /* Puts one claim into the bound, before the kernel's counters are read. Returns the claims of others. */
-static __always_inline u32 claim_begin(struct listen_state *s)
+static __always_inline u32 claim_begin(struct listen_state *state)
 {
-	return __sync_fetch_and_add(&s->claims, 1);
+	return __sync_fetch_and_add(&state->claims, 1);
 }
 
-static __always_inline void claim_cancel(struct listen_state *s)
+static __always_inline void claim_cancel(struct listen_state *state)
 {
-	__sync_fetch_and_add(&s->claims, -1);
+	__sync_fetch_and_add(&state->claims, -1);
 }
 
 /* A connection that the kernel may have let in although the guard would not (observe mode). */
-static __always_inline void claim_not_needed(struct listen_state *s)
+static __always_inline void claim_not_needed(struct listen_state *state)
 {
-	__sync_fetch_and_add(&s->claims, 1ULL << 32);
+	__sync_fetch_and_add(&state->claims, 1ULL << 32);
 }
 
 /* The claim holds: the SYN goes to the stack on this CPU. */
-static __always_inline void claim_commit(struct listen_state *s, const struct bpf_sock_tuple *flow, bool v6,
+static __always_inline void claim_commit(struct listen_state *state, const struct bpf_sock_tuple *flow, bool v6,
 					 u64 now)
 {
 	u32 slot = claim_slot(bpf_get_smp_processor_id());
-	struct claim *c = &s->claim[slot];
+	struct claim *claim = &state->claim[slot];
 	u32 made, resolved;
 
-	c->flow = *flow;
-	c->packet = taken[slot].packets;
-	c->v6 = v6;
-	c->at_ns = now;
+	claim->flow = *flow;
+	claim->packet = taken[slot].packets;
+	claim->v6 = v6;
+	claim->at_ns = now;
 	/* Atomic for its barrier: whoever sees the new count sees the new flow. */
-	made = __sync_fetch_and_add(&c->made, 1) + 1;
-	resolved = *(volatile u32 *)&c->resolved;
+	made = __sync_fetch_and_add(&claim->made, 1) + 1;
+	resolved = *(volatile u32 *)&claim->resolved;
 	if (made - resolved >= 2 * batch_max)
-		claim_settle(s, c, resolved, made - batch_max);
+		claim_settle(state, claim, resolved, made - batch_max);
 }
 
 #endif

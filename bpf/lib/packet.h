@@ -82,8 +82,8 @@ struct packet {
  * frame_len bytes (more than data..data_end when it is not linear). proto:
  * ethertype, big endian. Returns 0, or -1 for a packet that is not ours.
  */
-static __always_inline int packet_parse(const void *data, const void *data_end, u32 frame_len,
-					u32 l3, __be16 proto, struct packet *p)
+static __always_inline int packet_parse(const void *data, const void *data_end, u32 frame_len, u32 l3, __be16 proto,
+					struct packet *packet)
 {
 	const struct tcp *tcp;
 	u32 ip_len;
@@ -99,9 +99,9 @@ static __always_inline int packet_parse(const void *data, const void *data_end, 
 		    (ip->frag & bpf_htons(0x3fff)))
 			return -1;
 		ip_len = bpf_ntohs(ip->total_len);
-		p->v6 = 0;
-		p->l4 = l3 + sizeof(*ip);
-		p->tcp_len = ip_len - sizeof(*ip);
+		packet->v6 = 0;
+		packet->l4 = l3 + sizeof(*ip);
+		packet->tcp_len = ip_len - sizeof(*ip);
 		if (ip_len < sizeof(*ip) + sizeof(*tcp))
 			return -1;
 	} else if (proto == bpf_htons(ETH_P_IPV6)) {
@@ -113,21 +113,21 @@ static __always_inline int packet_parse(const void *data, const void *data_end, 
 		if ((ip->version_class_flow & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) ||
 		    ip->next != IPPROTO_TCP)
 			return -1;
-		p->tcp_len = bpf_ntohs(ip->payload_len);
-		ip_len = p->tcp_len + sizeof(*ip);
-		p->v6 = 1;
-		p->l4 = l3 + sizeof(*ip);
-		if (p->tcp_len < sizeof(*tcp))
+		packet->tcp_len = bpf_ntohs(ip->payload_len);
+		ip_len = packet->tcp_len + sizeof(*ip);
+		packet->v6 = 1;
+		packet->l4 = l3 + sizeof(*ip);
+		if (packet->tcp_len < sizeof(*tcp))
 			return -1;
 	} else {
 		return -1;
 	}
-	p->header_len = (tcp->doff >> 4) * 4;
-	if (p->header_len < sizeof(*tcp) || p->header_len > p->tcp_len || l3 + ip_len > frame_len)
+	packet->header_len = (tcp->doff >> 4) * 4;
+	if (packet->header_len < sizeof(*tcp) || packet->header_len > packet->tcp_len || l3 + ip_len > frame_len)
 		return -1;
-	p->sport = tcp->sport;
-	p->dport = tcp->dport;
-	p->flags = tcp->flags;
+	packet->sport = tcp->sport;
+	packet->dport = tcp->dport;
+	packet->flags = tcp->flags;
 	return 0;
 }
 
@@ -175,7 +175,7 @@ struct syn_options {
 #define OPTION_BUFFER 64
 
 /* One step of the option walk: at *at in buf[0..len), returns the next offset or len to end. */
-static __always_inline u32 option_step(const u8 *buf, u32 at, u32 len, struct syn_options *o)
+static __always_inline u32 option_step(const u8 *buf, u32 at, u32 len, struct syn_options *options)
 {
 	u8 kind = buf[at & 63], size;
 
@@ -189,19 +189,19 @@ static __always_inline u32 option_step(const u8 *buf, u32 at, u32 len, struct sy
 	if (size < 2 || at + size > len)
 		return len;
 	if (kind == 2 && size == 4) {
-		o->mss = buf[(at + 2) & 63] << 8 | buf[(at + 3) & 63];
+		options->mss = buf[(at + 2) & 63] << 8 | buf[(at + 3) & 63];
 	} else if (kind == 3 && size == 3) {
 		u8 shift = buf[(at + 2) & 63];
 
-		o->wscale = shift > 14 ? 14 : shift; /* RFC 7323, Section 2.3 */
+		options->wscale = shift > 14 ? 14 : shift; /* RFC 7323, Section 2.3 */
 	} else if (kind == 4 && size == 2) {
-		o->sack = 1;
+		options->sack = 1;
 	} else if (kind == 8 && size == 10) {
-		o->tstamp = 1;
-		o->tsval = (u32)buf[(at + 2) & 63] << 24 | (u32)buf[(at + 3) & 63] << 16 |
-			   (u32)buf[(at + 4) & 63] << 8 | buf[(at + 5) & 63];
-		o->tsecr = (u32)buf[(at + 6) & 63] << 24 | (u32)buf[(at + 7) & 63] << 16 |
-			   (u32)buf[(at + 8) & 63] << 8 | buf[(at + 9) & 63];
+		options->tstamp = 1;
+		options->tsval = (u32)buf[(at + 2) & 63] << 24 | (u32)buf[(at + 3) & 63] << 16 |
+				 (u32)buf[(at + 4) & 63] << 8 | buf[(at + 5) & 63];
+		options->tsecr = (u32)buf[(at + 6) & 63] << 24 | (u32)buf[(at + 7) & 63] << 16 |
+				 (u32)buf[(at + 8) & 63] << 8 | buf[(at + 9) & 63];
 	}
 	return at + size;
 }

@@ -36,35 +36,37 @@ struct {
 	__type(value, struct class_state);
 } class_states SEC(".maps");
 
-static __always_inline u32 class_copy(const struct listener_policy *l)
+static __always_inline u32 class_copy(const struct listener_policy *listener)
 {
-	return l->classes - 1;
+	return listener->classes - 1;
 }
 
 /* The class of a connection to this listener; WEIR_NO_CLASS, without a lookup, if there are none. */
-static __always_inline u32 class_for(const struct listener_policy *l, const struct arrival *x)
+static __always_inline u32 class_for(const struct listener_policy *listener, const struct arrival *arrival)
 {
-	return l->classes ? class_of(&x->t, x->p.v6, l->counters + 1, class_copy(l)) : WEIR_NO_CLASS;
+	if (!listener->classes)
+		return WEIR_NO_CLASS;
+	return class_of(&arrival->tuple, arrival->packet.v6, listener->counters + 1, class_copy(listener));
 }
 
 /* Counts for the listener and for the class. */
-static __always_inline void count_for(const struct listener_policy *l, u32 class, enum verdict v)
+static __always_inline void count_for(const struct listener_policy *listener, u32 class, enum verdict v)
 {
-	struct class_state *c;
+	struct class_state *state;
 
 	/* Else clang loads it twice, and the verifier does not see that it was in range the second time. */
 	barrier_var(v);
-	count(l, v);
+	count(listener, v);
 	if (class == WEIR_NO_CLASS || v >= VERDICT_COUNT)
 		return;
-	c = bpf_map_lookup_elem(&class_states, &class);
-	if (c)
-		__sync_fetch_and_add((u64 *)&c->counters + v, 1);
+	state = bpf_map_lookup_elem(&class_states, &class);
+	if (state)
+		__sync_fetch_and_add((u64 *)&state->counters + v, 1);
 }
 
-static __always_inline bool polices(const struct listener_policy *l)
+static __always_inline bool polices(const struct listener_policy *listener)
 {
-	return l->classes && !l->draining;
+	return listener->classes && !listener->draining;
 }
 
 /* Of the operator's limit and the controller's the lower rate; NULL: neither. */
@@ -111,34 +113,34 @@ static __always_inline bool class_limited(u32 class, u32 copy)
 	return policy && controlled && (policy->limit.interval | controlled->limit.interval);
 }
 
-static __always_inline enum verdict rate_verdict(const struct listener_policy *l, int police)
+static __always_inline enum verdict rate_verdict(const struct listener_policy *listener, int police)
 {
-	bool rst = police == POLICE_LISTENER ? l->reject_syn == REJECT_RST : police == POLICE_RST;
+	bool rst = police == POLICE_LISTENER ? listener->reject_syn == REJECT_RST : police == POLICE_RST;
 
 	return rst ? VERDICT_syn_reset_rate : VERDICT_syn_dropped_rate;
 }
 
 /* As sample(), of what its class's rate refuses, before any queue is looked at. */
-static __always_inline void sample_rate(const struct listener_policy *l, const struct arrival *x)
+static __always_inline void sample_rate(const struct listener_policy *listener, const struct arrival *arrival)
 {
-	u32 class = x->class;
-	struct class_state *c = bpf_map_lookup_elem(&class_states, &class);
-	struct guard_event *e;
+	u32 class = arrival->class;
+	struct class_state *state = bpf_map_lookup_elem(&class_states, &class);
+	struct guard_event *event;
 
-	if (!c || x->now - c->event_ns < EVENT_EVERY_NS)
+	if (!state || arrival->now - state->event_ns < EVENT_EVERY_NS)
 		return;
-	c->event_ns = x->now;
-	e = event_begin(l, x);
-	if (e)
-		bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+	state->event_ns = arrival->now;
+	event = event_begin(listener, arrival);
+	if (event)
+		bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
 /* Whether the front has policed this SYN already. */
-static __always_inline bool policed_at_front(const struct listener_policy *l, struct __sk_buff *skb)
+static __always_inline bool policed_at_front(const struct listener_policy *listener, struct __sk_buff *skb)
 {
 	u32 *mark = (void *)CTX_LOAD(skb, data_meta);
 
-	return l->front_xdp && (void *)(mark + 1) <= skb_start(skb) && *mark == POLICED_MARK;
+	return listener->front_xdp && (void *)(mark + 1) <= skb_start(skb) && *mark == POLICED_MARK;
 }
 
 /* Marks the frame for tc. False: the driver keeps no metadata, and tc polices. */

@@ -104,12 +104,12 @@ static __always_inline u64 turn_ipv6(struct ipv6 *ip, u32 tcp_len)
 }
 
 /* Turns the TCP header around, with a checksum of 0; returns its sum. */
-static __always_inline u64 turn_tcp(struct tcp *tcp, const struct answer *a)
+static __always_inline u64 turn_tcp(struct tcp *tcp, const struct answer *answer)
 {
 	__be32 *word = (void *)tcp, ports = word[0] << 16 | word[0] >> 16;
-	u32 window = a->flags & FLAG_SYN ? COOKIE_WINDOW : 0;
-	__be32 rest = bpf_htonl(a->header_len << 26 | a->flags << 16 | window);
-	__be32 seq = bpf_htonl(a->seq), ack = bpf_htonl(a->ack);
+	u32 window = answer->flags & FLAG_SYN ? COOKIE_WINDOW : 0;
+	__be32 rest = bpf_htonl(answer->header_len << 26 | answer->flags << 16 | window);
+	__be32 seq = bpf_htonl(answer->seq), ack = bpf_htonl(answer->ack);
 
 	word[0] = ports;
 	word[1] = seq;
@@ -126,15 +126,15 @@ static __always_inline void set_checksum(struct tcp *tcp, u64 pseudo, u64 body, 
 
 /*
  * Writes the answer over the packet at data, whose frame has been cut or
- * stretched to l3 + IP header + a->header_len + a->reason_len. l3 is a
+ * stretched to l3 + IP header + answer->header_len + answer->reason_len. l3 is a
  * constant. reason: REASON_LEN bytes. Returns -1 when the frame is shorter
  * than that.
  */
-static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool v6, const struct answer *a,
+static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool v6, const struct answer *answer,
 					const void *reason)
 {
 	struct tcp *tcp = data + l3 + (v6 ? sizeof(struct ipv6) : sizeof(struct ipv4));
-	u32 tcp_len = a->header_len + a->reason_len;
+	u32 tcp_len = answer->header_len + answer->reason_len;
 	u64 pseudo, body;
 
 	if ((void *)(tcp + 1) > data_end)
@@ -142,17 +142,17 @@ static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool
 	if (l3)
 		swap_ethernet(data);
 	pseudo = v6 ? turn_ipv6(data + l3, tcp_len) : turn_ipv4(data + l3, tcp_len);
-	body = turn_tcp(tcp, a);
-	if (a->flags & FLAG_SYN) {
+	body = turn_tcp(tcp, answer);
+	if (answer->flags & FLAG_SYN) {
 		__be32 *to = (void *)(tcp + 1);
 
 		if ((void *)(to + 5) > data_end)
 			return -1;
 #pragma unroll
 		for (int i = 0; i < 5; i++)
-			to[i] = a->options[i];
-		body += csum_words(a->options, 5);
-	} else if (a->reason_len) {
+			to[i] = answer->options[i];
+		body += csum_words(answer->options, 5);
+	} else if (answer->reason_len) {
 		void *to = tcp + 1;
 
 		if (to + REASON_LEN > data_end)
@@ -167,14 +167,14 @@ static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool
 		/* Zero is "end of options", and adds nothing to the sum. */
 #pragma unroll
 		for (u32 i = 0; i < TCP_OPTIONS_MAX / 4; i++) {
-			if (sizeof(*tcp) + i * 4 >= a->header_len)
+			if (sizeof(*tcp) + i * 4 >= answer->header_len)
 				break;
 			if ((void *)(pad + i + 1) > data_end)
 				return -1;
 			pad[i] = 0;
 		}
 	}
-	set_checksum(tcp, pseudo, body, a->partial);
+	set_checksum(tcp, pseudo, body, answer->partial);
 	return 0;
 }
 

@@ -16,16 +16,16 @@
 
 EXPORT_TYPE(struct, listen_record);
 
-static __always_inline void record_address(struct listen_record *r, const struct sock_common *skc)
+static __always_inline void record_address(struct listen_record *record, const struct sock_common *skc)
 {
-	r->family = skc->skc_family;
-	r->port = skc->skc_num;
-	if (r->family == AF_INET6) {
-		BPF_CORE_READ_INTO(&r->addr, skc, skc_v6_rcv_saddr.in6_u.u6_addr32);
-		r->v6only = BPF_CORE_READ_BITFIELD(skc, skc_ipv6only);
+	record->family = skc->skc_family;
+	record->port = skc->skc_num;
+	if (record->family == AF_INET6) {
+		BPF_CORE_READ_INTO(&record->addr, skc, skc_v6_rcv_saddr.in6_u.u6_addr32);
+		record->v6only = BPF_CORE_READ_BITFIELD(skc, skc_ipv6only);
 	} else {
-		r->addr[2] = bpf_htonl(0xffff);
-		r->addr[3] = skc->skc_rcv_saddr;
+		record->addr[2] = bpf_htonl(0xffff);
+		record->addr[3] = skc->skc_rcv_saddr;
 	}
 }
 
@@ -53,9 +53,9 @@ SEC("iter/tcp")
 int list_listeners(struct bpf_iter__tcp *ctx)
 {
 	struct sock_common *skc = ctx->sk_common;
-	struct listen_record r = {};
-	struct listen_state *s;
-	struct queue_view q = {};
+	struct listen_record record = {};
+	struct listen_state *state;
+	struct queue_view queue = {};
 	struct tcp_sock *tp;
 	u32 *group;
 	u64 key;
@@ -66,32 +66,32 @@ int list_listeners(struct bpf_iter__tcp *ctx)
 		/* 1 ends this read with what is in it; the next one begins with this socket. */
 		if (ctx->meta->seq->count)
 			return 1;
-		r.end = 1;
-		bpf_seq_write(ctx->meta->seq, &r, sizeof(r));
+		record.end = 1;
+		bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 		return 0;
 	}
 	tp = bpf_skc_to_tcp_sock(skc);
 	if (!tp)
 		return 0;
 	key = (u64)tp;
-	queue_read(tp, &q);
-	record_address(&r, skc);
-	r.mptcp = tp->is_mptcp;
-	r.queue_length = q.length;
-	r.queue_limit = q.limit;
-	r.half_open = q.half_open;
+	queue_read(tp, &queue);
+	record_address(&record, skc);
+	record.mptcp = tp->is_mptcp;
+	record.queue_length = queue.length;
+	record.queue_limit = queue.limit;
+	record.half_open = queue.half_open;
 	group = bpf_map_lookup_elem(&group_of, &key);
-	r.parked = group && *group & WEIR_PARKED;
+	record.parked = group && *group & WEIR_PARKED;
 	/* A thousand of them stand ready. */
-	if (r.parked && !q.length && !q.half_open)
+	if (record.parked && !queue.length && !queue.half_open)
 		return 0;
-	r.socket = key;
-	r.inode = inode_of((const struct sock *)tp);
-	r.steered = steered((const struct sock *)tp);
-	s = queue_known(key);
-	if (s)
-		r.wait_ns = wait_now(&s->wait, q.length);
-	bpf_seq_write(ctx->meta->seq, &r, sizeof(r));
+	record.socket = key;
+	record.inode = inode_of((const struct sock *)tp);
+	record.steered = steered((const struct sock *)tp);
+	state = queue_known(key);
+	if (state)
+		record.wait_ns = wait_now(&state->wait, queue.length);
+	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	return 0;
 }
 

@@ -119,9 +119,9 @@ static __always_inline const struct policy *policy_in_force(void)
 
 static __always_inline bool port_guarded(const struct policy *policy, __be16 port)
 {
-	const struct port_entry *e = &policy->ports[port];
+	const struct port_entry *entry = &policy->ports[port];
 
-	return *(const u64 *)e != 0;
+	return *(const u64 *)entry != 0;
 }
 
 static __always_inline const struct listener_policy *listener_number(const struct policy *policy, u32 number)
@@ -134,16 +134,16 @@ static __always_inline const struct listener_policy *listener_number(const struc
 /* Mixes an address and a port into a slot of the exact table; weir-core's policy::exact_slot is the same. */
 static __always_inline u32 exact_slot(const __be32 *addr, __be16 port, u32 seed)
 {
-	u32 h = seed ^ port;
+	u32 hash = seed ^ port;
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		h ^= addr[i];
-		h *= 0x9e3779b1; /* 2^32 / golden ratio, odd */
-		h ^= h >> 15;
+		hash ^= addr[i];
+		hash *= 0x9e3779b1; /* 2^32 / golden ratio, odd */
+		hash ^= hash >> 15;
 	}
 	/* Its high bits: an IPv4 address's last octet, the highest byte here, changes no lower ones. */
-	return h >> (32 - WEIR_EXACT_SLOT_BITS);
+	return hash >> (32 - WEIR_EXACT_SLOT_BITS);
 }
 
 static __always_inline u32 exact_listener(const struct policy *policy, const __be32 *addr, __be16 port)
@@ -152,27 +152,27 @@ static __always_inline u32 exact_listener(const struct policy *policy, const __b
 
 #pragma unroll
 	for (u32 i = 0; i < WEIR_EXACT_PROBES; i++) {
-		const struct exact_entry *e = &policy->exact[(slot + i) % WEIR_EXACT_SLOTS];
+		const struct exact_entry *entry = &policy->exact[(slot + i) % WEIR_EXACT_SLOTS];
 
-		if (e->listener && e->port == port && e->addr[0] == addr[0] && e->addr[1] == addr[1] &&
-		    e->addr[2] == addr[2] && e->addr[3] == addr[3])
-			return e->listener;
+		if (entry->listener && entry->port == port && entry->addr[0] == addr[0] && entry->addr[1] == addr[1] &&
+		    entry->addr[2] == addr[2] && entry->addr[3] == addr[3])
+			return entry->listener;
 	}
 	return 0;
 }
 
 /* The listener whose address and port the packet is for; an exact address wins. */
 static __always_inline const struct listener_policy *
-listener_of(const struct policy *policy, const struct packet *p, const void *network, const void *data_end)
+listener_of(const struct policy *policy, const struct packet *packet, const void *network, const void *data_end)
 {
-	const struct port_entry *e = &policy->ports[p->dport];
-	u32 number = p->v6 ? e->any6 : e->any4;
+	const struct port_entry *entry = &policy->ports[packet->dport];
+	u32 number = packet->v6 ? entry->any6 : entry->any4;
 
-	if (e->exact) {
+	if (entry->exact) {
 		__be32 addr[4] = { 0, 0, bpf_htonl(0xffff), 0 };
 		u32 found;
 
-		if (p->v6) {
+		if (packet->v6) {
 			const struct ipv6 *ip = network;
 
 			if ((const void *)(ip + 1) > data_end)
@@ -185,27 +185,27 @@ listener_of(const struct policy *policy, const struct packet *p, const void *net
 				return NULL;
 			addr[3] = ip->daddr;
 		}
-		found = exact_listener(policy, addr, p->dport);
+		found = exact_listener(policy, addr, packet->dport);
 		if (found)
 			number = found;
 	}
 	return listener_number(policy, number);
 }
 
-static __always_inline bool on_interface(const struct listener_policy *l, u32 ifindex)
+static __always_inline bool on_interface(const struct listener_policy *listener, u32 ifindex)
 {
-	if (!l->interfaces)
+	if (!listener->interfaces)
 		return true;
 #pragma unroll
 	for (int i = 0; i < WEIR_MAX_INTERFACES; i++)
-		if (i < l->interfaces && l->ifindex[i] == ifindex)
+		if (i < listener->interfaces && listener->ifindex[i] == ifindex)
 			return true;
 	return false;
 }
 
-static __always_inline void count(const struct listener_policy *l, enum verdict v)
+static __always_inline void count(const struct listener_policy *listener, enum verdict v)
 {
-	u32 key = l->counters;
+	u32 key = listener->counters;
 	u64 *c = bpf_map_lookup_elem(&counters, &key);
 
 	if (c && v < VERDICT_COUNT)
@@ -224,10 +224,10 @@ static __always_inline struct listen_state *queue_known(u64 socket)
 {
 #pragma unroll
 	for (u32 i = 0; i < QUEUE_PROBES; i++) {
-		struct listen_state *s = queue_slot(socket, i);
+		struct listen_state *state = queue_slot(socket, i);
 
-		if (s->socket == socket)
-			return s;
+		if (state->socket == socket)
+			return state;
 	}
 	return NULL;
 }
@@ -238,27 +238,27 @@ static __always_inline struct listen_state *queue_known(u64 socket)
  */
 static __always_inline struct listen_state *queue_state(u64 socket, u64 now)
 {
-	struct listen_state *s = queue_known(socket);
+	struct listen_state *state = queue_known(socket);
 
-	if (s) {
-		if (now - s->used_ns > SECOND_NS)
-			s->used_ns = now;
-		return s;
+	if (state) {
+		if (now - state->used_ns > SECOND_NS)
+			state->used_ns = now;
+		return state;
 	}
 #pragma unroll
 	for (u32 i = 0; i < QUEUE_PROBES; i++) {
 		u64 owner;
 
-		s = queue_slot(socket, i);
-		owner = s->socket;
-		if (owner && now - s->used_ns < QUEUE_IDLE_NS)
+		state = queue_slot(socket, i);
+		owner = state->socket;
+		if (owner && now - state->used_ns < QUEUE_IDLE_NS)
 			continue;
-		if (__sync_val_compare_and_swap(&s->socket, owner, socket) != owner)
+		if (__sync_val_compare_and_swap(&state->socket, owner, socket) != owner)
 			continue;
-		s->used_ns = now;
-		s->wait.service_ns = 0;
-		s->wait.looked_ns = 0;
-		return s;
+		state->used_ns = now;
+		state->wait.service_ns = 0;
+		state->wait.looked_ns = 0;
+		return state;
 	}
 	return NULL;
 }
@@ -298,14 +298,14 @@ static __always_inline const struct tcp_sock *listener_read(struct bpf_sock *sk)
  * (SLAB_TYPESAFE_BY_RCU), so what is read then is old or another socket's, and
  * the state and the port tell.
  */
-static __always_inline const struct tcp_sock *listener_remembered(const struct destination *d)
+static __always_inline const struct tcp_sock *listener_remembered(const struct destination *destination)
 {
 	const struct sock_common *sk;
 
-	if (!d->listener)
+	if (!destination->listener)
 		return NULL;
-	sk = bpf_rdonly_cast((void *)d->listener, bpf_core_type_id_kernel(struct sock_common));
-	if (sk->skc_state != TCP_LISTEN || sk->skc_num != bpf_ntohs(d->port))
+	sk = bpf_rdonly_cast((void *)destination->listener, bpf_core_type_id_kernel(struct sock_common));
+	if (sk->skc_state != TCP_LISTEN || sk->skc_num != bpf_ntohs(destination->port))
 		return NULL;
 	return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
 }
@@ -314,24 +314,24 @@ static __always_inline const struct tcp_sock *listener_remembered(const struct d
  * One of an SO_REUSEPORT group is chosen by the client's address too, and one
  * on another port by a program on the sk_lookup hook: these are looked up.
  */
-static __always_inline void listener_remember(struct destination *d, const struct tcp_sock *tp)
+static __always_inline void listener_remember(struct destination *destination, const struct tcp_sock *tp)
 {
 	const struct sock_common *sk = (const void *)tp;
-	bool only = sk->skc_num == bpf_ntohs(d->port) && !BPF_CORE_READ_BITFIELD(sk, skc_reuseport);
+	bool only = sk->skc_num == bpf_ntohs(destination->port) && !BPF_CORE_READ_BITFIELD(sk, skc_reuseport);
 
-	d->listener = only ? (u64)tp : 0;
+	destination->listener = only ? (u64)tp : 0;
 }
 
 /* What the kernel says about a listening socket now. Reads after the caller's claim_begin(). */
-static __always_inline void queue_read(const struct tcp_sock *tp, struct queue_view *q)
+static __always_inline void queue_read(const struct tcp_sock *tp, struct queue_view *queue)
 {
-	const struct request_sock_queue *r = &tp->inet_conn.icsk_accept_queue;
+	const struct request_sock_queue *requests = &tp->inet_conn.icsk_accept_queue;
 	const struct sock *sk = (const void *)tp;
 
-	q->length = *(volatile u32 *)&sk->sk_ack_backlog;
-	q->limit = *(volatile u32 *)&sk->sk_max_ack_backlog;
-	q->half_open = *(volatile int *)&r->qlen.counter;
-	q->young = *(volatile int *)&r->young.counter;
+	queue->length = *(volatile u32 *)&sk->sk_ack_backlog;
+	queue->limit = *(volatile u32 *)&sk->sk_max_ack_backlog;
+	queue->half_open = *(volatile int *)&requests->qlen.counter;
+	queue->young = *(volatile int *)&requests->young.counter;
 }
 
 #endif

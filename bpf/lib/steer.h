@@ -13,9 +13,9 @@
  * For any connection, so that its class need not be looked up. all_park: others
  * wait, and it might overtake them.
  */
-static __always_inline bool straight_for_all(const struct parking_rule *r, u32 length, bool all_park)
+static __always_inline bool straight_for_all(const struct parking_rule *rule, u32 length, bool all_park)
 {
-	return length < r->depth && !all_park;
+	return length < rule->depth && !all_park;
 }
 
 /*
@@ -25,12 +25,12 @@ static __always_inline bool straight_for_all(const struct parking_rule *r, u32 l
  * for one before whom none is to come. best_parked: the highest priority of
  * those that are sent to parking listeners; 65: none is.
  */
-static __always_inline bool straight_as_next(const struct parking_rule *r, u32 length, u32 limit, u32 priority,
+static __always_inline bool straight_as_next(const struct parking_rule *rule, u32 length, u32 limit, u32 priority,
 					     u32 best_parked)
 {
-	u32 room = priority <= r->top ? limit : r->depth;
+	u32 room = priority <= rule->top ? limit : rule->depth;
 
-	return length < room && priority < r->before && priority < best_parked;
+	return length < room && priority < rule->before && priority < best_parked;
 }
 
 #endif

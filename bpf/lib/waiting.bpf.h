@@ -27,88 +27,88 @@
 
 #define SUM_NS 1000000ULL
 
-static __always_inline void sum_slots(struct parking_group *g, struct parking_sums *to)
+static __always_inline void sum_slots(struct parking_group *group, struct parking_sums *to)
 {
-	u32 i, p;
+	u32 i, priority;
 
 	__builtin_memset(to, 0, sizeof(*to));
-	to->sent = *(volatile u32 *)&g->sent;
+	to->sent = *(volatile u32 *)&group->sent;
 	bpf_for(i, 0, WEIR_MAX_SLOTS) {
-		const struct parking_slot *s = &g->slot[i & (WEIR_MAX_SLOTS - 1)];
-		const struct request_sock_queue *r;
+		const struct parking_slot *slot = &group->slot[i & (WEIR_MAX_SLOTS - 1)];
+		const struct request_sock_queue *requests;
 		const struct tcp_sock *tp;
 
-		if (i >= g->slots)
+		if (i >= group->slots)
 			break;
-		if (!*(volatile u64 *)&s->taken_ns)
+		if (!*(volatile u64 *)&slot->taken_ns)
 			continue;
-		tp = listener_at(s->socket, g->port);
-		p = s->priority;
-		if (!tp || p > WEIR_PRIORITIES)
+		tp = listener_at(slot->socket, group->port);
+		priority = slot->priority;
+		if (!tp || priority > WEIR_PRIORITIES)
 			continue;
-		r = &tp->inet_conn.icsk_accept_queue;
-		to->length[p] += listener_length(tp);
-		to->half_open[p] += listener_half_open(tp);
-		to->young[p] += *(volatile int *)&r->young.counter;
+		requests = &tp->inet_conn.icsk_accept_queue;
+		to->length[priority] += listener_length(tp);
+		to->half_open[priority] += listener_half_open(tp);
+		to->young[priority] += *(volatile int *)&requests->young.counter;
 	}
-	bpf_for(p, 1, WEIR_PRIORITIES + 1) {
-		if (p > WEIR_PRIORITIES)
+	bpf_for (priority, 1, WEIR_PRIORITIES + 1) {
+		if (priority > WEIR_PRIORITIES)
 			break;
-		to->length[p] += to->length[p - 1];
-		to->half_open[p] += to->half_open[p - 1];
-		to->young[p] += to->young[p - 1];
+		to->length[priority] += to->length[priority - 1];
+		to->half_open[priority] += to->half_open[priority - 1];
+		to->young[priority] += to->young[priority - 1];
 	}
 }
 
 /* Global: verified once. */
-__noinline int sum_parked(u32 group)
+__noinline int sum_parked(u32 number)
 {
-	struct parking_group *g = parking_group(group);
+	struct parking_group *group = parking_group(number);
 	u32 side;
 
-	if (!g || __sync_val_compare_and_swap(&g->summing, 0, 1))
+	if (!group || __sync_val_compare_and_swap(&group->summing, 0, 1))
 		return 0;
-	side = !(g->sums_side & 1);
-	sum_slots(g, &g->sums[side]);
-	__sync_lock_test_and_set(&g->sums_side, side);
-	g->summed_ns = bpf_ktime_get_ns();
-	*(volatile u32 *)&g->summing = 0;
+	side = !(group->sums_side & 1);
+	sum_slots(group, &group->sums[side]);
+	__sync_lock_test_and_set(&group->sums_side, side);
+	group->summed_ns = bpf_ktime_get_ns();
+	*(volatile u32 *)&group->summing = 0;
 	return 0;
 }
 
 /* The whole queue of a group before a connection of this priority. Global, as above. */
-__noinline int read_parked(u32 group, u32 priority, struct queue_view *q)
+__noinline int read_parked(u32 number, u32 priority, struct queue_view *queue)
 {
-	struct parking_group *g = parking_group(group);
+	struct parking_group *group = parking_group(number);
 	const struct parking_sums *sums;
 	u32 i, sent;
 
-	if (!g || !q)
+	if (!group || !queue)
 		return 0;
-	if (bpf_ktime_get_ns() - *(volatile u64 *)&g->summed_ns >= SUM_NS)
-		sum_parked(group);
+	if (bpf_ktime_get_ns() - *(volatile u64 *)&group->summed_ns >= SUM_NS)
+		sum_parked(number);
 	if (priority > WEIR_PRIORITIES)
 		priority = WEIR_PRIORITIES;
-	sums = &g->sums[*(volatile u32 *)&g->sums_side & 1];
-	sent = *(volatile u32 *)&g->sent - sums->sent;
-	q->length = sums->length[priority];
-	q->half_open = sums->half_open[priority] + sent;
-	q->young = sums->young[priority] + sent;
-	q->limit = 0;
+	sums = &group->sums[*(volatile u32 *)&group->sums_side & 1];
+	sent = *(volatile u32 *)&group->sent - sums->sent;
+	queue->length = sums->length[priority];
+	queue->half_open = sums->half_open[priority] + sent;
+	queue->young = sums->young[priority] + sent;
+	queue->limit = 0;
 	bpf_for(i, 0, WEIR_MAX_SERVERS) {
 		struct queue_view one = {};
 		const struct tcp_sock *tp;
 
-		if (i >= g->servers)
+		if (i >= group->servers)
 			break;
-		tp = listener_at(g->server[i & (WEIR_MAX_SERVERS - 1)].socket, g->port);
+		tp = listener_at(group->server[i & (WEIR_MAX_SERVERS - 1)].socket, group->port);
 		if (!tp)
 			continue;
 		queue_read(tp, &one);
-		q->length += one.length;
-		q->limit += one.limit;
-		q->half_open += one.half_open;
-		q->young += one.young;
+		queue->length += one.length;
+		queue->limit += one.limit;
+		queue->half_open += one.half_open;
+		queue->young += one.young;
 	}
 	return 0;
 }
@@ -121,13 +121,13 @@ static __always_inline u32 priority_of(u32 class)
 	return policy ? policy->priority : WEIR_PRIORITIES;
 }
 
-/* What a connection of this class finds before it in the queue that `s` is about. */
-static __always_inline void queue_before(const struct listen_state *s, u32 class, struct queue_view *q)
+/* What a connection of this class finds before it in the queue that `state` is about. */
+static __always_inline void queue_before(const struct listen_state *state, u32 class, struct queue_view *queue)
 {
-	if (s->group)
-		read_parked(s->group - 1, priority_of(class), q);
+	if (state->group)
+		read_parked(state->group - 1, priority_of(class), queue);
 	else
-		queue_read(bpf_rdonly_cast((void *)s->socket, bpf_core_type_id_kernel(struct tcp_sock)), q);
+		queue_read(bpf_rdonly_cast((void *)state->socket, bpf_core_type_id_kernel(struct tcp_sock)), queue);
 }
 
 /*
@@ -136,17 +136,17 @@ static __always_inline void queue_before(const struct listen_state *s, u32 class
  */
 __noinline int whole_queue(u64 *socket)
 {
-	struct parking_group *g;
-	u32 group;
+	struct parking_group *group;
+	u32 number;
 
 	if (!socket)
 		return 0;
-	group = group_with(*socket);
-	g = group ? parking_group(group - 1) : NULL;
-	if (!g)
+	number = group_with(*socket);
+	group = number ? parking_group(number - 1) : NULL;
+	if (!group)
 		return 0;
-	*socket = g->server[0].socket;
-	return group;
+	*socket = group->server[0].socket;
+	return number;
 }
 
 /* As queue_state(), of the whole queue that a listening socket is a part of. */
@@ -154,36 +154,36 @@ static __always_inline struct listen_state *queue_state_of(const struct tcp_sock
 {
 	u64 socket = (u64)tp;
 	u32 group = whole_queue(&socket);
-	struct listen_state *s = queue_state(socket, now);
+	struct listen_state *state = queue_state(socket, now);
 
-	if (s)
-		s->group = group;
-	return s;
+	if (state)
+		state->group = group;
+	return state;
 }
 
 /* One look at the wait in the whole queue; `before` is what a connection finds before it. Global, as above. */
-__noinline int look_at_wait(struct listen_state *s, const struct queue_view *before, u64 now, u64 target_ns,
+__noinline int look_at_wait(struct listen_state *state, const struct queue_view *before, u64 now, u64 target_ns,
 			    u64 interval_ns)
 {
 	struct queue_view all;
 
-	if (!s || !before || __sync_val_compare_and_swap(&s->wait_busy, 0, 1))
+	if (!state || !before || __sync_val_compare_and_swap(&state->wait_busy, 0, 1))
 		return 0;
 	all = *before;
-	if (s->group)
-		read_parked(s->group - 1, WEIR_PRIORITIES, &all);
-	wait_look(&s->wait, now, &all, claims_ever(s), target_ns, interval_ns);
-	*(volatile u32 *)&s->wait_busy = 0;
+	if (state->group)
+		read_parked(state->group - 1, WEIR_PRIORITIES, &all);
+	wait_look(&state->wait, now, &all, claims_ever(state), target_ns, interval_ns);
+	*(volatile u32 *)&state->wait_busy = 0;
 	return 0;
 }
 
 /* Lets one CPU at a time, and at most every WAIT_STEP_NS, look at the queue. Returns whether the wait refuses. */
-static __always_inline bool waits_too_long(struct listen_state *s, const struct listener_policy *l,
-					   const struct queue_view *q, u64 now)
+static __always_inline bool waits_too_long(struct listen_state *state, const struct listener_policy *listener,
+					   const struct queue_view *queue, u64 now)
 {
-	if (now - s->wait.looked_ns >= WAIT_STEP_NS)
-		look_at_wait(s, q, now, l->target_wait_ns, l->interval_ns);
-	return wait_refuses(&s->wait, now, q->length, l->target_wait_ns);
+	if (now - state->wait.looked_ns >= WAIT_STEP_NS)
+		look_at_wait(state, queue, now, listener->target_wait_ns, listener->interval_ns);
+	return wait_refuses(&state->wait, now, queue->length, listener->target_wait_ns);
 }
 
 #endif

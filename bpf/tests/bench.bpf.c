@@ -66,11 +66,11 @@ SEC("tc")
 int bench_lookup(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk;
-	struct arrival x;
+	struct arrival arrival;
 
-	if (rewrite(skb) || !parse_skb(skb, &x.p) || !tuple_of_skb(skb, &x))
+	if (rewrite(skb) || !parse_skb(skb, &arrival.packet) || !tuple_of_skb(skb, &arrival))
 		return TC_DROP;
-	sk = flow_lookup(skb, &x.t, x.p.v6);
+	sk = flow_lookup(skb, &arrival.tuple, arrival.packet.v6);
 	if (!sk)
 		return TC_DROP;
 	bpf_sk_release(sk);
