@@ -6,7 +6,7 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use crate::metrics::Counter;
+use crate::counter::Counter;
 
 /// The longest time of each range in µs, itself included; one more range has what is longer.
 pub const BOUNDS_US: [u64; 18] = [

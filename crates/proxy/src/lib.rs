@@ -6,6 +6,7 @@
 
 pub mod access_log;
 mod cache;
+mod counter;
 pub mod handover;
 pub mod histogram;
 pub mod http;

@@ -1,7 +1,6 @@
 //! Counters of a proxy: each thread has its own and adds without a lock; readers sum them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
+pub use crate::counter::{Counter, Gauge};
 use crate::histogram::{Histogram, Times};
 
 /// Declares the counters and histograms once: field, name and text.
@@ -122,37 +121,6 @@ pub struct BackendGauges {
     pub idle: Gauge,
 }
 
-/// A number that goes up and down, with one writer.
-#[derive(Debug, Default)]
-pub struct Gauge(AtomicU64);
-
-impl Gauge {
-    /// One more. As all that changes it: only by the thread that owns it.
-    pub fn raise(&self) {
-        self.0.store(self.get().wrapping_add(1), Ordering::Relaxed);
-    }
-
-    /// So many fewer.
-    pub fn lower(&self, amount: u64) {
-        self.0
-            .store(self.get().wrapping_sub(amount), Ordering::Relaxed);
-    }
-
-    /// Nothing: for a thread that begins where another fell.
-    pub fn reset(&self) {
-        self.0.store(0, Ordering::Relaxed);
-    }
-
-    /// The value, from any thread.
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// A counter with one writer.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
 impl ListenerCounters {
     /// A reply with this status is sent to a client.
     pub fn count_reply(&self, status: u16) {
@@ -172,18 +140,5 @@ impl ListenerCounters {
             self.cache_evicted.add(evicted);
             self.cache_stored.add(1);
         }
-    }
-}
-
-impl Counter {
-    /// Adds. Only the thread that owns it may: a plain load and store, no locked instruction.
-    pub fn add(&self, amount: u64) {
-        let value = self.0.load(Ordering::Relaxed);
-        self.0.store(value.wrapping_add(amount), Ordering::Relaxed);
-    }
-
-    /// The value, from any thread.
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use bytes::{Bytes, BytesMut};
 
 use super::memory::MemoryReservation;
-use super::thread::{ThreadCache, Waiter};
+use super::waiter::{ThreadWaker, Waiter};
 
 /// What is received into: large enough for one receive after a pause, and small against a body for
 /// which it matters.
@@ -183,17 +183,17 @@ impl Body {
 /// Someone who reads a body. While there is one, it is filled.
 pub struct Reader<'a> {
     body: &'a Body,
-    thread_cache: &'a ThreadCache,
+    waker: &'a ThreadWaker,
 }
 
 impl<'a> Reader<'a> {
     /// A reader of a body that grows; `None` of one that is whole, which nobody fills.
-    pub fn new(body: &'a Body, thread_cache: &'a ThreadCache) -> Option<Reader<'a>> {
+    pub fn new(body: &'a Body, waker: &'a ThreadWaker) -> Option<Reader<'a>> {
         if body.is_whole() {
             return None;
         }
         body.growth().readers += 1;
-        Some(Reader { body, thread_cache })
+        Some(Reader { body, waker })
     }
 }
 
@@ -205,7 +205,7 @@ impl Drop for Reader<'_> {
             && let Some(filler) = growth.filler.take()
         {
             drop(growth);
-            self.thread_cache.wake(filler);
+            self.waker.wake(filler);
         }
     }
 }
@@ -216,7 +216,7 @@ pub struct Filler {
     /// What is received into, cut off as it fills.
     segment: BytesMut,
     received: u64,
-    thread_cache: std::rc::Rc<ThreadCache>,
+    waker: std::rc::Rc<ThreadWaker>,
 }
 
 impl Filler {
@@ -229,13 +229,13 @@ impl Filler {
     pub fn new(
         length: u64,
         reservation: MemoryReservation,
-        thread_cache: &std::rc::Rc<ThreadCache>,
+        waker: &std::rc::Rc<ThreadWaker>,
     ) -> Filler {
         Filler {
             body: std::sync::Arc::new(Body::growing(length, reservation)),
             segment: BytesMut::new(),
             received: 0,
-            thread_cache: thread_cache.clone(),
+            waker: waker.clone(),
         }
     }
 
@@ -290,14 +290,14 @@ impl Filler {
         drop(growth);
         waiting
             .into_iter()
-            .for_each(|reader| self.thread_cache.wake(reader));
+            .for_each(|reader| self.waker.wake(reader));
     }
 
     /// Whether nobody reads it; if so, the running task is not woken for that. Else it is woken when
     /// the last reader leaves.
     pub fn is_abandoned(&self) -> bool {
         let mut growth = self.body.growth();
-        growth.filler = (growth.readers > 0).then(|| self.thread_cache.waiter());
+        growth.filler = (growth.readers > 0).then(|| self.waker.waiter());
         growth.readers == 0
     }
 
@@ -330,6 +330,6 @@ impl Drop for Filler {
         drop(growth);
         waiting
             .into_iter()
-            .for_each(|reader| self.thread_cache.wake(reader));
+            .for_each(|reader| self.waker.wake(reader));
     }
 }

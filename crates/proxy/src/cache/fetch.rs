@@ -1,12 +1,11 @@
-//! Requests for the same thing at the same time: the first fetches it, the others follow.
+//! The fetch of one reply, which several requests may wait for.
 
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::entry::Entry;
 use super::key::{Vary, variant};
-use super::thread::{ThreadCache, Waiter};
-use super::{Entry, Kept};
+use super::waiter::{ThreadWaker, Waiter};
 
 /// A fetch that others may follow.
 #[derive(Default)]
@@ -66,13 +65,18 @@ impl Fetch {
         state.outcome.clone()
     }
 
+    /// Whether what it brings must not be kept.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.outdated.load(Ordering::Relaxed)
+    }
+
     /// What it brings must not be kept.
     pub fn outdate(&self) {
         self.outdated.store(true, Ordering::Relaxed);
     }
 
     /// The first outcome holds.
-    fn conclude(&self, outcome: Outcome, thread_cache: &ThreadCache) {
+    pub(super) fn conclude(&self, outcome: Outcome, waker: &ThreadWaker) {
         let mut state = self.state();
         if state.outcome.is_some() {
             return;
@@ -82,58 +86,11 @@ impl Fetch {
         drop(state);
         waiting
             .into_iter()
-            .for_each(|follower| thread_cache.wake(follower));
+            .for_each(|follower| waker.wake(follower));
     }
 
-    fn is_followed(&self) -> bool {
+    /// Whether others wait for what it brings.
+    pub(super) fn is_followed(&self) -> bool {
         !self.state().waiting.is_empty()
-    }
-}
-
-/// The one who fetches. Dropped without a reply, it lets its followers go on by themselves.
-pub struct Lead {
-    pub(super) thread_cache: Rc<ThreadCache>,
-    pub(super) uri: Box<[u8]>,
-    pub(super) fetch: Arc<Fetch>,
-}
-
-impl Lead {
-    /// A reply is there, or begins to be: the followers get it.
-    pub fn share(&self, kept: &Kept) {
-        let outcome = Outcome::Entry {
-            entry: kept.entry.clone(),
-            vary: kept.vary.clone(),
-            variant: kept.variant.clone(),
-        };
-        self.fetch.conclude(outcome, &self.thread_cache);
-    }
-
-    /// Keeps a reply that is whole, and says how many others had to go for it; `None` if it was
-    /// outdated meanwhile and is not kept.
-    pub fn keep(self, kept: Kept) -> Option<u64> {
-        let cache = &self.thread_cache.cache;
-        let fetches = cache.fetches_of(&self.uri);
-        let evicted = match self.fetch.outdated.load(Ordering::Relaxed) {
-            true => None,
-            false => Some(cache.store.put(&self.uri, &kept)),
-        };
-        drop(fetches);
-        self.share(&kept);
-        evicted
-    }
-
-    /// The reply is not kept. If others are waiting for it, later requests for it do not wait for
-    /// each other for a while.
-    pub fn pass(self) {
-        if self.fetch.is_followed() {
-            self.thread_cache.cache.store.go_alone(&self.uri);
-        }
-    }
-}
-
-impl Drop for Lead {
-    fn drop(&mut self) {
-        self.thread_cache.cache.end_fetch(&self.uri, &self.fetch);
-        self.fetch.conclude(Outcome::Alone, &self.thread_cache);
     }
 }

@@ -3,12 +3,12 @@
 //! ```text
 //! fields, control, key, policy, conditions   HTTP: pure functions on heads
 //! memory, body                               reservations of memory, and bodies that grow
-//! store                                      what is kept, and what goes for it
-//! fetch, thread                              tasks of several threads that want one reply
+//! entry, store                               what is kept, and what goes for it
+//! waiter, fetch, thread, lead                tasks of several threads that want one reply
 //! ```
 //!
 //! A request is looked up in the [`store`]. If nothing there serves it, it begins a fetch or follows one
-//! ([`Cache::join_fetch`]). The request that begins the fetch holds the [`Lead`]: it fetches the reply,
+//! ([`ThreadCache::join_fetch`]). The request that begins the fetch holds the [`Lead`]: it fetches the reply,
 //! shares it with its followers as soon as the head is there, and keeps it once it is whole.
 //!
 //! Memory is reserved before it is filled ([`MemoryLimit`]) and released when the last reader is gone. So kept
@@ -20,31 +20,37 @@ mod body;
 mod clock;
 pub mod conditions;
 pub mod control;
+mod entry;
 mod fetch;
 pub mod fields;
 pub mod key;
+mod lead;
 mod memory;
 pub mod policy;
 mod store;
 mod thread;
+mod waiter;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use abort::{AbandonedReply, finishes};
 pub use body::{Body, Filler, Found, Pieces, Reader};
-pub use clock::{Moment, wall_clock};
-pub use fetch::{Fetch, Lead};
-pub use memory::{MemoryLimit, MemoryReservation, ObjectReservation};
+pub use clock::wall_clock;
+pub use entry::{Entry, Kept};
+pub use lead::{FetchRole, Lead};
+pub use memory::MemoryReservation;
 pub use store::Lookup;
 pub use thread::ThreadCache;
 
 use weir_core::proxy::{Proxy, ProxyMode};
 
 use clock::Clock;
+use entry::ENTRY_BYTES;
+use fetch::Fetch;
+use memory::MemoryLimit;
 use policy::Terms;
 use store::Store;
 
@@ -52,8 +58,6 @@ use store::Store;
 const FETCH_TABLES: usize = 64;
 /// No body is longer than this part of the cache.
 const LONGEST_PART: u64 = 8;
-/// What an entry takes beside its head and its body.
-const ENTRY_BYTES: u64 = 512;
 
 type Fetches = HashMap<Box<[u8]>, Arc<Fetch>>;
 
@@ -65,6 +69,7 @@ pub struct Cache {
     clock: Clock,
     fetches: Box<[Mutex<Fetches>]>,
     hasher: RandomState,
+    /// Numbers given to threads.
     threads: AtomicU64,
 }
 
@@ -77,42 +82,6 @@ pub struct CacheMemory {
     pub limit_bytes: u64,
     /// Replies, of these three kinds.
     pub objects: u64,
-}
-
-/// A reply that is kept, or is to be.
-#[derive(Debug)]
-pub struct Entry {
-    /// Status line and fields, without framing, age and the empty line.
-    pub head: Box<[u8]>,
-    /// Its status.
-    pub status: u16,
-    /// How it may be used.
-    pub terms: Terms,
-    /// Its bytes, which several heads in a row may have: a 304 renews only the head.
-    pub body: Arc<Body>,
-    received: Moment,
-    /// Of the head.
-    _object: ObjectReservation,
-}
-
-/// A reply and the requests that it is for.
-pub struct Kept {
-    /// The reply.
-    pub entry: Arc<Entry>,
-    /// What it depends on.
-    pub vary: Arc<key::Vary>,
-    /// What the request said in that.
-    pub variant: Arc<[u8]>,
-}
-
-/// How a request that found nothing goes on.
-pub enum FetchRole {
-    /// It fetches the reply, for others too.
-    Lead(Lead),
-    /// Another fetches it.
-    Follow(Arc<Fetch>),
-    /// It is there by now.
-    Stored(Arc<Entry>),
 }
 
 impl Cache {
@@ -140,11 +109,6 @@ impl Cache {
         })
     }
 
-    /// A number for one more thread. A thread that is started again gets a new one.
-    fn next_thread(&self) -> u64 {
-        self.threads.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// What it holds now.
     pub fn memory(&self) -> CacheMemory {
         CacheMemory {
@@ -157,33 +121,6 @@ impl Cache {
     /// What there is for a request to this URI.
     pub fn find(&self, uri: &[u8], request: &[u8]) -> Lookup {
         self.store.find(uri, request)
-    }
-
-    /// Lets a request fetch a reply, or follow one that does. `serves` says whether a reply will do
-    /// that has come in since the request looked.
-    pub fn join_fetch(
-        &self,
-        uri: &[u8],
-        request: &[u8],
-        thread_cache: &Rc<ThreadCache>,
-        serves: impl Fn(&Entry) -> bool,
-    ) -> FetchRole {
-        let mut fetches = self.fetches_of(uri);
-        if let Some(fetch) = fetches.get(uri) {
-            return FetchRole::Follow(fetch.clone());
-        }
-        if let Lookup::Reply(entry) = self.store.find(uri, request)
-            && serves(&entry)
-        {
-            return FetchRole::Stored(entry);
-        }
-        let fetch = Arc::<Fetch>::default();
-        fetches.insert(uri.into(), fetch.clone());
-        FetchRole::Lead(Lead {
-            thread_cache: thread_cache.clone(),
-            uri: uri.into(),
-            fetch,
-        })
     }
 
     /// Forgets the replies of a URI, those that are on their way too (RFC 9111 Section 4.4).
@@ -262,12 +199,5 @@ impl Cache {
         {
             fetches.remove(uri);
         }
-    }
-}
-
-impl Entry {
-    /// Bytes that it takes.
-    pub fn bytes(&self) -> u64 {
-        ENTRY_BYTES + self.head.len() as u64 + self.body.length()
     }
 }

@@ -12,8 +12,8 @@ use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
 
 use super::clock::{Clock, Moment};
+use super::entry::{Entry, Kept};
 use super::key::{Vary, family, variant};
-use super::{Entry, Kept};
 
 /// How long requests for a URI whose reply is not kept do not wait for each other.
 const ALONE_FOR: Moment = 10_000;

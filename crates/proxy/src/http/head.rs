@@ -13,34 +13,14 @@ use httparse::{Header, Status};
 use super::Refusal;
 use super::diagnosis;
 use super::field::{self, FieldSet};
-use super::framing::{ReplyFacts, RequestFacts, Version};
+use super::field_scan::{FieldScan, Side};
+use super::framing::{Method, ReplyFacts, RequestFacts, Version};
+use super::limits::Limits;
 use super::lines::Lines;
-use super::survey::{Side, Survey};
 use super::target::{Authority, Target};
 
 /// A method and the version beside a target in the longest first line that is waited for.
 const LONGEST_AROUND_TARGET: usize = 256;
-
-/// How large a head may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes from the first line to the empty line.
-    pub head_bytes: usize,
-    /// Bytes of a request target; RFC 9112 Section 3 wants at least 8000.
-    pub target_bytes: usize,
-    /// Number of fields, at most [`FieldSlots::CAPACITY`].
-    pub fields: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            head_bytes: 32 << 10,
-            target_bytes: 16 << 10,
-            fields: 100,
-        }
-    }
-}
 
 /// Memory for the fields of one head: 4 KiB that cost nothing to make. Best kept on the stack of a
 /// function that does not await, so that it is no part of a connection's memory.
@@ -84,7 +64,7 @@ pub struct RequestHead<'a> {
     /// answers. `None` for all other methods.
     pub max_forwards: Option<u64>,
     pub(super) lines: Lines<'a>,
-    pub(super) survey: Survey,
+    pub(super) scan: FieldScan,
 }
 
 /// A reply's head that is fit to be passed on.
@@ -93,7 +73,7 @@ pub struct ReplyHead<'a> {
     /// What is needed after the buffer is gone.
     pub facts: ReplyFacts,
     pub(super) lines: Lines<'a>,
-    pub(super) survey: Survey,
+    pub(super) scan: FieldScan,
 }
 
 impl RequestHead<'_> {
@@ -177,10 +157,21 @@ pub fn read_request<'h, 'b: 'h>(
     }
     let start_line = method.len() + target.len() + "  HTTP/1.1".len();
     let lines = Lines::new(&bytes[..len], start_line, parsed.headers, limits)?;
-    let survey = Survey::of(&lines, Side::Request)?;
-    let mut head = survey.request(method, target, version(minor), lines)?;
-    head.facts.len = start + len;
-    Ok(Some(head))
+    let (kind, version) = (Method::of(method), version(minor));
+    let mut scan = FieldScan::of(&lines, Side::Request)?;
+    let target = Target::parse(target, kind)?;
+    let host = scan.host(&lines, version)?;
+    let facts = scan.request_facts(kind, version, start + len)?;
+    let max_forwards = scan.max_forwards(kind, &lines);
+    Ok(Some(RequestHead {
+        facts,
+        method,
+        target,
+        host,
+        max_forwards,
+        lines,
+        scan,
+    }))
 }
 
 /// Reads the head of a reply to `request` at the start of `buf`; `None` when more bytes are needed.
@@ -219,10 +210,9 @@ pub fn read_reply<'h, 'b: 'h>(
         _ => return Err(Refusal::StatusLine),
     };
     let lines = Lines::new(&buf[..len], start_line, parsed.headers, limits)?;
-    let survey = Survey::of(&lines, Side::Reply)?;
-    survey
-        .reply(status, version(minor), request, lines)
-        .map(Some)
+    let mut scan = FieldScan::of(&lines, Side::Reply)?;
+    let facts = scan.reply_facts(status, version(minor), request, len)?;
+    Ok(Some(ReplyHead { facts, lines, scan }))
 }
 
 fn version(minor: u8) -> Version {

@@ -4,7 +4,7 @@ use httparse::Header;
 
 use super::Refusal;
 use super::field::FieldSet;
-use super::head::Limits;
+use super::limits::Limits;
 
 /// A head whose every line ends in CRLF.
 #[derive(Debug)]

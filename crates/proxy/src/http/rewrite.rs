@@ -68,23 +68,23 @@ pub struct ReplyEdit<'a> {
 /// # Errors
 /// [`Refusal::Loop`]; `out` is as before.
 pub fn request(head: &RequestHead, edit: &RequestEdit, out: &mut Vec<u8>) -> Result<(), Refusal> {
-    let RequestHead { lines, survey, .. } = head;
-    if survey.has_via && passages(lines, edit.via) >= MAX_PASSAGES {
+    let RequestHead { lines, scan, .. } = head;
+    if scan.has_via && passages(lines, edit.via) >= MAX_PASSAGES {
         return Err(Refusal::Loop);
     }
-    let mut dropped = survey.dropped;
+    let mut dropped = scan.dropped;
     match edit.announce {
         Some(Announcement {
             trusted: true,
             field,
             ..
         }) => dropped.insert_all(match field {
-            AddressField::XForwardedFor => survey.x_forwarded_for,
-            AddressField::Forwarded => survey.forwarded,
+            AddressField::XForwardedFor => scan.x_forwarded_for,
+            AddressField::Forwarded => scan.forwarded,
         }),
         Some(_) => {
-            dropped.insert_all(survey.x_forwarded_for);
-            dropped.insert_all(survey.forwarded);
+            dropped.insert_all(scan.x_forwarded_for);
+            dropped.insert_all(scan.forwarded);
         }
         None => {}
     }
@@ -93,7 +93,7 @@ pub fn request(head: &RequestHead, edit: &RequestEdit, out: &mut Vec<u8>) -> Res
         Target::Origin(_) | Target::Asterisk => None,
     };
     if authority.is_some() {
-        dropped.insert_all(survey.host_line);
+        dropped.insert_all(scan.host_line);
     }
     let from = match request_line_is_kept(head) {
         true => 0,
@@ -109,7 +109,7 @@ pub fn request(head: &RequestHead, edit: &RequestEdit, out: &mut Vec<u8>) -> Res
         (None, Some(_)) => {}
     }
     lines.copy(from, dropped, out);
-    if let Some(length) = survey.padded_length {
+    if let Some(length) = scan.padded_length {
         append_number(out, "Content-Length", length);
     }
     if let Some(count) = head.max_forwards {
@@ -118,7 +118,7 @@ pub fn request(head: &RequestHead, edit: &RequestEdit, out: &mut Vec<u8>) -> Res
     if let Some(announcement) = edit.announce {
         announce(head, announcement, out);
     }
-    if survey.te_trailers {
+    if scan.te_trailers {
         append_field(out, "TE", b"trailers");
     }
     via(out, head.facts.version, edit.via);
@@ -132,15 +132,11 @@ pub fn request(head: &RequestHead, edit: &RequestEdit, out: &mut Vec<u8>) -> Res
 ///
 /// [`ReplyFacts::is_interim`]: super::ReplyFacts::is_interim
 pub fn reply(head: &ReplyHead, edit: &ReplyEdit, out: &mut Vec<u8>) {
-    let ReplyHead {
-        facts,
-        lines,
-        survey,
-    } = head;
-    let mut dropped = survey.dropped;
+    let ReplyHead { facts, lines, scan } = head;
+    let mut dropped = scan.dropped;
     // Also in a reply to HEAD, which has no chunks to take the framing from.
-    if edit.client == Version::Http10 && survey.has_coding() {
-        dropped.insert_all(survey.framing);
+    if edit.client == Version::Http10 && scan.has_coding() {
+        dropped.insert_all(scan.framing);
     }
     let from = match status_line_is_kept(lines) {
         true => 0,
@@ -150,11 +146,11 @@ pub fn reply(head: &ReplyHead, edit: &ReplyEdit, out: &mut Vec<u8>) {
         }
     };
     lines.copy(from, dropped, out);
-    if let Some(length) = survey.padded_length {
+    if let Some(length) = scan.padded_length {
         append_number(out, "Content-Length", length);
     }
     match edit.date {
-        Some(date) if !survey.has_date && facts.status >= 200 => {
+        Some(date) if !scan.has_date && facts.status >= 200 => {
             append_field(out, "Date", date.as_bytes());
         }
         _ => {}
@@ -209,7 +205,7 @@ fn write_status_line(lines: &Lines, out: &mut Vec<u8>) {
 fn connection_of_request(head: &RequestHead, close: bool, out: &mut Vec<u8>) {
     let options = [
         (head.facts.upgrade, "upgrade"),
-        (head.survey.te_trailers, "TE"),
+        (head.scan.te_trailers, "TE"),
         (close, "close"),
     ];
     let mut separator: &[u8] = b"Connection: ";
@@ -243,13 +239,13 @@ fn announce(head: &RequestHead, announcement: Announcement, out: &mut Vec<u8>) {
         trusted,
     } = announcement;
     let (name, said) = match field {
-        AddressField::XForwardedFor => ("X-Forwarded-For", head.survey.x_forwarded_for),
-        AddressField::Forwarded => ("Forwarded", head.survey.forwarded),
+        AddressField::XForwardedFor => ("X-Forwarded-For", head.scan.x_forwarded_for),
+        AddressField::Forwarded => ("Forwarded", head.scan.forwarded),
     };
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
     if trusted {
-        let said = said.without(head.survey.dropped);
+        let said = said.without(head.scan.dropped);
         let values = said.map(|index| head.lines.fields[index].value);
         for value in values.filter(|value| !value.is_empty()) {
             out.extend_from_slice(value);

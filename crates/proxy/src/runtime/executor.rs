@@ -15,15 +15,8 @@ use slab::Slab;
 
 use super::poller::{Poller, Trigger};
 use super::source::{Direction, Source};
+use super::task::TaskId;
 use super::wheel::Wheel;
-
-/// A task; its number may be another task's later, the generation is not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TaskId {
-    index: u32,
-    /// Not zero, so that an optional one is as small.
-    generation: NonZeroU32,
-}
 
 /// Milliseconds since the loop began.
 pub type Clock = u64;

@@ -18,15 +18,17 @@ mod mailbox;
 mod poller;
 mod side;
 mod source;
+mod task;
 mod tcp;
 mod wheel;
 mod while_taken;
 
-pub use executor::{Clock, Handle, Runtime, TaskId, first, try_both};
+pub use executor::{Clock, Handle, Runtime, first, try_both};
 pub use fd_watch::FdWatch;
 pub use mailbox::{Mailbox, Sender, mailbox};
 pub use side::{OptionError, set_side_options};
 pub use source::Direction;
+pub use task::TaskId;
 pub use tcp::{ListenOptions, TcpListener, TcpStream, bind_source, tcp_socket};
 pub use while_taken::while_taken;
 

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::executor::TaskId;
+use super::task::TaskId;
 
 /// One of the two ways of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 use std::io;
 
 use super::buffer::Buffer;
-use super::{Begun, Broken, Course};
+use super::course::Course;
+use super::outcome::{Begun, Broken};
 use crate::runtime::TcpStream;
 
 /// Receives what is there, at most a buffer or `most`, and sends what the receiver takes of it. The

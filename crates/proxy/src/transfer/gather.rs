@@ -3,7 +3,8 @@
 
 use std::io;
 
-use super::{Course, Limit, Sender};
+use super::Sender;
+use super::course::{Course, Limit};
 use crate::runtime::{Clock, TcpStream};
 use crate::sys;
 

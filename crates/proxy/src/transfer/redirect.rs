@@ -10,8 +10,7 @@
 //! bulk are therefore never the kernel's. The sockets stay in the map until they are closed, because
 //! the kernel loses what arrives when they leave it; splice(2) does not see what comes through it.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::cell::Cell;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -19,9 +18,14 @@ use std::time::Duration;
 
 use weir_core::proxy::Engine;
 
-use super::redirector::{RedirectLane, RedirectPair, Sockets, Way};
-use super::{Broken, Course, Limit, Moved, Resources, Rules, Tunnelled, YieldBudget, step};
-use crate::runtime::{Clock, FdWatch, Handle, TaskId, TcpStream, try_both};
+use super::budget::YieldBudget;
+use super::course::{Course, Limit, Moved, Rules};
+use super::lane::Redirect;
+use super::outcome::{Broken, Tunnelled};
+use super::redirector::{RedirectPair, Sockets, Way};
+use super::resources::Resources;
+use super::step::step;
+use crate::runtime::{Clock, Handle, TcpStream, try_both};
 
 /// Messages this long at most are better redirected than received and sent, by measurement. The
 /// kernel half has the same limit for packets.
@@ -35,40 +39,6 @@ const MOST_SHORT_MESSAGES: u32 = 4096;
 const WORTH_BYTES: u64 = 64 * 1024;
 /// A silent tunnel is looked at so many times before its idle time is over.
 const LOOKS: u32 = 4;
-
-/// What redirects the tunnels of one thread.
-pub struct Redirect {
-    lane: Box<dyn RedirectLane>,
-    /// Who is to be woken when a pair passes something.
-    tasks: RefCell<HashMap<u32, TaskId>>,
-}
-
-impl Redirect {
-    /// Takes over the thread's share.
-    pub fn new(lane: Box<dyn RedirectLane>) -> Redirect {
-        Redirect {
-            lane,
-            tasks: RefCell::default(),
-        }
-    }
-
-    /// Wakes the tunnels that are to be taken back, for ever.
-    ///
-    /// # Errors
-    /// epoll fails.
-    pub async fn wake_passed(&self, handle: &Handle) -> io::Result<()> {
-        let ring = FdWatch::new(handle);
-        loop {
-            ring.readable(self.lane.passed_fd()).await?;
-            let tasks = self.tasks.borrow();
-            for pair in self.lane.take_passed() {
-                if let Some(task) = tasks.get(&pair) {
-                    handle.wake(*task);
-                }
-            }
-        }
-    }
-}
 
 /// Carries bytes both ways until both senders have ended. `ahead` was received before.
 pub async fn tunnel(

@@ -2,8 +2,9 @@
 
 use std::io;
 
+use super::course::Course;
+use super::outcome::{Begun, Broken};
 use super::pipe::Pipe;
-use super::{Begun, Broken, Course};
 use crate::runtime::{Direction, TcpStream};
 
 /// Fills the pipe with what is there, at most `most`, and drains it as far as the receiver takes it.

@@ -3,23 +3,11 @@
 use std::cell::Cell;
 use std::pin::pin;
 
-use super::{Broken, Limit, Moved, Resources, Rules, redirect, transfer};
+use super::course::{Limit, Moved, Rules};
+use super::outcome::{Broken, Tunnelled};
+use super::resources::Resources;
+use super::{redirect, transfer};
 use crate::runtime::{TcpStream, try_both, while_taken};
-
-/// What went through a tunnel, and how it ended.
-#[derive(Debug)]
-pub struct Tunnelled {
-    /// Bytes from the first connection to the second.
-    pub forth: u64,
-    /// Bytes from the second to the first.
-    pub back: u64,
-    /// Of both, those that splice(2) moved.
-    pub spliced: u64,
-    /// Of both, those that the kernel carried by itself.
-    pub redirected: u64,
-    /// `Err` if a connection broke or nothing moved for the idle time; `Ok` if both ends came.
-    pub end: Result<(), Broken>,
-}
 
 /// Carries bytes both ways until both senders have ended. One that ends is ended to the other at
 /// once, after its last byte, while the other way goes on; one that resets is reset to the other.

@@ -7,9 +7,8 @@ use std::rc::Rc;
 
 use weir_core::proxy::Balance;
 
-use super::Backend;
+use super::backend::{Backend, Lease, Link};
 use super::limit::{Acquired, Notice, ThreadConnectionLimit};
-use super::link::{Lease, Link};
 use crate::runtime::{Clock, Handle, TcpStream};
 
 /// The backends of a proxy, as one thread sees them.

@@ -168,7 +168,11 @@ fn draft(
         return Err(NotKept::TooLarge);
     }
     let reservation = thread_cache.cache.reserve(Filler::memory_needed(length));
-    let filler = Filler::new(length, reservation.ok_or(NotKept::TooLarge)?, thread_cache);
+    let filler = Filler::new(
+        length,
+        reservation.ok_or(NotKept::TooLarge)?,
+        &thread_cache.waker,
+    );
     let head = conditions::kept(head);
     let body = filler.body().clone();
     let kept =

@@ -209,7 +209,7 @@ async fn next(
     let serves = |entry: &Entry| usage(entry) == Use::Serve;
     let role = match alone {
         true => None,
-        false => Some(cache.join_fetch(&asked.uri, &request.head, thread_cache, serves)),
+        false => Some(thread_cache.join_fetch(&asked.uri, &request.head, serves)),
     };
     match role {
         Some(FetchRole::Stored(entry)) => return hit(entry),
@@ -230,7 +230,7 @@ async fn next(
             worker.handle.set_deadline(FOLLOW_FOR);
             let outcome = client
                 .stream
-                .wait_for(|| fetch.outcome(|| thread_cache.waiter()))
+                .wait_for(|| fetch.outcome(|| thread_cache.waker.waiter()))
                 .await;
             if let Ok(Some(outcome)) = outcome
                 && let Some(entry) = outcome.entry_for(&request.head)

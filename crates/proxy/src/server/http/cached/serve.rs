@@ -114,7 +114,7 @@ pub async fn serve(
     how: How,
 ) -> After {
     // As long as it is held, the body is filled.
-    let _reader = Reader::new(&entry.body, thread_cache);
+    let _reader = Reader::new(&entry.body, &thread_cache.waker);
     let keep_alive = leaves_nothing(worker, request);
     let cut = Cut::of(asked, request.facts.method, entry);
     let mut head = worker.scratch.lend();
@@ -193,7 +193,9 @@ async fn send(
         parts.clear();
         if !range.is_empty() {
             let most = (range.end - range.start).min(SEND_BYTES);
-            match body.read(range.start, most, &mut parts, || thread_cache.waiter()) {
+            match body.read(range.start, most, &mut parts, || {
+                thread_cache.waker.waiter()
+            }) {
                 Found::Some => {}
                 Found::Broken => return Err(Unsent::Reply),
                 Found::NotYet if !head.is_empty() => {}
@@ -242,7 +244,7 @@ async fn wait_for_more(
     thread_cache: &ThreadCache,
 ) -> Result<(), Unsent> {
     let grown = || {
-        let found = body.read(at, 1, &mut Vec::new(), || thread_cache.waiter());
+        let found = body.read(at, 1, &mut Vec::new(), || thread_cache.waker.waiter());
         (found != Found::NotYet).then_some(())
     };
     match client.wait_for(grown).await {

@@ -3,9 +3,8 @@
 use super::Refusal;
 use super::field::{self, FieldSet, Known};
 use super::framing::{BodyKind, LENGTH_LIMIT, Method, ReplyFacts, RequestFacts, Version};
-use super::head::{ReplyHead, RequestHead};
 use super::lines::Lines;
-use super::target::{Authority, Target};
+use super::target::Authority;
 
 /// More connection options than any peer sends; each costs a look at every field.
 const MAX_OPTIONS: usize = 16;
@@ -19,7 +18,7 @@ pub(super) enum Side {
 
 /// What the fields of one head say, before the start line is taken into account.
 #[derive(Debug, Default)]
-pub(super) struct Survey {
+pub(super) struct FieldScan {
     /// Fields that end at this proxy.
     pub(super) dropped: FieldSet,
     /// All lines of `Forwarded`: for whom the client says it speaks.
@@ -71,23 +70,23 @@ struct Options {
     nominates: bool,
 }
 
-impl Survey {
+impl FieldScan {
     pub(super) fn of(lines: &Lines, side: Side) -> Result<Self, Refusal> {
-        let mut survey = Self::default();
+        let mut scan = Self::default();
         for (index, field) in lines.fields.iter().enumerate() {
-            survey.look_at(index, Known::of(field.name), field.value, side)?;
+            scan.visit(index, Known::of(field.name), field.value, side)?;
         }
-        if survey.options.nominates {
-            survey.drop_nominated(lines, side)?;
+        if scan.options.nominates {
+            scan.drop_nominated(lines, side)?;
         }
-        if survey.length.is_some() && survey.coding.is_some() {
+        if scan.length.is_some() && scan.coding.is_some() {
             return Err(Refusal::LengthAndCoding);
         }
-        Ok(survey)
+        Ok(scan)
     }
 
     #[inline]
-    fn look_at(
+    fn visit(
         &mut self,
         index: usize,
         name: Known,
@@ -195,40 +194,29 @@ impl Survey {
         Ok(())
     }
 
-    pub(super) fn request<'a>(
-        mut self,
-        method: &'a str,
-        target: &'a str,
+    /// What a request's fields say of its body and its connection. `len`: bytes of the head.
+    pub(super) fn request_facts(
+        &mut self,
+        method: Method,
         version: Version,
-        lines: Lines<'a>,
-    ) -> Result<RequestHead<'a>, Refusal> {
-        let kind = Method::of(method);
-        let target = Target::parse(target, kind)?;
-        let host = self.host(&lines, version)?;
-        let body = self.request_body(kind, version)?;
+        len: usize,
+    ) -> Result<RequestFacts, Refusal> {
+        let body = self.request_body(method, version)?;
         let upgrade = self.upgrade(version, body);
         let expects_continue = self.expects_continue(version, body)?;
-        let facts = RequestFacts {
-            len: lines.raw.len(),
-            method: kind,
+        Ok(RequestFacts {
+            len,
+            method,
             version,
             body,
             keep_alive: self.options.persist(version),
             expects_continue,
             upgrade,
-        };
-        Ok(RequestHead {
-            facts,
-            method,
-            target,
-            host,
-            max_forwards: self.max_forwards(kind, &lines),
-            lines,
-            survey: self,
         })
     }
 
-    fn host<'a>(
+    /// The authority in `Host`.
+    pub(super) fn host<'a>(
         &self,
         lines: &Lines<'a>,
         version: Version,
@@ -289,7 +277,8 @@ impl Survey {
         Ok(expects)
     }
 
-    fn max_forwards(&mut self, method: Method, lines: &Lines) -> Option<u64> {
+    /// What `Max-Forwards` says, if the method heeds it: the line is written anew then.
+    pub(super) fn max_forwards(&mut self, method: Method, lines: &Lines) -> Option<u64> {
         let index = self.max_forwards?;
         if !matches!(method, Method::Trace | Method::Options) {
             return None;
@@ -309,13 +298,14 @@ impl Survey {
         self.coding.is_some()
     }
 
-    pub(super) fn reply<'a>(
-        mut self,
+    /// What a reply's fields say of its body and its connection. `len`: bytes of the head.
+    pub(super) fn reply_facts(
+        &mut self,
         status: u16,
         version: Version,
         request: &RequestFacts,
-        lines: Lines<'a>,
-    ) -> Result<ReplyHead<'a>, Refusal> {
+        len: usize,
+    ) -> Result<ReplyFacts, Refusal> {
         if status < 100 {
             return Err(Refusal::Status);
         }
@@ -328,8 +318,8 @@ impl Survey {
         if has_no_framing || body == BodyKind::Tunnel {
             self.drop_framing();
         }
-        let facts = ReplyFacts {
-            len: lines.raw.len(),
+        Ok(ReplyFacts {
+            len,
             status,
             version,
             body,
@@ -337,11 +327,6 @@ impl Survey {
             keep_alive: self.options.persist(version)
                 && !matches!(body, BodyKind::UntilClose | BodyKind::Tunnel)
                 && !(has_no_framing && framed),
-        };
-        Ok(ReplyHead {
-            facts,
-            lines,
-            survey: self,
         })
     }
 

@@ -1,0 +1,16 @@
+//! What transfers of one thread share.
+
+use super::buffer::Buffers;
+use super::lane::Redirect;
+use super::pipe::Pipes;
+
+/// Buffers and pipes of one thread.
+#[derive(Default)]
+pub struct Resources {
+    /// What the copy engine and the readers of heads receive into.
+    pub buffers: Buffers,
+    /// What the splice engine moves pages through.
+    pub pipes: Pipes,
+    /// What the sockmap engine hands tunnels of short messages to.
+    pub redirect: Option<Redirect>,
+}
