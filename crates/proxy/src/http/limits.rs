@@ -20,3 +20,15 @@ impl Default for Limits {
         }
     }
 }
+
+impl Limits {
+    /// Limits for heads of so many bytes.
+    pub fn of_head(head_bytes: usize) -> Limits {
+        let usual = Limits::default();
+        Limits {
+            head_bytes,
+            target_bytes: usual.target_bytes.min(head_bytes),
+            ..usual
+        }
+    }
+}

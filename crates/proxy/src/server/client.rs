@@ -3,16 +3,14 @@
 use std::io;
 use std::net::SocketAddr;
 
-use weir_core::class::{LOWEST_PRIORITY, OTHER_PRIORITY};
+use weir_core::class::LOWEST_PRIORITY;
 use weir_core::prefix::covers;
-use weir_core::proxy::access::may_use;
-use weir_core::proxy::{Forwarded, ProxyMode, SendProxy};
+use weir_core::proxy::{Forwarded, Proxy, SendProxy};
 
-use super::inbox::Inbox;
-use super::worker::Worker;
+use super::read_buffer::ReadBuffer;
 use crate::access_log::Entry;
 use crate::http::rewrite::{AddressField, Announcement};
-use crate::proxy_protocol::{self, Endpoints, ProxyHeader, ProxyProtocol};
+use crate::proxy_protocol::{self, Endpoints, ProxyProtocol};
 use crate::runtime::TcpStream;
 use crate::transfer::Buffers;
 use crate::upstream::{Link, Requester};
@@ -22,32 +20,34 @@ pub struct Client {
     /// The connection.
     pub stream: TcpStream,
     /// What was received of it and not yet used.
-    pub inbox: Inbox,
+    pub buffer: ReadBuffer,
     /// Its address: that of the peer, or what the proxy in front says.
     pub source: SocketAddr,
-    admission: Admission,
+    pub(super) admission: Admission,
     /// What only some settings ask for.
     rare: Option<Box<Rare>>,
 }
 
 /// What is known of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Admission {
+pub enum Admission {
     /// Nothing yet: [`Client::is_admitted`] was not asked.
     Unchecked,
+    /// It may use the proxy.
     Admitted,
     /// It may not use the proxy, and is to be told so.
     Denied,
 }
 
+/// What only some settings ask for.
 #[derive(Default)]
-struct Rare {
+pub struct Rare {
     /// The address that it connected to, where the proxy in front has said it.
-    destination: Option<SocketAddr>,
+    pub(super) destination: Option<SocketAddr>,
     /// Its rank among those who wait, 0 the first; set where they wait.
-    rank: u8,
+    pub(super) rank: u8,
     /// Its IP address as text, if requests are to name it.
-    announced: Option<String>,
+    pub(super) announced: Option<String>,
     /// The connection to a server that only it may use again, because that began with its address.
     link: Option<Link>,
     /// What is to be logged of its request.
@@ -78,7 +78,7 @@ impl Client {
     pub fn new(stream: TcpStream, peer: SocketAddr) -> Client {
         Client {
             stream,
-            inbox: Inbox::default(),
+            buffer: ReadBuffer::default(),
             source: peer,
             admission: Admission::Unchecked,
             rare: None,
@@ -95,41 +95,7 @@ impl Client {
         self.admission == Admission::Denied
     }
 
-    /// Whether it is let in. It is not if it does not introduce itself as it must, nor if it may not
-    /// use the proxy; but one that speaks HTTP is let in as far as to be told so.
-    pub async fn is_admitted(&mut self, worker: &Worker) -> bool {
-        // In memory of its own, for the task of every client is as large as its largest wait.
-        if worker.settings.accept_proxy && !Box::pin(self.reads_proxy_header(worker)).await {
-            self.stream.reset_on_close();
-            worker.counters.clients_refused.add(1);
-            return false;
-        }
-        self.admission = Admission::Admitted;
-        let settings = &worker.settings;
-        if !may_use(settings.mode, settings.clients(), self.source.ip()) {
-            tracing::debug!("{} may not use the proxy", self.source);
-            worker.counters.clients_refused.add(1);
-            if settings.mode == ProxyMode::Tcp {
-                self.stream.reset_on_close();
-                return false;
-            }
-            self.admission = Admission::Denied;
-        }
-        if worker.settings.forwarded != Forwarded::Off {
-            let ip = self.source.ip().to_canonical();
-            self.rare().announced = Some(ip.to_string());
-        }
-        if worker.settings.max_connections > 0 {
-            let class = worker
-                .classes
-                .classify_with(self.source, || self.destination(), 0);
-            let class = class.map(|class| worker.settings.classes[class].priority);
-            self.rare().rank = class.unwrap_or(OTHER_PRIORITY) - 1;
-        }
-        true
-    }
-
-    fn rare(&mut self) -> &mut Rare {
+    pub(super) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
 
@@ -143,47 +109,13 @@ impl Client {
         self.rare.as_mut()?.link.take()
     }
 
-    /// Reads the PROXY header. False if there is none, or the peer may not send one.
-    async fn reads_proxy_header(&mut self, worker: &Worker) -> bool {
-        let trust = &worker.settings.trust;
-        if !trust.is_empty() && !covers(trust, self.source.ip()) {
-            tracing::debug!("{} may not send a PROXY header", self.source);
-            return false;
-        }
-        worker.handle.set_deadline(worker.settings.head_timeout);
-        loop {
-            match proxy_protocol::read(self.inbox.bytes()) {
-                Ok(Some(header)) => {
-                    self.apply(header);
-                    return true;
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::debug!("{}: {error}", self.source);
-                    return false;
-                }
-            }
-            if !matches!(self.receive(&worker.resources.buffers).await, Ok(1..)) {
-                return false;
-            }
-        }
-    }
-
-    fn apply(&mut self, header: ProxyHeader) {
-        self.inbox.consume(header.len);
-        if let Some(endpoints) = header.endpoints {
-            self.source = endpoints.source;
-            self.rare().destination = Some(endpoints.destination);
-        }
-    }
-
-    /// Receives more behind what is there: see [`Inbox::receive`].
+    /// Receives more behind what is there: see [`ReadBuffer::receive`].
     pub async fn receive(&mut self, buffers: &Buffers) -> io::Result<usize> {
-        self.inbox.receive(buffers, &self.stream).await
+        self.buffer.receive(buffers, &self.stream).await
     }
 
     /// The address that it connected to. A connection that was reset meanwhile has none any more.
-    fn destination(&self) -> Option<SocketAddr> {
+    pub fn destination(&self) -> Option<SocketAddr> {
         let told = self.rare.as_ref().and_then(|rare| rare.destination);
         told.or_else(|| self.stream.local().ok())
     }
@@ -201,9 +133,9 @@ impl Client {
     }
 
     /// The PROXY header that a connection made for this client begins with; empty if none is sent.
-    pub fn proxy_header(&self, worker: &Worker) -> Vec<u8> {
+    pub fn proxy_header(&self, send_proxy: SendProxy) -> Vec<u8> {
         let mut header = Vec::new();
-        if let Some(version) = version(worker.settings.send_proxy) {
+        if let Some(version) = version(send_proxy) {
             let endpoints = self.destination().map(|destination| Endpoints {
                 source: self.source,
                 destination,
@@ -214,8 +146,8 @@ impl Client {
     }
 
     /// What requests say of this client.
-    pub fn announcement(&self, worker: &Worker) -> Option<Announcement<'_>> {
-        let field = match worker.settings.forwarded {
+    pub fn announcement(&self, settings: &Proxy) -> Option<Announcement<'_>> {
+        let field = match settings.forwarded {
             Forwarded::Off => return None,
             Forwarded::XForwardedFor => AddressField::XForwardedFor,
             Forwarded::Forwarded => AddressField::Forwarded,
@@ -223,7 +155,7 @@ impl Client {
         Some(Announcement {
             field,
             client: self.rare.as_ref()?.announced.as_deref()?,
-            trusted: covers(&worker.settings.trust, self.source.ip()),
+            trusted: covers(&settings.trust, self.source.ip()),
         })
     }
 }

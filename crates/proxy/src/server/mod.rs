@@ -1,16 +1,26 @@
 //! A running proxy: its threads, each with its own listening socket and event loop.
 
+mod accept;
+mod admission;
 mod client;
 mod client_limit;
+mod command;
+mod counters;
 mod date;
+mod error;
+mod future_pool;
 mod http;
-mod inbox;
+mod peer;
+mod read_buffer;
 mod reload_state;
+mod run;
 mod servers;
 mod settings;
+mod shared;
 mod sockets;
 mod tcp;
 mod thread;
+mod thread_state;
 mod totals;
 mod waker;
 mod worker;
@@ -30,25 +40,25 @@ use weir_core::proxy::{Engine, HealthState, Proxy, ProxyMode};
 
 use weir_core::word::Word;
 
-use crate::access_log::{self, AccessLog};
+use crate::access_log;
 use crate::cache::{Cache, CacheMemory};
-use crate::metrics::{
-    BackendCounters, BackendGauges, HealthCounters, ListenerCounters, QueueCounters,
-};
+use crate::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
 use crate::runtime::Sender;
 use crate::transfer::Redirector;
 use crate::upstream::{Checks, ConnectionLimit, HealthBoard, Resolver};
-use client_limit::ClientLimit;
-use thread::{Falls, StateCell, Thread};
+use command::Command;
+use counters::{BackendAccount, Counters};
+use shared::Shared;
+use thread::{Restarts, Thread};
 use totals::sum;
 use waker::AtEnd;
-use worker::Order;
 
 pub use crate::upstream::BackendState;
+pub use error::Error;
 pub use reload_state::ReloadState;
 pub use servers::{BackendReport, Connections, Servers};
 pub use sockets::Sockets;
-pub use thread::ThreadState;
+pub use thread_state::ThreadState;
 pub use totals::{Total, Totals};
 pub use waker::Waker;
 
@@ -89,106 +99,6 @@ pub struct ThreadReport {
     pub clients: u64,
     /// How often it fell and was started again.
     pub falls: u64,
-}
-
-/// What all threads have.
-#[derive(Clone)]
-struct Shared {
-    settings: Arc<Proxy>,
-    /// The rules of the settings' classes.
-    classes: Arc<class::Rules>,
-    /// If requests are to be logged.
-    log: Option<Arc<AccessLog>>,
-    /// Of mode forward.
-    resolver: Option<Resolver>,
-    /// If replies are kept.
-    cache: Option<Arc<Cache>>,
-    /// Where connections to backends are limited.
-    connection_limit: Option<Arc<ConnectionLimit>>,
-    /// Where backends are checked.
-    health: Option<Arc<HealthBoard>>,
-    /// Of engine sockmap.
-    redirector: Option<Arc<dyn Redirector>>,
-    /// All clients, those of earlier settings too.
-    client_limit: Arc<ClientLimit>,
-}
-
-/// The counters of one thread.
-#[derive(Debug, Clone)]
-struct Counters {
-    listener: Arc<ListenerCounters>,
-    backends: Vec<BackendAccount>,
-    /// Of all servers of mode forward.
-    origins: BackendAccount,
-    state: Arc<StateCell>,
-}
-
-/// What one thread counts of one backend.
-#[derive(Debug, Clone, Default)]
-struct BackendAccount {
-    counters: Arc<BackendCounters>,
-    gauges: Arc<BackendGauges>,
-}
-
-impl Counters {
-    fn reset_gauges(&self) {
-        for account in self.servers() {
-            account.gauges.in_use.reset();
-            account.gauges.idle.reset();
-        }
-    }
-
-    /// The backends, and all servers of mode forward as one.
-    fn servers(&self) -> impl Iterator<Item = &BackendAccount> {
-        self.backends.iter().chain([&self.origins])
-    }
-}
-
-/// Why a proxy cannot start or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {cause}")]
-    Listen {
-        /// Which.
-        address: SocketAddr,
-        /// As bind(2) and listen(2).
-        cause: io::Error,
-    },
-    /// A setting that this machine does not take.
-    #[error("cannot use {key} = {value:?}: {cause}")]
-    Setting {
-        /// Its key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// As bind(2) and setsockopt(2).
-        cause: io::Error,
-    },
-    /// A setting that does not go with another.
-    #[error("cannot use {key}: {cause}")]
-    Conflict {
-        /// Its key.
-        key: &'static str,
-        /// Why not.
-        cause: &'static str,
-    },
-    /// A thread ended that should not have.
-    #[error("thread {index} fell: {why}")]
-    Fallen {
-        /// Which, from 0.
-        index: usize,
-        /// Its panic or its error.
-        why: String,
-    },
-    /// The kernel refuses a thread, an epoll or an event descriptor.
-    #[error("cannot {what}: {cause}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        cause: io::Error,
-    },
 }
 
 impl fmt::Debug for Server {
@@ -302,13 +212,13 @@ impl Server {
             state: Arc::default(),
         };
         let ended = Arc::default();
-        let (orders, join) = self.spawn(index, sockets, &counters, &ended)?;
+        let (commands, join) = self.spawn(index, sockets, &counters, &ended)?;
         Ok(Thread {
-            orders,
+            commands,
             join: Some(join),
             ended,
             counters,
-            falls: Falls::default(),
+            restarts: Restarts::default(),
         })
     }
 
@@ -319,7 +229,7 @@ impl Server {
         sockets: &Sockets,
         counters: &Counters,
         ended: &Arc<AtomicBool>,
-    ) -> Result<(Sender<Order>, JoinHandle<io::Result<()>>), Error> {
+    ) -> Result<(Sender<Command>, JoinHandle<io::Result<()>>), Error> {
         let failed = |cause| Error::System {
             what: "start a thread",
             cause,
@@ -336,11 +246,11 @@ impl Server {
             .name(format!("weir-proxy-{index}"))
             .spawn(move || {
                 let _at_end = at_end;
-                worker::run(index, shared, own, listener, &started)
+                run::run(index, shared, own, listener, &started)
             })
             .map_err(failed)?;
         match starting.recv() {
-            Ok(orders) => Ok((orders, join)),
+            Ok(commands) => Ok((commands, join)),
             // It ended without having started: its result says why.
             Err(_) => {
                 let why = thread::joined(join).err().unwrap_or_default();
@@ -394,7 +304,7 @@ impl Server {
                     None => ThreadState::Ended,
                 },
                 clients: accepted.saturating_sub(closed),
-                falls: thread.falls.count,
+                falls: thread.restarts.count,
             }
         })
     }
@@ -535,13 +445,13 @@ impl Server {
             return Ok(());
         };
         let thread = &mut self.threads[index];
-        if !thread.falls.mend(Instant::now()) {
+        if !thread.restarts.allow(Instant::now()) {
             return Err(Error::Fallen { index, why });
         }
         let (counters, ended) = (thread.counters.clone(), thread.ended.clone());
-        let (orders, join) = self.spawn(index, sockets, &counters, &ended)?;
+        let (commands, join) = self.spawn(index, sockets, &counters, &ended)?;
         let thread = &mut self.threads[index];
-        (thread.orders, thread.join) = (orders, Some(join));
+        (thread.commands, thread.join) = (commands, Some(join));
         Ok(())
     }
 
@@ -558,7 +468,7 @@ impl Server {
         // Each thread closes its socket once the queue is empty: it has to be the last who holds it.
         self.sockets = None;
         self.checks = None;
-        self.order(&Order::Drain(time));
+        self.command(&Command::Drain(time));
     }
 
     /// Leaves those who wait in the accept queues to whom the sockets were handed over, and those
@@ -566,12 +476,12 @@ impl Server {
     pub fn retire(&mut self) {
         self.sockets = None;
         self.checks = None;
-        self.order(&Order::Retire);
+        self.command(&Command::Retire);
     }
 
-    fn order(&self, order: &Order) {
+    fn command(&self, command: &Command) {
         for thread in &self.threads {
-            thread.orders.send(order.clone());
+            thread.commands.send(command.clone());
         }
     }
 
@@ -602,9 +512,6 @@ fn thread_count(settings: &Proxy) -> usize {
     }
 }
 
-#[cfg(test)]
-mod tests;
-
 /// Engine sockmap is nothing without its redirector.
 fn redirector(
     settings: &Proxy,
@@ -620,3 +527,6 @@ fn redirector(
         _ => Ok(None),
     }
 }
+
+#[cfg(test)]
+mod tests;

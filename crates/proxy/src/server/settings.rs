@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use weir_core::proxy::{Proxy, ProxyMode, SendProxy, SideOptions};
 
-use super::Error;
+use super::error::Error;
 use crate::runtime::{OptionError, bind_source, set_side_options, tcp_socket};
 use crate::upstream::CheckQuestion;
 

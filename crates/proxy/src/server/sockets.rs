@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 use weir_core::proxy::{Proxy, ProxyMode};
 
-use super::Error;
+use super::error::Error;
 use crate::runtime::{ListenOptions, TcpListener};
 
 /// How long an address that is in use is tried: a proxy that was stopped a moment ago still accepts those who are in the

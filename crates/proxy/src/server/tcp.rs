@@ -25,7 +25,7 @@ pub async fn serve(guard: ClientGuard, stream: TcpStream, peer: SocketAddr) {
         return;
     };
     worker.counters.tunnels.add(1);
-    let ahead = [client.inbox.take_all(), Vec::new()];
+    let ahead = [client.buffer.take_all(), Vec::new()];
     let (near, far) = (&client.stream, &server.stream);
     let tunnelled = tunnel(&worker.resources, near, far, ahead, worker.rules()).await;
     worker.count_tunnel(&client, &server.stream, &tunnelled);
@@ -39,7 +39,7 @@ async fn reach(worker: &Worker, client: &mut Client) -> Option<Link> {
     let reached = match backends.connect(&worker.handle, client.requester()).await {
         Ok(server) => {
             client.note(|entry| entry.backend.set(Some(server.lease.backend().address)));
-            let proxy_header = client.proxy_header(worker);
+            let proxy_header = client.proxy_header(worker.settings.send_proxy);
             worker.handle.set_deadline(worker.settings.idle_timeout);
             let introduced = server.stream.send_all(&proxy_header, false).await;
             introduced.map(|()| server)

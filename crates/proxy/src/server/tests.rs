@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_core::proxy::{Proxy, ProxyMode};
 
-use super::worker::Order;
+use super::command::Command;
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -75,7 +75,7 @@ fn wait_for(waker: &Waker) {
 
 /// Lets a thread fall and looks after it.
 fn fall(server: &mut Server, waker: &Waker, index: usize) -> Result<(), Error> {
-    server.threads[index].orders.send(Order::Fall);
+    server.threads[index].commands.send(Command::Panic);
     wait_for(waker);
     server.tend()
 }
@@ -101,7 +101,7 @@ fn a_thread_that_falls_is_started_again_and_the_others_do_not_notice() {
 #[test]
 fn who_waits_for_a_thread_that_falls_is_served_by_the_next() {
     let (mut server, waker) = started(1);
-    server.threads[0].orders.send(Order::Fall);
+    server.threads[0].commands.send(Command::Panic);
     wait_for(&waker);
     let mut waiting: Vec<TcpStream> = (0..8).map(|_| connect(&server)).collect();
     server.tend().unwrap();
@@ -113,7 +113,7 @@ fn a_thread_that_does_nothing_but_fall_ends_the_proxy() {
     let (mut server, waker) = started(1);
     let end = (0..100).find_map(|_| fall(&mut server, &waker, 0).err());
     let said = end.expect("it is given up").to_string();
-    assert_eq!(said, "thread 0 fell: panicked: as ordered");
+    assert_eq!(said, "thread 0 fell: panicked: as commanded");
     assert_eq!(server.threads().next().unwrap().state, ThreadState::Ended);
 }
 

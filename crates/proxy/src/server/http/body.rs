@@ -4,7 +4,7 @@ use std::io;
 
 use crate::http::{BodyKind, ChunkScanner, Delivery, Next, Piece, Refusal, ReplyFacts};
 use crate::runtime::TcpStream;
-use crate::server::inbox::Inbox;
+use crate::server::read_buffer::ReadBuffer;
 use crate::transfer::{
     Broken, Gathering, Limit, Moved, Resources, Rules, SPLICE_FROM_BYTES, YieldBudget,
     readable_or_pushed, transfer,
@@ -115,11 +115,11 @@ impl Body {
     }
 }
 
-/// Moves the rest of a body, and leaves what follows it in the sender's inbox and socket.
+/// Moves the rest of a body, and leaves what follows it in the sender's buffer and socket.
 pub async fn relay(
     resources: &Resources,
     from: &TcpStream,
-    inbox: &mut Inbox,
+    buffer: &mut ReadBuffer,
     to: &TcpStream,
     body: &mut Body,
     rules: Rules,
@@ -128,11 +128,11 @@ pub async fn relay(
     let mut budget = YieldBudget::default();
     let mut held_back = false;
     while !body.is_done() {
-        if !inbox.is_empty() {
-            let claimed = body.claim(inbox.bytes(), moved);
+        if !buffer.is_empty() {
+            let claimed = body.claim(buffer.bytes(), moved);
             let claimed = claimed.map_err(Stopped::Malformed)?;
             to.handle().set_deadline(rules.idle);
-            send_from_inbox(inbox, claimed, to)
+            send_from_inbox(buffer, claimed, to)
                 .await
                 .map_err(Broken::To)?;
             held_back = false;
@@ -154,7 +154,7 @@ pub async fn relay(
             if to.is_broken() {
                 return Err(Broken::To(to.take_error()).into());
             }
-            let received = inbox.try_receive_at_most(&resources.buffers, from, usize::MAX);
+            let received = buffer.try_receive_at_most(&resources.buffers, from, usize::MAX);
             if received.map_err(Broken::From)? == Some(0) {
                 return Err(Stopped::Incomplete);
             }
@@ -192,29 +192,29 @@ impl Behind {
 pub async fn send_with_head(
     head: &[u8],
     from: &TcpStream,
-    inbox: &mut Inbox,
+    buffer: &mut ReadBuffer,
     body: &mut Body,
     to: &TcpStream,
     behind: Behind,
     moved: &Moved,
 ) -> Result<(), Stopped> {
-    let rest = try_send_with_head(head, from, inbox, body, to, behind, moved)?;
+    let rest = try_send_with_head(head, from, buffer, body, to, behind, moved)?;
     Ok(to.send_all(&rest, false).await.map_err(Broken::To)?)
 }
 
 /// As [`send_with_head`], what the socket takes now. The rest, which is to be sent next, comes back in
-/// memory of its own length; mostly it is nothing. Whatever comes of it, what was claimed is out of the inbox: what is
+/// memory of its own length; mostly it is nothing. Whatever comes of it, what was claimed is out of the buffer: what is
 /// left there is read as the next message.
 pub fn try_send_with_head(
     head: &[u8],
     from: &TcpStream,
-    inbox: &mut Inbox,
+    buffer: &mut ReadBuffer,
     body: &mut Body,
     to: &TcpStream,
     behind: Behind,
     moved: &Moved,
 ) -> Result<Vec<u8>, Stopped> {
-    let claimed = body.claim(inbox.bytes(), moved);
+    let claimed = body.claim(buffer.bytes(), moved);
     let claimed = claimed.map_err(Stopped::Malformed)?;
     // Of what is there already nobody has to wait for the next segment.
     let follows = claimed > 0 && !from.is_quiet();
@@ -223,26 +223,30 @@ pub fn try_send_with_head(
         false => follows && matches!(body, Body::Length(1..)),
     };
     let send = |bytes: &[u8], more| to.try_send(bytes, more).map_err(Broken::To);
-    if claimed > 0 && inbox.prepend(head) {
+    if claimed > 0 && buffer.prepend(head) {
         let whole = head.len() + claimed;
-        let sent = send(&inbox.bytes()[..whole], more);
+        let sent = send(&buffer.bytes()[..whole], more);
         let gone = sent.as_ref().map_or(whole, |sent| sent.unwrap_or(0));
-        inbox.consume(gone);
+        buffer.consume(gone);
         sent?;
-        return Ok(inbox.take(whole - gone));
+        return Ok(buffer.take(whole - gone));
     }
-    let data = inbox.take(claimed);
+    let data = buffer.take(claimed);
     let sent = send(head, more || claimed > 0)?.unwrap_or(0);
     Ok([&head[sent..], &data].concat())
 }
 
-/// Sends the first bytes of the inbox. Those that the socket does not take at once wait in memory of
+/// Sends the first bytes of the buffer. Those that the socket does not take at once wait in memory of
 /// their own length.
-pub async fn send_from_inbox(inbox: &mut Inbox, bytes: usize, to: &TcpStream) -> io::Result<()> {
-    let sent = to.try_send(&inbox.bytes()[..bytes], false)?.unwrap_or(0);
-    inbox.consume(sent);
+pub async fn send_from_inbox(
+    buffer: &mut ReadBuffer,
+    bytes: usize,
+    to: &TcpStream,
+) -> io::Result<()> {
+    let sent = to.try_send(&buffer.bytes()[..bytes], false)?.unwrap_or(0);
+    buffer.consume(sent);
     if sent < bytes {
-        let rest = inbox.take(bytes - sent);
+        let rest = buffer.take(bytes - sent);
         to.send_all(&rest, false).await?;
     }
     Ok(())
@@ -252,7 +256,7 @@ pub async fn send_from_inbox(inbox: &mut Inbox, bytes: usize, to: &TcpStream) ->
 pub async fn relay_data_alone(
     resources: &Resources,
     from: &TcpStream,
-    inbox: &mut Inbox,
+    buffer: &mut ReadBuffer,
     to: &TcpStream,
     rules: Rules,
     moved: &Moved,
@@ -261,11 +265,11 @@ pub async fn relay_data_alone(
     let mut budget = YieldBudget::default();
     loop {
         from.handle().set_deadline(rules.idle);
-        let piece = scanner.piece(inbox.bytes());
+        let piece = scanner.piece(buffer.bytes());
         match piece.map_err(Stopped::Malformed)? {
             Piece::End => return Ok(()),
             Piece::Framing(0) | Piece::Data(0) => {
-                if inbox
+                if buffer
                     .receive(&resources.buffers, from)
                     .await
                     .map_err(Broken::From)?
@@ -274,10 +278,10 @@ pub async fn relay_data_alone(
                     return Err(Stopped::Incomplete);
                 }
             }
-            Piece::Framing(bytes) => inbox.consume(bytes),
+            Piece::Framing(bytes) => buffer.consume(bytes),
             Piece::Data(bytes) => {
                 moved.add(bytes as u64);
-                send_from_inbox(inbox, bytes, to)
+                send_from_inbox(buffer, bytes, to)
                     .await
                     .map_err(Broken::To)?;
                 budget.spend(bytes, to.handle()).await;

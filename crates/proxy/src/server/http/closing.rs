@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use super::After;
+use super::after::After;
 use super::request::Request;
 use crate::runtime::Clock;
 use crate::server::client::Client;
@@ -23,7 +23,7 @@ const LOOK_LATEST: Clock = 1000;
 /// `uploaded`: the whole request was read.
 pub fn after_last_reply(client: &Client, request: &Request, uploaded: bool) -> After {
     // It may be sending the rest of its request, or the next one, which nobody will read.
-    if !uploaded || request.facts.keep_alive || !client.inbox.is_empty() {
+    if !uploaded || request.facts.keep_alive || !client.buffer.is_empty() {
         return After::Linger;
     }
     // Before the close: with bytes that nobody has read that is a RST, which would throw away what waits for the end.
@@ -64,7 +64,7 @@ async fn linger(worker: &Worker, client: &mut Client) {
     let over = worker.handle.now() + LINGER_MOST.as_millis() as Clock;
     worker.handle.set_deadline(LINGER_QUIET);
     loop {
-        client.inbox.consume(client.inbox.bytes().len());
+        client.buffer.consume(client.buffer.bytes().len());
         let silent = match client.receive(&worker.resources.buffers).await {
             Ok(1..) => false,
             Err(error) if error.kind() == ErrorKind::TimedOut => true,

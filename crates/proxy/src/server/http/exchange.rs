@@ -1,33 +1,28 @@
 //! One request and its reply: choosing a server, sending, trying again where that is safe.
 
-use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::pin::pin;
-use std::rc::Rc;
 
+use super::after::After;
 use super::body::{Behind, Body, Stopped, relay, try_send_with_head};
-use super::reply::{Delivered, Failure, Reply, deliver, leaves_open};
+use super::cached;
+use super::failure::Failure;
+use super::finish::{carry, delivered_to};
+use super::progress::{Answered, Progress};
+use super::refuse::{is_head, leaves_nothing, refuse};
+use super::reply::{Reply, deliver};
 use super::request::Request;
 use super::target::{Choice, Destination, Origin};
-use super::{After, cached, closing, is_head, leaves_nothing, refuse};
+use super::unreachable::{GONE, unreachable};
 use crate::http::answer::{self, Answer, ProxyError};
-use crate::http::{BodyKind, ReplyFacts, RequestFacts};
+use crate::http::{BodyKind, RequestFacts};
 use crate::runtime::{TcpStream, first, while_taken};
 use crate::server::client::Client;
-use crate::server::inbox::{Inbox, Peer};
+use crate::server::peer::Peer;
+use crate::server::read_buffer::ReadBuffer;
 use crate::server::worker::Worker;
-use crate::shortage;
-use crate::transfer::{Broken, Moved, tunnel};
-use crate::upstream::{Backend, Lease, Link, is_name_timeout};
-use weir_core::proxy::SendProxy;
-
-/// Gets the client its reply.
-pub async fn answer(worker: &Worker, client: &mut Client, request: Request) -> After {
-    match &worker.cache {
-        Some(thread_cache) => Box::pin(cached::answer(worker, thread_cache, client, request)).await,
-        None => send_on(worker, client, &request).await,
-    }
-}
+use crate::transfer::Broken;
+use crate::upstream::{Lease, Link};
 
 /// Gets the client its reply from where the request leads.
 pub async fn send_on(worker: &Worker, client: &mut Client, request: &Request) -> After {
@@ -100,21 +95,6 @@ async fn connect(
     carry(worker, client, &mut server).await
 }
 
-/// Both ways until both ends, beginning with what was received ahead.
-async fn carry(worker: &Worker, client: &mut Client, server: &mut Peer) -> After {
-    worker.counters.tunnels.add(1);
-    worker.handle.set_deadline(worker.settings.idle_timeout);
-    let ahead = [client.inbox.take_all(), server.inbox.take_all()];
-    let (near, far) = (&client.stream, &server.stream);
-    let replies = near.unacknowledged();
-    let tunnelled = tunnel(&worker.resources, near, far, ahead, worker.rules()).await;
-    worker.count_tunnel(client, &server.stream, &tunnelled);
-    if replies > 0 && tunnelled.end.is_err() {
-        closing::wait_until_acknowledged(worker, client, tunnelled.back).await;
-    }
-    After::Tunnelled
-}
-
 /// Sends the request to a server and its reply to the client; to the next server, or on another
 /// connection, if one did not begin to answer and the request may be sent twice.
 async fn forward(
@@ -169,58 +149,6 @@ async fn forward(
     }
 }
 
-/// How far an exchange has come.
-pub struct Progress {
-    /// The server.
-    backend: Rc<Backend>,
-    /// When it began; `None` once the server has begun to answer.
-    began_us: Cell<Option<u64>>,
-    /// Bytes of the request's body.
-    pub up: Moved,
-    /// Bytes of the reply's body.
-    pub down: Moved,
-    /// The request is with the server, whole.
-    pub uploaded: Cell<bool>,
-    /// What the client has of its reply.
-    pub answered: Cell<Answered>,
-    /// The status that it was sent.
-    pub status: Cell<Option<u16>>,
-}
-
-impl Progress {
-    fn begins(worker: &Worker, backend: &Rc<Backend>) -> Progress {
-        Progress {
-            backend: backend.clone(),
-            began_us: Cell::new(Some(worker.handle.now_us())),
-            up: Moved::default(),
-            down: Moved::default(),
-            uploaded: Cell::default(),
-            answered: Cell::default(),
-            status: Cell::default(),
-        }
-    }
-
-    /// The server has sent something.
-    pub fn note_received(&self, worker: &Worker) {
-        if let Some(began_us) = self.began_us.take() {
-            let time_us = worker.handle.now_us() - began_us;
-            self.backend.counters.first_byte.observe(time_us);
-        }
-    }
-}
-
-/// What a client has of its reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Answered {
-    /// Nothing.
-    #[default]
-    No,
-    /// The head at least, which says where the body ends: what breaks off is seen to.
-    Framed,
-    /// The head at least; the body ends with the connection.
-    UntilClose,
-}
-
 /// One exchange on one connection. An error: the server did not begin to answer, and the request
 /// may be sent again, on a new connection that uses the same lease.
 async fn attempt(
@@ -237,13 +165,13 @@ async fn attempt(
     });
     let mut server = Peer::new(link.stream);
     if !link.reused {
-        let header = client.proxy_header(worker);
+        let header = client.proxy_header(worker.settings.send_proxy);
         if let Err(error) = server.stream.send_all(&header, true).await {
             drop(server);
             return Err((error, lease));
         }
     }
-    let progress = Progress::begins(worker, lease.backend());
+    let progress = Progress::begins(&worker.handle, lease.backend());
     let result = exchange(worker, client, request, &mut server, &progress).await;
     let spliced = || progress.up.spliced() + progress.down.spliced();
     let spliced_before = spliced();
@@ -259,7 +187,7 @@ async fn attempt(
         Ok(Reply::Delivered(delivered)) => {
             Ok(delivered_to(worker, client, request, delivered, lease, server, &progress).await)
         }
-        Ok(Reply::Taken(taken, facts)) => {
+        Ok(Reply::ForCache(decision, facts)) => {
             let source = cached::Source {
                 facts,
                 server,
@@ -267,14 +195,17 @@ async fn attempt(
                 progress: &progress,
             };
             let before = progress.down.get();
-            let taken = Box::pin(cached::take(worker, client, request, *taken, source)).await;
+            let carried_out = Box::pin(cached::carry_out(
+                worker, client, request, *decision, source,
+            ))
+            .await;
             let passed_on = progress.down.get() - before;
             let spliced = spliced() - spliced_before;
             worker.counters.bytes_down.add(passed_on);
             worker.counters.bytes_spliced.add(spliced);
             client.note(|entry| entry.moved(0, passed_on));
             client.note(|entry| entry.moved_by_kernel(spliced, 0));
-            match taken {
+            match carried_out {
                 Ok(after) => Ok(after),
                 Err(failure) => Ok(failed(worker, client, request, failure, &progress).await),
             }
@@ -323,11 +254,11 @@ async fn exchange(
     progress: &Progress,
 ) -> Result<Reply, Failure> {
     worker.handle.set_deadline(worker.settings.idle_timeout);
-    let Client { stream, inbox, .. } = client;
-    let (to, replies) = (&server.stream, &mut server.inbox);
+    let Client { stream, buffer, .. } = client;
+    let (to, replies) = (&server.stream, &mut server.buffer);
     let mut body = Body::new(request.facts.body);
     let (head, behind) = (&request.head, Behind::Another);
-    let sent = try_send_with_head(head, stream, inbox, &mut body, to, behind, &progress.up);
+    let sent = try_send_with_head(head, stream, buffer, &mut body, to, behind, &progress.up);
     let rest = match sent {
         Ok(rest) => rest,
         Err(Stopped::Broken(broken)) => {
@@ -344,7 +275,7 @@ async fn exchange(
         return while_taken(idle, peers, reply).await;
     }
     let upload = pin!(upload(
-        worker, stream, inbox, &mut body, to, &rest, progress
+        worker, stream, buffer, &mut body, to, &rest, progress
     ));
     // The upload first: when both have waited too long, it is for the client's bytes.
     while_taken(idle, peers, pin!(first(upload, reply))).await
@@ -355,7 +286,7 @@ async fn exchange(
 async fn upload<T>(
     worker: &Worker,
     client: &TcpStream,
-    inbox: &mut Inbox,
+    buffer: &mut ReadBuffer,
     body: &mut Body,
     server: &TcpStream,
     rest: &[u8],
@@ -363,7 +294,7 @@ async fn upload<T>(
 ) -> Result<T, Failure> {
     let (resources, rules) = (&worker.resources, worker.rules());
     let sent = match server.send_all(rest, false).await {
-        Ok(()) => relay(resources, client, inbox, server, body, rules, &progress.up).await,
+        Ok(()) => relay(resources, client, buffer, server, body, rules, &progress.up).await,
         Err(error) => Err(Broken::To(error).into()),
     };
     match sent {
@@ -375,55 +306,6 @@ async fn upload<T>(
         Err(stopped) => return Err(Failure::Upload(stopped)),
     }
     std::future::pending().await
-}
-
-/// What follows a whole reply.
-pub async fn delivered_to(
-    worker: &Worker,
-    client: &mut Client,
-    request: &Request,
-    delivered: Delivered,
-    lease: Lease,
-    mut server: Peer,
-    progress: &Progress,
-) -> After {
-    client.note(|entry| entry.status.set(Some(delivered.facts.status)));
-    if delivered.facts.body == BodyKind::Tunnel {
-        return carry(worker, client, &mut server).await;
-    }
-    let uploaded = progress.uploaded.get();
-    if uploaded {
-        keep_open(worker, client, lease, &delivered.facts, server);
-    }
-    match delivered.keep_alive && uploaded {
-        true => After::Continue,
-        false => closing::after_last_reply(client, request, uploaded),
-    }
-}
-
-/// Keeps a server's connection for the next request, if its reply leaves it open: of this client if it
-/// began with its address, else of any.
-pub fn keep_open(
-    worker: &Worker,
-    client: &mut Client,
-    lease: Lease,
-    reply: &ReplyFacts,
-    server: Peer,
-) {
-    if !leaves_open(reply, &server.inbox) {
-        return;
-    }
-    let (settings, stream) = (&worker.settings, server.stream);
-    if settings.send_proxy == SendProxy::Off {
-        lease.keep(stream);
-    // One that others may wait for is not kept for one client.
-    } else if settings.max_connections == 0 && stream.quiesce() {
-        client.keep_link(Link {
-            stream,
-            lease,
-            reused: true,
-        });
-    }
 }
 
 /// What the client gets instead of a whole reply.
@@ -454,43 +336,4 @@ async fn broken(
         Failure::Broken(_) => ProxyError::HttpResponseIncomplete.into(),
     };
     fail(worker, client, request, answer).await
-}
-
-/// What the access log says of a client that did not wait for its turn.
-pub const GONE: &str = "client_gone: it went away while it waited for a connection";
-
-/// As long as the process is out of them: no server is to blame.
-const NO_DESCRIPTOR: Answer<'static> = Answer {
-    status: 503,
-    error: ProxyError::ConnectionLimitReached,
-    details: "the proxy has no descriptor or memory left for a connection",
-};
-
-/// Why there is no connection to a server.
-pub fn unreachable(error: &io::Error) -> Answer<'static> {
-    if shortage::is_behind(error) {
-        return NO_DESCRIPTOR;
-    }
-    let error = match error.kind() {
-        ErrorKind::ConnectionRefused => ProxyError::ConnectionRefused,
-        ErrorKind::TimedOut if is_name_timeout(error) => ProxyError::DnsTimeout,
-        ErrorKind::TimedOut => ProxyError::ConnectionTimeout,
-        // No local port is left (see `source`), or no connection slot (see `max_connections`).
-        ErrorKind::AddrNotAvailable | ErrorKind::QuotaExceeded => {
-            ProxyError::ConnectionLimitReached
-        }
-        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
-            ProxyError::DestinationIpUnroutable
-        }
-        // Not the kernel, which may say so too.
-        ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
-            ProxyError::DestinationIpProhibited
-        }
-        ErrorKind::Other => ProxyError::DnsError,
-        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-            ProxyError::ConnectionTerminated
-        }
-        _ => ProxyError::DestinationUnavailable,
-    };
-    error.into()
 }

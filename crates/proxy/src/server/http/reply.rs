@@ -4,19 +4,19 @@ use std::io::{self, ErrorKind};
 
 use weir_core::proxy::Engine;
 
-use super::NAME;
 use super::body::{Behind, Body, Stopped, relay, relay_data_alone, send_with_head};
-use super::cached::{self, Taken};
-use super::exchange::{Answered, Progress};
+use super::cached::{self, Decision};
+use super::failure::Failure;
+use super::progress::{Answered, Progress};
+use super::pseudonym::PSEUDONYM;
 use super::request::Request;
 use super::scratch::Head;
 use crate::cache::fields;
 use crate::http::rewrite::{self, ReplyEdit};
 use crate::http::{BodyKind, Delivery, FieldSlots, Refusal, ReplyFacts, Version, read_reply};
 use crate::runtime::TcpStream;
-use crate::server::inbox::Inbox;
+use crate::server::read_buffer::ReadBuffer;
 use crate::server::worker::Worker;
-use crate::transfer::Broken;
 
 /// A reply of this size is large: its body is cheaper spliced than received.
 const LARGE_BYTES: u64 = 24 * 1024;
@@ -26,80 +26,6 @@ const LARGE_BYTES: u64 = 24 * 1024;
 const MOST_INTERIM: u32 = 1000;
 /// Most heads are shorter.
 const HEAD_BYTES: usize = 2 * 1024;
-
-/// Why a request got no whole reply.
-#[derive(Debug)]
-pub enum Failure {
-    /// The server closed or broke the connection before it said anything.
-    Unanswered(io::Error),
-    /// The server said nothing in time.
-    Late,
-    /// The server began its reply, and the head was not whole in time.
-    Slow,
-    /// The reply's head is malformed.
-    Malformed(Refusal),
-    /// The client is gone, or takes nothing any more.
-    Client(io::Error),
-    /// The request's body stopped on its way.
-    Upload(Stopped),
-    /// The reply broke off, in its head or after that was sent to the client.
-    Broken(Stopped),
-}
-
-impl Failure {
-    /// What the access log says of it: a word, and which side failed how.
-    pub fn reason(&self) -> String {
-        format!("{}: {}", self.word(), self.details())
-    }
-
-    fn details(&self) -> String {
-        let unless_late = |error: &io::Error, late: &str| match error.kind() {
-            ErrorKind::TimedOut => late.to_owned(),
-            _ => error.to_string(),
-        };
-        match self {
-            Failure::Unanswered(error) => error.to_string(),
-            Failure::Late => "the server sent nothing for idle_timeout".to_owned(),
-            Failure::Slow => "the head was not whole after idle_timeout".to_owned(),
-            Failure::Client(error) => unless_late(error, "it took nothing for idle_timeout"),
-            Failure::Malformed(refusal)
-            | Failure::Upload(Stopped::Malformed(refusal))
-            | Failure::Broken(Stopped::Malformed(refusal)) => refusal.text().to_owned(),
-            Failure::Upload(Stopped::Incomplete) => "the client ended early".to_owned(),
-            Failure::Broken(Stopped::Incomplete) => "the server ended early".to_owned(),
-            Failure::Upload(Stopped::Broken(broken)) => {
-                unless_late(broken.error(), "the client sent nothing for idle_timeout")
-            }
-            Failure::Broken(Stopped::Broken(broken)) => {
-                unless_late(broken.error(), "the server sent nothing for idle_timeout")
-            }
-        }
-    }
-
-    fn word(&self) -> &'static str {
-        match self {
-            Failure::Unanswered(_) => "connection_terminated",
-            Failure::Late => "connection_read_timeout",
-            Failure::Slow => "http_response_timeout",
-            Failure::Malformed(_) => "http_protocol_error",
-            Failure::Client(_) => "client_gone",
-            Failure::Upload(_) => "http_request_incomplete",
-            Failure::Broken(_) => "http_response_incomplete",
-        }
-    }
-
-    /// Nothing came, or went, for too long.
-    pub fn is_timeout(&self) -> bool {
-        match self {
-            Failure::Late | Failure::Slow => true,
-            Failure::Client(error) => error.kind() == ErrorKind::TimedOut,
-            Failure::Upload(Stopped::Broken(broken)) | Failure::Broken(Stopped::Broken(broken)) => {
-                broken.error().kind() == ErrorKind::TimedOut
-            }
-            _ => false,
-        }
-    }
-}
 
 /// A reply that has reached the client.
 #[derive(Debug, Clone, Copy)]
@@ -115,7 +41,7 @@ pub enum Reply {
     /// It has reached the client.
     Delivered(Delivered),
     /// The cache takes it, from after its head on.
-    Taken(Box<Taken>, ReplyFacts),
+    ForCache(Box<Decision>, ReplyFacts),
 }
 
 /// Reads the reply and sends it to the client, up to the end of its body; what becomes a tunnel is
@@ -124,7 +50,7 @@ pub async fn deliver(
     worker: &Worker,
     request: &Request,
     server: &TcpStream,
-    inbox: &mut Inbox,
+    buffer: &mut ReadBuffer,
     client: &TcpStream,
     progress: &Progress,
 ) -> Result<Reply, Failure> {
@@ -132,7 +58,7 @@ pub async fn deliver(
     let mut interim = 0;
     let (facts, delivery) = loop {
         head.clear();
-        let read = read_head(worker, request, server, inbox, client, progress, &mut head).await;
+        let read = read_head(worker, request, server, buffer, client, progress, &mut head).await;
         let (facts, delivery) = read.map_err(|failure| after_interim(failure, interim > 0))?;
         if !facts.is_interim() {
             break (facts, delivery);
@@ -153,8 +79,8 @@ pub async fn deliver(
         if !request.facts.method.is_safe() {
             cached::outdate(thread_cache, &request.head, facts.status, &head);
         }
-        if let Some(taken) = cached::judge(worker, request, &facts, delivery, &mut head) {
-            return Ok(Reply::Taken(Box::new(taken), facts));
+        if let Some(decision) = cached::decide(worker, request, &facts, delivery, &mut head) {
+            return Ok(Reply::ForCache(Box::new(decision), facts));
         }
     }
     worker.handle.set_deadline(worker.settings.idle_timeout);
@@ -166,11 +92,11 @@ pub async fn deliver(
         let sent = client.send_all(&head, true).await;
         sent.map_err(Failure::Client)?;
         drop(head);
-        relay_data_alone(resources, server, inbox, client, rules, moved).await?;
+        relay_data_alone(resources, server, buffer, client, rules, moved).await?;
     } else {
         let mut body = Body::new(facts.body);
         let behind = Behind::of(&facts, delivery);
-        let sent = send_with_head(&head, server, inbox, &mut body, client, behind, moved).await;
+        let sent = send_with_head(&head, server, buffer, &mut body, client, behind, moved).await;
         progress.answered.set(match (&sent, facts.body) {
             (Err(Stopped::Malformed(_)), _) => Answered::No,
             (_, BodyKind::UntilClose) => Answered::UntilClose,
@@ -182,7 +108,7 @@ pub async fn deliver(
         }
         sent?;
         drop(head);
-        relay(resources, server, inbox, client, &mut body, rules, moved).await?;
+        relay(resources, server, buffer, client, &mut body, rules, moved).await?;
     }
     let is_large = moved.get() >= LARGE_BYTES;
     worker.forecast.learn(request.forecast_slot, is_large);
@@ -190,15 +116,6 @@ pub async fn deliver(
         facts,
         keep_alive: delivery.keep_alive,
     }))
-}
-
-impl From<Stopped> for Failure {
-    fn from(stopped: Stopped) -> Failure {
-        match stopped {
-            Stopped::Broken(Broken::To(error)) => Failure::Client(error),
-            stopped => Failure::Broken(stopped),
-        }
-    }
 }
 
 /// What a failure is that may come after interim replies: with them the server has begun to answer.
@@ -214,7 +131,7 @@ async fn read_head(
     worker: &Worker,
     request: &Request,
     server: &TcpStream,
-    inbox: &mut Inbox,
+    buffer: &mut ReadBuffer,
     client: &TcpStream,
     progress: &Progress,
     out: &mut Head,
@@ -222,13 +139,13 @@ async fn read_head(
     let mut seen = 0;
     let mut most = first_receive(worker, request);
     loop {
-        if !inbox.is_empty() {
+        if !buffer.is_empty() {
             let closing = worker.is_draining() || !progress.uploaded.get();
-            let read = rewrite_head(worker, request, inbox, seen, closing, out);
+            let read = rewrite_head(worker, request, buffer, seen, closing, out);
             if let Some(read) = read.map_err(Failure::Malformed)? {
                 return Ok(read);
             }
-            seen = inbox.bytes().len();
+            seen = buffer.bytes().len();
             most = usize::MAX;
         }
         let waited = server.readable_or_broken_lazily(client).await;
@@ -237,24 +154,24 @@ async fn read_head(
         }
         let received = match waited {
             Ok(()) => {
-                inbox
+                buffer
                     .receive_at_most(&worker.resources.buffers, server, most)
                     .await
             }
             Err(error) => Err(error),
         };
         match received {
-            Ok(1..) => progress.note_received(worker),
-            Ok(0) => return Err(unfinished(inbox, ErrorKind::UnexpectedEof.into())),
-            Err(error) => return Err(unfinished(inbox, error)),
+            Ok(1..) => progress.note_received(&worker.handle),
+            Ok(0) => return Err(unfinished(buffer, ErrorKind::UnexpectedEof.into())),
+            Err(error) => return Err(unfinished(buffer, error)),
         }
     }
 }
 
 /// Why there is no head, or not all of it.
-fn unfinished(inbox: &Inbox, error: io::Error) -> Failure {
+fn unfinished(buffer: &ReadBuffer, error: io::Error) -> Failure {
     let is_late = error.kind() == ErrorKind::TimedOut;
-    match (inbox.is_empty(), is_late) {
+    match (buffer.is_empty(), is_late) {
         (true, true) => Failure::Late,
         (false, true) => Failure::Slow,
         (true, false) => Failure::Unanswered(error),
@@ -276,7 +193,7 @@ fn first_receive(worker: &Worker, request: &Request) -> usize {
 fn rewrite_head(
     worker: &Worker,
     request: &Request,
-    inbox: &mut Inbox,
+    buffer: &mut ReadBuffer,
     seen: usize,
     closing: bool,
     out: &mut Head,
@@ -284,7 +201,7 @@ fn rewrite_head(
     let mut slots = FieldSlots::new();
     let limits = &worker.limits;
     let asked = &request.facts;
-    let Some(head) = read_reply(inbox.bytes(), seen, asked, limits, &mut slots)? else {
+    let Some(head) = read_reply(buffer.bytes(), seen, asked, limits, &mut slots)? else {
         return Ok(None);
     };
     let facts = head.facts;
@@ -294,18 +211,12 @@ fn rewrite_head(
     let delivery = Delivery::of(asked, &facts, worker.role(), closing);
     let date = worker.date();
     let edit = ReplyEdit {
-        via: NAME,
+        via: PSEUDONYM,
         date: Some(&date),
         delivery,
         client: asked.version,
     };
     rewrite::reply(&head, &edit, out);
-    inbox.consume(facts.len);
+    buffer.consume(facts.len);
     Ok(Some((facts, delivery)))
-}
-
-/// Whether a server's connection may carry another request after this reply.
-pub fn leaves_open(facts: &ReplyFacts, inbox: &Inbox) -> bool {
-    let ends = !matches!(facts.body, BodyKind::UntilClose | BodyKind::Tunnel);
-    facts.keep_alive && ends && inbox.is_empty()
 }

@@ -9,8 +9,9 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::exchange_pool::RunningExchange;
-use super::{Served, request};
+use super::after::Served;
+use super::exchange_pool::{self, RunningExchange};
+use super::read_request;
 use crate::runtime::TcpStream;
 use crate::server::client::Client;
 use crate::server::worker::ClientGuard;
@@ -49,7 +50,7 @@ impl ClientTask {
     fn begin_exchange(&mut self) {
         if let State::Between(client) = mem::replace(&mut self.state, State::Moving) {
             let worker = self.guard.worker();
-            self.state = State::Exchanging(worker.exchanges.begin(worker, client, self.first));
+            self.state = State::Exchanging(exchange_pool::begin(worker, client, self.first));
         }
     }
 }
@@ -64,11 +65,11 @@ impl Future for ClientTask {
                 State::Between(client) => {
                     let worker = task.guard.worker();
                     // What came behind the last request is the next one: it is not waited for.
-                    if client.inbox.is_empty() {
+                    if client.buffer.is_empty() {
                         if !mem::replace(&mut task.waits, true) {
-                            request::await_next(worker, task.first);
+                            read_request::await_next(worker, task.first);
                         }
-                        if !ready!(request::poll_due(worker, &client.stream, task.first)) {
+                        if !ready!(read_request::poll_due(worker, &client.stream, task.first)) {
                             return Poll::Ready(());
                         }
                         task.waits = false;

@@ -11,8 +11,8 @@ use crate::cache::{AbandonedReply, Filler, Kept, Lead, finishes};
 use crate::http::ReplyFacts;
 use crate::metrics::ListenerCounters;
 use crate::runtime::{Clock, Handle};
-use crate::server::http::reply::leaves_open;
-use crate::server::inbox::Peer;
+use crate::server::http::finish::leaves_open;
+use crate::server::peer::Peer;
 use crate::transfer::YieldBudget;
 use crate::upstream::Lease;
 
@@ -47,12 +47,12 @@ impl Fill {
     }
 
     fn take_ahead(&mut self) -> bool {
-        let inbox = &mut self.server.inbox;
+        let buffer = &mut self.server.buffer;
         let most = usize::try_from(self.filler.left()).unwrap_or(usize::MAX);
-        let ahead = inbox.bytes().len().min(most);
+        let ahead = buffer.bytes().len().min(most);
         if ahead > 0 {
-            self.filler.copy(&inbox.bytes()[..ahead]);
-            inbox.consume(ahead);
+            self.filler.copy(&buffer.bytes()[..ahead]);
+            buffer.consume(ahead);
             self.counters.bytes_down.add(ahead as u64);
         }
         self.filler.left() == 0
@@ -87,7 +87,7 @@ impl Fill {
         self.counters.count_kept(self.lead.keep(self.kept));
         // One that began with a client's address is of no use to others.
         let for_all = self.settings.send_proxy == SendProxy::Off;
-        if for_all && leaves_open(&self.facts, &self.server.inbox) {
+        if for_all && leaves_open(&self.facts, &self.server.buffer) {
             self.lease.keep(self.server.stream);
         }
     }

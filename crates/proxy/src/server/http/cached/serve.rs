@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use bytes::Bytes;
 
-use super::Asked;
+use super::asked::Asked;
 use super::status::How;
 use crate::cache::conditions::{Part, not_modified_fields};
 use crate::cache::{Body, Entry, Found, Reader, ThreadCache, fields};
@@ -14,9 +14,11 @@ use crate::http::rewrite::{append_field, append_number};
 use crate::http::{Method, Version};
 use crate::runtime::{TcpStream, while_taken};
 use crate::server::client::Client;
+use crate::server::http::after::After;
 use crate::server::http::body::Behind;
+use crate::server::http::closing;
+use crate::server::http::refuse::leaves_nothing;
 use crate::server::http::request::Request;
-use crate::server::http::{After, closing, leaves_nothing};
 use crate::server::worker::Worker;
 use crate::transfer::YieldBudget;
 

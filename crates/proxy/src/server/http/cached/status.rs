@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::http::rewrite::append_field;
-use crate::server::http::NAME;
+use crate::server::http::pseudonym::PSEUDONYM;
 
 /// Why a request went to a server (Section 2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,14 +56,14 @@ impl How {
     pub fn write(self, out: &mut Vec<u8>) {
         let mut value = Vec::with_capacity(64);
         let written = match self {
-            How::Hit(ttl) => write!(value, "{NAME}; hit; ttl={ttl}"),
-            How::Stored(why) => write!(value, "{NAME}; fwd={}; stored", why.name()),
-            How::Confirmed => write!(value, "{NAME}; fwd=stale; fwd-status=304"),
-            How::Collapsed(why) => write!(value, "{NAME}; fwd={}; collapsed", why.name()),
-            How::StandIn => write!(value, "{NAME}; fwd=stale; detail=stale-if-error"),
-            How::Passed(why, None) => write!(value, "{NAME}; fwd={}", why.name()),
+            How::Hit(ttl) => write!(value, "{PSEUDONYM}; hit; ttl={ttl}"),
+            How::Stored(why) => write!(value, "{PSEUDONYM}; fwd={}; stored", why.name()),
+            How::Confirmed => write!(value, "{PSEUDONYM}; fwd=stale; fwd-status=304"),
+            How::Collapsed(why) => write!(value, "{PSEUDONYM}; fwd={}; collapsed", why.name()),
+            How::StandIn => write!(value, "{PSEUDONYM}; fwd=stale; detail=stale-if-error"),
+            How::Passed(why, None) => write!(value, "{PSEUDONYM}; fwd={}", why.name()),
             How::Passed(why, Some(detail)) => {
-                write!(value, "{NAME}; fwd={}; detail={detail}", why.name())
+                write!(value, "{PSEUDONYM}; fwd={}; detail={detail}", why.name())
             }
         };
         written.expect("a vector takes every write");

@@ -4,28 +4,32 @@
 use std::io;
 use std::time::Duration;
 
-use super::judge::store;
+use super::keep::store;
 use crate::cache::conditions::kept as kept_head;
 use crate::cache::{AbandonedReply, Body as KeptBody, Lead, MemoryReservation, Pieces, finishes};
 use crate::http::{ChunkScanner, Delivery, Piece, ReplyFacts};
 use crate::runtime::TcpStream;
 use crate::server::client::Client;
 use crate::server::http::body::{Behind, Body, Stopped, relay, send_from_inbox, send_with_head};
-use crate::server::http::exchange::{Answered, Progress};
-use crate::server::http::reply::Failure;
+use crate::server::http::failure::Failure;
+use crate::server::http::progress::{Answered, Progress};
 use crate::server::http::request::Request;
-use crate::server::inbox::{Inbox, Peer};
+use crate::server::peer::Peer;
+use crate::server::read_buffer::ReadBuffer;
 use crate::server::worker::Worker;
 use crate::transfer::{Broken, YieldBudget};
 
 /// A reply that is kept when it turns out to be whole and not too long.
-pub struct Draft {
+pub struct Tee {
     /// The server's head, as it would go out without a cache.
     pub head: Vec<u8>,
     /// The head that goes to the client.
     pub outgoing: Vec<u8>,
+    /// The right to keep it.
     pub lead: Lead,
+    /// Memory for its body, which grows with it.
     pub reservation: MemoryReservation,
+    /// How it may be used.
     pub terms: crate::cache::policy::Terms,
 }
 
@@ -68,34 +72,34 @@ struct Recipient<'a> {
 }
 
 impl Recipient<'_> {
-    /// Sends the first bytes of the inbox, or throws them away if nobody is there.
-    async fn give(&mut self, inbox: &mut Inbox, bytes: usize, moved: u64) {
-        let after = inbox.bytes().len() - bytes;
-        if self.gone.is_none() && send_from_inbox(inbox, bytes, self.client).await.is_err() {
+    /// Sends the first bytes of the buffer, or throws them away if nobody is there.
+    async fn give(&mut self, buffer: &mut ReadBuffer, bytes: usize, moved: u64) {
+        let after = buffer.bytes().len() - bytes;
+        if self.gone.is_none() && send_from_inbox(buffer, bytes, self.client).await.is_err() {
             self.gone = Some((self.client.handle().now(), moved));
         }
-        inbox.consume(inbox.bytes().len() - after);
+        buffer.consume(buffer.bytes().len() - after);
     }
 }
 
 /// Sends the reply, and keeps it.
-pub async fn pass_and_keep(
+pub async fn tee(
     worker: &Worker,
     client: &Client,
     request: &Request,
-    draft: Draft,
+    reply: Tee,
     (facts, delivery): (ReplyFacts, Delivery),
     server: &mut Peer,
     progress: &Progress,
 ) -> Result<(), Failure> {
-    let Draft {
+    let Tee {
         head,
         outgoing,
         lead,
         reservation,
         terms,
-    } = draft;
-    let (stream, inbox) = (&server.stream, &mut server.inbox);
+    } = reply;
+    let (stream, buffer) = (&server.stream, &mut server.buffer);
     let mut copy = Copy {
         scanner: ChunkScanner::new(),
         pieces: Pieces::default(),
@@ -107,10 +111,10 @@ pub async fn pass_and_keep(
     };
     debug_assert!(!delivery.dechunk);
     let mut body = Body::new(facts.body);
-    let mut keeps = copy.take(inbox.bytes());
+    let mut keeps = copy.take(buffer.bytes());
     let (to, moved) = (&client.stream, &progress.down);
     let behind = Behind::of(&facts, delivery);
-    let sent = send_with_head(&outgoing, stream, inbox, &mut body, to, behind, moved).await;
+    let sent = send_with_head(&outgoing, stream, buffer, &mut body, to, behind, moved).await;
     // With malformed chunks nothing was sent, and the client gets the proxy's own reply.
     if !matches!(sent, Err(Stopped::Malformed(_))) {
         progress.answered.set(Answered::Framed);
@@ -128,14 +132,14 @@ pub async fn pass_and_keep(
             return Err(gone());
         }
         worker.handle.set_deadline(worker.settings.idle_timeout);
-        let received = inbox.receive(&worker.resources.buffers, stream).await;
+        let received = buffer.receive(&worker.resources.buffers, stream).await;
         if received.map_err(Broken::From).map_err(Stopped::from)? == 0 {
             return Err(Stopped::Incomplete.into());
         }
-        let claimed = body.claim(inbox.bytes(), &progress.down);
+        let claimed = body.claim(buffer.bytes(), &progress.down);
         let claimed = claimed.map_err(Stopped::Malformed)?;
-        keeps = copy.take(&inbox.bytes()[..claimed]);
-        recipient.give(inbox, claimed, progress.down.get()).await;
+        keeps = copy.take(&buffer.bytes()[..claimed]);
+        recipient.give(buffer, claimed, progress.down.get()).await;
         budget.spend(claimed, &worker.handle).await;
     }
     if keeps {
@@ -166,7 +170,7 @@ pub async fn pass_and_keep(
     relay(
         resources,
         stream,
-        inbox,
+        buffer,
         to,
         &mut body,
         rules,

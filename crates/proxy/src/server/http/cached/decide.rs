@@ -1,73 +1,73 @@
-//! What the cache makes of a server's reply, from its head: keeps it, renews what it has, lets what it
-//! has stand in, or takes no part.
+//! What the cache makes of a server's reply, from its head: keeps it, renews what it has, serves what it
+//! has instead, or takes no part.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_core::proxy::access::Scope;
 
-use super::chunks::Draft;
+use super::asked::{Asked, in_realm};
+use super::keep::kept;
 use super::status::How;
-use super::{Asked, in_realm};
-use crate::cache::policy::{self, Exchange, NotKept, Terms};
+use super::tee::Tee;
+use crate::cache::policy::{self, NotKept, Terms};
 use crate::cache::{
-    Body as KeptBody, Entry, Filler, Kept, Lead, MemoryReservation, ThreadCache, conditions,
-    fields, key, wall_clock,
+    Entry, Filler, Kept, Lead, MemoryReservation, ThreadCache, conditions, fields, key,
 };
 use crate::http::{BodyKind, Delivery, ReplyFacts};
 use crate::server::http::request::Request;
 use crate::server::worker::Worker;
 
 /// What the cache makes of a reply, of which the head is there.
-pub enum Taken {
+pub enum Decision {
     /// A server confirmed what is kept: the entry with its new head.
-    Confirmed(Kept, Lead),
+    Revalidated(Kept, Lead),
     /// The same, but it must not be kept any longer.
-    LastUse(Arc<Entry>),
+    ServeOnce(Arc<Entry>),
     /// The body comes into the cache, and from there to whoever wants it.
-    Body(Kept, Filler, Lead),
+    Fill(Kept, Filler, Lead),
     /// A body of unknown length, of which a copy is kept on its way.
-    Draft(Box<Draft>, Delivery),
+    Tee(Box<Tee>, Delivery),
     /// The server failed, and what is kept stands in.
-    StandIn(Arc<Entry>),
+    ServeStale(Arc<Entry>),
     /// The server confirmed something else: it is asked again.
-    Again,
+    Retry,
 }
 
 /// Decides it. `head` is the head that would go to the client; if the cache takes no part in the
 /// reply, it says so in it.
-pub fn judge(
+pub fn decide(
     worker: &Worker,
     request: &Request,
     facts: &ReplyFacts,
     delivery: Delivery,
     head: &mut Vec<u8>,
-) -> Option<Taken> {
+) -> Option<Decision> {
     let (thread_cache, asked) = (worker.cache.as_ref()?, request.asked.as_ref()?);
     if facts.status >= 500
         && let Some(entry) = stale_usable(thread_cache, asked)
     {
-        return Some(Taken::StandIn(entry));
+        return Some(Decision::ServeStale(entry));
     }
     let why_not = match asked.lead.take() {
         None => None,
         Some(lead) if facts.status == 304 && asked.validates.get() => {
             return Some(confirm(thread_cache, request, asked, lead, head));
         }
-        Some(lead) => match draft(thread_cache, request, asked, facts, delivery, head) {
-            Ok(Drafted::Body(kept, filler)) => {
+        Some(lead) => match storable(thread_cache, request, asked, facts, delivery, head) {
+            Ok(Storable::Sized(kept, filler)) => {
                 lead.share(&kept);
-                return Some(Taken::Body(kept, filler, lead));
+                return Some(Decision::Fill(kept, filler, lead));
             }
-            Ok(Drafted::Chunks(reservation, terms)) => {
-                let draft = Draft {
+            Ok(Storable::Chunked(reservation, terms)) => {
+                let tee = Tee {
                     head: head.clone(),
                     outgoing: with_status(head, How::Stored(asked.why.get())),
                     lead,
                     reservation,
                     terms,
                 };
-                return Some(Taken::Draft(Box::new(draft), delivery));
+                return Some(Decision::Tee(Box::new(tee), delivery));
             }
             Err(why_not) => {
                 // What is kept for it is no longer what the server says.
@@ -108,13 +108,13 @@ fn confirm(
     asked: &Asked,
     lead: Lead,
     not_modified: &[u8],
-) -> Taken {
+) -> Decision {
     let old = asked.stale.borrow_mut().take();
     let old = old.expect("it was asked about something");
     let Some(head) = conditions::freshened(&old.head, not_modified) else {
         thread_cache.cache.forget(&asked.uri);
         asked.again.set(true);
-        return Taken::Again;
+        return Decision::Retry;
     };
     let exchange = asked.exchange();
     match policy::terms(&request.head, &head, old.status, exchange) {
@@ -126,30 +126,30 @@ fn confirm(
             terms,
             old.body.clone(),
         ) {
-            Some(kept) => Taken::Confirmed(kept, lead),
-            None => Taken::LastUse(old),
+            Some(kept) => Decision::Revalidated(kept, lead),
+            None => Decision::ServeOnce(old),
         },
         Err(_) => {
             thread_cache.cache.forget(&asked.uri);
-            Taken::LastUse(old)
+            Decision::ServeOnce(old)
         }
     }
 }
 
 /// How a reply comes into the cache.
-enum Drafted {
-    Body(Kept, Filler),
-    Chunks(MemoryReservation, Terms),
+enum Storable {
+    Sized(Kept, Filler),
+    Chunked(MemoryReservation, Terms),
 }
 
-fn draft(
+fn storable(
     thread_cache: &Rc<ThreadCache>,
     request: &Request,
     asked: &Asked,
     facts: &ReplyFacts,
     delivery: Delivery,
     head: &[u8],
-) -> Result<Drafted, NotKept> {
+) -> Result<Storable, NotKept> {
     let terms = policy::terms(&request.head, head, facts.status, asked.exchange())?;
     if key::vary(head).is_none() {
         return Err(NotKept::Vary);
@@ -160,7 +160,7 @@ fn draft(
         BodyKind::Chunked if delivery.dechunk => return Err(NotKept::Unbounded),
         BodyKind::Chunked => {
             let reservation = thread_cache.cache.reserve(0).ok_or(NotKept::TooLarge)?;
-            return Ok(Drafted::Chunks(reservation, terms));
+            return Ok(Storable::Chunked(reservation, terms));
         }
         BodyKind::UntilClose | BodyKind::Tunnel => return Err(NotKept::Unbounded),
     };
@@ -177,59 +177,7 @@ fn draft(
     let body = filler.body().clone();
     let kept =
         kept(thread_cache, request, head, facts.status, terms, body).ok_or(NotKept::TooLarge)?;
-    Ok(Drafted::Body(kept, filler))
-}
-
-/// An entry and whom it is for.
-fn kept(
-    thread_cache: &ThreadCache,
-    request: &Request,
-    head: Vec<u8>,
-    status: u16,
-    terms: Terms,
-    body: Arc<KeptBody>,
-) -> Option<Kept> {
-    let vary = key::vary(&head)?;
-    let variant = key::variant(&request.head, &vary);
-    let entry = thread_cache.cache.entry(head, status, terms, body)?;
-    Some(Kept {
-        entry: Arc::new(entry),
-        vary: Arc::new(vary),
-        variant: variant.into(),
-    })
-}
-
-impl Asked {
-    /// It went out, and the head of its reply is there now.
-    fn exchange(&self) -> Exchange {
-        Exchange {
-            sent: self.sent,
-            received: wall_clock(),
-        }
-    }
-}
-
-/// Keeps a reply that was copied on its way.
-pub(super) fn store(
-    worker: &Worker,
-    request: &Request,
-    lead: Lead,
-    head: Vec<u8>,
-    status: u16,
-    terms: Terms,
-    body: KeptBody,
-) {
-    let Some(thread_cache) = &worker.cache else {
-        return;
-    };
-    match kept(thread_cache, request, head, status, terms, Arc::new(body)) {
-        Some(kept) => keep(worker, lead, kept),
-        None => lead.pass(),
-    }
-}
-
-pub(super) fn keep(worker: &Worker, lead: Lead, kept: Kept) {
-    worker.counters.count_kept(lead.keep(kept));
+    Ok(Storable::Sized(kept, filler))
 }
 
 /// Forgets what a request that is not safe has made outdated (RFC 9111 Section 4.4): before its

@@ -1,4 +1,4 @@
-//! A connection and the bytes of it that have been received ahead of their use.
+//! The bytes of a connection that have been received ahead of their use.
 
 use std::io;
 use std::ops::Range;
@@ -6,31 +6,13 @@ use std::ops::Range;
 use crate::runtime::TcpStream;
 use crate::transfer::{BUFFER_BYTES, Buffer, Buffers};
 
-/// One end of an HTTP connection.
-pub struct Peer {
-    /// The connection.
-    pub stream: TcpStream,
-    /// What was received and not yet used.
-    pub inbox: Inbox,
-}
-
-impl Peer {
-    /// A connection of which nothing was received yet.
-    pub fn new(stream: TcpStream) -> Peer {
-        Peer {
-            stream,
-            inbox: Inbox::default(),
-        }
-    }
-}
-
 /// Kept free in front of what is received: a rewritten head may be longer than the one that came, and
 /// one send is to take it with the body that came behind it.
 const HEADROOM_BYTES: usize = 512;
 
 /// Bytes in a buffer of the thread, which goes back as soon as they are used up.
 #[derive(Default)]
-pub struct Inbox {
+pub struct ReadBuffer {
     buffer: Option<Buffer>,
     filled: Filled,
 }
@@ -57,7 +39,7 @@ impl Filled {
     }
 }
 
-impl Inbox {
+impl ReadBuffer {
     /// What was received and not yet used.
     pub fn bytes(&self) -> &[u8] {
         match &self.buffer {

@@ -1,0 +1,136 @@
+//! From a client's bytes to a request that is fit to be sent on.
+
+use std::io::{self, ErrorKind};
+use std::task::Poll;
+
+use super::after::After;
+use super::forecast::ForecastSlot;
+use super::pseudonym::PSEUDONYM;
+use super::refuse::refuse;
+use super::request::Request;
+use super::target::destination;
+use crate::http::answer::Answer;
+use crate::http::rewrite::{self, RequestEdit};
+use crate::http::{FieldSlots, Refusal, read_request};
+use crate::runtime::TcpStream;
+use crate::server::client::Client;
+use crate::server::worker::Worker;
+
+/// Gives the running task the time that its client has to begin to ask. `first`: it has not asked
+/// anything yet.
+pub fn await_next(worker: &Worker, first: bool) {
+    worker.handle.set_deadline(match first {
+        true => worker.settings.head_timeout,
+        false => worker.settings.keep_alive,
+    });
+}
+
+/// Whether the client may have begun to ask; false if its time is over. Between requests a drain ends
+/// the connection; who has not asked yet has just come, and may.
+pub fn poll_due(worker: &Worker, client: &TcpStream, first: bool) -> Poll<bool> {
+    let over = || !first && worker.ends_idle();
+    client.poll_readable_or(over).map(|due| match due {
+        Ok(()) => !(over() && client.is_quiet()),
+        Err(error) => {
+            if error.kind() == ErrorKind::TimedOut {
+                worker.counters.timed_out.add(1);
+            }
+            false
+        }
+    })
+}
+
+/// Reads the client's next request, once its head is whole; `None` if there is nothing to read.
+pub async fn next(
+    worker: &Worker,
+    client: &mut Client,
+    first: bool,
+) -> Result<Option<Request>, After> {
+    let mut seen = 0;
+    let mut begun = first;
+    loop {
+        if !client.buffer.is_empty() {
+            match read(worker, client, seen) {
+                Ok(Some(request)) => return Ok(Some(request)),
+                Ok(None) => seen = client.buffer.bytes().len(),
+                Err(refusal) => {
+                    let answer = Answer::to_refused_request(refusal);
+                    if worker.journal.is_some() {
+                        // What is malformed has no method and no target to go by.
+                        client.begin_entry(None);
+                    }
+                    return Err(refuse(worker, client, answer, false, false).await);
+                }
+            }
+            if !std::mem::replace(&mut begun, true) {
+                worker.handle.set_deadline(worker.settings.head_timeout);
+            }
+        }
+        match more(worker, client).await {
+            Ok(None) => return Ok(None),
+            Ok(Some(1..)) => {}
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                worker.counters.timed_out.add(1);
+                let answer = Answer::to_late_request();
+                return Err(refuse(worker, client, answer, false, false).await);
+            }
+            Ok(Some(0)) | Err(_) => return Err(After::Close),
+        }
+    }
+}
+
+/// Whether a client has sent nothing yet.
+pub fn is_silent(worker: &Worker, client: &mut Client) -> bool {
+    matches!(try_first_bytes(worker, client), Ok(None))
+}
+
+/// Receives more of a head. Its first bytes are not waited for: that is what [`poll_due`] does.
+async fn more(worker: &Worker, client: &mut Client) -> io::Result<Option<usize>> {
+    match client.buffer.is_empty() {
+        true => try_first_bytes(worker, client),
+        false => client.receive(&worker.resources.buffers).await.map(Some),
+    }
+}
+
+fn try_first_bytes(worker: &Worker, client: &mut Client) -> io::Result<Option<usize>> {
+    let Client { buffer, stream, .. } = client;
+    buffer.try_receive_at_most(&worker.resources.buffers, stream, usize::MAX)
+}
+
+/// Reads the head, writes the one that goes on, and takes it out of the buffer. No future may hold
+/// the slots: they are 4 KiB.
+fn read(worker: &Worker, client: &mut Client, seen: usize) -> Result<Option<Request>, Refusal> {
+    let mut slots = FieldSlots::new();
+    let limits = &worker.limits;
+    let Some(head) = read_request(client.buffer.bytes(), seen, limits, &mut slots)? else {
+        return Ok(None);
+    };
+    let mut outgoing = worker.scratch.lend();
+    let edit = RequestEdit {
+        via: PSEUDONYM,
+        default_host: &worker.default_host,
+        announce: client.announcement(&worker.settings),
+        close: false,
+    };
+    rewrite::request(&head, &edit, &mut outgoing)?;
+    let request = Request {
+        facts: head.facts,
+        head: outgoing,
+        destination: destination(&head, worker.role()),
+        forecast_slot: ForecastSlot::of(head.request_line()),
+        asked: None,
+    };
+    let logged = worker.journal.as_ref().map(|_| words(head.request_line()));
+    client.buffer.consume(request.facts.len);
+    if logged.is_some() {
+        client.begin_entry(logged);
+    }
+    Ok(Some(request))
+}
+
+/// The method and the target of a request line.
+fn words(line: &[u8]) -> (String, String) {
+    let mut words = line.split(|&byte| byte == b' ');
+    let mut word = || String::from_utf8_lossy(words.next().unwrap_or_default()).into_owned();
+    (word(), word())
+}

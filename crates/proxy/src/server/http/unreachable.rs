@@ -1,0 +1,46 @@
+//! Why there is no connection to a server, as the client and the access log are told.
+
+use std::io::{self, ErrorKind};
+
+use crate::http::answer::{Answer, ProxyError};
+use crate::shortage;
+use crate::upstream::is_name_timeout;
+
+/// What the access log says of a client that did not wait for its turn.
+pub const GONE: &str = "client_gone: it went away while it waited for a connection";
+
+/// As long as the process is out of them: no server is to blame.
+const NO_DESCRIPTOR: Answer<'static> = Answer {
+    status: 503,
+    error: ProxyError::ConnectionLimitReached,
+    details: "the proxy has no descriptor or memory left for a connection",
+};
+
+/// Why there is no connection to a server.
+pub fn unreachable(error: &io::Error) -> Answer<'static> {
+    if shortage::is_behind(error) {
+        return NO_DESCRIPTOR;
+    }
+    let error = match error.kind() {
+        ErrorKind::ConnectionRefused => ProxyError::ConnectionRefused,
+        ErrorKind::TimedOut if is_name_timeout(error) => ProxyError::DnsTimeout,
+        ErrorKind::TimedOut => ProxyError::ConnectionTimeout,
+        // No local port is left (see `source`), or no connection slot (see `max_connections`).
+        ErrorKind::AddrNotAvailable | ErrorKind::QuotaExceeded => {
+            ProxyError::ConnectionLimitReached
+        }
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+            ProxyError::DestinationIpUnroutable
+        }
+        // Not the kernel, which may say so too.
+        ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
+            ProxyError::DestinationIpProhibited
+        }
+        ErrorKind::Other => ProxyError::DnsError,
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+            ProxyError::ConnectionTerminated
+        }
+        _ => ProxyError::DestinationUnavailable,
+    };
+    error.into()
+}

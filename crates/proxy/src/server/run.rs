@@ -1,0 +1,233 @@
+//! The life of one thread, from its event loop to its last client.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use weir_core::proxy::Proxy;
+
+use super::client_limit::ThreadClientLimit;
+use super::command::Command;
+use super::counters::{BackendAccount, Counters};
+use super::date::DateCache;
+use super::future_pool::FuturePool;
+use super::http::{Forecast, Scratch, Upstreams};
+use super::shared::Shared;
+use super::thread_state::ThreadState;
+use super::worker::Worker;
+use crate::cache::ThreadCache;
+use crate::http::Limits;
+use crate::runtime::{Clock, Mailbox, Runtime, Sender, TaskId, TcpListener, mailbox};
+use crate::transfer::{Redirect, Resources};
+use crate::upstream::{
+    Backend, BackendContext, Backends, HealthBoard, Names, Notice, Origins, Resolved,
+    ThreadConnectionLimit,
+};
+
+/// How often idle connections to servers are looked through.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// The thread's whole life. Sends to `started` what takes commands.
+pub fn run(
+    index: usize,
+    shared: Shared,
+    counters: Counters,
+    listener: OwnedFd,
+    started: &SyncSender<Sender<Command>>,
+) -> io::Result<()> {
+    counters.reset_gauges();
+    let runtime = Runtime::new()?;
+    let handle = runtime.handle().clone();
+    let (commands, mailbox) = mailbox(&handle)?;
+    let (names, answered) = match shared.resolver {
+        Some(resolver) => {
+            let (answers, answered) = self::mailbox::<Resolved>(&handle)?;
+            (Some(Names::new(resolver, answers)), Some(answered))
+        }
+        None => (None, None),
+    };
+    let (cache, woken) = match shared.cache {
+        Some(cache) => {
+            let (waker, woken) = self::mailbox::<TaskId>(&handle)?;
+            (
+                Some(ThreadCache::new(cache, waker, handle.clone())),
+                Some(woken),
+            )
+        }
+        None => (None, None),
+    };
+    let (connection_limit, noticed) = match shared.connection_limit {
+        Some(shared_limit) => {
+            let (notices, noticed) = self::mailbox::<Notice>(&handle)?;
+            let connection_limit =
+                ThreadConnectionLimit::new(shared_limit, index, handle.clone(), notices);
+            (Some(connection_limit), Some(noticed))
+        }
+        None => (None, None),
+    };
+    let (waker, called) = self::mailbox::<()>(&handle)?;
+    let client_limit = ThreadClientLimit::new(
+        shared.client_limit,
+        shared.settings.max_clients as usize,
+        waker,
+    );
+    let listener = TcpListener::new(listener, &handle);
+    let lane = shared
+        .redirector
+        .as_ref()
+        .map(|redirector| redirector.lane());
+    let redirect = lane.transpose()?.map(Redirect::new);
+    // Fails only if the whole server is gone.
+    let _ = started.send(commands);
+    runtime.run(async move {
+        let (settings, log) = (shared.settings, shared.log);
+        let worker = Rc::new(Worker {
+            main: handle.running(),
+            handle,
+            resources: Resources {
+                redirect,
+                ..Resources::default()
+            },
+            upstreams: Upstreams {
+                backends: Backends::new(
+                    backends(
+                        &settings,
+                        &counters,
+                        connection_limit.as_ref(),
+                        shared.health.as_ref(),
+                    ),
+                    settings.balance,
+                    connection_limit,
+                ),
+                origins: Origins::new(
+                    counters.origins.counters.clone(),
+                    counters.origins.gauges.clone(),
+                    settings.clone(),
+                ),
+                names,
+                settings: settings.clone(),
+            },
+            scratch: Scratch::default(),
+            exchanges: FuturePool::default(),
+            forecast: Forecast::default(),
+            limits: Limits::of_head(settings.max_head as usize),
+            default_host: settings
+                .backends
+                .first()
+                .map_or(String::new(), |b| b.to_string()),
+            date: DateCache::default(),
+            cache,
+            settings,
+            classes: shared.classes,
+            counters: counters.listener,
+            state: counters.state,
+            journal: log.and_then(|log| log.journal()),
+            clients: Cell::new(0),
+            client_limit,
+            draining: Cell::new(false),
+            ends_idle: Cell::new(false),
+        });
+        worker.spawn_background_tasks(called, answered, woken, noticed);
+        worker.state.set(ThreadState::Accepting);
+        let mut command = worker.accept_until_told(&listener, &mailbox).await?;
+        worker.draining.set(true);
+        worker.state.set(ThreadState::Draining);
+        if let Command::Drain(time) = command {
+            worker.end_idle();
+            let last = worker.accept_the_last(&listener, &mailbox, time).await;
+            command = last.unwrap_or(command);
+        }
+        drop(listener);
+        worker.finish(&mailbox, command).await;
+        worker.state.set(ThreadState::Ended);
+        Ok(())
+    })?
+}
+
+fn backends(
+    settings: &Arc<Proxy>,
+    counters: &Counters,
+    connection_limit: Option<&Rc<ThreadConnectionLimit>>,
+    health: Option<&Arc<HealthBoard>>,
+) -> Vec<Rc<Backend>> {
+    let rows = settings.backends.iter().zip(&counters.backends).enumerate();
+    let new = |(number, (address, counters)): (usize, (&SocketAddr, &BackendAccount))| {
+        let context = BackendContext {
+            number,
+            limit: connection_limit.cloned(),
+            health: health.cloned(),
+            gauges: counters.gauges.clone(),
+        };
+        let counters = counters.counters.clone();
+        Rc::new(Backend::new(*address, counters, settings.clone(), context))
+    };
+    rows.map(new).collect()
+}
+
+impl Worker {
+    /// Spawns the tasks beside those of clients. They handle wake-ups for free client slots, looked-up names, and
+    /// connections from other threads, and close connections that nobody uses.
+    fn spawn_background_tasks(
+        self: &Rc<Self>,
+        called: Mailbox<()>,
+        answered: Option<Mailbox<Resolved>>,
+        woken: Option<Mailbox<TaskId>>,
+        noticed: Option<Mailbox<Notice>>,
+    ) {
+        let worker = self.clone();
+        self.handle.spawn(async move {
+            // It ends only with epoll, and so does the thread.
+            while let Ok(()) = called.receive().await {
+                worker.handle.wake(worker.main);
+            }
+        });
+        if let Some(noticed) = noticed {
+            let worker = self.clone();
+            self.handle.spawn(async move {
+                while let Ok(notice) = noticed.receive().await {
+                    worker.upstreams.backends.handle_notice(notice);
+                }
+            });
+        }
+        if let Some(woken) = woken {
+            let handle = self.handle.clone();
+            self.handle.spawn(async move {
+                // It ends only with epoll, and so does the thread.
+                while let Ok(task) = woken.receive().await {
+                    handle.wake(task);
+                }
+            });
+        }
+        if let Some(answered) = answered {
+            let worker = self.clone();
+            self.handle.spawn(async move {
+                if let Some(names) = &worker.upstreams.names {
+                    // It ends only with epoll, and so does the thread.
+                    let _ = names.learn(&worker.handle, &answered).await;
+                }
+            });
+        }
+        let worker = self.clone();
+        self.handle.spawn(async move {
+            if let Some(redirect) = &worker.resources.redirect {
+                // As above.
+                let _ = redirect.wake_passed(&worker.handle).await;
+            }
+        });
+        let worker = self.clone();
+        self.handle.spawn(async move {
+            let kept = worker.settings.keep_alive.as_millis() as Clock;
+            loop {
+                worker.handle.sleep(SWEEP_EVERY).await;
+                let now = worker.handle.now();
+                worker.upstreams.sweep(now.saturating_sub(kept));
+                worker.resources.pipes.trim();
+            }
+        });
+    }
+}
