@@ -40,10 +40,10 @@ static FOUND: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
 
 fn build(package: &str) -> Result<PathBuf> {
     let what = || format!("cannot build {package}");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo
-        .args(["build", "--quiet", "--locked", "--package", package])
-        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    // Not env!(): it would put the folder that this was built in into the binary (scripts/reproducible). Tests run
+    // in their package's folder, where cargo finds the workspace.
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "--locked", "--package", package]);
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
