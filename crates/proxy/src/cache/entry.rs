@@ -27,6 +27,17 @@ pub struct Entry {
     pub(super) _object: ObjectReservation,
 }
 
+/// The head of a reply that is to be kept.
+#[derive(Debug)]
+pub struct EntryHead {
+    /// As in [`Entry::head`].
+    pub bytes: Vec<u8>,
+    /// The reply's status.
+    pub status: u16,
+    /// How the reply may be used.
+    pub terms: Terms,
+}
+
 /// A reply and the requests that it is for.
 pub struct Kept {
     /// The reply.

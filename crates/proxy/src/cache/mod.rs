@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use abort::{AbandonedReply, finishes};
 pub use body::{Body, Filler, Found, Pieces, Reader};
 pub use clock::wall_clock;
-pub use entry::{Entry, Kept};
+pub use entry::{Entry, EntryHead, Kept};
 pub use lead::{FetchRole, Lead};
 pub use memory::MemoryReservation;
 pub use store::Lookup;
@@ -51,7 +51,6 @@ use clock::Clock;
 use entry::ENTRY_BYTES;
 use fetch::Fetch;
 use memory::MemoryLimit;
-use policy::Terms;
 use store::Store;
 
 /// Tables of fetches, so that threads rarely meet at one.
@@ -156,13 +155,12 @@ impl Cache {
     }
 
     /// An entry with this head that was received now; `None` if there is no memory for it.
-    pub fn entry(
-        &self,
-        head: Vec<u8>,
-        status: u16,
-        terms: Terms,
-        body: Arc<Body>,
-    ) -> Option<Entry> {
+    pub fn entry(&self, head: EntryHead, body: Arc<Body>) -> Option<Entry> {
+        let EntryHead {
+            bytes: head,
+            status,
+            terms,
+        } = head;
         let object = self
             .memory
             .reserve_object(head.len() as u64 + ENTRY_BYTES)?;

@@ -7,6 +7,7 @@ use weir_core::class::LOWEST_PRIORITY;
 use weir_core::prefix::covers;
 use weir_core::proxy::{Forwarded, Proxy, SendProxy};
 
+use super::peer::ReadHalf;
 use super::read_buffer::ReadBuffer;
 use crate::access_log::Entry;
 use crate::http::rewrite::{AddressField, Announcement};
@@ -107,6 +108,14 @@ impl Client {
     /// The connection that was kept for it.
     pub fn take_link(&mut self) -> Option<Link> {
         self.rare.as_mut()?.link.take()
+    }
+
+    /// The half of the connection that is read.
+    pub fn read_half(&mut self) -> ReadHalf<'_> {
+        ReadHalf {
+            stream: &self.stream,
+            buffer: &mut self.buffer,
+        }
     }
 
     /// Receives more behind what is there: see [`ReadBuffer::receive`].

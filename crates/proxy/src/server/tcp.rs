@@ -27,7 +27,7 @@ pub async fn serve(guard: ClientGuard, stream: TcpStream, peer: SocketAddr) {
     worker.counters.tunnels.add(1);
     let ahead = [client.buffer.take_all(), Vec::new()];
     let (near, far) = (&client.stream, &server.stream);
-    let tunnelled = tunnel(&worker.resources, near, far, ahead, worker.rules()).await;
+    let tunnelled = tunnel(worker.transfers(), near, far, ahead).await;
     worker.count_tunnel(&client, &server.stream, &tunnelled);
     worker.log(&mut client);
 }

@@ -19,7 +19,7 @@ use crate::cache::ThreadCache;
 use crate::http::{Limits, Role};
 use crate::metrics::ListenerCounters;
 use crate::runtime::{Handle, TaskId, TcpStream};
-use crate::transfer::{Resources, Rules, Tunnelled};
+use crate::transfer::{Resources, Rules, TransferContext, Tunnelled};
 
 /// What an exchange begins with: its client, and whether that has not asked anything yet.
 pub type ExchangeStart = (Rc<Worker>, Client, bool);
@@ -103,10 +103,13 @@ impl Worker {
     }
 
     /// How bodies and tunnels are moved.
-    pub fn rules(&self) -> Rules {
-        Rules {
-            engine: self.settings.engine,
-            idle: self.settings.idle_timeout,
+    pub fn transfers(&self) -> TransferContext<'_> {
+        TransferContext {
+            resources: &self.resources,
+            rules: Rules {
+                engine: self.settings.engine,
+                idle: self.settings.idle_timeout,
+            },
         }
     }
 

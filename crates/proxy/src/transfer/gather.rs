@@ -129,7 +129,7 @@ mod tests {
 
     use weir_core::proxy::{Engine, SideOptions};
 
-    use super::super::{Moved, Resources, Rules, transfer};
+    use super::super::{Moved, Resources, Rules, TransferContext, transfer};
     use super::*;
     use crate::runtime::{Handle, ListenOptions, Runtime, TcpListener};
 
@@ -186,7 +186,11 @@ mod tests {
                 let (resources, back) = (Resources::default(), Moved::default());
                 let limit = Limit::Bytes(1024 * KIB);
                 let sender = Gathering::new(&from);
-                let done = transfer(&resources, sender, &to, limit, rules, &moved, &back);
+                let context = TransferContext {
+                    resources: &resources,
+                    rules,
+                };
+                let done = transfer(context, sender, &to, limit, [&moved, &back]);
                 let _ = done.await;
                 over.set(true);
             });

@@ -35,7 +35,7 @@ pub use lane::Redirect;
 pub use outcome::{Broken, Transferred, Tunnelled};
 pub use pipe::Pipes;
 pub use redirector::{RedirectLane, RedirectPair, Redirector, Sockets, Way};
-pub use resources::Resources;
+pub use resources::{Resources, TransferContext};
 use step::step;
 pub use tunnel::tunnel;
 
@@ -81,15 +81,13 @@ impl Sender for &TcpStream {
 ///
 /// No `async fn`: those keep their arguments twice, and this is what idle tunnels wait in.
 pub fn transfer(
-    resources: &Resources,
+    context: TransferContext<'_>,
     mut sender: impl Sender,
     to: &TcpStream,
     limit: Limit,
-    rules: Rules,
-    moved: &Moved,
-    back: &Moved,
+    [moved, back]: [&Moved; 2],
 ) -> impl Future<Output = Result<Transferred, Broken>> {
-    let mut course = Course::new(limit, rules);
+    let mut course = Course::new(limit, context.rules);
     let mut budget = YieldBudget::default();
     async move {
         let mut ended = false;
@@ -103,7 +101,8 @@ pub fn transfer(
             if to.is_broken() {
                 return Err(Broken::To(to.take_error()));
             }
-            let Some(step) = step(resources, sender.stream(), to, &mut course).await? else {
+            let Some(step) = step(context.resources, sender.stream(), to, &mut course).await?
+            else {
                 continue;
             };
             if step == 0 {

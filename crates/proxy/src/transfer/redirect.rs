@@ -23,7 +23,7 @@ use super::course::{Course, Limit, Moved, Rules};
 use super::lane::Redirect;
 use super::outcome::{Broken, Tunnelled};
 use super::redirector::{RedirectPair, Sockets, Way};
-use super::resources::Resources;
+use super::resources::{Resources, TransferContext};
 use super::step::step;
 use crate::runtime::{Clock, Handle, TcpStream, try_both};
 
@@ -43,15 +43,14 @@ const LOOKS: u32 = 4;
 /// Carries bytes both ways until both senders have ended. `ahead` was received before.
 pub async fn tunnel(
     redirect: &Redirect,
-    resources: &Resources,
+    context: TransferContext<'_>,
     ends: [&TcpStream; 2],
     ahead: [Vec<u8>; 2],
-    rules: Rules,
 ) -> Tunnelled {
     let tunnel = Tunnel {
-        resources,
+        resources: context.resources,
         ends,
-        rules,
+        rules: context.rules,
         redirected: Cell::new(0),
         ways: ahead.map(|ahead| State {
             ahead: Cell::new(ahead),

@@ -1,6 +1,7 @@
 //! What transfers of one thread share.
 
 use super::buffer::Buffers;
+use super::course::Rules;
 use super::lane::Redirect;
 use super::pipe::Pipes;
 
@@ -13,4 +14,13 @@ pub struct Resources {
     pub pipes: Pipes,
     /// What the sockmap engine hands tunnels of short messages to.
     pub redirect: Option<Redirect>,
+}
+
+/// What a transfer works with.
+#[derive(Clone, Copy)]
+pub struct TransferContext<'a> {
+    /// Of its thread.
+    pub resources: &'a Resources,
+    /// Of its proxy.
+    pub rules: Rules,
 }

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::pin::pin;
 
-use super::course::{Limit, Moved, Rules};
+use super::course::{Limit, Moved};
 use super::outcome::{Broken, Tunnelled};
-use super::resources::Resources;
+use super::resources::TransferContext;
 use super::{redirect, transfer};
 use crate::runtime::{TcpStream, try_both, while_taken};
 
@@ -15,28 +15,29 @@ use crate::runtime::{TcpStream, try_both, while_taken};
 ///
 /// No `async fn`: those keep their arguments twice, and this is what idle tunnels consist of.
 pub fn tunnel(
-    resources: &Resources,
+    context: TransferContext<'_>,
     a: &TcpStream,
     b: &TcpStream,
     ahead: [Vec<u8>; 2],
-    rules: Rules,
 ) -> impl Future<Output = Tunnelled> {
     let (forth, back) = (Moved::default(), Moved::default());
     let [of_a, of_b] = ahead.map(Cell::new);
     async move {
-        if let Some(redirect) = &resources.redirect {
+        if let Some(redirect) = &context.resources.redirect {
             let ahead = [of_a.take(), of_b.take()];
             // Boxed: the futures of other engines' tunnels then need no memory for it.
-            let carried = redirect::tunnel(redirect, resources, [a, b], ahead, rules);
+            let carried = redirect::tunnel(redirect, context, [a, b], ahead);
             let mut carried = Box::pin(carried);
-            let tunnelled = while_taken(rules.idle, [a, b], carried.as_mut()).await;
+            let tunnelled = while_taken(context.rules.idle, [a, b], carried.as_mut()).await;
             reset_what_broke([a, b], &tunnelled.end);
             return tunnelled;
         }
-        let there = pin!(flow(resources, [a, b], &of_a, rules, [&forth, &back]));
-        let back_again = pin!(flow(resources, [b, a], &of_b, rules, [&back, &forth]));
+        let there = pin!(flow(context, [a, b], &of_a, [&forth, &back]));
+        let back_again = pin!(flow(context, [b, a], &of_b, [&back, &forth]));
         let both = pin!(try_both(there, back_again));
-        let end = while_taken(rules.idle, [a, b], both).await.map(|_| ());
+        let end = while_taken(context.rules.idle, [a, b], both)
+            .await
+            .map(|_| ());
         reset_what_broke([a, b], &end);
         Tunnelled {
             forth: forth.get(),
@@ -63,15 +64,14 @@ fn reset_what_broke(sides: [&TcpStream; 2], end: &Result<(), Broken>) {
 /// One way: what was received ahead, all that comes, then the end.
 #[expect(clippy::manual_async_fn, reason = "it would keep its arguments twice")]
 fn flow(
-    resources: &Resources,
+    context: TransferContext<'_>,
     [from, to]: [&TcpStream; 2],
     ahead: &Cell<Vec<u8>>,
-    rules: Rules,
     [moved, back]: [&Moved; 2],
 ) -> impl Future<Output = Result<(), Broken>> {
     async move {
         send_ahead(to, ahead, moved).await.map_err(Broken::To)?;
-        transfer(resources, from, to, Limit::UntilEnd, rules, moved, back).await?;
+        transfer(context, from, to, Limit::UntilEnd, [moved, back]).await?;
         to.shut_down_write();
         Ok(())
     }

@@ -4,9 +4,10 @@ use std::io;
 
 use crate::http::{BodyKind, ChunkScanner, Delivery, Next, Piece, Refusal, ReplyFacts};
 use crate::runtime::TcpStream;
+use crate::server::peer::ReadHalf;
 use crate::server::read_buffer::ReadBuffer;
 use crate::transfer::{
-    Broken, Gathering, Limit, Moved, Resources, Rules, SPLICE_FROM_BYTES, YieldBudget,
+    Broken, Gathering, Limit, Moved, SPLICE_FROM_BYTES, TransferContext, YieldBudget,
     readable_or_pushed, transfer,
 };
 use weir_core::proxy::Engine;
@@ -115,54 +116,6 @@ impl Body {
     }
 }
 
-/// Moves the rest of a body, and leaves what follows it in the sender's buffer and socket.
-pub async fn relay(
-    resources: &Resources,
-    from: &TcpStream,
-    buffer: &mut ReadBuffer,
-    to: &TcpStream,
-    body: &mut Body,
-    rules: Rules,
-    moved: &Moved,
-) -> Result<(), Stopped> {
-    let mut budget = YieldBudget::default();
-    let mut held_back = false;
-    while !body.is_done() {
-        if !buffer.is_empty() {
-            let claimed = body.claim(buffer.bytes(), moved);
-            let claimed = claimed.map_err(Stopped::Malformed)?;
-            to.handle().set_deadline(rules.idle);
-            send_from_inbox(buffer, claimed, to)
-                .await
-                .map_err(Broken::To)?;
-            held_back = false;
-            budget.spend(claimed, to.handle()).await;
-        } else if let Some(limit) = body.unseen(rules.engine) {
-            let (sender, back) = (Gathering::new(from), Moved::default());
-            let transferred = transfer(resources, sender, to, limit, rules, moved, &back).await?;
-            body.moved_unseen(transferred.bytes);
-            held_back = transferred.held_back;
-            match limit {
-                Limit::UntilEnd => return Ok(()),
-                Limit::Bytes(_) if transferred.ended => return Err(Stopped::Incomplete),
-                Limit::Bytes(_) => {}
-            }
-        } else {
-            from.handle().set_deadline(rules.idle);
-            let readable = readable_or_pushed(from, to, &mut held_back).await;
-            readable.map_err(Broken::From)?;
-            if to.is_broken() {
-                return Err(Broken::To(to.take_error()).into());
-            }
-            let received = buffer.try_receive_at_most(&resources.buffers, from, usize::MAX);
-            if received.map_err(Broken::From)? == Some(0) {
-                return Err(Stopped::Incomplete);
-            }
-        }
-    }
-    Ok(())
-}
-
 /// What follows a message on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behind {
@@ -188,54 +141,6 @@ impl Behind {
     }
 }
 
-/// Sends a head, and in the same call what came of the body with it.
-pub async fn send_with_head(
-    head: &[u8],
-    from: &TcpStream,
-    buffer: &mut ReadBuffer,
-    body: &mut Body,
-    to: &TcpStream,
-    behind: Behind,
-    moved: &Moved,
-) -> Result<(), Stopped> {
-    let rest = try_send_with_head(head, from, buffer, body, to, behind, moved)?;
-    Ok(to.send_all(&rest, false).await.map_err(Broken::To)?)
-}
-
-/// As [`send_with_head`], what the socket takes now. The rest, which is to be sent next, comes back in
-/// memory of its own length; mostly it is nothing. Whatever comes of it, what was claimed is out of the buffer: what is
-/// left there is read as the next message.
-pub fn try_send_with_head(
-    head: &[u8],
-    from: &TcpStream,
-    buffer: &mut ReadBuffer,
-    body: &mut Body,
-    to: &TcpStream,
-    behind: Behind,
-    moved: &Moved,
-) -> Result<Vec<u8>, Stopped> {
-    let claimed = body.claim(buffer.bytes(), moved);
-    let claimed = claimed.map_err(Stopped::Malformed)?;
-    // Of what is there already nobody has to wait for the next segment.
-    let follows = claimed > 0 && !from.is_quiet();
-    let more = match body.is_done() {
-        true => behind == Behind::End,
-        false => follows && matches!(body, Body::Length(1..)),
-    };
-    let send = |bytes: &[u8], more| to.try_send(bytes, more).map_err(Broken::To);
-    if claimed > 0 && buffer.prepend(head) {
-        let whole = head.len() + claimed;
-        let sent = send(&buffer.bytes()[..whole], more);
-        let gone = sent.as_ref().map_or(whole, |sent| sent.unwrap_or(0));
-        buffer.consume(gone);
-        sent?;
-        return Ok(buffer.take(whole - gone));
-    }
-    let data = buffer.take(claimed);
-    let sent = send(head, more || claimed > 0)?.unwrap_or(0);
-    Ok([&head[sent..], &data].concat())
-}
-
 /// Sends the first bytes of the buffer. Those that the socket does not take at once wait in memory of
 /// their own length.
 pub async fn send_from_inbox(
@@ -252,15 +157,123 @@ pub async fn send_from_inbox(
     Ok(())
 }
 
+/// A body on its way from one connection to another.
+pub struct BodyTransfer<'a> {
+    /// The connection that it comes from. What follows the body is left there.
+    pub from: ReadHalf<'a>,
+    /// The connection that it goes to.
+    pub to: &'a TcpStream,
+    /// What is still to come.
+    pub body: Body,
+    /// Counts its bytes as they go.
+    pub moved: &'a Moved,
+}
+
+impl BodyTransfer<'_> {
+    /// Sends a head, and in the same call what came of the body with it.
+    pub async fn send_with_head(&mut self, head: &[u8], behind: Behind) -> Result<(), Stopped> {
+        let rest = self.try_send_with_head(head, behind)?;
+        Ok(self.to.send_all(&rest, false).await.map_err(Broken::To)?)
+    }
+
+    /// As [`send_with_head`], what the socket takes now. The rest, which is to be sent next, comes back in
+    /// memory of its own length; mostly it is nothing. Whatever comes of it, what was claimed is out of the buffer: what is
+    /// left there is read as the next message.
+    pub fn try_send_with_head(&mut self, head: &[u8], behind: Behind) -> Result<Vec<u8>, Stopped> {
+        let BodyTransfer {
+            from: ReadHalf {
+                stream: from,
+                buffer,
+            },
+            to,
+            body,
+            moved,
+        } = self;
+        let claimed = body.claim(buffer.bytes(), moved);
+        let claimed = claimed.map_err(Stopped::Malformed)?;
+        // Of what is there already nobody has to wait for the next segment.
+        let follows = claimed > 0 && !from.is_quiet();
+        let more = match body.is_done() {
+            true => behind == Behind::End,
+            false => follows && matches!(body, Body::Length(1..)),
+        };
+        let send = |bytes: &[u8], more| to.try_send(bytes, more).map_err(Broken::To);
+        if claimed > 0 && buffer.prepend(head) {
+            let whole = head.len() + claimed;
+            let sent = send(&buffer.bytes()[..whole], more);
+            let gone = sent.as_ref().map_or(whole, |sent| sent.unwrap_or(0));
+            buffer.consume(gone);
+            sent?;
+            return Ok(buffer.take(whole - gone));
+        }
+        let data = buffer.take(claimed);
+        let sent = send(head, more || claimed > 0)?.unwrap_or(0);
+        Ok([&head[sent..], &data].concat())
+    }
+
+    /// Moves the rest of a body, and leaves what follows it in the sender's buffer and socket.
+    pub async fn relay(&mut self, context: TransferContext<'_>) -> Result<(), Stopped> {
+        let BodyTransfer {
+            from: ReadHalf {
+                stream: from,
+                buffer,
+            },
+            to,
+            body,
+            moved,
+        } = self;
+        let TransferContext { resources, rules } = context;
+        let mut budget = YieldBudget::default();
+        let mut held_back = false;
+        while !body.is_done() {
+            if !buffer.is_empty() {
+                let claimed = body.claim(buffer.bytes(), moved);
+                let claimed = claimed.map_err(Stopped::Malformed)?;
+                to.handle().set_deadline(rules.idle);
+                send_from_inbox(buffer, claimed, to)
+                    .await
+                    .map_err(Broken::To)?;
+                held_back = false;
+                budget.spend(claimed, to.handle()).await;
+            } else if let Some(limit) = body.unseen(rules.engine) {
+                let (sender, back) = (Gathering::new(from), Moved::default());
+                let transferred = transfer(context, sender, to, limit, [*moved, &back]).await?;
+                body.moved_unseen(transferred.bytes);
+                held_back = transferred.held_back;
+                match limit {
+                    Limit::UntilEnd => return Ok(()),
+                    Limit::Bytes(_) if transferred.ended => return Err(Stopped::Incomplete),
+                    Limit::Bytes(_) => {}
+                }
+            } else {
+                from.handle().set_deadline(rules.idle);
+                let readable = readable_or_pushed(from, to, &mut held_back).await;
+                readable.map_err(Broken::From)?;
+                if to.is_broken() {
+                    return Err(Broken::To(to.take_error()).into());
+                }
+                let received = buffer.try_receive_at_most(&resources.buffers, from, usize::MAX);
+                if received.map_err(Broken::From)? == Some(0) {
+                    return Err(Stopped::Incomplete);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Moves the data of a chunked body without its framing, for a client that does not know chunks.
 pub async fn relay_data_alone(
-    resources: &Resources,
-    from: &TcpStream,
-    buffer: &mut ReadBuffer,
+    context: TransferContext<'_>,
+    from: &mut ReadHalf<'_>,
     to: &TcpStream,
-    rules: Rules,
     moved: &Moved,
 ) -> Result<(), Stopped> {
+    let ReadHalf {
+        stream: from,
+        buffer,
+    } = from;
+    let TransferContext { resources, rules } = context;
     let mut scanner = ChunkScanner::new();
     let mut budget = YieldBudget::default();
     loop {

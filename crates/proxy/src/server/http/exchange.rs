@@ -4,11 +4,11 @@ use std::io::{self, ErrorKind};
 use std::pin::pin;
 
 use super::after::After;
-use super::body::{Behind, Body, Stopped, relay, try_send_with_head};
+use super::body::{Behind, Body, BodyTransfer, Stopped};
 use super::cached;
 use super::failure::Failure;
 use super::finish::{carry, delivered_to};
-use super::progress::{Answered, Progress};
+use super::progress::{Answered, Exchange, Progress};
 use super::refuse::{is_head, leaves_nothing, refuse};
 use super::reply::{Reply, deliver};
 use super::request::Request;
@@ -16,10 +16,9 @@ use super::target::{Choice, Destination, Origin};
 use super::unreachable::{GONE, unreachable};
 use crate::http::answer::{self, Answer, ProxyError};
 use crate::http::{BodyKind, RequestFacts};
-use crate::runtime::{TcpStream, first, while_taken};
+use crate::runtime::{first, while_taken};
 use crate::server::client::Client;
-use crate::server::peer::Peer;
-use crate::server::read_buffer::ReadBuffer;
+use crate::server::peer::{LeasedPeer, Peer};
 use crate::server::worker::Worker;
 use crate::transfer::Broken;
 use crate::upstream::{Lease, Link};
@@ -157,22 +156,28 @@ async fn attempt(
     request: &Request,
     link: Link,
 ) -> Result<After, (io::Error, Lease)> {
-    // The connection goes before its lease.
-    let lease = link.lease;
+    let reused = link.reused;
+    let mut server = LeasedPeer {
+        peer: Peer::new(link.stream),
+        lease: link.lease,
+    };
     client.note(|entry| {
-        entry.backend.set(Some(lease.backend().address));
-        entry.reused.set(link.reused);
+        entry.backend.set(Some(server.lease.backend().address));
+        entry.reused.set(reused);
     });
-    let mut server = Peer::new(link.stream);
-    if !link.reused {
+    if !reused {
         let header = client.proxy_header(worker.settings.send_proxy);
-        if let Err(error) = server.stream.send_all(&header, true).await {
-            drop(server);
-            return Err((error, lease));
+        if let Err(error) = server.peer.stream.send_all(&header, true).await {
+            return Err((error, closed(server)));
         }
     }
-    let progress = Progress::begins(&worker.handle, lease.backend());
-    let result = exchange(worker, client, request, &mut server, &progress).await;
+    let progress = &Progress::begins(&worker.handle, server.lease.backend());
+    let exchange = Exchange {
+        worker,
+        request,
+        progress,
+    };
+    let result = run(exchange, client, &mut server.peer).await;
     let spliced = || progress.up.spliced() + progress.down.spliced();
     let spliced_before = spliced();
     worker.counters.bytes_up.add(progress.up.get());
@@ -185,20 +190,13 @@ async fn attempt(
     });
     match result {
         Ok(Reply::Delivered(delivered)) => {
-            Ok(delivered_to(worker, client, request, delivered, lease, server, &progress).await)
+            Ok(delivered_to(exchange, client, delivered, server).await)
         }
         Ok(Reply::ForCache(decision, facts)) => {
-            let source = cached::Source {
-                facts,
-                server,
-                lease,
-                progress: &progress,
-            };
+            let source = cached::Source { facts, server };
             let before = progress.down.get();
-            let carried_out = Box::pin(cached::carry_out(
-                worker, client, request, *decision, source,
-            ))
-            .await;
+            let carried_out = Box::pin(cached::carry_out(exchange, client, *decision, source));
+            let carried_out = carried_out.await;
             let passed_on = progress.down.get() - before;
             let spliced = spliced() - spliced_before;
             worker.counters.bytes_down.add(passed_on);
@@ -207,38 +205,39 @@ async fn attempt(
             client.note(|entry| entry.moved_by_kernel(spliced, 0));
             match carried_out {
                 Ok(after) => Ok(after),
-                Err(failure) => Ok(failed(worker, client, request, failure, &progress).await),
+                Err(failure) => Ok(failed(exchange, client, failure).await),
             }
         }
         Err(Failure::Unanswered(error)) if may_be_sent_again(&request.facts) => {
-            drop(server);
-            Err((error, lease))
+            Err((error, closed(server)))
         }
         Err(failure) => {
             // The client may take its time for the answer.
             drop(server);
-            drop(lease);
-            Ok(failed(worker, client, request, failure, &progress).await)
+            Ok(failed(exchange, client, failure).await)
         }
     }
 }
 
+/// Closes the connection and keeps its lease.
+fn closed(server: LeasedPeer) -> Lease {
+    let LeasedPeer { peer, lease } = server;
+    drop(peer);
+    lease
+}
+
 /// Counts an exchange that failed, and gives the client what it gets instead of a reply.
-async fn failed(
-    worker: &Worker,
-    client: &mut Client,
-    request: &Request,
-    failure: Failure,
-    progress: &Progress,
-) -> After {
+async fn failed(exchange: Exchange<'_>, client: &mut Client, failure: Failure) -> After {
+    let counters = &exchange.worker.counters;
     match failure.is_timeout() {
-        true => worker.counters.timed_out.add(1),
-        false => worker.counters.transfers_broken.add(1),
+        true => counters.timed_out.add(1),
+        false => counters.transfers_broken.add(1),
     }
     if !matches!(failure, Failure::Client(_) | Failure::Upload(_)) {
-        progress.backend.counters.failures.add(1);
+        let backend = &exchange.progress.backend;
+        backend.counters.failures.add(1);
     }
-    broken(worker, client, request, failure, progress).await
+    broken(exchange, client, failure).await
 }
 
 /// RFC 9110 Section 9.2.2. A body is gone once it was sent.
@@ -246,20 +245,26 @@ fn may_be_sent_again(facts: &RequestFacts) -> bool {
     facts.method.is_idempotent() && facts.body == BodyKind::None
 }
 
-async fn exchange(
-    worker: &Worker,
+async fn run(
+    exchange: Exchange<'_>,
     client: &mut Client,
-    request: &Request,
     server: &mut Peer,
-    progress: &Progress,
 ) -> Result<Reply, Failure> {
+    let Exchange {
+        worker,
+        request,
+        progress,
+    } = exchange;
     worker.handle.set_deadline(worker.settings.idle_timeout);
-    let Client { stream, buffer, .. } = client;
-    let (to, replies) = (&server.stream, &mut server.buffer);
-    let mut body = Body::new(request.facts.body);
-    let (head, behind) = (&request.head, Behind::Another);
-    let sent = try_send_with_head(head, stream, buffer, &mut body, to, behind, &progress.up);
-    let rest = match sent {
+    let (from, replies) = (client.read_half(), server.read_half());
+    let (client, to) = (from.stream, replies.stream);
+    let mut body = BodyTransfer {
+        from,
+        to,
+        body: Body::new(request.facts.body),
+        moved: &progress.up,
+    };
+    let rest = match body.try_send_with_head(&request.head, Behind::Another) {
         Ok(rest) => rest,
         Err(Stopped::Broken(broken)) => {
             // The server may have answered before it closed.
@@ -268,15 +273,15 @@ async fn exchange(
         }
         Err(stopped) => return Err(Failure::Upload(stopped)),
     };
-    progress.uploaded.set(body.is_done() && rest.is_empty());
-    let (idle, peers) = (worker.settings.idle_timeout, [to, stream]);
-    let reply = pin!(deliver(worker, request, to, replies, stream, progress));
+    progress
+        .uploaded
+        .set(body.body.is_done() && rest.is_empty());
+    let (idle, peers) = (worker.settings.idle_timeout, [to, client]);
+    let reply = pin!(deliver(exchange, replies, client));
     if progress.uploaded.get() {
         return while_taken(idle, peers, reply).await;
     }
-    let upload = pin!(upload(
-        worker, stream, buffer, &mut body, to, &rest, progress
-    ));
+    let upload = pin!(upload(exchange, &mut body, &rest));
     // The upload first: when both have waited too long, it is for the client's bytes.
     while_taken(idle, peers, pin!(first(upload, reply))).await
 }
@@ -284,40 +289,29 @@ async fn exchange(
 /// Sends the rest of a request while its reply is delivered: a server may reply before it reads on.
 /// Ends only if the exchange must.
 async fn upload<T>(
-    worker: &Worker,
-    client: &TcpStream,
-    buffer: &mut ReadBuffer,
-    body: &mut Body,
-    server: &TcpStream,
+    exchange: Exchange<'_>,
+    body: &mut BodyTransfer<'_>,
     rest: &[u8],
-    progress: &Progress,
 ) -> Result<T, Failure> {
-    let (resources, rules) = (&worker.resources, worker.rules());
-    let sent = match server.send_all(rest, false).await {
-        Ok(()) => relay(resources, client, buffer, server, body, rules, &progress.up).await,
+    let sent = match body.to.send_all(rest, false).await {
+        Ok(()) => body.relay(exchange.worker.transfers()).await,
         Err(error) => Err(Broken::To(error).into()),
     };
     match sent {
-        Ok(()) => progress.uploaded.set(true),
+        Ok(()) => exchange.progress.uploaded.set(true),
         // A server that takes no more may have answered: its reply decides.
         Err(Stopped::Broken(Broken::To(_))) => {}
         // A client that sends no more may still read the reply that it has begun to get.
-        Err(Stopped::Incomplete) if progress.answered.get() != Answered::No => {}
+        Err(Stopped::Incomplete) if exchange.progress.answered.get() != Answered::No => {}
         Err(stopped) => return Err(Failure::Upload(stopped)),
     }
     std::future::pending().await
 }
 
 /// What the client gets instead of a whole reply.
-async fn broken(
-    worker: &Worker,
-    client: &mut Client,
-    request: &Request,
-    failure: Failure,
-    progress: &Progress,
-) -> After {
+async fn broken(exchange: Exchange<'_>, client: &mut Client, failure: Failure) -> After {
     client.note(|entry| entry.because(failure.reason()));
-    match (&failure, progress.answered.get()) {
+    match (&failure, exchange.progress.answered.get()) {
         (Failure::Client(_), _) => return After::Reset,
         (_, Answered::UntilClose) => return After::CutOff,
         (_, Answered::Framed) => return After::Linger,
@@ -335,5 +329,5 @@ async fn broken(
         }
         Failure::Broken(_) => ProxyError::HttpResponseIncomplete.into(),
     };
-    fail(worker, client, request, answer).await
+    fail(exchange.worker, client, exchange.request, answer).await
 }

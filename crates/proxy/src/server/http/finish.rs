@@ -2,55 +2,49 @@
 
 use super::after::After;
 use super::closing;
-use super::progress::Progress;
+use super::progress::Exchange;
 use super::reply::Delivered;
-use super::request::Request;
 use crate::http::{BodyKind, ReplyFacts};
 use crate::server::client::Client;
-use crate::server::peer::Peer;
+use crate::server::peer::{LeasedPeer, Peer};
 use crate::server::read_buffer::ReadBuffer;
 use crate::server::worker::Worker;
 use crate::transfer::tunnel;
-use crate::upstream::{Lease, Link};
+use crate::upstream::Link;
 use weir_core::proxy::SendProxy;
 
 /// What follows a whole reply.
 pub async fn delivered_to(
-    worker: &Worker,
+    exchange: Exchange<'_>,
     client: &mut Client,
-    request: &Request,
     delivered: Delivered,
-    lease: Lease,
-    mut server: Peer,
-    progress: &Progress,
+    mut server: LeasedPeer,
 ) -> After {
+    let worker = exchange.worker;
     client.note(|entry| entry.status.set(Some(delivered.facts.status)));
     if delivered.facts.body == BodyKind::Tunnel {
-        return carry(worker, client, &mut server).await;
+        return carry(worker, client, &mut server.peer).await;
     }
-    let uploaded = progress.uploaded.get();
+    let uploaded = exchange.progress.uploaded.get();
     if uploaded {
-        keep_open(worker, client, lease, &delivered.facts, server);
+        keep_open(worker, client, &delivered.facts, server);
     }
     match delivered.keep_alive && uploaded {
         true => After::Continue,
-        false => closing::after_last_reply(client, request, uploaded),
+        false => closing::after_last_reply(client, exchange.request, uploaded),
     }
 }
 
 /// Keeps a server's connection for the next request, if its reply leaves it open: of this client if it
 /// began with its address, else of any.
-pub fn keep_open(
-    worker: &Worker,
-    client: &mut Client,
-    lease: Lease,
-    reply: &ReplyFacts,
-    server: Peer,
-) {
-    if !leaves_open(reply, &server.buffer) {
-        return;
+pub fn keep_open(worker: &Worker, client: &mut Client, reply: &ReplyFacts, server: LeasedPeer) {
+    let LeasedPeer { peer, lease } = server;
+    if !leaves_open(reply, &peer.buffer) {
+        // In this order: the connection's slot is free once it is closed.
+        drop(peer);
+        return drop(lease);
     }
-    let (settings, stream) = (&worker.settings, server.stream);
+    let (settings, stream) = (&worker.settings, peer.stream);
     if settings.send_proxy == SendProxy::Off {
         lease.keep(stream);
     // One that others may wait for is not kept for one client.
@@ -76,7 +70,7 @@ pub async fn carry(worker: &Worker, client: &mut Client, server: &mut Peer) -> A
     let ahead = [client.buffer.take_all(), server.buffer.take_all()];
     let (near, far) = (&client.stream, &server.stream);
     let replies = near.unacknowledged();
-    let tunnelled = tunnel(&worker.resources, near, far, ahead, worker.rules()).await;
+    let tunnelled = tunnel(worker.transfers(), near, far, ahead).await;
     worker.count_tunnel(client, &server.stream, &tunnelled);
     if replies > 0 && tunnelled.end.is_err() {
         closing::wait_until_acknowledged(worker, client, tunnelled.back).await;

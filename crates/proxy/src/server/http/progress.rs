@@ -1,11 +1,24 @@
-//! How far an exchange has come.
+//! An exchange, and how far it has come.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
+use super::request::Request;
 use crate::runtime::Handle;
+use crate::server::worker::Worker;
 use crate::transfer::Moved;
 use crate::upstream::Backend;
+
+/// An exchange: one request and its reply, on one connection to a server.
+#[derive(Clone, Copy)]
+pub struct Exchange<'a> {
+    /// The thread that it runs on.
+    pub worker: &'a Worker,
+    /// The request.
+    pub request: &'a Request,
+    /// How far it has come.
+    pub progress: &'a Progress,
+}
 
 /// How far an exchange has come.
 pub struct Progress {

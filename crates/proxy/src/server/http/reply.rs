@@ -4,10 +4,10 @@ use std::io::{self, ErrorKind};
 
 use weir_core::proxy::Engine;
 
-use super::body::{Behind, Body, Stopped, relay, relay_data_alone, send_with_head};
-use super::cached::{self, Decision};
+use super::body::{Behind, Body, BodyTransfer, Stopped, relay_data_alone};
+use super::cached::{self, CacheContext, Decision};
 use super::failure::Failure;
-use super::progress::{Answered, Progress};
+use super::progress::{Answered, Exchange};
 use super::pseudonym::PSEUDONYM;
 use super::request::Request;
 use super::scratch::Head;
@@ -15,6 +15,7 @@ use crate::cache::fields;
 use crate::http::rewrite::{self, ReplyEdit};
 use crate::http::{BodyKind, Delivery, FieldSlots, Refusal, ReplyFacts, Version, read_reply};
 use crate::runtime::TcpStream;
+use crate::server::peer::ReadHalf;
 use crate::server::read_buffer::ReadBuffer;
 use crate::server::worker::Worker;
 
@@ -47,18 +48,20 @@ pub enum Reply {
 /// Reads the reply and sends it to the client, up to the end of its body; what becomes a tunnel is
 /// left after its head, and so is what the cache takes.
 pub async fn deliver(
-    worker: &Worker,
-    request: &Request,
-    server: &TcpStream,
-    buffer: &mut ReadBuffer,
+    exchange: Exchange<'_>,
+    mut server: ReadHalf<'_>,
     client: &TcpStream,
-    progress: &Progress,
 ) -> Result<Reply, Failure> {
+    let Exchange {
+        worker,
+        request,
+        progress,
+    } = exchange;
     let mut head = worker.scratch.lend();
     let mut interim = 0;
     let (facts, delivery) = loop {
         head.clear();
-        let read = read_head(worker, request, server, buffer, client, progress, &mut head).await;
+        let read = read_head(exchange, &mut server, client, &mut head).await;
         let (facts, delivery) = read.map_err(|failure| after_interim(failure, interim > 0))?;
         if !facts.is_interim() {
             break (facts, delivery);
@@ -79,12 +82,14 @@ pub async fn deliver(
         if !request.facts.method.is_safe() {
             cached::outdate(thread_cache, &request.head, facts.status, &head);
         }
-        if let Some(decision) = cached::decide(worker, request, &facts, delivery, &mut head) {
+        if let Some(context) = CacheContext::of(worker, request)
+            && let Some(decision) = cached::decide(context, &facts, delivery, &mut head)
+        {
             return Ok(Reply::ForCache(Box::new(decision), facts));
         }
     }
     worker.handle.set_deadline(worker.settings.idle_timeout);
-    let (resources, rules, moved) = (&worker.resources, worker.rules(), &progress.down);
+    let (transfers, moved) = (worker.transfers(), &progress.down);
     progress.status.set(Some(facts.status));
     if delivery.dechunk {
         progress.answered.set(Answered::UntilClose);
@@ -92,11 +97,16 @@ pub async fn deliver(
         let sent = client.send_all(&head, true).await;
         sent.map_err(Failure::Client)?;
         drop(head);
-        relay_data_alone(resources, server, buffer, client, rules, moved).await?;
+        relay_data_alone(transfers, &mut server, client, moved).await?;
     } else {
-        let mut body = Body::new(facts.body);
+        let mut body = BodyTransfer {
+            from: server,
+            to: client,
+            body: Body::new(facts.body),
+            moved,
+        };
         let behind = Behind::of(&facts, delivery);
-        let sent = send_with_head(&head, server, buffer, &mut body, client, behind, moved).await;
+        let sent = body.send_with_head(&head, behind).await;
         progress.answered.set(match (&sent, facts.body) {
             (Err(Stopped::Malformed(_)), _) => Answered::No,
             (_, BodyKind::UntilClose) => Answered::UntilClose,
@@ -108,7 +118,7 @@ pub async fn deliver(
         }
         sent?;
         drop(head);
-        relay(resources, server, buffer, client, &mut body, rules, moved).await?;
+        body.relay(transfers).await?;
     }
     let is_large = moved.get() >= LARGE_BYTES;
     worker.forecast.learn(request.forecast_slot, is_large);
@@ -128,20 +138,25 @@ fn after_interim(failure: Failure, has_begun: bool) -> Failure {
 
 /// Waits for a head, and writes the one that goes to the client.
 async fn read_head(
-    worker: &Worker,
-    request: &Request,
-    server: &TcpStream,
-    buffer: &mut ReadBuffer,
+    exchange: Exchange<'_>,
+    server: &mut ReadHalf<'_>,
     client: &TcpStream,
-    progress: &Progress,
     out: &mut Head,
 ) -> Result<(ReplyFacts, Delivery), Failure> {
+    let Exchange {
+        worker,
+        request,
+        progress,
+    } = exchange;
+    let ReadHalf {
+        stream: server,
+        buffer,
+    } = server;
     let mut seen = 0;
     let mut most = first_receive(worker, request);
     loop {
         if !buffer.is_empty() {
-            let closing = worker.is_draining() || !progress.uploaded.get();
-            let read = rewrite_head(worker, request, buffer, seen, closing, out);
+            let read = rewrite_head(exchange, buffer, seen, out);
             if let Some(read) = read.map_err(Failure::Malformed)? {
                 return Ok(read);
             }
@@ -191,13 +206,14 @@ fn first_receive(worker: &Worker, request: &Request) -> usize {
 
 /// Not a future: the slots are 4 KiB.
 fn rewrite_head(
-    worker: &Worker,
-    request: &Request,
+    exchange: Exchange<'_>,
     buffer: &mut ReadBuffer,
     seen: usize,
-    closing: bool,
     out: &mut Head,
 ) -> Result<Option<(ReplyFacts, Delivery)>, Refusal> {
+    let Exchange {
+        worker, request, ..
+    } = exchange;
     let mut slots = FieldSlots::new();
     let limits = &worker.limits;
     let asked = &request.facts;
@@ -208,6 +224,7 @@ fn rewrite_head(
     if facts.status == 101 {
         head.switches_to(fields::values(&request.head, "upgrade"))?;
     }
+    let closing = worker.is_draining() || !exchange.progress.uploaded.get();
     let delivery = Delivery::of(asked, &facts, worker.role(), closing);
     let date = worker.date();
     let edit = ReplyEdit {

@@ -1,22 +1,20 @@
 //! What the cache makes of a server's reply, from its head: keeps it, renews what it has, serves what it
 //! has instead, or takes no part.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_core::proxy::access::Scope;
 
-use super::asked::{Asked, in_realm};
+use super::asked::in_realm;
+use super::context::CacheContext;
 use super::keep::kept;
 use super::status::How;
 use super::tee::Tee;
 use crate::cache::policy::{self, NotKept, Terms};
 use crate::cache::{
-    Entry, Filler, Kept, Lead, MemoryReservation, ThreadCache, conditions, fields, key,
+    Entry, EntryHead, Filler, Kept, Lead, MemoryReservation, ThreadCache, conditions, fields, key,
 };
 use crate::http::{BodyKind, Delivery, ReplyFacts};
-use crate::server::http::request::Request;
-use crate::server::worker::Worker;
 
 /// What the cache makes of a reply, of which the head is there.
 pub enum Decision {
@@ -37,24 +35,23 @@ pub enum Decision {
 /// Decides it. `head` is the head that would go to the client; if the cache takes no part in the
 /// reply, it says so in it.
 pub fn decide(
-    worker: &Worker,
-    request: &Request,
+    context: CacheContext<'_>,
     facts: &ReplyFacts,
     delivery: Delivery,
     head: &mut Vec<u8>,
 ) -> Option<Decision> {
-    let (thread_cache, asked) = (worker.cache.as_ref()?, request.asked.as_ref()?);
+    let asked = context.asked;
     if facts.status >= 500
-        && let Some(entry) = stale_usable(thread_cache, asked)
+        && let Some(entry) = stale_usable(context)
     {
         return Some(Decision::ServeStale(entry));
     }
     let why_not = match asked.lead.take() {
         None => None,
         Some(lead) if facts.status == 304 && asked.validates.get() => {
-            return Some(confirm(thread_cache, request, asked, lead, head));
+            return Some(confirm(context, lead, head));
         }
-        Some(lead) => match storable(thread_cache, request, asked, facts, delivery, head) {
+        Some(lead) => match storable(context, facts, delivery, head) {
             Ok(Storable::Sized(kept, filler)) => {
                 lead.share(&kept);
                 return Some(Decision::Fill(kept, filler, lead));
@@ -72,7 +69,7 @@ pub fn decide(
             Err(why_not) => {
                 // What is kept for it is no longer what the server says.
                 if facts.status < 500 && asked.stale.borrow().is_some() {
-                    thread_cache.cache.forget(&asked.uri);
+                    context.thread_cache.cache.forget(&asked.uri);
                 }
                 lead.pass();
                 Some(why_not.name())
@@ -92,7 +89,12 @@ fn with_status(head: &[u8], how: How) -> Vec<u8> {
 }
 
 /// What is kept may be served because the server failed (RFC 5861).
-pub(super) fn stale_usable(thread_cache: &ThreadCache, asked: &Asked) -> Option<Arc<Entry>> {
+pub(super) fn stale_usable(context: CacheContext<'_>) -> Option<Arc<Entry>> {
+    let CacheContext {
+        thread_cache,
+        asked,
+        ..
+    } = context;
     let entry = asked.stale.borrow().clone()?;
     let age = thread_cache.cache.age(&entry);
     entry
@@ -102,33 +104,34 @@ pub(super) fn stale_usable(thread_cache: &ThreadCache, asked: &Asked) -> Option<
 }
 
 /// A 304 to the cache's own question (RFC 9111 Section 4.3.4).
-fn confirm(
-    thread_cache: &ThreadCache,
-    request: &Request,
-    asked: &Asked,
-    lead: Lead,
-    not_modified: &[u8],
-) -> Decision {
+fn confirm(context: CacheContext<'_>, lead: Lead, not_modified: &[u8]) -> Decision {
+    let CacheContext {
+        thread_cache,
+        request,
+        asked,
+        ..
+    } = context;
     let old = asked.stale.borrow_mut().take();
     let old = old.expect("it was asked about something");
-    let Some(head) = conditions::freshened(&old.head, not_modified) else {
+    let Some(bytes) = conditions::freshened(&old.head, not_modified) else {
         thread_cache.cache.forget(&asked.uri);
         asked.again.set(true);
         return Decision::Retry;
     };
     let exchange = asked.exchange();
-    match policy::terms(&request.head, &head, old.status, exchange) {
-        Ok(terms) => match kept(
-            thread_cache,
-            request,
-            head,
-            old.status,
-            terms,
-            old.body.clone(),
-        ) {
-            Some(kept) => Decision::Revalidated(kept, lead),
-            None => Decision::ServeOnce(old),
-        },
+    let status = old.status;
+    match policy::terms(&request.head, &bytes, status, exchange) {
+        Ok(terms) => {
+            let head = EntryHead {
+                bytes,
+                status,
+                terms,
+            };
+            match kept(context, head, old.body.clone()) {
+                Some(kept) => Decision::Revalidated(kept, lead),
+                None => Decision::ServeOnce(old),
+            }
+        }
         Err(_) => {
             thread_cache.cache.forget(&asked.uri);
             Decision::ServeOnce(old)
@@ -138,18 +141,25 @@ fn confirm(
 
 /// How a reply comes into the cache.
 enum Storable {
+    /// A body of known length: it is received into the cache.
     Sized(Kept, Filler),
+    /// A body that is copied on its way.
     Chunked(MemoryReservation, Terms),
 }
 
+/// Whether the reply may be kept, and how it comes into the cache.
 fn storable(
-    thread_cache: &Rc<ThreadCache>,
-    request: &Request,
-    asked: &Asked,
+    context: CacheContext<'_>,
     facts: &ReplyFacts,
     delivery: Delivery,
     head: &[u8],
 ) -> Result<Storable, NotKept> {
+    let CacheContext {
+        thread_cache,
+        request,
+        asked,
+        ..
+    } = context;
     let terms = policy::terms(&request.head, head, facts.status, asked.exchange())?;
     if key::vary(head).is_none() {
         return Err(NotKept::Vary);
@@ -173,10 +183,13 @@ fn storable(
         reservation.ok_or(NotKept::TooLarge)?,
         &thread_cache.waker,
     );
-    let head = conditions::kept(head);
+    let head = EntryHead {
+        bytes: conditions::kept(head),
+        status: facts.status,
+        terms,
+    };
     let body = filler.body().clone();
-    let kept =
-        kept(thread_cache, request, head, facts.status, terms, body).ok_or(NotKept::TooLarge)?;
+    let kept = kept(context, head, body).ok_or(NotKept::TooLarge)?;
     Ok(Storable::Sized(kept, filler))
 }
 

@@ -12,15 +12,12 @@ use crate::http::ReplyFacts;
 use crate::metrics::ListenerCounters;
 use crate::runtime::{Clock, Handle};
 use crate::server::http::finish::leaves_open;
-use crate::server::peer::Peer;
+use crate::server::peer::LeasedPeer;
 use crate::transfer::YieldBudget;
-use crate::upstream::Lease;
 
 /// A reply on its way into the cache.
 pub struct Fill {
-    // Closed before the lease ends.
-    pub server: Peer,
-    pub lease: Lease,
+    pub server: LeasedPeer,
     pub facts: ReplyFacts,
     pub filler: Filler,
     pub lead: Lead,
@@ -47,7 +44,7 @@ impl Fill {
     }
 
     fn take_ahead(&mut self) -> bool {
-        let buffer = &mut self.server.buffer;
+        let buffer = &mut self.server.peer.buffer;
         let most = usize::try_from(self.filler.left()).unwrap_or(usize::MAX);
         let ahead = buffer.bytes().len().min(most);
         if ahead > 0 {
@@ -87,18 +84,18 @@ impl Fill {
         self.counters.count_kept(self.lead.keep(self.kept));
         // One that began with a client's address is of no use to others.
         let for_all = self.settings.send_proxy == SendProxy::Off;
-        if for_all && leaves_open(&self.facts, &self.server.buffer) {
-            self.lease.keep(self.server.stream);
+        if for_all && leaves_open(&self.facts, &self.server.peer.buffer) {
+            self.server.lease.keep(self.server.peer.stream);
         }
     }
 
     fn broken(self) {
-        self.lease.backend().counters.failures.add(1);
+        self.server.lease.backend().counters.failures.add(1);
     }
 
     /// Receives what comes next; `None` if nothing will. 0 bytes may mean that the last reader left.
     async fn receive(&mut self, abandoned: Option<Abandoned>) -> Option<usize> {
-        let (stream, filler) = (&self.server.stream, &mut self.filler);
+        let (stream, filler) = (&self.server.peer.stream, &mut self.filler);
         self.handle.set_deadline(match abandoned {
             Some(abandoned) => silence_limit(&self.settings, self.handle.now() - abandoned.at),
             None => self.settings.idle_timeout,

@@ -2,23 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::cache::policy::Terms;
-use crate::cache::{Body, Kept, Lead, ThreadCache, key};
-use crate::server::http::request::Request;
+use super::context::CacheContext;
+use crate::cache::{Body, EntryHead, Kept, Lead, key};
 use crate::server::worker::Worker;
 
 /// An entry and the requests that it is for; `None` if there is no memory for it, or it is for one request only.
-pub fn kept(
-    thread_cache: &ThreadCache,
-    request: &Request,
-    head: Vec<u8>,
-    status: u16,
-    terms: Terms,
-    body: Arc<Body>,
-) -> Option<Kept> {
-    let vary = key::vary(&head)?;
-    let variant = key::variant(&request.head, &vary);
-    let entry = thread_cache.cache.entry(head, status, terms, body)?;
+pub fn kept(context: CacheContext<'_>, head: EntryHead, body: Arc<Body>) -> Option<Kept> {
+    let vary = key::vary(&head.bytes)?;
+    let variant = key::variant(&context.request.head, &vary);
+    let entry = context.thread_cache.cache.entry(head, body)?;
     Some(Kept {
         entry: Arc::new(entry),
         vary: Arc::new(vary),
@@ -27,20 +19,9 @@ pub fn kept(
 }
 
 /// Keeps a reply that was copied on its way.
-pub fn store(
-    worker: &Worker,
-    request: &Request,
-    lead: Lead,
-    head: Vec<u8>,
-    status: u16,
-    terms: Terms,
-    body: Body,
-) {
-    let Some(thread_cache) = &worker.cache else {
-        return;
-    };
-    match kept(thread_cache, request, head, status, terms, Arc::new(body)) {
-        Some(kept) => keep(worker, lead, kept),
+pub fn store(context: CacheContext<'_>, lead: Lead, head: EntryHead, body: Body) {
+    match kept(context, head, Arc::new(body)) {
+        Some(kept) => keep(context.worker, lead, kept),
         None => lead.pass(),
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use weir_core::proxy::access::Scope;
 
 use super::asked::Asked;
+use super::context::CacheContext;
 use super::serve::serve;
 use super::status::{Forward, How};
 use crate::cache::conditions;
@@ -50,7 +51,13 @@ pub async fn answer(
         let asked = Asked::of(&request.head, realm(worker, client));
         match next(worker, thread_cache, client, &mut request, &asked).await {
             Next::Serve(entry, how) => {
-                return serve(worker, thread_cache, client, &request, &asked, &entry, how).await;
+                let context = CacheContext {
+                    worker,
+                    thread_cache,
+                    request: &request,
+                    asked: &asked,
+                };
+                return serve(context, client, &entry, how).await;
             }
             Next::Refuse => {
                 let keep_alive = leaves_nothing(worker, &request);

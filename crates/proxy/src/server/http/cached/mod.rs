@@ -11,6 +11,7 @@
 
 mod asked;
 mod carry_out;
+mod context;
 mod decide;
 mod fill;
 mod keep;
@@ -21,5 +22,6 @@ mod tee;
 
 pub use asked::Asked;
 pub use carry_out::{Source, carry_out, stand_in};
+pub use context::CacheContext;
 pub use decide::{Decision, decide, outdate};
 pub use lookup::answer;

@@ -7,6 +7,7 @@ use std::pin::pin;
 use bytes::Bytes;
 
 use super::asked::Asked;
+use super::context::CacheContext;
 use super::status::How;
 use crate::cache::conditions::{Part, not_modified_fields};
 use crate::cache::{Body, Entry, Found, Reader, ThreadCache, fields};
@@ -18,8 +19,6 @@ use crate::server::http::after::After;
 use crate::server::http::body::Behind;
 use crate::server::http::closing;
 use crate::server::http::refuse::leaves_nothing;
-use crate::server::http::request::Request;
-use crate::server::worker::Worker;
 use crate::transfer::YieldBudget;
 
 /// Bytes given to the kernel in one call: what it takes in about the time that a splice does.
@@ -106,15 +105,13 @@ enum Unsent {
 }
 
 /// Sends it.
-pub async fn serve(
-    worker: &Worker,
-    thread_cache: &ThreadCache,
-    client: &Client,
-    request: &Request,
-    asked: &Asked,
-    entry: &Entry,
-    how: How,
-) -> After {
+pub async fn serve(context: CacheContext<'_>, client: &Client, entry: &Entry, how: How) -> After {
+    let CacheContext {
+        worker,
+        thread_cache,
+        request,
+        asked,
+    } = context;
     // As long as it is held, the body is filled.
     let _reader = Reader::new(&entry.body, &thread_cache.waker);
     let keep_alive = leaves_nothing(worker, request);
@@ -141,15 +138,11 @@ pub async fn serve(
     worker.counters.count_reply(cut.status(entry));
     let stream = &client.stream;
     let behind = Behind::answer(keep_alive);
-    let sent = pin!(send(
-        worker,
-        thread_cache,
-        stream,
-        &head,
-        &entry.body,
+    let part = BodyPart {
+        body: &entry.body,
         range,
-        behind
-    ));
+    };
+    let sent = pin!(send(context, stream, &head, part, behind));
     match while_taken(worker.settings.idle_timeout, [stream], sent).await {
         Ok(()) => {
             client.note(|line| line.sent_by_cache(length));
@@ -178,16 +171,26 @@ pub async fn serve(
     }
 }
 
+/// A part of a kept body.
+struct BodyPart<'a> {
+    body: &'a Body,
+    range: Range<u64>,
+}
+
 /// Sends the head and this part of the body, as it comes if it is growing.
 async fn send(
-    worker: &Worker,
-    thread_cache: &ThreadCache,
+    context: CacheContext<'_>,
     client: &TcpStream,
     mut head: &[u8],
-    body: &Body,
-    mut range: Range<u64>,
+    part: BodyPart<'_>,
     behind: Behind,
 ) -> Result<(), Unsent> {
+    let CacheContext {
+        worker,
+        thread_cache,
+        ..
+    } = context;
+    let BodyPart { body, mut range } = part;
     let mut parts = Vec::new();
     let mut budget = YieldBudget::default();
     while !head.is_empty() || !range.is_empty() {

@@ -4,17 +4,19 @@
 use std::io;
 use std::time::Duration;
 
+use super::context::CacheContext;
 use super::keep::store;
 use crate::cache::conditions::kept as kept_head;
-use crate::cache::{AbandonedReply, Body as KeptBody, Lead, MemoryReservation, Pieces, finishes};
+use crate::cache::{
+    AbandonedReply, Body as KeptBody, EntryHead, Lead, MemoryReservation, Pieces, finishes,
+};
 use crate::http::{ChunkScanner, Delivery, Piece, ReplyFacts};
 use crate::runtime::TcpStream;
 use crate::server::client::Client;
-use crate::server::http::body::{Behind, Body, Stopped, relay, send_from_inbox, send_with_head};
+use crate::server::http::body::{Behind, Body, BodyTransfer, Stopped, send_from_inbox};
 use crate::server::http::failure::Failure;
-use crate::server::http::progress::{Answered, Progress};
-use crate::server::http::request::Request;
-use crate::server::peer::Peer;
+use crate::server::http::progress::{Answered, Exchange, Progress};
+use crate::server::peer::{Peer, ReadHalf};
 use crate::server::read_buffer::ReadBuffer;
 use crate::server::worker::Worker;
 use crate::transfer::{Broken, YieldBudget};
@@ -84,14 +86,17 @@ impl Recipient<'_> {
 
 /// Sends the reply, and keeps it.
 pub async fn tee(
-    worker: &Worker,
+    exchange: Exchange<'_>,
     client: &Client,
-    request: &Request,
     reply: Tee,
     (facts, delivery): (ReplyFacts, Delivery),
     server: &mut Peer,
-    progress: &Progress,
 ) -> Result<(), Failure> {
+    let Exchange {
+        worker,
+        request,
+        progress,
+    } = exchange;
     let Tee {
         head,
         outgoing,
@@ -99,7 +104,6 @@ pub async fn tee(
         reservation,
         terms,
     } = reply;
-    let (stream, buffer) = (&server.stream, &mut server.buffer);
     let mut copy = Copy {
         scanner: ChunkScanner::new(),
         pieces: Pieces::default(),
@@ -110,11 +114,15 @@ pub async fn tee(
             .map_or(0, |thread_cache| thread_cache.cache.longest()),
     };
     debug_assert!(!delivery.dechunk);
-    let mut body = Body::new(facts.body);
-    let mut keeps = copy.take(buffer.bytes());
-    let (to, moved) = (&client.stream, &progress.down);
+    let mut keeps = copy.take(server.buffer.bytes());
+    let mut transfer = BodyTransfer {
+        from: server.read_half(),
+        to: &client.stream,
+        body: Body::new(facts.body),
+        moved: &progress.down,
+    };
     let behind = Behind::of(&facts, delivery);
-    let sent = send_with_head(&outgoing, stream, buffer, &mut body, to, behind, moved).await;
+    let sent = transfer.send_with_head(&outgoing, behind).await;
     // With malformed chunks nothing was sent, and the client gets the proxy's own reply.
     if !matches!(sent, Err(Stopped::Malformed(_))) {
         progress.answered.set(Answered::Framed);
@@ -127,16 +135,17 @@ pub async fn tee(
         gone: None,
     };
     let mut budget = YieldBudget::default();
-    while keeps && !body.is_done() {
+    while keeps && !transfer.body.is_done() {
         if !goes_on(worker, &recipient, progress) {
             return Err(gone());
         }
         worker.handle.set_deadline(worker.settings.idle_timeout);
+        let ReadHalf { stream, buffer } = &mut transfer.from;
         let received = buffer.receive(&worker.resources.buffers, stream).await;
         if received.map_err(Broken::From).map_err(Stopped::from)? == 0 {
             return Err(Stopped::Incomplete.into());
         }
-        let claimed = body.claim(buffer.bytes(), &progress.down);
+        let claimed = transfer.body.claim(buffer.bytes(), &progress.down);
         let claimed = claimed.map_err(Stopped::Malformed)?;
         keeps = copy.take(&buffer.bytes()[..claimed]);
         recipient.give(buffer, claimed, progress.down.get()).await;
@@ -146,16 +155,16 @@ pub async fn tee(
         if recipient.gone.is_some() {
             worker.counters.cache_finished.add(1);
         }
-        let kept = KeptBody::whole(copy.pieces, copy.reservation);
-        store(
-            worker,
-            request,
-            lead,
-            kept_head(&head),
-            facts.status,
+        let body = KeptBody::whole(copy.pieces, copy.reservation);
+        let head = EntryHead {
+            bytes: kept_head(&head),
+            status: facts.status,
             terms,
-            kept,
-        );
+        };
+        match CacheContext::of(worker, request) {
+            Some(context) => store(context, lead, head, body),
+            None => lead.pass(),
+        }
         return match recipient.gone {
             Some(_) => Err(gone()),
             None => Ok(()),
@@ -166,17 +175,7 @@ pub async fn tee(
     if recipient.gone.is_some() {
         return Err(gone());
     }
-    let (resources, rules, to) = (&worker.resources, worker.rules(), &client.stream);
-    relay(
-        resources,
-        stream,
-        buffer,
-        to,
-        &mut body,
-        rules,
-        &progress.down,
-    )
-    .await?;
+    transfer.relay(worker.transfers()).await?;
     Ok(())
 }
 
