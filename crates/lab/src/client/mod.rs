@@ -9,6 +9,7 @@
 //! ([`tuples`]), so each packet is O(1) whatever is in flight.
 
 mod engine;
+mod load;
 pub(crate) mod packet;
 mod schedule;
 mod tally;
@@ -16,9 +17,9 @@ pub mod tcp;
 pub(crate) mod tuples;
 mod wheel;
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+pub use load::{Load, Phase, Run};
 pub use schedule::{Pattern, Schedule};
 pub use tally::{Fate, Tally, Wire, new_histogram};
 
@@ -26,63 +27,6 @@ use crate::bed::Bed;
 use crate::error::Result;
 use crate::interrupt;
 use engine::Engine;
-use tcp::Kind;
-
-/// What load to offer.
-#[derive(Debug, Clone)]
-pub struct Load {
-    /// The server.
-    pub target: SocketAddr,
-    /// Connections/s, mean.
-    pub rate_per_s: f64,
-    /// How their beginnings are spread.
-    pub pattern: Pattern,
-    /// Offered before the window; not counted.
-    pub warm_up: Duration,
-    /// The measuring window.
-    pub window: Duration,
-    /// The clients' patience, from the first SYN on.
-    pub timeout: Duration,
-    /// Kind of client.
-    pub kind: Kind,
-    /// The server closes its side first.
-    pub server_closes_first: bool,
-    /// Whether to wait, after the window, for the fate of every connection. Without, those still
-    /// open are counted in [`Run::unfinished`].
-    pub drain: bool,
-}
-
-/// The edges of the measuring window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// The warm-up is over, the window begins.
-    WindowBegins,
-    /// The window is over.
-    WindowEnds,
-}
-
-/// What came of it.
-#[derive(Debug, Clone)]
-pub struct Run {
-    /// Counts and histograms.
-    pub tally: Tally,
-    /// Connections/s that were really begun inside the window.
-    pub offered_per_s: f64,
-    /// The latest SYN came this long after it was due.
-    pub worst_lateness: Duration,
-    /// Share of the SYNs that came more than 10 ms late.
-    pub late_share: f64,
-    /// Connections that could not begin for lack of a free slot.
-    pub skipped: u64,
-    /// Connections of the window whose fate was not waited for.
-    pub unfinished: u64,
-    /// Largest number of connections in flight.
-    pub max_in_flight: u64,
-    /// Packets sent and received per second in the window.
-    pub packets_per_s: (f64, f64),
-    /// Why the run does not count; `None` for a sound run.
-    pub flaw: Option<String>,
-}
 
 /// The generator; keeps its place in the space of four-tuples from run to run, so that no run
 /// meets what the server still remembers of the one before.

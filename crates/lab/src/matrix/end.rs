@@ -1,4 +1,4 @@
-//! One end of a connection: writes its speech and reads into its ear, in its manner, until it leaves.
+//! One end of a connection: sends what is queued and gives its handler what it receives, in its manner, until it leaves.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -8,11 +8,12 @@ use std::time::Duration;
 use fastrand::Rng;
 use socket2::SockRef;
 
-use super::ear::Ear;
 use super::fault::Fault;
+use super::handler::Handler;
+use super::outcome::Outcome;
+use super::outgoing::Outgoing;
 use super::pattern::Pattern;
 use super::plan::{Cut, Leave, Manner, Pace};
-use super::speech::Speech;
 use crate::sys;
 
 /// Milliseconds since the run began.
@@ -27,7 +28,7 @@ pub const PIECE_BYTES: usize = 128 * 1024;
 pub const NARROW_BYTES: usize = 12 * 1024;
 
 /// What an end needs of the run.
-pub struct Room<'a> {
+pub struct Shared<'a> {
     /// The streams' bytes.
     pub pattern: &'a Pattern,
     /// Of [`PIECE_BYTES`].
@@ -49,32 +50,17 @@ pub enum Next {
     Nothing,
 }
 
-/// How an end's connection went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Outcome {
-    /// Its half was ended after all was said.
-    pub finished: bool,
-    /// The other end's end was read.
-    pub eof: bool,
-    /// A RST came.
-    pub reset: bool,
-    /// It left before it was due.
-    pub left: Option<Leave>,
-    /// Its port, by which logs name it.
-    pub port: u16,
-}
-
 /// One direction's progress through its pace.
-struct Gait {
+struct Progress {
     pace: Pace,
     ready: bool,
     calls: u32,
     until: Clock,
 }
 
-impl Gait {
-    fn new(pace: Pace) -> Gait {
-        Gait {
+impl Progress {
+    fn new(pace: Pace) -> Progress {
+        Progress {
             pace,
             ready: true,
             calls: 0,
@@ -105,10 +91,10 @@ impl Gait {
 /// One end.
 pub struct End {
     socket: TcpStream,
-    /// What it says.
-    pub speech: Speech,
-    /// Who judges what it hears.
-    pub ear: Ear,
+    /// What it has to send.
+    pub outgoing: Outgoing,
+    /// Checks what it receives.
+    pub handler: Handler,
     /// When it leaves before it is due.
     pub cut: Option<Cut>,
     /// How it went so far.
@@ -117,28 +103,34 @@ pub struct End {
     pub moved: Clock,
     /// A write has failed: what came before the RST is still to be read.
     refused: bool,
-    heard: u64,
-    speaking: Gait,
-    hearing: Gait,
+    received: u64,
+    sending: Progress,
+    receiving: Progress,
     rng: Rng,
 }
 
 impl End {
     /// An end that has just been connected.
-    pub fn new(socket: TcpStream, ear: Ear, manner: Manner, cut: Option<Cut>, now: Clock) -> End {
-        let mut speech = Speech::default();
-        let rng = Rng::with_seed(ear.number());
+    pub fn new(
+        socket: TcpStream,
+        handler: Handler,
+        manner: Manner,
+        cut: Option<Cut>,
+        now: Clock,
+    ) -> End {
+        let mut outgoing = Outgoing::default();
+        let rng = Rng::with_seed(handler.number());
         if manner.narrow {
             // Fails only on a socket that is broken already.
             let _ = SockRef::from(&socket).set_send_buffer_size(NARROW_BYTES);
         }
-        let mut ear = ear;
-        ear.connected(&mut speech);
+        let mut handler = handler;
+        handler.connected(&mut outgoing);
         let port = socket.local_addr().map_or(0, |address| address.port());
         End {
             socket,
-            speech,
-            ear,
+            outgoing,
+            handler,
             cut,
             outcome: Outcome {
                 port,
@@ -146,49 +138,49 @@ impl End {
             },
             moved: now,
             refused: false,
-            heard: 0,
-            speaking: Gait::new(manner.speaking),
-            hearing: Gait::new(manner.hearing),
+            received: 0,
+            sending: Progress::new(manner.sending),
+            receiving: Progress::new(manner.receiving),
             rng,
         }
     }
 
-    /// Bytes heard.
-    pub fn heard(&self) -> u64 {
-        self.heard
+    /// Bytes received.
+    pub fn received(&self) -> u64 {
+        self.received
     }
 
     /// The socket may be ready.
     pub fn wake(&mut self) {
-        self.speaking.ready = true;
-        self.hearing.ready = true;
+        self.sending.ready = true;
+        self.receiving.ready = true;
     }
 
-    /// Says and hears what is possible now.
-    pub fn turn(&mut self, room: &mut Room<'_>) -> Result<Next, Fault> {
+    /// Sends and receives what is possible now.
+    pub fn turn(&mut self, shared: &mut Shared<'_>) -> Result<Next, Fault> {
         for _ in 0..CALLS_PER_TURN {
             if let Some(how) = self.due_cut() {
                 self.leave(how);
                 return Ok(Next::Nothing);
             }
-            let heard = self.hear(room)?;
-            let said = !self.outcome.reset && self.due_cut().is_none() && self.say(room);
-            if heard || said {
-                self.moved = room.now;
+            let received = self.receive(shared)?;
+            let sent = !self.outcome.reset && self.due_cut().is_none() && self.send(shared);
+            if received || sent {
+                self.moved = shared.now;
             }
             if self.outcome.reset || (self.outcome.eof && self.outcome.finished) {
                 return Ok(Next::Nothing);
             }
-            if !heard && !said {
-                return Ok(self.waits_for(room.now));
+            if !received && !sent {
+                return Ok(self.waits_for(shared.now));
             }
         }
         Ok(Next::Turn)
     }
 
     fn waits_for(&self, now: Clock) -> Next {
-        let gaits = [&self.speaking, &self.hearing];
-        let pauses = gaits.iter().map(|gait| gait.until);
+        let both = [&self.sending, &self.receiving];
+        let pauses = both.iter().map(|progress| progress.until);
         match pauses.filter(|until| *until > now).min() {
             Some(until) => Next::Time(until),
             None => Next::Event,
@@ -197,8 +189,8 @@ impl End {
 
     fn due_cut(&self) -> Option<Leave> {
         match self.cut? {
-            Cut::Said(at, how) => (self.speech.said() >= at).then_some(how),
-            Cut::Heard(at, how) => (self.heard >= at).then_some(how),
+            Cut::Sent(at, how) => (self.outgoing.sent() >= at).then_some(how),
+            Cut::Received(at, how) => (self.received >= at).then_some(how),
         }
     }
 
@@ -214,30 +206,32 @@ impl End {
         }
     }
 
-    fn hear(&mut self, room: &mut Room<'_>) -> Result<bool, Fault> {
-        if self.outcome.eof || !self.hearing.goes(room.now) {
+    fn receive(&mut self, shared: &mut Shared<'_>) -> Result<bool, Fault> {
+        if self.outcome.eof || !self.receiving.goes(shared.now) {
             return Ok(false);
         }
-        let mut piece = self.hearing.piece(&mut self.rng);
-        if let Some(Cut::Heard(at, _)) = self.cut {
-            piece = piece.min((at - self.heard) as usize);
+        let mut piece = self.receiving.piece(&mut self.rng);
+        if let Some(Cut::Received(at, _)) = self.cut {
+            piece = piece.min((at - self.received) as usize);
         }
-        match self.socket.read(&mut room.buffer[..piece]) {
+        match self.socket.read(&mut shared.buffer[..piece]) {
             // The error was told to the write that failed.
             Ok(0) if self.refused => self.outcome.reset = true,
             Ok(0) => {
                 self.outcome.eof = true;
-                self.ear.ended(&mut self.speech)?;
+                self.handler.ended(&mut self.outgoing)?;
             }
             Ok(bytes) => {
-                self.heard += bytes as u64;
-                self.hearing.step(&mut self.rng, room.now);
-                let bytes = &room.buffer[..bytes];
-                let cut = self.ear.hear(room.pattern, bytes, &mut self.speech)?;
+                self.received += bytes as u64;
+                self.receiving.step(&mut self.rng, shared.now);
+                let bytes = &shared.buffer[..bytes];
+                let cut = self
+                    .handler
+                    .receive(shared.pattern, bytes, &mut self.outgoing)?;
                 self.cut = self.cut.or(cut);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.hearing.ready = false;
+                self.receiving.ready = false;
                 return Ok(false);
             }
             Err(_) => self.outcome.reset = true,
@@ -245,36 +239,38 @@ impl End {
         Ok(true)
     }
 
-    fn say(&mut self, room: &mut Room<'_>) -> bool {
+    fn send(&mut self, shared: &mut Shared<'_>) -> bool {
         if self.outcome.finished || self.refused {
             return false;
         }
-        if self.speech.is_over() {
+        if self.outgoing.is_over() {
             // A RST that has come meanwhile is read.
             let _ = self.socket.shutdown(Shutdown::Write);
             self.outcome.finished = true;
             return true;
         }
-        if self.speech.is_silent() || !self.speaking.goes(room.now) {
+        if self.outgoing.is_flushed() || !self.sending.goes(shared.now) {
             return false;
         }
-        let mut piece = self.speaking.piece(&mut self.rng);
-        if let Some(Cut::Said(at, _)) = self.cut {
-            piece = piece.min((at - self.speech.said()) as usize);
+        let mut piece = self.sending.piece(&mut self.rng);
+        if let Some(Cut::Sent(at, _)) = self.cut {
+            piece = piece.min((at - self.outgoing.sent()) as usize);
         }
-        let filled = self.speech.preview(room.pattern, &mut room.buffer[..piece]);
-        match self.socket.write(&room.buffer[..filled]) {
+        let filled = self
+            .outgoing
+            .preview(shared.pattern, &mut shared.buffer[..piece]);
+        match self.socket.write(&shared.buffer[..filled]) {
             Ok(bytes) => {
-                self.speech.advance(bytes);
-                self.speaking.step(&mut self.rng, room.now);
+                self.outgoing.advance(bytes);
+                self.sending.step(&mut self.rng, shared.now);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.speaking.ready = false;
+                self.sending.ready = false;
                 return false;
             }
             Err(_) => {
                 self.refused = true;
-                self.hearing.ready = true;
+                self.receiving.ready = true;
                 // There is no more to read.
                 self.outcome.reset = self.outcome.eof;
             }
@@ -285,11 +281,11 @@ impl End {
 
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (said, planned) = (self.speech.said(), self.speech.planned());
+        let (sent, planned) = (self.outgoing.sent(), self.outgoing.planned());
         write!(
             f,
-            "{}: said {said} of {planned}, heard {}, {:?}",
-            self.ear, self.heard, self.outcome
+            "{}: sent {sent} of {planned}, received {}, {:?}",
+            self.handler, self.received, self.outcome
         )
     }
 }

@@ -11,13 +11,13 @@ use serde::Serialize;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use weir_testbed::proxy::Proxy;
 
-use super::ear::Ear;
-use super::end::{Clock, End, NARROW_BYTES, Next, PIECE_BYTES, Room};
+use super::end::{Clock, End, NARROW_BYTES, Next, PIECE_BYTES, Shared};
 use super::fault::{Fault, Kind};
+use super::handler::Handler;
 use super::http::{Asking, Call, Fate, Serving};
 use super::pattern::Pattern;
 use super::plan::{Manner, Part, Tunnel, rng};
-use super::tunnel::{Side, Story, TunnelEnd, judge};
+use super::tunnel::{EndReport, Side, TunnelEnd, judge};
 use crate::error::{Context, Result};
 use crate::interrupt;
 use crate::process;
@@ -64,7 +64,7 @@ pub struct Tally {
     pub cut: u64,
     /// Replies that a cache gave.
     pub hits: u64,
-    /// Bytes that the ends heard.
+    /// Bytes that the ends received.
     pub bytes: u64,
     /// Seconds.
     pub seconds: f64,
@@ -114,7 +114,7 @@ pub fn run(settings: &Settings, proxy: &Proxy, listener: TcpListener) -> Result<
     run.all()?;
     run.tally.seconds = start.elapsed().as_secs_f64();
     run.expect_descriptors(proxy, &before)?;
-    run.judge_the_lonely();
+    run.judge_unpaired();
     Ok(run.tally)
 }
 
@@ -139,7 +139,7 @@ struct Run<'a> {
     /// In mode tcp a connection of the origin belongs to the client that connected last.
     unpaired: Option<Unpaired>,
     /// Ends of tunnels whose other end has not finished.
-    stories: HashMap<u64, (Side, Story)>,
+    reports: HashMap<u64, (Side, EndReport)>,
     /// Tunnels with a fault.
     faulty: HashSet<u64>,
     tally: Tally,
@@ -187,7 +187,7 @@ impl<'a> Run<'a> {
             next: 0,
             clients: 0,
             unpaired: None,
-            stories: HashMap::new(),
+            reports: HashMap::new(),
             faulty: HashSet::new(),
             tally: Tally::default(),
         })
@@ -257,14 +257,14 @@ impl<'a> Run<'a> {
             Side::Client => &plan.client,
             Side::Origin => &plan.origin,
         };
-        let mut ear = TunnelEnd::new(id, side, part.bytes, part.start);
+        let mut handler = TunnelEnd::new(id, side, part.bytes, part.start);
         if side == Side::Client {
             self.tally.transfers += 1;
             if self.settings.traffic == Traffic::Connect {
-                ear = ear.asking_for(self.tunnel_address(id), plan.hasty);
+                handler = handler.asking_for(self.tunnel_address(id), plan.hasty);
             }
         }
-        self.add(stream, Ear::Tunnel(ear), part.manner, part.cut)
+        self.add(stream, Handler::Tunnel(handler), part.manner, part.cut)
     }
 
     /// The origin's address for this tunnel alone.
@@ -278,7 +278,7 @@ impl<'a> Run<'a> {
         self.tally.transfers += call.exchanges;
         let absolute = self.settings.traffic == Traffic::Forward;
         let asking = Asking::new(self.settings.seed, call, self.origin, absolute);
-        self.add(stream, Ear::Asking(asking), call.manner, call.cut)
+        self.add(stream, Handler::Asking(asking), call.manner, call.cut)
     }
 
     fn accept(&mut self) -> Result<()> {
@@ -314,13 +314,13 @@ impl<'a> Run<'a> {
         let mut rng = rng(seed.rotate_left(1), self.serial);
         let manner: Manner = super::plan::manner(&mut rng, 50_000, 50_000);
         let serving = Serving::new(seed, self.serial);
-        self.add(stream, Ear::Serving(serving), manner, None)
+        self.add(stream, Handler::Serving(serving), manner, None)
     }
 
     fn add(
         &mut self,
         stream: TcpStream,
-        ear: Ear,
+        handler: Handler,
         manner: Manner,
         cut: Option<super::plan::Cut>,
     ) -> Result<()> {
@@ -345,7 +345,7 @@ impl<'a> Run<'a> {
         self.epoll
             .add(&stream, EpollEvent::new(flags, key))
             .context("cannot watch a socket")?;
-        let end = End::new(stream, ear, manner, cut, self.now);
+        let end = End::new(stream, handler, manner, cut, self.now);
         self.ends.insert(key, end);
         self.turns.push_back(key);
         Ok(())
@@ -411,12 +411,12 @@ impl<'a> Run<'a> {
         let Some(end) = self.ends.get_mut(&key) else {
             return;
         };
-        let mut room = Room {
+        let mut shared = Shared {
             pattern: &self.pattern,
             buffer: &mut self.buffer,
             now: self.now,
         };
-        match end.turn(&mut room) {
+        match end.turn(&mut shared) {
             Ok(Next::Event) => {}
             Ok(Next::Time(due)) => self.timers.push(Reverse((due, key))),
             Ok(Next::Turn) => self.turns.push_back(key),
@@ -429,15 +429,15 @@ impl<'a> Run<'a> {
         let Some(end) = self.ends.remove(&key) else {
             return;
         };
-        self.tally.bytes += end.heard();
-        match &end.ear {
-            Ear::Tunnel(tunnel) => {
-                let story = tunnel.story(end.outcome, &end.speech);
+        self.tally.bytes += end.received();
+        match &end.handler {
+            Handler::Tunnel(tunnel) => {
+                let report = tunnel.report(end.outcome, &end.outgoing);
                 let (id, side) = (tunnel.id(), tunnel.side());
                 self.clients -= usize::from(side == Side::Client);
-                self.settle_tunnel(id, side, story);
+                self.settle_tunnel(id, side, report);
             }
-            Ear::Asking(asking) => {
+            Handler::Asking(asking) => {
                 self.clients -= 1;
                 self.tally.hits += asking.hits();
                 for fate in asking.fates() {
@@ -450,21 +450,21 @@ impl<'a> Run<'a> {
                     self.tally.blame(fault);
                 }
             }
-            Ear::Serving(_) => {}
+            Handler::Serving(_) => {}
         }
     }
 
-    fn settle_tunnel(&mut self, id: u64, side: Side, story: Story) {
+    fn settle_tunnel(&mut self, id: u64, side: Side, report: EndReport) {
         if self.faulty.contains(&id) {
             return;
         }
-        let Some((_, other)) = self.stories.remove(&id) else {
-            self.stories.insert(id, (side, story));
+        let Some((_, other)) = self.reports.remove(&id) else {
+            self.reports.insert(id, (side, report));
             return;
         };
         let (client, origin) = match side {
-            Side::Client => (story, other),
-            Side::Origin => (other, story),
+            Side::Client => (report, other),
+            Side::Origin => (other, report),
         };
         let left = client.outcome.left.or(origin.outcome.left);
         match left {
@@ -478,15 +478,15 @@ impl<'a> Run<'a> {
 
     fn give_up(&mut self, key: u64, fault: Fault) {
         if let Some(end) = self.ends.remove(&key) {
-            match &end.ear {
-                Ear::Tunnel(tunnel) => {
+            match &end.handler {
+                Handler::Tunnel(tunnel) => {
                     self.clients -= usize::from(tunnel.side() == Side::Client);
-                    self.stories.remove(&tunnel.id());
+                    self.reports.remove(&tunnel.id());
                     self.faulty.insert(tunnel.id());
                     self.unpaired = self.unpaired.filter(|client| client.id != tunnel.id());
                 }
-                Ear::Asking(_) => self.clients -= 1,
-                Ear::Serving(_) => {}
+                Handler::Asking(_) => self.clients -= 1,
+                Handler::Serving(_) => {}
             }
         }
         self.tally.blame(fault);
@@ -498,10 +498,10 @@ impl<'a> Run<'a> {
             return;
         }
         self.watched = self.now;
-        let (now, stories) = (self.now, &self.stories);
+        let (now, reports) = (self.now, &self.reports);
         self.unpaired = self
             .unpaired
-            .filter(|client| client.since + PAIRING > now || !stories.contains_key(&client.id));
+            .filter(|client| client.since + PAIRING > now || !reports.contains_key(&client.id));
         let patience = self.settings.patience.as_millis() as Clock;
         let stuck: Vec<(u64, String)> = self
             .ends
@@ -541,11 +541,11 @@ impl<'a> Run<'a> {
     }
 
     /// Tunnels whose client left before the proxy had connected to the origin.
-    fn judge_the_lonely(&mut self) {
-        for (id, (side, story)) in std::mem::take(&mut self.stories) {
+    fn judge_unpaired(&mut self) {
+        for (id, (side, report)) in std::mem::take(&mut self.reports) {
             self.tally.cut += 1;
-            if side == Side::Origin || story.outcome.left.is_none() {
-                let text = format!("tunnel {id}: only the {side:?} took part: {story:?}");
+            if side == Side::Origin || report.outcome.left.is_none() {
+                let text = format!("tunnel {id}: only the {side:?} took part: {report:?}");
                 self.tally.blame(Fault::new(Kind::Lost, text));
             }
         }
@@ -554,5 +554,5 @@ impl<'a> Run<'a> {
 
 /// An origin's connection that waits for a request is nobody's transfer.
 fn is_idle(end: &End) -> bool {
-    matches!(&end.ear, Ear::Serving(serving) if serving.is_idle() && end.speech.is_silent())
+    matches!(&end.handler, Handler::Serving(serving) if serving.is_idle() && end.outgoing.is_flushed())
 }

@@ -14,10 +14,10 @@ pub enum Leave {
 /// When an end leaves before it is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// After so many bytes said.
-    Said(u64, Leave),
-    /// After so many bytes heard.
-    Heard(u64, Leave),
+    /// After so many bytes sent.
+    Sent(u64, Leave),
+    /// After so many bytes received.
+    Received(u64, Leave),
 }
 
 /// How bytes are written or read.
@@ -31,7 +31,7 @@ pub struct Pace {
     pub pause_ms: u64,
 }
 
-/// When an end begins to say its part.
+/// When an end begins to send its part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// At once.
@@ -43,7 +43,7 @@ pub enum Start {
 /// One end of a tunnel.
 #[derive(Debug, Clone, Copy)]
 pub struct Part {
-    /// Bytes to say.
+    /// Bytes to send.
     pub bytes: u64,
     /// When to begin.
     pub start: Start,
@@ -57,9 +57,9 @@ pub struct Part {
 #[derive(Debug, Clone, Copy)]
 pub struct Manner {
     /// Writes.
-    pub speaking: Pace,
+    pub sending: Pace,
     /// Reads.
-    pub hearing: Pace,
+    pub receiving: Pace,
     /// Socket buffers of a few segments: an origin's for sending, a client's both.
     pub narrow: bool,
 }
@@ -71,7 +71,7 @@ pub struct Tunnel {
     pub client: Part,
     /// Who is connected to.
     pub origin: Part,
-    /// The client of a CONNECT speaks before it was told that it may.
+    /// The client of a CONNECT sends before it has the reply.
     pub hasty: bool,
 }
 
@@ -119,10 +119,10 @@ fn edge(rng: &mut Rng) -> u64 {
 }
 
 /// How one end treats its socket, with about `bytes` to write or read.
-pub fn manner(rng: &mut Rng, says: u64, hears: u64) -> Manner {
+pub fn manner(rng: &mut Rng, sends: u64, receives: u64) -> Manner {
     Manner {
-        speaking: pace(rng, says),
-        hearing: pace(rng, hears),
+        sending: pace(rng, sends),
+        receiving: pace(rng, receives),
         narrow: rng.u32(..8) == 0,
     }
 }
@@ -160,11 +160,11 @@ fn leave(rng: &mut Rng) -> Leave {
     }
 }
 
-/// One end of eight leaves early, at any byte that it says or hears.
-pub fn cut(rng: &mut Rng, says: u64, hears: u64) -> Option<Cut> {
+/// One end of eight leaves early, at any byte that it sends or receives.
+pub fn cut(rng: &mut Rng, sends: u64, receives: u64) -> Option<Cut> {
     match rng.u32(..16) {
-        0 => Some(Cut::Said(rng.u64(..=says), leave(rng))),
-        1 => Some(Cut::Heard(rng.u64(..=hears), leave(rng))),
+        0 => Some(Cut::Sent(rng.u64(..=sends), leave(rng))),
+        1 => Some(Cut::Received(rng.u64(..=receives), leave(rng))),
         _ => None,
     }
 }
@@ -179,11 +179,11 @@ impl Tunnel {
             1 | 2 => (Start::AtOnce, Start::AfterEnd),
             _ => (Start::AtOnce, Start::AtOnce),
         };
-        let mut part = |says, hears, start| Part {
-            bytes: says,
+        let mut part = |sends, receives, start| Part {
+            bytes: sends,
             start,
-            manner: manner(&mut rng, says, hears),
-            cut: cut(&mut rng, says, hears),
+            manner: manner(&mut rng, sends, receives),
+            cut: cut(&mut rng, sends, receives),
         };
         Tunnel {
             client: part(up, down, client_starts),

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use super::end::Outcome;
 use super::fault::{Fault, Kind};
+use super::outcome::Outcome;
+use super::outgoing::Outgoing;
 use super::pattern::Pattern;
 use super::plan::{Leave, Start};
-use super::speech::Speech;
 
-/// What a client says before its tunnel, and what it hears.
+/// The head of the reply to a CONNECT that was granted.
 const CONNECTED: &[u8] = b"HTTP/1.1 200 ";
 
 /// Which end.
@@ -27,25 +27,25 @@ pub struct TunnelEnd {
     bytes: u64,
     start: Start,
     /// Bytes of the other's stream that have come.
-    heard: u64,
-    /// What is said before the stream.
+    received: u64,
+    /// What is sent before the stream.
     request: String,
     hasty: bool,
-    /// The proxy said that there is no tunnel.
+    /// The proxy replied that there is no tunnel.
     refused: bool,
     /// The reply to it, until it is whole.
     reply: Option<Vec<u8>>,
 }
 
 impl TunnelEnd {
-    /// The end of tunnel `id` that says `bytes`.
+    /// The end of tunnel `id` that sends `bytes`.
     pub fn new(id: u64, side: Side, bytes: u64, start: Start) -> TunnelEnd {
         TunnelEnd {
             id,
             side,
             bytes,
             start,
-            heard: 0,
+            received: 0,
             request: String::new(),
             hasty: false,
             refused: false,
@@ -72,7 +72,7 @@ impl TunnelEnd {
         self.stream() ^ 1
     }
 
-    /// A client that asks a proxy for the tunnel first; `hasty`: and speaks without waiting.
+    /// A client that asks a proxy for the tunnel first; `hasty`: and sends its stream without waiting.
     pub fn asking_for(mut self, origin: SocketAddr, hasty: bool) -> TunnelEnd {
         self.request = format!("CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n");
         self.reply = Some(Vec::new());
@@ -81,11 +81,11 @@ impl TunnelEnd {
     }
 
     /// The connection is there.
-    pub fn connected(&mut self, speech: &mut Speech) {
-        speech.say(self.request.as_str());
+    pub fn connected(&mut self, outgoing: &mut Outgoing) {
+        outgoing.push(self.request.as_str());
         let may_speak = self.reply.is_none() || self.hasty;
         if may_speak && self.start == Start::AtOnce {
-            self.begin(speech);
+            self.begin(outgoing);
         }
     }
 
@@ -93,19 +93,19 @@ impl TunnelEnd {
         self.request.len() as u64
     }
 
-    fn begin(&mut self, speech: &mut Speech) {
-        if speech.planned() == self.prelude() {
-            speech.say_pattern(self.stream(), 0, self.bytes);
-            speech.finish();
+    fn begin(&mut self, outgoing: &mut Outgoing) {
+        if outgoing.planned() == self.prelude() {
+            outgoing.push_pattern(self.stream(), 0, self.bytes);
+            outgoing.finish();
         }
     }
 
     /// Checks bytes of the other's stream.
-    pub fn hear(
+    pub fn receive(
         &mut self,
         pattern: &Pattern,
         bytes: &[u8],
-        speech: &mut Speech,
+        outgoing: &mut Outgoing,
     ) -> Result<(), Fault> {
         let bytes = match &mut self.reply {
             Some(reply) => {
@@ -117,29 +117,29 @@ impl TunnelEnd {
                 self.refused = !reply.starts_with(CONNECTED);
                 self.reply = None;
                 if self.refused {
-                    speech.finish();
+                    outgoing.finish();
                     return Ok(());
                 }
                 if self.start == Start::AtOnce {
-                    self.begin(speech);
+                    self.begin(outgoing);
                 }
                 &bytes[end + 4 - before..]
             }
             None if self.refused => return Ok(()),
             None => bytes,
         };
-        let difference = pattern.first_difference(self.others_stream(), self.heard, bytes);
+        let difference = pattern.first_difference(self.others_stream(), self.received, bytes);
         if let Some(position) = difference {
             return Err(self.fault(Kind::Corrupt, format!("byte {position} is another")));
         }
-        self.heard += bytes.len() as u64;
+        self.received += bytes.len() as u64;
         Ok(())
     }
 
     /// The other's end has come.
-    pub fn ended(&mut self, speech: &mut Speech) {
-        self.begin(speech);
-        speech.finish();
+    pub fn ended(&mut self, outgoing: &mut Outgoing) {
+        self.begin(outgoing);
+        outgoing.finish();
     }
 
     fn fault(&self, kind: Kind, text: String) -> Fault {
@@ -150,11 +150,11 @@ impl TunnelEnd {
     }
 
     /// What is left of it for the verdict.
-    pub fn story(&self, outcome: Outcome, speech: &Speech) -> Story {
-        Story {
+    pub fn report(&self, outcome: Outcome, outgoing: &Outgoing) -> EndReport {
+        EndReport {
             bytes: self.bytes,
-            said: speech.said().saturating_sub(self.prelude()),
-            heard: self.heard,
+            sent: outgoing.sent().saturating_sub(self.prelude()),
+            received: self.received,
             refused: self.refused,
             outcome,
         }
@@ -163,21 +163,21 @@ impl TunnelEnd {
 
 /// What one end of a tunnel did and saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Story {
-    /// Bytes it meant to say.
+pub struct EndReport {
+    /// Bytes it was to send.
     pub bytes: u64,
-    /// Bytes it said.
-    pub said: u64,
-    /// Bytes it heard of the other.
-    pub heard: u64,
-    /// The proxy said that there is no tunnel.
+    /// Bytes it sent.
+    pub sent: u64,
+    /// Bytes it received of the other.
+    pub received: u64,
+    /// The proxy replied that there is no tunnel.
     pub refused: bool,
     /// Its connection.
     pub outcome: Outcome,
 }
 
 /// Whether both ends saw of each other what they had to.
-pub fn judge(id: u64, client: &Story, origin: &Story) -> Result<(), Fault> {
+pub fn judge(id: u64, client: &EndReport, origin: &EndReport) -> Result<(), Fault> {
     if client.refused && origin.outcome.left.is_some() {
         // It left before the proxy could know that it was there.
         return Ok(());
@@ -185,30 +185,30 @@ pub fn judge(id: u64, client: &Story, origin: &Story) -> Result<(), Fault> {
     judge_one(client, origin)
         .map_err(|(kind, text)| (kind, "origin", text))
         .and_then(|()| judge_one(origin, client).map_err(|(kind, text)| (kind, "client", text)))
-        .map_err(|(kind, hearer, text)| {
-            let text = format!("tunnel {id}, {hearer}: {text}; {client:?} {origin:?}");
+        .map_err(|(kind, receiver, text)| {
+            let text = format!("tunnel {id}, {receiver}: {text}; {client:?} {origin:?}");
             Fault::new(kind, text)
         })
 }
 
-/// What `hearer` saw of `speaker`.
-fn judge_one(speaker: &Story, hearer: &Story) -> Result<(), (Kind, &'static str)> {
-    let (said, seen) = (&speaker.outcome, &hearer.outcome);
-    if hearer.refused {
+/// What `receiver` saw of `sender`.
+fn judge_one(sender: &EndReport, receiver: &EndReport) -> Result<(), (Kind, &'static str)> {
+    let (sent, seen) = (&sender.outcome, &receiver.outcome);
+    if receiver.refused {
         return Err((
             Kind::Lost,
             "the proxy refused a tunnel to an origin that was there",
         ));
     }
-    if hearer.heard > speaker.said {
-        return Err((Kind::Corrupt, "it heard more than was said"));
+    if receiver.received > sender.sent {
+        return Err((Kind::Corrupt, "it received more than was sent"));
     }
-    if seen.reset && said.left.is_none() {
+    if seen.reset && sent.left.is_none() {
         return Err((Kind::WrongEnd, "a RST came that nobody sent"));
     }
     if seen.eof {
-        let whole = hearer.heard == speaker.said;
-        let due = said.finished || said.left == Some(Leave::Close);
+        let whole = receiver.received == sender.sent;
+        let due = sent.finished || sent.left == Some(Leave::Close);
         return match (due, whole) {
             (true, true) => Ok(()),
             (true, false) => Err((Kind::Corrupt, "the end came before the last byte")),
@@ -225,11 +225,11 @@ fn judge_one(speaker: &Story, hearer: &Story) -> Result<(), (Kind, &'static str)
 mod tests {
     use super::*;
 
-    fn whole(said: u64, heard: u64) -> Story {
-        Story {
-            bytes: said,
-            said,
-            heard,
+    fn whole(sent: u64, received: u64) -> EndReport {
+        EndReport {
+            bytes: sent,
+            sent,
+            received,
             refused: false,
             outcome: Outcome {
                 finished: true,

@@ -4,7 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use super::{FILE_BYTES, Spec, write_document};
+use super::parts::write_document;
+use super::spec::{FILE_BYTES, Spec};
 use crate::error::{Context, Result};
 
 /// Where Debian puts the modules.

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{
@@ -14,6 +15,13 @@ use crate::error::{Error, Result};
 pub(super) fn body(bytes: usize) -> Vec<u8> {
     let text = b"weir-lab: one packet\n".iter().copied();
     text.cycle().take(bytes).collect()
+}
+
+/// A folder `www` with an index.html of so many bytes.
+pub(super) fn write_document(directory: &Path, bytes: usize) -> std::io::Result<()> {
+    let www = directory.join("www");
+    std::fs::create_dir(&www)?;
+    std::fs::write(www.join("index.html"), body(bytes))
 }
 
 /// A listening socket on all addresses, IPv4 and IPv6, that does not block.

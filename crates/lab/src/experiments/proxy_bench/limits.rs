@@ -1,6 +1,6 @@
 //! What weir must hold against the other contenders, and whether it did.
 
-use super::Kind;
+use super::kind::Kind;
 use crate::proxy::contender::{Contender, Program};
 use crate::proxy::size::Size;
 use crate::run::experiment::{chosen, parsed, word};

@@ -4,13 +4,16 @@
 //! back. Virtual machines become slower and faster by a third within seconds. Therefore windows are short, rounds
 //! many, and ratios are those of neighbours: the median over the rounds of the ratio within a round.
 
+mod kind;
 mod limits;
 
 use std::time::Duration;
 
+pub use kind::Kind;
+
 use crate::error::{Error, Result};
 use crate::proxy::bed::{LINK_MBIT, Receive};
-use crate::proxy::clients::{Ask, Load, Span, Style};
+use crate::proxy::clients::{Ask, Load, Span};
 use crate::proxy::contender::{Contender, ProxyMode};
 use crate::proxy::rig::{Plan, Rig};
 use crate::proxy::size::Size;
@@ -51,37 +54,6 @@ pub const ENTRIES: &[Entry] = &[
 ];
 
 const ROUNDS: usize = 9;
-
-/// A kind of transfer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
-    /// GET on kept connections, from a pool of connections to the origin.
-    Get,
-    /// A tunnel for each client, requests and replies inside it.
-    Tunnel,
-    /// GET on a new connection each, from the pool.
-    Connect,
-    /// A new tunnel for each request.
-    TunnelConnect,
-}
-
-impl Kind {
-    /// The contender's mode.
-    fn mode(self) -> ProxyMode {
-        match self {
-            Kind::Get | Kind::Connect => ProxyMode::Http,
-            Kind::Tunnel | Kind::TunnelConnect => ProxyMode::Tunnel,
-        }
-    }
-
-    /// How the clients use connections.
-    fn style(self) -> Style {
-        match self {
-            Kind::Get | Kind::Tunnel => Style::KeepAlive,
-            Kind::Connect | Kind::TunnelConnect => Style::NewConnection,
-        }
-    }
-}
 
 /// Arguments of `weir-lab proxy-bench`.
 #[derive(Debug, Clone, clap::Args)]

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use super::super::end::Outcome;
 use super::super::fault::{Fault, Kind};
+use super::super::outcome::Outcome;
+use super::super::outgoing::Outgoing;
 use super::super::pattern::Pattern;
 use super::super::plan::Leave;
-use super::super::speech::Speech;
 use super::body::Body;
 use super::exchange::{Call, Exchange, Habit};
-use super::reader::{self, Listener, Reader};
+use super::reader::{self, Reader, Sink};
 
 /// Longest head that is waited for.
 const HEAD_BYTES: usize = 16 * 1024;
@@ -33,7 +33,7 @@ pub struct Asking {
     seed: u64,
     origin: SocketAddr,
     absolute: bool,
-    /// Requests whose head has been said.
+    /// Requests whose head has been sent.
     asked: u64,
     /// The last of them waits with its body for the origin's 100.
     holds_back: bool,
@@ -43,7 +43,7 @@ pub struct Asking {
     reply: Reply,
 }
 
-/// What the head of the reply said that is being read.
+/// What the head of the reply says that is being read.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reply {
     /// It is the proxy's own, of this status.
@@ -75,30 +75,30 @@ impl Asking {
     }
 
     /// Asks what may be asked at the start.
-    pub fn connected(&mut self, speech: &mut Speech) {
-        self.ask(speech);
+    pub fn connected(&mut self, outgoing: &mut Outgoing) {
+        self.ask(outgoing);
     }
 
-    fn ask(&mut self, speech: &mut Speech) {
+    fn ask(&mut self, outgoing: &mut Outgoing) {
         let answered = self.fates.len() as u64;
         let most = self.call.exchanges.min(answered + self.call.ahead);
         while self.asked < most && !self.holds_back {
             let exchange = self.exchange(self.asked);
             self.asked += 1;
             let last = self.asked == self.call.exchanges;
-            exchange.ask(&self.origin.to_string(), self.absolute, last, speech);
+            exchange.ask(&self.origin.to_string(), self.absolute, last, outgoing);
             match exchange.habit {
                 Habit::Continue | Habit::Declined => self.holds_back = true,
                 Habit::Upgrade { hasty: false } => {}
                 Habit::Upgrade { hasty: true } => {
-                    exchange.ask_body(speech);
-                    speech.finish();
+                    exchange.ask_body(outgoing);
+                    outgoing.finish();
                 }
-                Habit::Plain | Habit::Early => exchange.ask_body(speech),
+                Habit::Plain | Habit::Early => exchange.ask_body(outgoing),
             }
         }
         if answered == self.call.exchanges {
-            speech.finish();
+            outgoing.finish();
         }
     }
 
@@ -111,28 +111,28 @@ impl Asking {
     }
 
     /// Reads replies.
-    pub fn hear(
+    pub fn receive(
         &mut self,
         pattern: &Pattern,
         bytes: &[u8],
-        speech: &mut Speech,
+        outgoing: &mut Outgoing,
     ) -> Result<(), Fault> {
-        reader::hear(self, pattern, bytes, speech)
+        reader::receive(self, pattern, bytes, outgoing)
     }
 
     /// An interim reply: 103 where the origin sends one, 100 where the client waits for it.
-    fn hear_interim(
+    fn receive_interim(
         &mut self,
         status: u16,
         exchange: &Exchange,
-        speech: &mut Speech,
+        outgoing: &mut Outgoing,
     ) -> Result<(), Fault> {
         match status {
             103 if exchange.hints && !exchange.is_old => Ok(()),
             100 if exchange.habit == Habit::Continue && self.holds_back => {
                 self.holds_back = false;
-                exchange.ask_body(speech);
-                self.ask(speech);
+                exchange.ask_body(outgoing);
+                self.ask(outgoing);
                 Ok(())
             }
             _ => Err(self.corrupt(&format!("an interim reply that nobody sent: {status}"))),
@@ -149,26 +149,26 @@ impl Asking {
             || exchange.is_old && (is_last || self.absolute)
     }
 
-    fn settle(&mut self, fate: Fate, speech: &mut Speech) {
+    fn settle(&mut self, fate: Fate, outgoing: &mut Outgoing) {
         let exchange = self.current();
         self.fates.push(fate);
         let was_held_back = self.holds_back && self.fates.len() as u64 == self.asked;
         let is_upgrade = matches!(exchange.habit, Habit::Upgrade { .. });
         if self.reply.closes || was_held_back || is_upgrade {
-            // What it has not said of a request nobody reads any more.
+            // Nobody reads what it has not sent of a request.
             self.reader = Reader::Over;
-            speech.abandon();
+            outgoing.abandon();
         } else {
-            self.ask(speech);
+            self.ask(outgoing);
         }
     }
 
     /// The connection's end has come.
-    pub fn ended(&mut self, speech: &mut Speech) {
-        if let Some(heard) = self.reader.heard_until_end()
+    pub fn ended(&mut self, outgoing: &mut Outgoing) {
+        if let Some(received) = self.reader.received_until_end()
             && self.reply.refused.is_none()
         {
-            let fate = match heard == self.current().reply_bytes() {
+            let fate = match received == self.current().reply_bytes() {
                 true => Fate::Whole,
                 false => Fate::EndedShort,
             };
@@ -176,10 +176,10 @@ impl Asking {
             self.fates.push(fate);
             if upgraded && fate == Fate::Whole {
                 // The other half goes on.
-                return speech.finish();
+                return outgoing.finish();
             }
         }
-        speech.abandon();
+        outgoing.abandon();
     }
 
     /// Replies that a cache gave.
@@ -246,7 +246,7 @@ impl Asking {
     }
 }
 
-impl Listener for Asking {
+impl Sink for Asking {
     fn reader(&mut self) -> &mut Reader {
         &mut self.reader
     }
@@ -254,7 +254,7 @@ impl Listener for Asking {
     fn head(
         &mut self,
         bytes: &[u8],
-        speech: &mut Speech,
+        outgoing: &mut Outgoing,
     ) -> Result<Option<(usize, Option<Body>)>, Fault> {
         if self.fates.len() as u64 == self.asked {
             return Err(self.corrupt("more bytes than replies"));
@@ -272,7 +272,7 @@ impl Listener for Asking {
         };
         let status = reply.code.unwrap_or(0);
         if (100..200).contains(&status) && status != 101 {
-            self.hear_interim(status, &exchange, speech)?;
+            self.receive_interim(status, &exchange, outgoing)?;
             return Ok(Some((length, None)));
         }
         let number = field(reply.headers, "X-Exchange");
@@ -298,8 +298,8 @@ impl Listener for Asking {
             return Err(self.fault(Kind::WrongEnd, "the proxy ends what may go on"));
         }
         if let (101, Habit::Upgrade { hasty: false }) = (status, exchange.habit) {
-            exchange.ask_body(speech);
-            speech.finish();
+            exchange.ask_body(outgoing);
+            outgoing.finish();
         }
         Ok(Some((length, Some(self.body(&exchange, reply.headers)))))
     }
@@ -310,13 +310,13 @@ impl Listener for Asking {
         is_origins.then(|| (exchange.replied(), exchange.reply_bytes()))
     }
 
-    fn done(&mut self, heard: u64, speech: &mut Speech) -> Result<(), Fault> {
+    fn done(&mut self, received: u64, outgoing: &mut Outgoing) -> Result<(), Fault> {
         let fate = match self.reply.refused {
             Some(status) => Fate::Refused(status),
-            None if heard == self.current().reply_bytes() => Fate::Whole,
+            None if received == self.current().reply_bytes() => Fate::Whole,
             None => return Err(self.corrupt("a reply shorter than it was sent")),
         };
-        self.settle(fate, speech);
+        self.settle(fate, outgoing);
         Ok(())
     }
 

@@ -2,8 +2,8 @@
 
 use fastrand::Rng;
 
+use super::super::outgoing::Outgoing;
 use super::super::plan::{self, Cut, Leave, Manner};
-use super::super::speech::Speech;
 
 /// Exchanges on one connection at most.
 pub const MOST: u64 = 16;
@@ -42,16 +42,18 @@ impl Framing {
         }
     }
 
-    fn say_body(self, stream: u64, speech: &mut Speech) {
+    fn push_body(self, stream: u64, outgoing: &mut Outgoing) {
         match self {
             Framing::None => {}
-            Framing::Length(bytes) | Framing::Close(bytes) => speech.say_pattern(stream, 0, bytes),
-            Framing::Chunked(bytes, most) => say_chunks(stream, bytes, most, speech),
+            Framing::Length(bytes) | Framing::Close(bytes) => {
+                outgoing.push_pattern(stream, 0, bytes)
+            }
+            Framing::Chunked(bytes, most) => push_chunks(stream, bytes, most, outgoing),
         }
     }
 }
 
-fn say_chunks(stream: u64, bytes: u64, most: u64, speech: &mut Speech) {
+fn push_chunks(stream: u64, bytes: u64, most: u64, outgoing: &mut Outgoing) {
     let mut rng = Rng::with_seed(stream);
     let mut from = 0;
     while from < bytes {
@@ -60,12 +62,12 @@ fn say_chunks(stream: u64, bytes: u64, most: u64, speech: &mut Speech) {
             0 => ";of=no-interest",
             _ => "",
         };
-        speech.say(format!("{length:x}{extension}\r\n"));
-        speech.say_pattern(stream, from, length);
-        speech.say("\r\n");
+        outgoing.push(format!("{length:x}{extension}\r\n"));
+        outgoing.push_pattern(stream, from, length);
+        outgoing.push("\r\n");
         from += length;
     }
-    speech.say(match rng.u32(..4) {
+    outgoing.push(match rng.u32(..4) {
         0 => "0\r\nX-Trailer: seen\r\n\r\n",
         _ => "0\r\n\r\n",
     });
@@ -76,13 +78,13 @@ fn say_chunks(stream: u64, bytes: u64, most: u64, speech: &mut Speech) {
 pub enum Habit {
     /// The request, then its reply.
     Plain,
-    /// The client holds its body back until the origin has said 100.
+    /// The client holds its body back until the origin has sent 100.
     Continue,
     /// It holds its body back, and the origin replies without asking for it.
     Declined,
     /// The origin replies once it has the request's head.
     Early,
-    /// The request is to leave HTTP: behind its head, and behind that of the reply, both say their
+    /// The request is to leave HTTP: behind its head, and behind that of the reply, both send their
     /// bodies at once, up to the end. `hasty`: the client does not wait for the reply's head.
     Upgrade {
         /// See above.
@@ -262,7 +264,7 @@ impl Exchange {
     }
 
     /// The request's head, to `authority`; with `absolute` in the form for a forward proxy.
-    pub fn ask(&self, authority: &str, absolute: bool, last: bool, speech: &mut Speech) {
+    pub fn ask(&self, authority: &str, absolute: bool, last: bool, outgoing: &mut Outgoing) {
         let origin = match absolute {
             true => format!("http://{authority}"),
             false => String::new(),
@@ -282,21 +284,21 @@ impl Exchange {
             (true, 0) => ("1.0", "Connection: keep-alive\r\n"),
             (true, _) => ("1.0", ""),
         };
-        speech.say(format!(
+        outgoing.push(format!(
             "{method} {origin}/{id}/{place}?{run} HTTP/{version}\r\nHost: {authority}\r\n{keep}{field}\r\n"
         ));
     }
 
     /// The request's body.
-    pub fn ask_body(&self, speech: &mut Speech) {
-        self.request.say_body(self.asked(), speech);
+    pub fn ask_body(&self, outgoing: &mut Outgoing) {
+        self.request.push_body(self.asked(), outgoing);
     }
 
     /// The reply; says when the origin leaves.
-    pub fn answer(&self, speech: &mut Speech) -> Option<Cut> {
-        let before = speech.planned();
+    pub fn answer(&self, outgoing: &mut Outgoing) -> Option<Cut> {
+        let before = outgoing.planned();
         if self.hints {
-            speech.say("HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n");
+            outgoing.push("HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n");
         }
         let close = match (self.habit, self.closes) {
             (Habit::Upgrade { .. }, _) => "Connection: upgrade\r\nUpgrade: pattern\r\n",
@@ -308,18 +310,18 @@ impl Exchange {
             false => "",
         };
         let (status, id, field) = (self.status, self.id, self.reply.field());
-        speech.say(format!(
+        outgoing.push(format!(
             "HTTP/1.1 {status} Fine\r\nX-Exchange: {id}\r\n{kept}{close}{field}\r\n"
         ));
         if !self.is_bodiless() {
-            self.reply.say_body(self.replied(), speech);
+            self.reply.push_body(self.replied(), outgoing);
         }
         if self.closes {
-            speech.finish();
+            outgoing.finish();
         }
-        let length = speech.planned() - before;
+        let length = outgoing.planned() - before;
         self.cut
-            .map(|(part, how)| Cut::Said(before + length * part / 1000, how))
+            .map(|(part, how)| Cut::Sent(before + length * part / 1000, how))
     }
 }
 
@@ -379,14 +381,14 @@ impl Call {
             let exchange = |index| Exchange::new(seed, id * MOST + index, index + 1 == exchanges);
             (0..exchanges).map(|index| of(&exchange(index))).sum()
         };
-        let says: u64 = sum(|exchange| exchange.request.bytes() + 60);
-        let hears: u64 = sum(|exchange| exchange.reply_bytes() + 120);
+        let sends: u64 = sum(|exchange| exchange.request.bytes() + 60);
+        let receives: u64 = sum(|exchange| exchange.reply_bytes() + 120);
         Call {
             id,
             exchanges,
             ahead,
-            manner: plan::manner(&mut rng, says, hears),
-            cut: plan::cut(&mut rng, says, hears),
+            manner: plan::manner(&mut rng, sends, receives),
+            cut: plan::cut(&mut rng, sends, receives),
         }
     }
 

@@ -1,12 +1,12 @@
-//! Takes what comes on a connection apart into heads and bodies, for whoever listens to it.
+//! Parts what a connection receives into heads and bodies.
 
 use super::super::fault::Fault;
+use super::super::outgoing::Outgoing;
 use super::super::pattern::Pattern;
-use super::super::speech::Speech;
 use super::body::{Body, Malformed};
 
-/// Who listens: a client to replies, an origin to requests.
-pub trait Listener {
+/// Takes heads and bodies: a client those of replies, an origin those of requests.
+pub trait Sink {
     /// Where its reading stands.
     fn reader(&mut self) -> &mut Reader;
 
@@ -15,14 +15,14 @@ pub trait Listener {
     fn head(
         &mut self,
         bytes: &[u8],
-        speech: &mut Speech,
+        outgoing: &mut Outgoing,
     ) -> Result<Option<(usize, Option<Body>)>, Fault>;
 
     /// The stream that the body is of, and its length there; `None` if it is anything.
     fn due(&self) -> Option<(u64, u64)>;
 
     /// The body has come, so many bytes.
-    fn done(&mut self, heard: u64, speech: &mut Speech) -> Result<(), Fault>;
+    fn done(&mut self, received: u64, outgoing: &mut Outgoing) -> Result<(), Fault>;
 
     /// Bytes are not what they must be.
     fn corrupt(&self, text: &str) -> Fault;
@@ -50,77 +50,77 @@ impl Reader {
     }
 
     /// Bytes that have come of a body that lasts until the connection's end.
-    pub fn heard_until_end(&self) -> Option<u64> {
+    pub fn received_until_end(&self) -> Option<u64> {
         match self {
-            Reader::Body(Body::UntilEnd, heard) => Some(*heard),
+            Reader::Body(Body::UntilEnd, received) => Some(*received),
             _ => None,
         }
     }
 }
 
 /// Reads bytes that have come.
-pub fn hear<L: Listener>(
-    listener: &mut L,
+pub fn receive<L: Sink>(
+    sink: &mut L,
     pattern: &Pattern,
     mut bytes: &[u8],
-    speech: &mut Speech,
+    outgoing: &mut Outgoing,
 ) -> Result<(), Fault> {
     while !bytes.is_empty() {
-        let taken = match std::mem::replace(listener.reader(), Reader::Over) {
-            Reader::Head(head) => hear_head(listener, head, bytes, speech)?,
-            Reader::Body(body, heard) => hear_body(listener, pattern, body, heard, bytes)?,
+        let taken = match std::mem::replace(sink.reader(), Reader::Over) {
+            Reader::Head(head) => receive_head(sink, head, bytes, outgoing)?,
+            Reader::Body(body, received) => receive_body(sink, pattern, body, received, bytes)?,
             Reader::Over => return Ok(()),
         };
         bytes = &bytes[taken..];
-        if let Reader::Body(body, heard) = listener.reader()
+        if let Reader::Body(body, received) = sink.reader()
             && body.is_done()
         {
-            let heard = *heard;
-            *listener.reader() = Reader::new();
-            listener.done(heard, speech)?;
+            let received = *received;
+            *sink.reader() = Reader::new();
+            sink.done(received, outgoing)?;
         }
     }
     Ok(())
 }
 
-fn hear_head<L: Listener>(
-    listener: &mut L,
+fn receive_head<L: Sink>(
+    sink: &mut L,
     mut head: Vec<u8>,
     bytes: &[u8],
-    speech: &mut Speech,
+    outgoing: &mut Outgoing,
 ) -> Result<usize, Fault> {
     let before = head.len();
     head.extend_from_slice(bytes);
-    let (taken, next) = match listener.head(&head, speech)? {
+    let (taken, next) = match sink.head(&head, outgoing)? {
         None => (bytes.len(), Reader::Head(head)),
         Some((length, None)) => (length - before, Reader::new()),
         Some((length, Some(body))) => (length - before, Reader::Body(body, 0)),
     };
-    *listener.reader() = next;
+    *sink.reader() = next;
     Ok(taken)
 }
 
-fn hear_body<L: Listener>(
-    listener: &mut L,
+fn receive_body<L: Sink>(
+    sink: &mut L,
     pattern: &Pattern,
     mut body: Body,
-    heard: u64,
+    received: u64,
     bytes: &[u8],
 ) -> Result<usize, Fault> {
     let (taken, data) = match body.take(bytes) {
         Ok(took) => took,
-        Err(Malformed(text)) => return Err(listener.corrupt(&text)),
+        Err(Malformed(text)) => return Err(sink.corrupt(&text)),
     };
-    let (from, heard) = (heard, heard + data as u64);
-    if let Some((stream, length)) = listener.due() {
+    let (from, received) = (received, received + data as u64);
+    if let Some((stream, length)) = sink.due() {
         let data = &bytes[taken - data..taken];
         if let Some(at) = pattern.first_difference(stream, from, data) {
-            return Err(listener.corrupt(&format!("byte {at} of the body is another")));
+            return Err(sink.corrupt(&format!("byte {at} of the body is another")));
         }
-        if heard > length {
-            return Err(listener.corrupt("a body longer than it was sent"));
+        if received > length {
+            return Err(sink.corrupt("a body longer than it was sent"));
         }
     }
-    *listener.reader() = Reader::Body(body, heard);
+    *sink.reader() = Reader::Body(body, received);
     Ok(taken)
 }

@@ -1,12 +1,12 @@
 //! An origin: checks each request and replies as planned.
 
 use super::super::fault::{Fault, Kind};
+use super::super::outgoing::Outgoing;
 use super::super::pattern::Pattern;
 use super::super::plan::Cut;
-use super::super::speech::Speech;
 use super::body::Body;
 use super::exchange::{Call, Exchange, Habit, MOST};
-use super::reader::{self, Listener, Reader};
+use super::reader::{self, Reader, Sink};
 
 /// A connection of an origin.
 pub struct Serving {
@@ -49,37 +49,38 @@ impl Serving {
     }
 
     /// Reads requests. Says when the origin is to leave.
-    pub fn hear(
+    pub fn receive(
         &mut self,
         pattern: &Pattern,
         bytes: &[u8],
-        speech: &mut Speech,
+        outgoing: &mut Outgoing,
     ) -> Result<Option<Cut>, Fault> {
-        reader::hear(self, pattern, bytes, speech)?;
+        reader::receive(self, pattern, bytes, outgoing)?;
         Ok(self.cut)
     }
 
     /// The proxy's end has come: of a tunnel, whose bytes must be there then unless its client left.
-    pub fn ended(&mut self, speech: &mut Speech) -> Result<(), Fault> {
-        speech.finish();
-        let (Some(exchange), Some(heard)) = (&self.exchange, self.reader.heard_until_end()) else {
+    pub fn ended(&mut self, outgoing: &mut Outgoing) -> Result<(), Fault> {
+        outgoing.finish();
+        let (Some(exchange), Some(received)) = (&self.exchange, self.reader.received_until_end())
+        else {
             return Ok(());
         };
         let client_leaves = Call::new(self.seed, exchange.id / MOST).cut.is_some();
         let leaves = client_leaves || exchange.cut.is_some();
-        match leaves || heard == exchange.request.bytes() {
+        match leaves || received == exchange.request.bytes() {
             true => Ok(()),
-            false => Err(self.corrupt(&format!("the end came after {heard} bytes of a tunnel"))),
+            false => Err(self.corrupt(&format!("the end came after {received} bytes of a tunnel"))),
         }
     }
 
-    fn answer(&mut self, exchange: &Exchange, speech: &mut Speech) {
-        let cut = exchange.answer(speech);
+    fn answer(&mut self, exchange: &Exchange, outgoing: &mut Outgoing) {
+        let cut = exchange.answer(outgoing);
         self.cut = self.cut.or(cut);
     }
 }
 
-impl Listener for Serving {
+impl Sink for Serving {
     fn reader(&mut self) -> &mut Reader {
         &mut self.reader
     }
@@ -87,7 +88,7 @@ impl Listener for Serving {
     fn head(
         &mut self,
         bytes: &[u8],
-        speech: &mut Speech,
+        outgoing: &mut Outgoing,
     ) -> Result<Option<(usize, Option<Body>)>, Fault> {
         let mut fields = [httparse::EMPTY_HEADER; 32];
         let mut request = httparse::Request::new(&mut fields);
@@ -122,9 +123,9 @@ impl Listener for Serving {
         };
         match exchange.habit {
             Habit::Plain => {}
-            Habit::Continue => speech.say("HTTP/1.1 100 Continue\r\n\r\n"),
+            Habit::Continue => outgoing.push("HTTP/1.1 100 Continue\r\n\r\n"),
             Habit::Declined | Habit::Early | Habit::Upgrade { .. } => {
-                self.answer(&exchange, speech);
+                self.answer(&exchange, outgoing);
             }
         }
         self.exchange = Some(exchange);
@@ -136,16 +137,16 @@ impl Listener for Serving {
         Some((exchange.asked(), exchange.request.bytes()))
     }
 
-    fn done(&mut self, heard: u64, speech: &mut Speech) -> Result<(), Fault> {
+    fn done(&mut self, received: u64, outgoing: &mut Outgoing) -> Result<(), Fault> {
         let Some(exchange) = self.exchange.take() else {
             return Ok(());
         };
-        if heard != exchange.request.bytes() {
-            let text = format!("{heard} bytes of a request with {:?}", exchange.request);
+        if received != exchange.request.bytes() {
+            let text = format!("{received} bytes of a request with {:?}", exchange.request);
             return Err(self.corrupt(&text));
         }
         if matches!(exchange.habit, Habit::Plain | Habit::Continue) {
-            self.answer(&exchange, speech);
+            self.answer(&exchange, outgoing);
         }
         self.served += 1;
         Ok(())

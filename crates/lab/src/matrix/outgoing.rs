@@ -1,33 +1,33 @@
-//! What one end of a connection says: heads and stretches of the pattern, in order.
+//! What one end of a connection has to send: heads and stretches of the pattern, in order.
 
 use std::collections::VecDeque;
 
 use super::pattern::Pattern;
 
 enum Part {
-    Text { bytes: Vec<u8>, said: usize },
+    Text { bytes: Vec<u8>, sent: usize },
     Stretch { stream: u64, from: u64, left: u64 },
 }
 
-/// Bytes that are still to be said.
+/// Bytes that are still to be sent.
 #[derive(Default)]
-pub struct Speech {
+pub struct Outgoing {
     parts: VecDeque<Part>,
-    said: u64,
+    sent: u64,
     planned: u64,
     finished: bool,
 }
 
-impl Speech {
+impl Outgoing {
     /// Adds a head or framing.
-    pub fn say(&mut self, text: impl Into<Vec<u8>>) {
+    pub fn push(&mut self, text: impl Into<Vec<u8>>) {
         let bytes = text.into();
         self.planned += bytes.len() as u64;
-        self.parts.push_back(Part::Text { bytes, said: 0 });
+        self.parts.push_back(Part::Text { bytes, sent: 0 });
     }
 
     /// Adds a stretch of a stream.
-    pub fn say_pattern(&mut self, stream: u64, from: u64, length: u64) {
+    pub fn push_pattern(&mut self, stream: u64, from: u64, length: u64) {
         self.planned += length;
         self.parts.push_back(Part::Stretch {
             stream,
@@ -41,40 +41,40 @@ impl Speech {
         self.finished = true;
     }
 
-    /// What was not said yet is not said any more.
+    /// What was not sent yet is not sent any more.
     pub fn abandon(&mut self) {
         self.parts.clear();
-        self.planned = self.said;
+        self.planned = self.sent;
         self.finished = true;
     }
 
-    /// Bytes said.
-    pub fn said(&self) -> u64 {
-        self.said
+    /// Bytes sent.
+    pub fn sent(&self) -> u64 {
+        self.sent
     }
 
-    /// Bytes said and to be said so far.
+    /// Bytes sent and to be sent so far.
     pub fn planned(&self) -> u64 {
         self.planned
     }
 
-    /// Nothing is to be said now.
-    pub fn is_silent(&self) -> bool {
-        self.said == self.planned
+    /// Nothing is to be sent now.
+    pub fn is_flushed(&self) -> bool {
+        self.sent == self.planned
     }
 
-    /// All has been said.
+    /// All has been sent.
     pub fn is_over(&self) -> bool {
-        self.finished && self.is_silent()
+        self.finished && self.is_flushed()
     }
 
-    /// Fills the buffer with what comes next, without saying it; says how much that is.
+    /// Fills the buffer with what comes next, without sending it; returns how much that is.
     pub fn preview(&self, pattern: &Pattern, buffer: &mut [u8]) -> usize {
         let mut filled = 0;
         for part in &self.parts {
             let room = &mut buffer[filled..];
             filled += match part {
-                Part::Text { bytes, said } => copy(&bytes[*said..], room),
+                Part::Text { bytes, sent } => copy(&bytes[*sent..], room),
                 Part::Stretch { stream, from, left } => {
                     stretch(pattern, *stream, *from, *left, room)
                 }
@@ -86,17 +86,17 @@ impl Speech {
         filled
     }
 
-    /// So many bytes have been said.
+    /// So many bytes have been sent.
     pub fn advance(&mut self, bytes: usize) {
-        self.said += bytes as u64;
+        self.sent += bytes as u64;
         let mut bytes = bytes as u64;
         while let Some(part) = self.parts.front_mut() {
             let left = match part {
-                Part::Text { bytes: text, said } => {
-                    let step = bytes.min((text.len() - *said) as u64);
-                    *said += step as usize;
+                Part::Text { bytes: text, sent } => {
+                    let step = bytes.min((text.len() - *sent) as u64);
+                    *sent += step as usize;
                     bytes -= step;
-                    (text.len() - *said) as u64
+                    (text.len() - *sent) as u64
                 }
                 Part::Stretch { from, left, .. } => {
                     let step = bytes.min(*left);
@@ -137,18 +137,18 @@ mod tests {
     #[test]
     fn what_is_said_in_pieces_is_what_was_planned() {
         let pattern = Pattern::new(1);
-        let mut speech = Speech::default();
-        speech.say("head");
-        speech.say_pattern(9, 5, 1000);
-        speech.say("");
-        speech.say("tail");
-        speech.finish();
+        let mut outgoing = Outgoing::default();
+        outgoing.push("head");
+        outgoing.push_pattern(9, 5, 1000);
+        outgoing.push("");
+        outgoing.push("tail");
+        outgoing.finish();
         let mut all = Vec::new();
         let mut piece = 1;
-        while !speech.is_over() {
+        while !outgoing.is_over() {
             let mut buffer = vec![0; piece];
-            let filled = speech.preview(&pattern, &mut buffer);
-            speech.advance(filled);
+            let filled = outgoing.preview(&pattern, &mut buffer);
+            outgoing.advance(filled);
             all.extend_from_slice(&buffer[..filled]);
             piece += 1;
         }
