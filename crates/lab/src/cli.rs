@@ -1,6 +1,5 @@
 //! Experiments on the command line: a subcommand each, `list`, `run`, `table`, `plot`, `tables`.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -13,7 +12,11 @@ use crate::run::experiment::{Entry, Experiment, Program};
 use crate::run::results::{Machine, Results};
 use crate::run::scheduler::{self, Plan, label};
 use crate::run::store::{self, Store};
-use crate::show::{documents, format::wrapped, table};
+use crate::show::{
+    self, documents,
+    format::{WIDTH, wrapped},
+    table,
+};
 
 /// Flags of every experiment.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -187,15 +190,17 @@ fn run_and_tell(entry: &Entry, matches: &ArgMatches, words: &[String]) -> Result
     picture::write(&results, &out)?;
     eprintln!("weir-lab: wrote {}", out.join("results.json").display());
     match flags.json {
-        true => print!("{}", store::to_text(&results)?),
-        false => print!("{}", table::render(&results)?),
+        true => show::print(&store::to_text(&results)?),
+        false => show::print(&table::render(&results)?),
     }
     let failed = scheduler::not_held(&results).filter(|_| entry.is_a_test());
     match failed.count() {
         0 => Ok(()),
         count => Err(
-            Error::failed(format!("{count} claims are not held"), results.command)
-                .hint(format!("repeat it with --seed {}", results.seed)),
+            Error::failed(format!("{count} claims are not held"), results.command).hint(format!(
+                "repeat it with --seed {}",
+                results.seed.unwrap_or(1)
+            )),
         ),
     }
 }
@@ -221,10 +226,10 @@ pub fn measure(
         question: entry.question.to_owned(),
         source: entry.source.to_owned(),
         command: command(words),
-        seed,
+        seed: Some(seed),
         machine: machine(),
         commit: commit(),
-        started: utc(SystemTime::now()),
+        started: Some(utc(SystemTime::now())),
         show: experiment.show(),
         ..Results::default()
     };
@@ -325,26 +330,22 @@ fn utc(time: SystemTime) -> String {
     )
 }
 
-/// Prints data for people and pipes. A reader that has seen enough, as `head` has, is not an error.
-fn print_data(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
-}
-
 /// `weir-lab list`.
 pub fn list() {
     let mut text = String::new();
     for entry in experiments::all() {
         text += &format!("{} ({})\n", entry.id, entry.source);
-        for line in wrapped(76, entry.question).lines() {
+        for line in wrapped(WIDTH - 4, entry.question).lines() {
             text += &format!("    {line}\n");
         }
+        text += &format!("    $ {}\n", entry.recipe());
     }
-    print_data(&text);
+    show::print(&text);
 }
 
 /// `weir-lab table`: a results file as tables.
 pub fn show_table(path: &Path) -> Result<()> {
-    print_data(&table::render(&store::read(path)?)?);
+    show::print(&table::render(&store::read(path)?)?);
     Ok(())
 }
 
@@ -375,10 +376,9 @@ pub fn judge(path: &Path) -> Result<()> {
 
 /// `weir-lab tables`: the tables in the documents under a folder.
 pub fn tables(root: &Path, check: bool) -> Result<()> {
-    let recipe = |id: &str| experiments::find(id).ok().map(Entry::recipe);
-    let changed = documents::update(root, &recipe, check)?;
+    let changed = documents::update(root, check)?;
     for document in &changed {
-        println!("{}", document.display());
+        show::print(&format!("{}\n", document.display()));
     }
     match check && !changed.is_empty() {
         false => Ok(()),

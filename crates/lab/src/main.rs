@@ -22,7 +22,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Lists the experiments: id, source and question
+    /// Lists the experiments: id, source, question, and the command of the full run
     List,
     /// Runs experiments by their id
     Run(cli::RunArgs),

@@ -13,6 +13,7 @@ use crate::run::experiment::Program;
 use crate::run::results::{Case, Results};
 use crate::run::store::Store;
 use crate::show::format::{WIDTH, count, ms, wrapped};
+use crate::show::print;
 use crate::show::table::table;
 use crate::show::template::fill;
 
@@ -46,8 +47,8 @@ pub fn run(args: &Args) -> Result<()> {
         weir: args.weir.clone(),
     };
     let results = crowd(args, &program)?;
-    println!("\n{}", tables(&results)?);
-    println!("{}\n", wrapped(WIDTH, &sentences(&results)?));
+    let (tables, sentences) = (tables(&results)?, sentences(&results)?);
+    print(&format!("\n{tables}\n{}\n\n", wrapped(WIDTH, &sentences)));
     let flawed: usize = results.cases.iter().filter(|case| !counts(case)).count();
     if flawed > 0 {
         let text = format!(
@@ -55,17 +56,15 @@ pub fn run(args: &Args) -> Result<()> {
              programs. Run it again on a quiet machine.",
             results.cases.len()
         );
-        println!("{}\n", wrapped(WIDTH, &text));
+        print(&format!("{}\n\n", wrapped(WIDTH, &text)));
     }
     let out = args.out.display();
-    println!(
-        "{}\n",
-        wrapped(WIDTH, &format!("All numbers and pictures are in {out}."))
-    );
+    let text = format!("All numbers and pictures are in {out}.");
+    print(&format!("{}\n\n", wrapped(WIDTH, &text)));
     eprintln!("weir-lab: the second act: who is accepted first");
     let acts = order::behind_a_burst(BURST, BURST_WORK_US, &program)?;
-    println!("{}", order_table(&acts));
-    println!("{}", wrapped(WIDTH, &about_order(&acts)?));
+    let (table, text) = (order_table(&acts), about_order(&acts)?);
+    print(&format!("{table}\n{}\n", wrapped(WIDTH, &text)));
     Ok(())
 }
 

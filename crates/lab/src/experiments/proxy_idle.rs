@@ -14,8 +14,7 @@ use crate::proxy::single::{self, SingleProxy};
 use crate::run::experiment::{Entry, Experiment, Flags, Program, Turn, chosen, parsed, word};
 use crate::run::results::{Claim, Facts, Parameters, Results, Sample, Show, parameters};
 
-/// The experiment.
-pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
+const IDLE: Entry = Entry::new::<Args>(
     "proxy-idle",
     "What do idle tunnels and kept connections cost weir's proxy, HAProxy and nginx?",
 )
@@ -23,7 +22,20 @@ pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
 .flags(
     "--tunnels 10000 --kept 9000 --seconds 2 --settle 2",
     "--tunnels 200 --kept 200 --seconds 0.5 --settle 0 --contenders weir",
-)];
+);
+
+/// The experiment, and its run with more tunnels.
+pub const ENTRIES: &[Entry] = &[
+    IDLE,
+    IDLE.preset(
+        "proxy-idle-50k",
+        "What do 50 000 idle tunnels cost weir's proxy?",
+    )
+    .flags(
+        "--tunnels 50000 --kept 0 --seconds 4 --settle 6 --contenders weir",
+        IDLE.quick,
+    ),
+];
 
 /// Arguments of `weir-lab proxy-idle`.
 #[derive(Debug, Clone, clap::Args)]

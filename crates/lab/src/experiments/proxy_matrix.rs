@@ -18,14 +18,45 @@ use crate::program;
 use crate::run::experiment::{Entry, Experiment, Flags, Program, Turn, chosen, parsed, word};
 use crate::run::results::{Case, Claim, Facts, Parameters, Results, Sample, Show, parameters};
 
-/// The experiment.
-pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
+const MATRIX: Entry = Entry::new::<Args>(
     "proxy-matrix",
     "Does every byte and every end travel, whatever hostile clients and origins around weir's proxy do?",
 )
 .source("RR02")
 .flags("--transfers 1000000 --clients 192", "--transfers 400 --clients 32")
-.test()];
+.test();
+
+/// The experiment, and its runs with a cache and with lost segments.
+pub const ENTRIES: &[Entry] = &[
+    MATRIX,
+    MATRIX
+        .preset(
+            "proxy-matrix-cache",
+            "The same with replies from the cache.",
+        )
+        .flags(
+            "--traffic reverse,forward --transfers 100000 --clients 192 --cache 64MiB",
+            "--traffic reverse,forward --transfers 400 --clients 32 --cache 64MiB",
+        ),
+    MATRIX
+        .preset(
+            "proxy-matrix-lossy",
+            "The same with a fiftieth of the data segments lost.",
+        )
+        .flags(
+            "--loss 20 --transfers 32000 --clients 160",
+            "--loss 20 --transfers 200 --clients 32",
+        ),
+    MATRIX
+        .preset(
+            "proxy-matrix-lossy-sockmap",
+            "The same in tunnels of engine sockmap, with a tenth of the data segments lost.",
+        )
+        .flags(
+            "--loss 100 --engines sockmap --traffic tcp --transfers 60000 --clients 192",
+            "--loss 100 --engines sockmap --traffic tcp --transfers 200 --clients 32",
+        ),
+];
 
 /// Arguments of `weir-lab proxy-matrix`.
 #[derive(Debug, Clone, clap::Args)]

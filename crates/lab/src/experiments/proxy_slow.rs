@@ -16,7 +16,7 @@ use crate::proxy::sockets::SocketMemory;
 use crate::run::experiment::{Entry, Experiment, Flags, Program, Turn, chosen, word};
 use crate::run::results::{Facts, Parameters, Sample, Show, parameters};
 
-/// The experiment, and its run until nothing grows any more.
+/// The experiment, and its runs with more readers.
 pub const ENTRIES: &[Entry] = &[
     SLOW,
     SLOW.preset(
@@ -25,6 +25,19 @@ pub const ENTRIES: &[Entry] = &[
     )
     .flags(
         "--readers 10000 --rate 4096 --seconds 230 --modes http --contenders weir",
+        SLOW.quick,
+    ),
+    SLOW.preset("proxy-slow-plateau-tunnel", "The same with tunnels.")
+        .flags(
+            "--readers 10000 --rate 4096 --seconds 120 --modes tunnel --contenders weir",
+            SLOW.quick,
+        ),
+    SLOW.preset(
+        "proxy-slow-10k",
+        "What do 10 000 slow readers cost weir's proxy, HAProxy and nginx in 12 s?",
+    )
+    .flags(
+        "--readers 10000 --seconds 12 --contenders weir,haproxy,nginx",
         SLOW.quick,
     ),
 ];

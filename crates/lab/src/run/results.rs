@@ -26,14 +26,17 @@ pub struct Results {
     pub source: String,
     /// The command that repeats it.
     pub command: String,
-    /// Seed of the order and of everything random in a case.
-    pub seed: u64,
+    /// Seed of the order and of everything random in a case; `None` if it was not kept.
+    pub seed: Option<u64>,
     /// Where it ran.
     pub machine: Machine,
     /// Commit of the program, if it was built in a repository.
     pub commit: Option<String>,
-    /// When it began, UTC.
-    pub started: String,
+    /// When it began, UTC: a time, or a date only; `None` if it was not kept.
+    pub started: Option<String>,
+    /// What a reader of the figures must know of how they were made.
+    #[serde(default)]
+    pub note: Option<String>,
     /// What was found before the first case: the server, the load, its saturation.
     pub facts: Facts,
     /// What the experiment claims, and whether it held.

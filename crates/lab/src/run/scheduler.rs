@@ -144,7 +144,8 @@ fn begin(plan: &Plan, results: &mut Results) -> Result<Vec<Measurement>> {
     let same = (without_rounds(&head.command), head.seed)
         == (without_rounds(&results.command), results.seed);
     if !same && !plan.add {
-        let cause = format!("the folder has `{}`, seed {}", head.command, head.seed);
+        let seed = head.seed.map_or("unknown".into(), |seed| seed.to_string());
+        let cause = format!("the folder has `{}`, seed {seed}", head.command);
         let error = Error::usage("cannot resume another run", cause);
         return Err(error.hint("give the same flags, or another folder with --out"));
     }

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 /// Confidence of [`Spread::ci95`].
 const CONFIDENCE: f64 = 0.95;
 /// Digits that a results file keeps of a number.
-const DIGITS: i32 = 5;
+const DIGITS: i32 = 6;
 
 /// The values of some rounds. All in the unit of the metric.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Stored", into = "Stored")]
+#[serde(try_from = "Stored", into = "Stored")]
 pub struct Spread {
     /// Values.
     pub n: usize,
@@ -73,59 +73,70 @@ fn interval_ranks(n: usize) -> Option<(usize, usize)> {
     low.map(|low| (low, n - 1 - low))
 }
 
-/// As it stands in a results file: a bare number if there is one value.
+/// What the numbers of a spread in a results file are; the last two are left out if it has no interval.
+pub const STATISTICS: [&str; 9] = [
+    "n",
+    "median",
+    "mean",
+    "first quartile",
+    "third quartile",
+    "least",
+    "most",
+    "ci95 from",
+    "ci95 to",
+];
+
+/// As it stands in a results file: a bare number if there is one value, else numbers in the order of [`STATISTICS`].
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Stored {
     One(f64),
-    Many {
-        n: usize,
-        median: f64,
-        mean: f64,
-        quartiles: (f64, f64),
-        range: (f64, f64),
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ci95: Option<(f64, f64)>,
-    },
+    Many(Vec<f64>),
 }
 
 impl From<Spread> for Stored {
     fn from(spread: Spread) -> Stored {
-        let both = |(low, high)| (rounded(low), rounded(high));
-        match spread.n {
-            0 | 1 => Stored::One(rounded(spread.median)),
-            n => Stored::Many {
-                n,
-                median: rounded(spread.median),
-                mean: rounded(spread.mean),
-                quartiles: both(spread.quartiles),
-                range: both(spread.range),
-                ci95: spread.ci95.map(both),
-            },
+        if spread.n <= 1 {
+            return Stored::One(rounded(spread.median));
         }
+        let ((q1, q3), (least, most)) = (spread.quartiles, spread.range);
+        let ci95 = spread.ci95.into_iter().flat_map(|(from, to)| [from, to]);
+        let numbers = [
+            spread.n as f64,
+            spread.median,
+            spread.mean,
+            q1,
+            q3,
+            least,
+            most,
+        ];
+        Stored::Many(numbers.into_iter().chain(ci95).map(rounded).collect())
     }
 }
 
-impl From<Stored> for Spread {
-    fn from(stored: Stored) -> Spread {
-        match stored {
-            Stored::One(value) => Spread::one(value),
-            Stored::Many {
-                n,
-                median,
-                mean,
-                quartiles,
-                range,
-                ci95,
-            } => Spread {
-                n,
-                median,
-                mean,
-                quartiles,
-                range,
-                ci95,
+impl TryFrom<Stored> for Spread {
+    type Error = String;
+
+    fn try_from(stored: Stored) -> Result<Spread, String> {
+        let numbers = match stored {
+            Stored::One(value) => return Ok(Spread::one(value)),
+            Stored::Many(numbers) => numbers,
+        };
+        let wrong = || format!("a spread has 7 or 9 numbers, not {}", numbers.len());
+        let (first, ci95) = numbers.split_first_chunk().ok_or_else(wrong)?;
+        let &[n, median, mean, q1, q3, least, most] = first;
+        Ok(Spread {
+            n: n as usize,
+            median,
+            mean,
+            quartiles: (q1, q3),
+            range: (least, most),
+            ci95: match ci95 {
+                [] => None,
+                &[from, to] => Some((from, to)),
+                _ => return Err(wrong()),
             },
-        }
+        })
     }
 }
 
@@ -163,14 +174,19 @@ mod tests {
 
     #[test]
     fn a_spread_is_read_as_it_was_written() {
-        for values in [vec![1234.5678], vec![1.0, 2.0, 4.0], vec![0.123_456; 9]] {
+        for values in [
+            vec![1234.5678],
+            vec![1.0, 2.0, 4.0],
+            vec![0.123_456; 9],
+            vec![1e6; 5],
+        ] {
             let text = serde_json::to_string(&Spread::of(values).unwrap()).unwrap();
             let read: Spread = serde_json::from_str(&text).unwrap();
             assert_eq!(serde_json::to_string(&read).unwrap(), text);
         }
         assert_eq!(
             serde_json::to_string(&Spread::one(1234.5678)).unwrap(),
-            "1234.6"
+            "1234.57"
         );
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::results::{Facts, Parameters, Results, Sample};
+use super::statistics::STATISTICS;
 use crate::error::{Context, Error, Result};
 
 /// A measurement as it was made.
@@ -27,9 +28,9 @@ pub struct Head {
     /// The command.
     pub command: String,
     /// The seed.
-    pub seed: u64,
+    pub seed: Option<u64>,
     /// When it began.
-    pub started: String,
+    pub started: Option<String>,
     /// What was found before the first case.
     pub facts: Facts,
 }
@@ -126,11 +127,15 @@ pub fn read(path: &Path) -> Result<Results> {
 /// JSON with a line for each metric, claim and fact: differences are read line by line, and a file is not mostly
 /// spaces.
 pub fn to_text(results: &Results) -> Result<String> {
-    let value = serde_json::to_value(results).context("cannot write JSON")?;
+    let value = short(serde_json::to_value(results).context("cannot write JSON")?);
     // The order of the fields is the declaration's; serde_json's map has its own.
     let order: Vec<&str> = FIELDS.to_vec();
     let mut text = String::from("{\n");
     for (index, field) in order.iter().enumerate() {
+        if *field == "cases" {
+            let statistics = serde_json::json!(STATISTICS);
+            text += &format!("  \"statistics\": {statistics},\n");
+        }
         let comma = if index + 1 < order.len() { "," } else { "" };
         text += &format!("  \"{field}\": {}{comma}\n", lines(&value[*field], 1));
     }
@@ -138,7 +143,7 @@ pub fn to_text(results: &Results) -> Result<String> {
 }
 
 /// Fields of [`Results`], in order.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     "experiment",
     "question",
     "source",
@@ -147,11 +152,29 @@ const FIELDS: [&str; 12] = [
     "machine",
     "commit",
     "started",
+    "note",
     "facts",
     "claims",
     "show",
     "cases",
 ];
+/// Whole numbers without `.0`.
+fn short(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            Some(whole) if whole == whole.trunc() && whole.abs() < 1e15 => (whole as i64).into(),
+            _ => number.into(),
+        },
+        Value::Array(items) => items.into_iter().map(short).collect(),
+        Value::Object(fields) => {
+            let fields = fields.into_iter();
+            fields.map(|(name, value)| (name, short(value))).collect()
+        }
+        other => other,
+    }
+}
+
 /// What is short stands on one line.
 const LINE: usize = 170;
 

@@ -1,7 +1,6 @@
 //! Tables in the documents, written from results.
 //!
 //! `experiments/tables.toml` says what is in each; a document has it between `<!-- table: NAME -->` and `<!-- end -->`.
-//! `<!-- recipe: ID -->` is the command that the registry gives for a run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,12 +18,12 @@ use crate::run::store;
 struct Spec {
     /// Results file, from `experiments/`.
     results: String,
-    /// Heads of the columns, parted by `|`.
+    /// Heads of the columns: templates parted by ` | `.
     head: String,
     /// Parameters of the cases in it; values may be several, parted by `|`.
     #[serde(default)]
     only: Parameters,
-    /// A row for each case: templates parted by `|`.
+    /// A row for each case: templates parted by ` | `.
     #[serde(default)]
     each: String,
     /// Rows for no case in particular: each reference names its own.
@@ -44,11 +43,7 @@ struct Across {
 
 /// Writes all tables of the documents under a folder; returns those that were not as they are now. With `check` nothing
 /// is written.
-pub fn update(
-    root: &Path,
-    recipe: &dyn Fn(&str) -> Option<String>,
-    check: bool,
-) -> Result<Vec<PathBuf>> {
+pub fn update(root: &Path, check: bool) -> Result<Vec<PathBuf>> {
     let path = root.join("experiments/tables.toml");
     let text = std::fs::read_to_string(&path).context(format!("cannot read {}", path.display()))?;
     let specs: BTreeMap<String, Spec> = toml::from_str(&text)
@@ -58,23 +53,14 @@ pub fn update(
     for document in documents(root)? {
         let what = || format!("cannot read {}", document.display());
         let old = std::fs::read_to_string(&document).context(what())?;
-        let mut block = |kind: &str, name: &str| match kind {
-            "recipe" => recipe(name)
-                .map(|command| format!("\n    {command}\n"))
-                .ok_or_else(|| {
-                    Error::failed(format!("no experiment `{name}`"), document.display())
-                }),
-            _ => {
-                let spec = specs.get(name).ok_or_else(|| {
-                    Error::failed(
-                        format!("no table `{name}` in {}", path.display()),
-                        document.display(),
-                    )
-                })?;
-                unused.retain(|one| *one != name);
-                let results = store::read(&root.join("experiments").join(&spec.results))?;
-                table(spec, &results).map(|table| format!("\n{table}"))
-            }
+        let mut block = |name: &str| {
+            let spec = specs.get(name).ok_or_else(|| {
+                let what = format!("no table `{name}` in {}", path.display());
+                Error::failed(what, document.display())
+            })?;
+            unused.retain(|one| *one != name);
+            let results = store::read(&root.join("experiments").join(&spec.results))?;
+            table(spec, &results)
         };
         let new = replaced(&old, &mut block)?;
         if new != old {
@@ -113,36 +99,25 @@ fn documents(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+const BEGIN: &str = "<!-- table: ";
 const END: &str = "<!-- end -->";
 
 /// The text with the inside of each marker made anew.
-fn replaced(text: &str, block: &mut dyn FnMut(&str, &str) -> Result<String>) -> Result<String> {
+fn replaced(text: &str, block: &mut dyn FnMut(&str) -> Result<String>) -> Result<String> {
     let mut new = String::new();
     let mut rest = text;
-    loop {
-        let start = ["table", "recipe"].iter().filter_map(|kind| {
-            let at = rest.find(&format!("<!-- {kind}: "))?;
-            Some((at, *kind))
-        });
-        let Some((at, kind)) = start.min() else {
-            return Ok(new + rest);
-        };
+    while let Some(at) = rest.find(BEGIN) {
         let bad = || {
-            Error::failed(
-                "a marker has no end",
-                &rest[at..rest[at..].find('\n').map_or(rest.len(), |n| at + n)],
-            )
+            let line = rest[at..].lines().next().unwrap_or_default();
+            Error::failed("a marker has no end", line)
         };
         let open = rest[at..].find("-->").ok_or_else(bad)? + at;
-        let name = rest[at + format!("<!-- {kind}: ").len()..open].trim();
         let end = rest[open..].find(END).ok_or_else(bad)? + open;
-        new += &rest[..open + "-->".len()];
-        new += "\n";
-        new += &block(kind, name)?;
-        new += "\n";
-        new += END;
+        let name = rest[at + BEGIN.len()..open].trim();
+        new += &format!("{}-->\n\n{}\n{END}", &rest[..open], block(name)?);
         rest = &rest[end + END.len()..];
     }
+    Ok(new + rest)
 }
 
 fn table(spec: &Spec, results: &Results) -> Result<String> {
@@ -170,7 +145,7 @@ fn table(spec: &Spec, results: &Results) -> Result<String> {
             Some(across) => rows.push(across_row(row, across, spec, results)?),
         }
     }
-    let heads: Vec<&str> = spec.head.split('|').map(str::trim).collect();
+    let heads = fill_all(&spec.head, &none)?;
     if let Some(row) = rows.iter().find(|row| row.len() != heads.len()) {
         let cause = format!("{} heads and {} cells: {row:?}", heads.len(), row.len());
         return Err(Error::failed(
@@ -182,8 +157,8 @@ fn table(spec: &Spec, results: &Results) -> Result<String> {
         let text = format!("| {} |\n", cells.join(" | "));
         text.replace("|  |", "| |")
     };
-    let mut text = line(heads.iter().map(|&head| head.to_owned()).collect());
-    text += &format!("|{}\n", "---|".repeat(heads.len()));
+    let rule = format!("|{}\n", "---|".repeat(heads.len()));
+    let mut text = line(heads) + &rule;
     text += &rows.into_iter().map(line).collect::<String>();
     Ok(text)
 }
@@ -217,13 +192,16 @@ mod tests {
 
     #[test]
     fn what_stands_between_markers_is_replaced_and_nothing_else() {
-        let text =
-            "a\n<!-- table: x -->\nold\n<!-- end -->\nb\n<!-- recipe: y -->\n<!-- end -->\nc";
-        let new = replaced(text, &mut |kind, name| Ok(format!("{kind} {name}\n"))).unwrap();
-        assert_eq!(
-            new,
-            "a\n<!-- table: x -->\ntable x\n\n<!-- end -->\nb\n<!-- recipe: y -->\nrecipe y\n\n<!-- end -->\nc"
-        );
-        assert!(replaced("<!-- table: x -->", &mut |_, _| Ok(String::new())).is_err());
+        let text = "a\n<!-- table: x -->\nold\n<!-- end -->\nb";
+        let new = replaced(text, &mut |name| Ok(format!("| {name} |\n"))).unwrap();
+        assert_eq!(new, "a\n<!-- table: x -->\n\n| x |\n\n<!-- end -->\nb");
+        assert!(replaced("<!-- table: x -->", &mut |_| Ok(String::new())).is_err());
+    }
+
+    #[test]
+    fn tables_in_the_documents_are_those_of_the_results() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let differ = update(root, true).unwrap();
+        assert_eq!(differ, Vec::<PathBuf>::new(), "run `weir-lab tables`");
     }
 }

@@ -1,7 +1,14 @@
 //! What people read: numbers ([`mod@format`]), cells ([`template`]), tables ([`table`]), and the tables in the documents
 //! ([`documents`]). All of it is made from results alone.
 
+use std::io::Write as _;
+
 pub mod documents;
 pub mod format;
 pub mod table;
 pub mod template;
+
+/// Prints to stdout. A reader that has seen enough and has closed the pipe, as `head` does, is not an error.
+pub fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}

@@ -3,14 +3,16 @@
 //! `{NAME}` is a parameter or the median of a metric. After it, in this order and all optional:
 //! `[param=value,…]` another case, with these parameters instead of this one's; `:STATISTIC` one of `median`, `mean`,
 //! `least`, `most`, `n`, or two numbers at once: `range`, `quartiles`, `ci95`, or the median with the range behind it:
-//! `cell`; and `|FORMAT` one of `n` (groups of three digits), `ms` (three digits), `%`, `%1` (with one digit behind the
-//! point), `.N` (digits behind the point), `+N` (the same with a sign), `gN` (significant digits), `*F` and `/F`
-//! (scales, and goes on to the next format).
-//! `A/B` is the mean of one metric over that of another; `facts.NAME` is a fact. What was not measured is `-`.
+//! `cell`, or with the quartiles: `box`; and `|FORMAT` one of `n` (groups of three digits), `ms` (three digits), `%`,
+//! `%1` (with one digit behind the point), `.N` (digits behind the point), `+N` (the same with a sign), `gN`
+//! (significant digits), `*F` and `/F` (scales, and goes on to the next format).
+//! `A/B` is the mean of one metric over that of another, each of its own case; `facts.NAME` is a fact; `claims.TEXT` is
+//! what follows TEXT in each claim about the case that begins with it, marked if it did not hold. What was not measured
+//! is `-`.
 
 use super::format::{count, ms, significant};
 use crate::error::{Error, Result};
-use crate::run::results::{Case, Results};
+use crate::run::results::{Case, Results, Verdict};
 use crate::run::statistics::Spread;
 
 /// Fills a template in.
@@ -28,68 +30,117 @@ pub fn fill(template: &str, results: &Results, case: &Case) -> Result<String> {
     Ok(text + rest)
 }
 
-/// Parts of a reference.
-struct Reference<'a> {
+/// What a reference refers to: `NAME[param=value,…]:STATISTIC`.
+struct Operand<'a> {
     name: &'a str,
     filter: &'a str,
     statistic: &'a str,
-    formats: Vec<&'a str>,
 }
 
-fn parse(text: &str) -> Reference<'_> {
-    let mut formats = text.split('|');
-    let head = formats.next().unwrap_or_default();
-    let (head, filter) = match head.split_once('[') {
-        Some((name, rest)) => {
-            let (filter, behind) = rest.split_once(']').unwrap_or((rest, ""));
-            (name, Some((filter, behind)))
+impl<'a> Operand<'a> {
+    fn parse(text: &'a str) -> Operand<'a> {
+        let (name, filter, statistic) = match text.split_once('[') {
+            Some((name, rest)) => {
+                let (filter, behind) = rest.split_once(']').unwrap_or((rest, ""));
+                (name, filter, behind.trim_start_matches(':'))
+            }
+            None => {
+                let (name, statistic) = text.split_once(':').unwrap_or((text, ""));
+                (name, "", statistic)
+            }
+        };
+        Operand {
+            name,
+            filter,
+            statistic,
         }
-        None => (head, None),
-    };
-    let (name, statistic) = match filter {
-        Some((_, behind)) => (head, behind.trim_start_matches(':')),
-        None => head.split_once(':').unwrap_or((head, "")),
-    };
-    Reference {
-        name,
-        filter: filter.map_or("", |(filter, _)| filter),
-        statistic,
-        formats: formats.collect(),
+    }
+
+    /// Its case; `None` if that was not measured.
+    fn case<'r>(
+        &self,
+        results: &'r Results,
+        case: &'r Case,
+    ) -> std::result::Result<Option<&'r Case>, String> {
+        match self.filter {
+            "" => Ok(Some(case)),
+            filter => other(filter, results, case),
+        }
     }
 }
 
 fn value(reference: &str, results: &Results, case: &Case) -> std::result::Result<String, String> {
-    let parts = parse(reference);
-    let case = match parts.filter {
-        "" => Some(case),
-        filter => other(filter, results, case)?,
-    };
-    let Some(case) = case else {
+    let mut parts = reference.split('|');
+    let head = parts.next().unwrap_or_default();
+    let formats: Vec<&str> = parts.collect();
+    if let Some(text) = head.strip_prefix("claims.") {
+        return Ok(claims(text, results, case));
+    }
+    if let Some((one, other)) = head.split_once('/') {
+        let mean = |text| -> std::result::Result<_, String> {
+            let operand = Operand::parse(text);
+            let case = operand.case(results, case)?;
+            Ok(case.and_then(|case| Some(case.metrics.get(operand.name)?.mean)))
+        };
+        let quotient = mean(one)?.zip(mean(other)?).map(|(one, other)| one / other);
+        return quotient.map_or(Ok("-".into()), |quotient| number(quotient, &formats));
+    }
+    let operand = Operand::parse(head);
+    let Some(case) = operand.case(results, case)? else {
         return Ok("-".into());
     };
-    if let Some(parameter) = case.parameters.get(parts.name) {
+    if let Some(parameter) = case.parameters.get(operand.name) {
         return Ok(parameter.clone());
     }
-    let spread = match parts.name.split_once('/') {
-        Some((one, other)) => case
-            .metrics
-            .get(one)
-            .zip(case.metrics.get(other))
-            .map(|(one, other)| Spread::one(one.mean / other.mean)),
-        None => match parts.name.strip_prefix("facts.") {
-            Some(fact) => match results.facts.get(fact) {
-                Some(serde_json::Value::String(text)) => return Ok(text.clone()),
-                fact => fact.and_then(serde_json::Value::as_f64).map(Spread::one),
-            },
-            None => case.metrics.get(parts.name).copied(),
+    let spread = match operand.name.strip_prefix("facts.") {
+        Some(fact) => match results.facts.get(fact) {
+            Some(serde_json::Value::String(text)) => return Ok(text.clone()),
+            fact => fact.and_then(serde_json::Value::as_f64).map(Spread::one),
         },
+        None => case.metrics.get(operand.name).copied(),
     };
-    let Some(spread) = spread else {
-        return Ok("-".into());
+    spread.map_or(Ok("-".into()), |spread| {
+        statistic(spread, operand.statistic, &formats)
+    })
+}
+
+/// What follows a text in the claims about a case.
+fn claims(text: &str, results: &Results, case: &Case) -> String {
+    let about = results.claims.iter();
+    let about = about.filter(|claim| claim.parameters == case.parameters);
+    let rest = about.filter_map(|claim| {
+        let mark = match claim.verdict {
+            Verdict::Held => "",
+            Verdict::NotHeld => " **no**",
+            Verdict::NotJudged => " (not judged)",
+        };
+        Some(format!("{}{mark}", claim.claim.strip_prefix(text)?.trim()))
+    });
+    rest.collect::<Vec<_>>().join("; ")
+}
+
+fn statistic(spread: Spread, name: &str, formats: &[&str]) -> std::result::Result<String, String> {
+    let number = |value: f64| number(value, formats);
+    let both = |(low, high): (f64, f64)| {
+        let (low, high) = (number(low)?, number(high)?);
+        let between = if low.starts_with(['+', '-']) {
+            " to "
+        } else {
+            "–"
+        };
+        Ok(format!("{low}{between}{high}"))
     };
-    let number = |value: f64| number(value, &parts.formats);
-    let both = |(low, high): (f64, f64)| Ok(format!("{}–{}", number(low)?, number(high)?));
-    match parts.statistic {
+    let with = |(low, high): (f64, f64)| {
+        let (median, both) = (number(spread.median)?, both((low, high))?);
+        Ok(
+            match (number(low)? == number(high)?, median.strip_suffix(" %")) {
+                (true, _) => median,
+                (false, None) => format!("{median} ({both})"),
+                (false, Some(median)) => format!("{median} ({}) %", both.replace(" %", "")),
+            },
+        )
+    };
+    match name {
         "" | "median" => number(spread.median),
         "mean" => number(spread.mean),
         "least" => number(spread.range.0),
@@ -98,15 +149,8 @@ fn value(reference: &str, results: &Results, case: &Case) -> std::result::Result
         "range" => both(spread.range),
         "quartiles" => both(spread.quartiles),
         "ci95" => spread.ci95.map_or(Ok("-".into()), both),
-        "cell" => {
-            let (median, range) = (number(spread.median)?, both(spread.range)?);
-            let (least, most) = range.split_once('–').unwrap_or_default();
-            Ok(match (least == most, median.strip_suffix(" %")) {
-                (true, _) => median,
-                (false, None) => format!("{median} ({range})"),
-                (false, Some(median)) => format!("{median} ({}) %", range.replace(" %", "")),
-            })
-        }
+        "cell" => with(spread.range),
+        "box" => with(spread.quartiles),
         other => Err(format!("`{other}` is not a statistic")),
     }
 }
@@ -122,7 +166,7 @@ fn other<'a>(
         let (name, value) = pair.split_once('=').ok_or(format!("`{pair}` has no `=`"))?;
         wanted.insert(name.to_owned(), value.to_owned());
     }
-    Ok(results.cases.iter().find(|case| case.parameters == wanted))
+    Ok(results.cases.iter().find(|case| case.is(&wanted)))
 }
 
 fn number(mut value: f64, formats: &[&str]) -> std::result::Result<String, String> {
@@ -164,7 +208,7 @@ fn number(mut value: f64, formats: &[&str]) -> std::result::Result<String, Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::results::parameters;
+    use crate::run::results::{Claim, parameters};
 
     fn results() -> Results {
         let case = |policy: &str, values: [f64; 3]| Case {
@@ -177,8 +221,13 @@ mod tests {
             .into(),
             ..Case::default()
         };
+        let cases = vec![case("default", [0.5, 0.4, 0.7]), case("reserv", [1.0; 3])];
+        let limit = "of peak is at least 0.6";
         Results {
-            cases: vec![case("default", [0.5, 0.4, 0.7]), case("reserv", [1.0; 3])],
+            claims: vec![Claim::about(limit, &cases[0], "of_peak", |share| {
+                share.median >= 0.6
+            })],
+            cases,
             facts: [("peak_per_s".to_owned(), 8479.3.into())].into(),
             ..Results::default()
         }
@@ -196,6 +245,10 @@ mod tests {
             ("{of_peak:range|%}", "40 %–70 %"),
             ("{replies_per_s|/1000|.1} K", "12.3 K"),
             ("{replies_per_s/of_peak|n}", "23 148"),
+            ("{of_peak[policy=reserv]/of_peak|.2}", "1.88"),
+            ("{of_peak[policy=abort]/of_peak|.2}", "-"),
+            ("{of_peak:box|.2}", "0.50 (0.45–0.60)"),
+            ("limit {claims.of peak is at least }", "limit 0.6 **no**"),
             (
                 "{of_peak:n|n} rounds, peak {facts.peak_per_s|n}",
                 "3 rounds, peak 8 479",

@@ -48,7 +48,7 @@ fn measured(folder: &Path) -> Vec<(usize, String)> {
 /// What a run leaves that two runs must have in common.
 fn lasting(results: &Results) -> String {
     let results = Results {
-        started: String::new(),
+        started: None,
         ..results.clone()
     };
     store::to_text(&results).unwrap()
@@ -181,4 +181,19 @@ fn a_real_experiment_is_resumed_with_the_same_cases() {
     };
     assert_eq!(cases(&resumed), cases(&unbroken));
     assert_eq!(resumed.facts, unbroken.facts);
+}
+
+#[test]
+fn a_reader_that_has_closed_the_pipe_is_no_error() {
+    let results = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../experiments/proxy/results.json"
+    );
+    for words in [vec!["list"], vec!["table", results]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir-lab"));
+        let status = command.args(&words).stdout(writer).status().unwrap();
+        assert!(status.success(), "{words:?}: {status}");
+    }
 }

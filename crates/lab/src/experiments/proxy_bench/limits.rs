@@ -39,10 +39,10 @@ impl Rival {
 
     fn name(self) -> &'static str {
         match self {
-            Rival::Better => "the better of HAProxy and nginx",
-            Rival::Haproxy => "HAProxy",
-            Rival::Nginx => "nginx",
-            Rival::Copy => "the copying engine",
+            Rival::Better => "the better peer's",
+            Rival::Haproxy => "HAProxy's",
+            Rival::Nginx => "nginx'",
+            Rival::Copy => "the copying engine's",
         }
     }
 }
@@ -93,8 +93,8 @@ fn limits(kind: Kind, size: Size) -> Vec<Limit> {
 }
 
 /// Adds the ratios within a round: weir's quantities over everyone's (`cpu_of_haproxy`), with what the CPU ratio would
-/// be if weir's own code took no time and only the kernel's work for it were left (`kernel_of_haproxy`); and everyone's
-/// CPU time over weir's and its copying engine's.
+/// be if weir's own code took no time and only the kernel's work for it were left (`kernel_of_haproxy`); everyone's CPU
+/// time over weir's and its copying engine's; and everyone's 99th percentile and replies over weir's.
 pub fn compare(round: &mut [(Parameters, Sample)]) {
     let all = round.to_vec();
     for (case, sample) in round {
@@ -110,6 +110,7 @@ pub fn compare(round: &mut [(Parameters, Sample)]) {
                 let metric = format!("{quantity}_us");
                 sample.get(&metric) / of_other.get(&metric)
             };
+            let replies = sample.get("replies_per_s") / of_other.get("replies_per_s");
             let ratios = QUANTITIES.map(|quantity| (quantity, ratio(quantity)));
             if contender == "weir" && other != "weir" {
                 for (quantity, ratio) in ratios {
@@ -120,10 +121,16 @@ pub fn compare(round: &mut [(Parameters, Sample)]) {
                 sample
                     .metrics
                     .insert(format!("kernel_of_{other}"), ratios[0].1 * (1.0 - own));
-            } else if ["weir", "copy"].contains(&other) {
-                sample
-                    .metrics
-                    .insert(format!("cpu_of_{other}"), ratios[0].1);
+                continue;
+            }
+            if !["weir", "copy"].contains(&other) {
+                continue;
+            }
+            let metrics = &mut sample.metrics;
+            metrics.insert(format!("cpu_of_{other}"), ratios[0].1);
+            if other == "weir" {
+                metrics.insert("p99_of_weir".into(), ratios[2].1);
+                metrics.insert("replies_of_weir".into(), replies);
             }
         }
     }
@@ -170,7 +177,7 @@ fn claim(weir: &Case, limit: Limit) -> Option<Claim> {
         rival,
         most,
     } = limit;
-    let text = format!("{quantity} is at most {most} of that of {}", rival.name());
+    let text = format!("{quantity} is at most {most} of {}", rival.name());
     Some(Claim::about(&text, weir, &metric(limit, worst), |ratio| {
         ratio.median <= most
     }))

@@ -51,6 +51,19 @@ pub const ENTRIES: &[Entry] = &[
             "--cases tunnel --sizes 1K,10K --contenders weir,sockmap,copy --rounds 9 --seconds 0.5",
             "--cases tunnel --sizes 1K --contenders weir,sockmap --rounds 2 --seconds 0.1 --warm-up 0.05",
         ),
+    BENCH
+        .preset("proxy-tuning", "Do larger buffers make HAProxy or nginx faster?")
+        .flags(
+            "--cases get --sizes 1K,10K,128K --rounds 5 \
+             --contenders weir,haproxy,haproxy-32k,haproxy-64k,nginx,nginx-16k,nginx-direct",
+            BENCH.quick,
+        ),
+    BENCH
+        .preset("proxy-before", "What do long bodies cost, beside an earlier build (`weir-before` beside weir-lab)?")
+        .flags(
+            "--cases get --sizes 1M,16M --contenders weir,before,haproxy,nginx --rounds 13 --seconds 1",
+            BENCH.quick,
+        ),
 ];
 
 const ROUNDS: usize = 9;

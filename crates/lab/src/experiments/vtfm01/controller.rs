@@ -261,6 +261,7 @@ impl Experiment for Controller {
 }
 
 fn claims(case: &Case, limit_ms: f64, by_wait: bool) -> Vec<Claim> {
+    // weir's own limits: VTFM01 Section 5 states none. docs/controller.md states twice the target.
     match case.parameter("phase") {
         STEADY if by_wait => vec![
             Claim::about(

@@ -104,6 +104,9 @@ impl Experiment for PoliceHigh {
     }
 
     fn claims(&self, results: &Results) -> Vec<Claim> {
+        // weir's own limits: the paper's Table 2 states figures, no limits. There the second client gets 0, 78.6 and 180
+        // of 381 connections/s: 0, .21 and .47 of the server. Half of .47 is asked for, rounded up; at .21 the direction
+        // alone. Less than a fifth counts as starved, where equal rights would give a third.
         let about = |case: &Case| {
             let (text, range) = match parsed::<f64>(&case.parameters, "paper_rate") {
                 Ok(0.0) => ("unpoliced, the high class starves the second", 0.0..0.2),

@@ -215,6 +215,7 @@ impl Experiment for Preferred {
             protection == "priority"
                 || protection == "policing" && case.parameter("police") == police
         };
+        // weir's own limit: VTFM01 Figure 3 shows a direction. The trace is the same in each round, so 15 % is for the machine.
         let claim = "a protected client keeps 85 % of its throughput alone";
         let about = |case| Claim::about(claim, case, "of_unloaded", |share| share.median > 0.85);
         results

@@ -173,6 +173,7 @@ impl Experiment for Priorities {
             .cases
             .iter()
             .filter(|case| case.parameter("order") != "fifo");
+        // weir's own limit: in VTFM01 Figures 5 and 6 the high class loses nothing. With `ageing` others get some of it.
         let claim = "ordered by priority, the high class has 80 % of what it has alone";
         ordered
             .map(|case: &Case| Claim::about(claim, case, "of_alone", |share| share.median > 0.8))
