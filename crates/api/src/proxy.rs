@@ -113,10 +113,10 @@ pub struct ProxyThread {
     pub state: String,
     /// Connections of clients now
     pub clients: u64,
-    /// How often the thread fell and was started again
+    /// How often the thread failed and was started again
     ///
     /// Not 0: please report what its log says.
-    pub falls: u64,
+    pub restarts: u64,
 }
 
 /// How long something took, since the process began.

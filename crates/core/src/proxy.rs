@@ -40,7 +40,7 @@ pub enum Engine {
 /// Proxies that one process runs.
 pub const MAX_PROXIES: usize = 256;
 
-/// How much of a cacheable reply is still received when nobody waits for it any more.
+/// How much of a cacheable reply is still received when no client waits for it any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishOnAbort {
     /// Nothing.
@@ -110,16 +110,16 @@ pub struct Proxy {
     pub balance: Balance,
     /// How backends are checked.
     pub health: Health,
-    /// Connections to each backend at most, idle ones too, on all threads; 0: no limit. Who finds
-    /// none waits.
+    /// Connections to each backend at most, idle ones too, on all threads; 0: no limit. A client that finds
+    /// none free waits.
     pub max_connections: u32,
-    /// How many wait at most; the lowest class loses first, and of it who came last.
+    /// How many clients wait at most. The lowest class loses first, and of it the client that came last.
     pub queue_limit: u32,
-    /// How long one waits at most.
+    /// How long a client waits at most.
     pub queue_timeout: Duration,
-    /// Who ends its half of the connection while it waits has gone: see `docs/proxy.md`.
+    /// A client that ends its half of the connection while it waits has gone: see `docs/proxy.md`.
     pub abort_on_close: bool,
-    /// Classes of clients, in any order: who waits is served by the priority of its class.
+    /// Classes of clients, in any order: waiting clients are served by the priority of their class.
     pub classes: Vec<Class>,
     /// Clients that may use it; empty: see [`access`].
     pub allow_from: Vec<Prefix>,
@@ -127,18 +127,18 @@ pub struct Proxy {
     pub deny_from: Vec<Prefix>,
     /// Servers that mode `forward` takes clients to, though by default it would not.
     pub allow_to: Vec<Prefix>,
-    /// Servers that it takes nobody to.
+    /// Servers that it connects no client to.
     pub deny_to: Vec<Prefix>,
     /// Local addresses that backends are connected from, in turn; empty: the route's. Each has
     /// local ports of its own for each backend.
     pub source: Vec<IpAddr>,
     /// It listens also where another process of its user does; each has its part of the clients.
     pub share_port: bool,
-    /// Each connection of a client begins with a PROXY header, version 1 or 2, which says who the
-    /// client is; one without is reset.
+    /// Each connection of a client begins with a PROXY header, version 1 or 2, which names the client. A connection
+    /// without one is reset.
     pub accept_proxy: bool,
-    /// The proxies in front: only they may send a PROXY header (empty: all who connect), and the
-    /// list of clients that their requests bring is kept (empty: nobody's).
+    /// The proxies in front: only they may send a PROXY header (empty: all that connect), and only
+    /// their lists of clients are kept (empty: no list is).
     pub trust: Vec<Prefix>,
     /// The PROXY header that begins each connection to a backend.
     pub send_proxy: SendProxy,
@@ -225,7 +225,7 @@ impl Proxy {
 }
 
 impl Proxy {
-    /// Who may use it.
+    /// The clients that may use it.
     pub fn clients(&self) -> access::Rules<'_> {
         access::Rules {
             allow: &self.allow_from,
@@ -233,7 +233,7 @@ impl Proxy {
         }
     }
 
-    /// Where mode `forward` may go.
+    /// The servers that mode `forward` may connect to.
     pub fn destinations(&self) -> access::Rules<'_> {
         access::Rules {
             allow: &self.allow_to,

@@ -64,7 +64,7 @@ fn own_loop() {
         let handle = own.clone();
         async move {
             let server = dial(&handle, addresses.echo).await;
-            // Whoever ends first, its peer reads it as an end.
+            // If one side ends first, its peer reads an end.
             let _ = try_both(pin!(pump(&client, &server)), pin!(pump(&server, &client))).await;
         }
     });

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 /// Lines that may wait for the writer: at 100 000 a second, 80 ms.
 const QUEUE: usize = 8192;
-/// How long the last lines have at the log's end: who reads the log may stand still.
+/// How long the last lines have at the log's end: its reader may stand still.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Lines are written together up to so many bytes.
 const BATCH_BYTES: usize = 64 * 1024;
@@ -174,7 +174,7 @@ enum Message {
     Reopen,
 }
 
-/// A log and the thread that writes it, which ends when nobody can write any more.
+/// A log and the thread that writes it, which ends when no journal is left to send lines.
 pub struct AccessLog {
     /// `None` once it is closed.
     queue: Option<SyncSender<Message>>,
@@ -261,13 +261,13 @@ fn open(path: &str) -> io::Result<Box<dyn Write + Send>> {
     if path == STDERR {
         return Ok(Box::new(io::stderr()));
     }
-    // Who opens a FIFO to write waits for a reader, and here nobody may wait.
+    // Opening a FIFO to write waits for a reader, which this thread may not.
     let open = |read| {
         let mut options = OpenOptions::new();
         options.append(true).create(true).read(read);
         options.custom_flags(libc::O_NONBLOCK).open(path)
     };
-    // One that reads as well needs no other reader, and survives it: what nobody reads stays in the FIFO until it is full.
+    // A descriptor that reads as well needs no other reader and survives it: unread lines stay in the FIFO until it is full.
     let file: File = match open(false) {
         Ok(file) if file.metadata()?.file_type().is_fifo() => open(true)?,
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => open(true)?,

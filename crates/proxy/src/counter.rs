@@ -35,7 +35,7 @@ impl Gauge {
             .store(self.get().wrapping_sub(amount), Ordering::Relaxed);
     }
 
-    /// Nothing: for a thread that begins where another fell.
+    /// Nothing: for a thread that begins where another failed.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

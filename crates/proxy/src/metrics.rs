@@ -108,7 +108,7 @@ counters! {
         refused: "clients that a full queue had no room for, or no longer",
         late: "clients that waited for queue_timeout in vain",
         gone: "clients that went away while they waited",
-        wait_ns: "time that those who got a connection waited, in ns",
+        wait_ns: "time that the served clients waited, in ns",
     }
 }
 

@@ -34,7 +34,7 @@ pub fn warn(what: &str, error: &io::Error) {
 }
 
 fn is_due(said: &Mutex<Option<Instant>>, now: Instant) -> bool {
-    // Who holds it is about to say it.
+    // The thread that holds the lock is about to warn.
     let Ok(mut said) = said.try_lock() else {
         return false;
     };

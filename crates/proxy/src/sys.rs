@@ -25,7 +25,7 @@ pub fn set_defer_accept(fd: impl AsFd, time: Option<Duration>) -> io::Result<()>
 }
 
 /// Lets a socket be readable once so many bytes are there, or its end, or it can hold no more (SO_RCVLOWAT). Bytes that
-/// are there are told of at once if they are enough.
+/// are there already count.
 ///
 /// # Errors
 /// As setsockopt(2).
@@ -100,8 +100,8 @@ pub fn has_sent_its_end(fd: impl AsFd) -> io::Result<bool> {
 }
 
 /// How long ago a peer that has something left to take last took some: something new was sent, for which its window had
-/// room, and it has acknowledged something (TCP_INFO). Who is gone acknowledges nothing, though what was sent is
-/// sent again; who takes nothing has no room, though it acknowledges probes.
+/// room, and it has acknowledged something (TCP_INFO). A peer that is gone acknowledges nothing, though what was
+/// sent is sent again. A peer that takes nothing has no room, though it acknowledges probes.
 ///
 /// # Errors
 /// As getsockopt(2).

@@ -103,10 +103,10 @@ fn queues_and_threads() -> [Metric; 3] {
             Some(it.clients)
         }),
         metric(
-            "weir_proxy_falls",
+            "weir_proxy_restarts",
             Kind::Counter,
-            thread("falls"),
-            |it: &ProxyThread| Some(Value::Count(it.falls)),
+            thread("restarts"),
+            |it: &ProxyThread| Some(Value::Count(it.restarts)),
         ),
     ]
 }

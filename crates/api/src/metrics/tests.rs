@@ -107,7 +107,7 @@ fn proxy() -> Proxy {
         threads: vec![ProxyThread {
             state: "accepting".into(),
             clients: 2,
-            falls: 1,
+            restarts: 1,
         }],
         ..Proxy::default()
     }
@@ -133,7 +133,7 @@ fn every_counter_of_a_proxy_is_a_metric_with_its_text() {
             "weir_proxy_queue_waiting{proxy=\"edge\",priority=\"64\"} 6",
             "weir_proxy_queue_late_total{proxy=\"edge\",priority=\"64\"} 8",
             "weir_proxy_clients{proxy=\"edge\",thread=\"0\"} 2",
-            "weir_proxy_falls_total{proxy=\"edge\",thread=\"0\"} 1",
+            "weir_proxy_restarts_total{proxy=\"edge\",thread=\"0\"} 1",
             "# TYPE weir_proxy_request_duration_seconds histogram",
             "weir_proxy_request_duration_seconds_count{proxy=\"edge\"} 12",
             "weir_proxy_request_duration_seconds_sum{proxy=\"edge\"} 90.00055",

@@ -1,9 +1,9 @@
-//! Who may use a proxy, and where a forward proxy may go.
+//! Which clients may use a proxy, and which servers a forward proxy may connect to.
 //!
-//! The longest prefix that covers an address decides, of equal ones the denial. Where no prefix does,
-//! a forward proxy serves clients of networks that are not the Internet, and takes nobody to where
-//! only the proxy itself could get. What is asked about is always an address, never a name: the one
-//! that is connected to, so that a name cannot mean one thing here and another a moment later.
+//! The longest prefix that covers an address decides; of two equally long, the denial. Where no prefix covers it, a
+//! forward proxy serves clients of networks that are not the Internet, and connects no client to a server that only the
+//! proxy itself could reach. The rules always judge the address that the proxy connects to, never a name: a name could
+//! mean one address here and another a moment later.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,7 +19,7 @@ pub struct Rules<'a> {
     pub deny: &'a [Prefix],
 }
 
-/// Whose addresses these are.
+/// From where an address can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Scope {
@@ -27,7 +27,7 @@ pub enum Scope {
     Loopback,
     /// Private networks, shared address space and unique local addresses.
     Private,
-    /// The link, where clouds answer with their machines' secrets; also what is no address of one.
+    /// The link, where clouds answer with their machines' secrets; also addresses that belong to no machine.
     Link,
     /// The Internet.
     Global,
@@ -47,7 +47,7 @@ impl Scope {
     /// Every scope.
     pub const ALL: [Scope; 4] = [Scope::Loopback, Scope::Private, Scope::Link, Scope::Global];
 
-    /// That of an address.
+    /// The scope of an address.
     pub fn of(ip: IpAddr) -> Scope {
         match ip.to_canonical() {
             ip if METADATA.contains(&ip) => Scope::Link,
@@ -71,8 +71,8 @@ impl Rules<'_> {
     }
 }
 
-/// Whether a client may use a proxy. A list of those who may closes it to all others; without one a
-/// forward proxy is for clients of no network of the Internet, and the other modes are for all.
+/// Whether a client may use a proxy. A list of allowed prefixes closes it to all other clients. Without one, a forward
+/// proxy serves all clients but those of the Internet, and the other modes serve all.
 pub fn may_use(mode: ProxyMode, rules: Rules<'_>, client: IpAddr) -> bool {
     rules.verdict(client.to_canonical()).unwrap_or_else(|| {
         let is_near = || Scope::of(client) != Scope::Global;
@@ -80,8 +80,8 @@ pub fn may_use(mode: ProxyMode, rules: Rules<'_>, client: IpAddr) -> bool {
     })
 }
 
-/// Whether a forward proxy may take a client of this scope to this server. By default: to this machine
-/// only clients on it, to private networks only clients of such, to the link nobody.
+/// Whether a forward proxy may connect a client of this scope to this server. By default, only clients on this machine
+/// reach this machine, only clients of private networks reach private networks, and none reach the link.
 pub fn may_reach(rules: Rules<'_>, client: Scope, server: IpAddr) -> bool {
     rules
         .verdict(server.to_canonical())

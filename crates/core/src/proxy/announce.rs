@@ -1,4 +1,4 @@
-//! How servers are told who the client is.
+//! How servers learn the client's address.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Whether a reply is received to its end though nobody waits for it any more.
+//! Whether a reply is received to its end though no client waits for it any more.
 
 use std::time::Duration;
 

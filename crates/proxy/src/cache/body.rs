@@ -102,7 +102,7 @@ struct Growth {
     broken: bool,
     readers: usize,
     waiting: Vec<Waiter>,
-    /// The one who fills it, told when the last reader leaves.
+    /// The task that fills it, woken when the last reader leaves.
     filler: Option<Waiter>,
 }
 
@@ -153,7 +153,7 @@ impl Body {
     }
 
     /// Appends to `out` what there is from `from` on, at most so many bytes. If there is nothing yet,
-    /// `reader` is who will be woken.
+    /// `reader` is woken when there is.
     pub fn read(
         &self,
         from: u64,
@@ -180,14 +180,14 @@ impl Body {
     }
 }
 
-/// Someone who reads a body. While there is one, it is filled.
+/// A reader of a body. While there is one, the body is filled.
 pub struct Reader<'a> {
     body: &'a Body,
     waker: &'a ThreadWaker,
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of a body that grows; `None` of one that is whole, which nobody fills.
+    /// A reader of a body that grows; `None` of one that is whole, which no task fills.
     pub fn new(body: &'a Body, waker: &'a ThreadWaker) -> Option<Reader<'a>> {
         if body.is_whole() {
             return None;
@@ -210,7 +210,7 @@ impl Drop for Reader<'_> {
     }
 }
 
-/// The one who fills a body. Dropped before the end, it leaves the body broken.
+/// Fills a body. Dropped before the end, it leaves the body broken.
 pub struct Filler {
     body: std::sync::Arc<Body>,
     /// What is received into, cut off as it fills.
@@ -293,8 +293,7 @@ impl Filler {
             .for_each(|reader| self.waker.wake(reader));
     }
 
-    /// Whether nobody reads it; if so, the running task is not woken for that. Else it is woken when
-    /// the last reader leaves.
+    /// Whether it has no reader. If it has one, the running task is woken when the last reader leaves.
     pub fn is_abandoned(&self) -> bool {
         let mut growth = self.body.growth();
         growth.filler = (growth.readers > 0).then(|| self.waker.waiter());

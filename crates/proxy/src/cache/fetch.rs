@@ -21,7 +21,7 @@ struct State {
     waiting: Vec<Waiter>,
 }
 
-/// What a fetch brings those who follow it.
+/// What a fetch brings its followers.
 #[derive(Clone)]
 pub enum Outcome {
     /// A reply, whole or growing, for requests with this variant.
@@ -56,7 +56,7 @@ impl Fetch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it brings; if that is not known yet, `follower` is who will be woken.
+    /// What it brings; if that is not known yet, `follower` is woken when it is.
     pub fn outcome(&self, follower: impl FnOnce() -> Waiter) -> Option<Outcome> {
         let mut state = self.state();
         if state.outcome.is_none() {

@@ -4,7 +4,7 @@ use super::fields::{Field, fields, start_line, values};
 
 /// Fields by which servers and frameworks are known to choose what they reply, without saying so in
 /// `Vary`. A reply to a request that has one is only for requests that have the same: a client could
-/// otherwise make the cache hand its own host or path to everyone.
+/// otherwise make the cache hand its own host or path to all clients.
 const UNDECLARED: [&str; 12] = [
     "x-forwarded-host",
     "x-forwarded-server",
@@ -59,7 +59,7 @@ pub fn own_family(head: &[u8]) -> Vec<u8> {
 
 /// The family of another target at the same host, for [`Location` and
 /// `Content-Location`](https://www.rfc-editor.org/rfc/rfc9111#section-4.4): a path, or a URI of either
-/// scheme, as who ends TLS in front of the proxy makes one the other; `None` if that names another host.
+/// scheme, as a TLS proxy in front makes one the other; `None` if that names another host.
 pub fn sibling(head: &[u8], target: &[u8]) -> Option<Vec<u8>> {
     let (scheme, rest) = match memchr::memmem::find(target, b"//") {
         Some(at) => (&target[..at], &target[at + 2..]),
@@ -103,7 +103,7 @@ fn host(head: &[u8]) -> &[u8] {
 }
 
 fn chooses_undeclared(field: &Field<'_>) -> bool {
-    // `Forwarded: for=` only says who the client is.
+    // `Forwarded: for=` only names the client.
     let says_where = |value: &[u8]| {
         let value = value.to_ascii_lowercase();
         memchr::memmem::find(&value, b"host=").is_some()

@@ -75,7 +75,7 @@ pub struct Cache {
 /// What a cache holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheMemory {
-    /// Bytes of what is kept, of what is being received, and of what was evicted while someone reads it.
+    /// Bytes of what is kept, of what is being received, and of what was evicted while a client reads it.
     pub held_bytes: u64,
     /// At most so many: the setting `cache`.
     pub limit_bytes: u64,
@@ -94,7 +94,7 @@ impl Cache {
     /// An empty cache of at most `size` bytes, for bodies of at most `longest`.
     ///
     /// A quarter of it is for bodies that are being received, and for those that were evicted while
-    /// someone reads them.
+    /// clients read them.
     fn new(size: u64, longest: u64) -> Arc<Cache> {
         let clock = Clock::start();
         Arc::new(Cache {

@@ -66,7 +66,7 @@ pub struct Terms {
     pub has_age: bool,
     /// Must be validated before each use.
     pub always_validate: bool,
-    /// Must not be used stale, whoever allows it: a server that says `must-revalidate` and
+    /// Must not be used stale, whatever else allows it: a server that says `must-revalidate` and
     /// `stale-if-error` is taken at the stricter word.
     pub never_stale: bool,
     /// Beyond its lifetime: may be used while it is being validated.
@@ -79,7 +79,7 @@ pub struct Terms {
 /// that went out.
 ///
 /// Stricter than it has to be in three things. Errors that one odd request may have caused are not
-/// kept whatever they say, as everyone would get them. A reply that sets a cookie is one user's. And
+/// kept whatever they say, because all clients would get them. A reply that sets a cookie is one user's. And
 /// one that says nothing of its lifetime is not kept if the request had a cookie.
 ///
 /// # Errors
@@ -171,7 +171,7 @@ fn initial_age(reply: &[u8], exchange: Exchange) -> u64 {
 pub enum Use {
     /// As it is.
     Serve,
-    /// As it is, while somebody validates it; else only after that.
+    /// As it is, while another request validates it; else only after that.
     ServeWhileValidating,
     /// Once it has been validated.
     Validate,

@@ -1,7 +1,7 @@
 //! What is kept, by URI and variant.
 //!
 //! A URI leads to what its replies depend on and to a number; number and variant lead to a reply. So
-//! forgetting a URI forgets all of its replies at once: nobody finds them any more, and they are the
+//! forgetting a URI forgets all of its replies at once: no request finds them any more, and they are the
 //! next to be evicted. URIs of one family, to the same host and target but with other fields by which
 //! servers choose unsaid, are found only with the number that their family had when they were kept.
 
@@ -96,7 +96,7 @@ impl Store {
         }
     }
 
-    /// Keeps a reply; says how many others had to go for it. What the replies of its URI depend on is
+    /// Keeps a reply; says how many others were evicted for it. What the replies of its URI depend on is
     /// what the last one says (RFC 9111 Section 4.1): if that has changed, the others are forgotten.
     pub fn put(&self, uri: &[u8], kept: &Kept) -> u64 {
         let known = match self.cache.get(uri) {
@@ -121,7 +121,7 @@ impl Store {
         }
         let key = reply_key(number, &kept.variant);
         let value = Value::Reply(kept.entry.clone());
-        // The one that this replaces had to make room for nobody.
+        // The reply that this one replaces was not evicted.
         let replaced = self.cache.peek(&key).is_some();
         self.cache.insert_with_lifecycle(key, value, &mut evicted);
         evicted.saturating_sub(replaced.into())

@@ -12,7 +12,7 @@ use super::framing::LENGTH_LIMIT;
 
 /// Zeros in front are digits too. With one more a sum of 64 bits would wrap.
 const MAX_SIZE_DIGITS: u8 = 16;
-/// Bytes of extensions on one chunk. Nobody needs them; megabytes of them were attacks.
+/// Bytes of extensions on one chunk. No client needs them; megabytes of them were attacks.
 const MAX_EXTENSION_BYTES: u16 = 256;
 /// Bytes of the trailer section.
 const MAX_TRAILER_BYTES: u16 = 8192;

@@ -1,5 +1,5 @@
-//! Names what httparse refused. It says only which part of the grammar failed; people who look for
-//! the sender of a broken request need to know how.
+//! Names what httparse refused. httparse says only which part of the grammar failed; to find the sender of a broken
+//! request one needs to know how.
 
 use httparse::Error;
 

@@ -93,7 +93,7 @@ impl ReplyHead<'_> {
     /// its `Upgrade`.
     ///
     /// # Errors
-    /// [`Refusal::SwitchOther`]: who listens in the tunnel may take the client's bytes for something else.
+    /// [`Refusal::SwitchOther`]: the server may take the client's bytes in the tunnel for something else.
     pub fn switches_to<'o>(
         &self,
         offered: impl Iterator<Item = &'o [u8]> + Clone,

@@ -22,7 +22,7 @@ pub struct RequestEdit<'a> {
     pub via: &'a str,
     /// `Host` for clients that send none (HTTP/1.0).
     pub default_host: &'a str,
-    /// Tells the server who the client is.
+    /// Tells the server the client's address.
     pub announce: Option<Announcement<'a>>,
     /// The server's connection is not to be used again.
     pub close: bool,
@@ -230,8 +230,8 @@ fn connection_of_reply(head: &ReplyHead, edit: &ReplyEdit, out: &mut Vec<u8>) {
     append_field(out, "Connection", option);
 }
 
-/// Adds the client to the list of those for whom it spoke. All in one line: some servers read only
-/// the first.
+/// Adds the client to the list of addresses that came with the request. All in one line: some servers read only the
+/// first.
 fn announce(head: &RequestHead, announcement: Announcement, out: &mut Vec<u8>) {
     let Announcement {
         field,

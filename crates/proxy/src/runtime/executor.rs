@@ -71,7 +71,7 @@ impl Runtime {
     /// # Errors
     /// The kernel gives no epoll descriptor.
     pub fn new() -> io::Result<Runtime> {
-        let nobody = TaskId {
+        let no_task = TaskId {
             index: u32::MAX,
             generation: NonZeroU32::MIN,
         };
@@ -83,7 +83,7 @@ impl Runtime {
             start: Instant::now(),
             now: Cell::new(0),
             now_us: Cell::new(0),
-            running: Cell::new(nobody),
+            running: Cell::new(no_task),
             generation: Cell::new(NonZeroU32::MIN),
         };
         Ok(Runtime {
@@ -181,8 +181,8 @@ impl Handle {
     }
 
     /// Wakes the running task at `time`, so that it looks again at what it waits for. It is no deadline: no wait
-    /// fails. A task has one reminder, the earliest that its waits asked for since it was last woken: who still waits
-    /// then asks again.
+    /// fails. A task has one reminder, the earliest that its waits asked for since it was last woken. A wait that
+    /// goes on then asks again.
     pub fn remind_at(&self, time: Clock) {
         let id = self.0.running.get();
         let mut tasks = self.0.tasks.borrow_mut();
@@ -392,7 +392,7 @@ impl Handle {
         self.0.tasks.borrow_mut().remove(index);
     }
 
-    /// Waits for the next event or timer, and queues whom it wakes.
+    /// Waits for the next event or timer, and queues the tasks that it wakes.
     fn turn(&self) -> io::Result<()> {
         let timeout = match self.0.queue.borrow().is_empty() {
             true => self.until_next_timer(),
@@ -428,7 +428,7 @@ impl Handle {
             let task = &tasks[index as usize];
             let generation = task.generation;
             let wakes = task.next_timer() <= now;
-            // Who is woken asks for its reminder again.
+            // A task that is woken asks for its reminder again.
             let next = match wakes {
                 true => task.deadline,
                 false => task.next_timer(),

@@ -1,4 +1,4 @@
-//! Whether anybody is in the middle of a handshake with a port (sock_diag(7)).
+//! Whether a handshake with a port is under way (sock_diag(7)).
 //!
 //! Such connections are in no queue that accept(2) empties, but for their clients they stand once the
 //! SYN/ACK has come. No option of a listening socket tells how many there are.

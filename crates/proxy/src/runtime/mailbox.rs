@@ -14,7 +14,7 @@ use super::source::{Direction, Source};
 
 struct Shared<T> {
     messages: Mutex<VecDeque<T>>,
-    doorbell: OwnedFd,
+    eventfd: OwnedFd,
 }
 
 /// Puts messages into a [`Mailbox`], from any thread.
@@ -40,7 +40,7 @@ pub struct Mailbox<T> {
 pub fn mailbox<T>(handle: &Handle) -> io::Result<(Sender<T>, Mailbox<T>)> {
     let shared = Arc::new(Shared {
         messages: Mutex::default(),
-        doorbell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
     });
     let mailbox = Mailbox {
         shared: shared.clone(),
@@ -58,7 +58,7 @@ impl<T> Sender<T> {
             .unwrap_or_else(PoisonError::into_inner)
             .push_back(message);
         // Fails only when 2^64 - 2 wake-ups are unread, and then the descriptor is readable anyway.
-        let _ = rustix::io::write(&self.0.doorbell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.0.eventfd, &1u64.to_ne_bytes());
     }
 }
 
@@ -68,16 +68,16 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// The task's deadline passed, or epoll fails.
     pub async fn receive(&self) -> io::Result<T> {
-        let (doorbell, source) = (&self.shared.doorbell, &self.source);
+        let (eventfd, source) = (&self.shared.eventfd, &self.source);
         loop {
-            // Who asks again and again, like the task that accepts, is told by the event and makes no call.
+            // A task that asks again and again, like the one that accepts, learns it from the event and makes no call.
             self.handle
-                .ready(doorbell, source, Trigger::Edge, Direction::Read, || false)
+                .ready(eventfd, source, Trigger::Edge, Direction::Read, || false)
                 .await?;
             if let Some(message) = self.take() {
                 return Ok(message);
             }
-            if rustix::io::read(doorbell, &mut [0; 8]).is_err() {
+            if rustix::io::read(eventfd, &mut [0; 8]).is_err() {
                 source.clear(Direction::Read);
             }
         }

@@ -1,4 +1,4 @@
-//! What is known of a socket's readiness, and who waits for it.
+//! What is known of a socket's readiness, and the tasks that wait for it.
 
 use std::cell::Cell;
 
@@ -26,7 +26,7 @@ pub struct Readiness {
 
 /// A socket's side of the event loop. There are as many as idle connections, so it is small.
 pub struct Source {
-    /// Who waits for a way to be ready.
+    /// The task that waits until a way is ready.
     reader: Cell<Option<TaskId>>,
     writer: Cell<Option<TaskId>>,
     /// Its key in the poller, once it had to wait; else [`NO_KEY`].
@@ -124,7 +124,7 @@ impl Source {
         self.waiter(direction).set(Some(task));
     }
 
-    /// Takes note of an event and hands those who waited for it to `wake`.
+    /// Takes note of an event and hands the tasks that waited for it to `wake`.
     pub fn update(&self, readiness: Readiness, mut wake: impl FnMut(TaskId)) {
         if readiness.read_closed {
             self.read_closed.set(true);

@@ -190,8 +190,8 @@ impl TcpStream {
         TcpStream::new(fd, handle.clone())
     }
 
-    /// Lets only the connection's end wake who waits for it, not bytes that come; or bytes as well,
-    /// as ever, and then a read is worth a try.
+    /// Lets only the connection's end wake the task that waits for it, not bytes that come. Unmuted, bytes wake it again,
+    /// and a read is worth a try.
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -279,7 +279,7 @@ impl TcpStream {
         registered.is_ok()
     }
 
-    /// Why it is over. Who reads on finds no end instead of that.
+    /// Why it is over. Later reads do not report an orderly end instead.
     pub fn take_error(&self) -> io::Error {
         match sockopt::socket_error(&self.fd) {
             Ok(Ok(())) => io::ErrorKind::ConnectionReset.into(),
@@ -290,7 +290,7 @@ impl TcpStream {
         }
     }
 
-    /// EPIPE says that the peer has ended in order before, or that an error was told already.
+    /// EPIPE says that the peer has ended in order before, or that an error was reported already.
     fn note_failure(&self, error: Errno) {
         if error != Errno::PIPE {
             self.failed.set(error.raw_os_error() as u16);
@@ -575,7 +575,7 @@ impl TcpListener {
         Ok(fd)
     }
 
-    /// Opens the first socket of the port's group and listens, if nobody else does.
+    /// Opens the first socket of the port's group and listens, if no other socket does.
     ///
     /// # Errors
     /// As bind(2) and listen(2): `AddrInUse` also if the other would share the port.
@@ -662,20 +662,20 @@ impl TcpListener {
         self.source.clear(Direction::Read);
     }
 
-    /// Lets nobody begin to connect any more: SYNs are refused as if nobody listened. Who has begun may
-    /// finish, and need not speak first.
+    /// Refuses new SYNs, as if no socket listened. Handshakes under way may finish, and their clients need not speak
+    /// first.
     ///
     /// # Errors
     /// As setsockopt(2).
     pub fn shut(&self) -> io::Result<()> {
         let shut = sys::listen_nowhere(&self.fd);
-        // Whether it is shut or not, those who have connected are not to be waited for until they speak.
+        // Shut or not: clients that have connected must not have to speak before they are accepted.
         sys::set_defer_accept(&self.fd, None)?;
         shut
     }
 
-    /// Whether anybody is about to connect, who will be in the queue in a moment. Where that cannot
-    /// be known, nobody.
+    /// Whether a handshake is under way, whose connection will be in the queue in a moment. False where that cannot be
+    /// known.
     pub fn is_in_handshake(&self) -> bool {
         let look = || {
             let address = SocketAddr::try_from(rustix::net::getsockname(&self.fd)?)?;
@@ -687,7 +687,7 @@ impl TcpListener {
         })
     }
 
-    /// Hands everybody who waits now to `serve`.
+    /// Hands each connection that waits now to `serve`.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -732,7 +732,7 @@ impl TcpListener {
 enum Stopped {
     /// As many were as were asked for.
     Batch,
-    /// Nobody waits.
+    /// No connection waits.
     Empty,
     /// There is no permit.
     Full,

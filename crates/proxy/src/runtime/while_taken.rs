@@ -10,10 +10,10 @@ use super::tcp::TcpStream;
 /// Runs `work`, whose deadline moves as long as one of `peers` takes what it was sent before: the time of `idle` begins
 /// when it last took some.
 ///
-/// A slow peer may empty its send queue for longer than `idle` without an event: the kernel tells of room when a third
-/// of the queue is free, and of a queue that nobody waits to fill it tells nothing. So it is asked when the deadline
-/// has passed, and costs nothing before. It is asked here, before any wait of the task sees that it is late: a
-/// tunnel waits for bytes from the one side while the other still takes what came.
+/// A slow peer may empty its send queue for longer than `idle` without an event: the kernel reports room when a third
+/// of the queue is free, and only to a task that waits to fill it. So the kernel is asked when the deadline has passed;
+/// before, this costs nothing. It is asked here, before any wait of the task sees that it is late: a tunnel waits for
+/// bytes from the one side while the other still takes what came.
 pub fn while_taken<const N: usize, T>(
     idle: Duration,
     peers: [&TcpStream; N],

@@ -19,10 +19,10 @@ use crate::shortage;
 /// How long accepting pauses when the process is out of descriptors or memory.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 
-/// How long handshakes that have begun are waited for when accepting ends. A client that has to be
-/// asked for its ACK again is asked after a second.
+/// How long the thread waits for handshakes under way when accepting ends. The kernel sends a SYN/ACK again after a
+/// second.
 const HANDSHAKE_TIME: Duration = Duration::from_millis(1500);
-/// How often it is looked for them.
+/// How often it looks for them.
 const HANDSHAKE_LOOK: Duration = Duration::from_millis(5);
 
 fn obey(command: Command) -> Command {
@@ -76,10 +76,10 @@ impl Worker {
         Ok(None)
     }
 
-    /// Takes everybody in before the socket goes for whom the connection stands already: those in the
-    /// accept queue, and those whose handshake is not over. Nobody begins one any more, so that there
-    /// is an end to them. (A SYN cookie that comes back after it is reset: nobody knows of it.) If
-    /// another command comes meanwhile, that is it.
+    /// Accepts, before the socket is closed, each connection that stands already for its client: those in the accept
+    /// queue, and those whose handshake is not over. No new handshake begins, so there is an end to them. (The kernel
+    /// keeps nothing of a handshake by SYN cookie: its final ACK is reset if it comes later.) Returns a command that
+    /// came meanwhile.
     pub async fn accept_the_last(
         self: &Rc<Self>,
         listener: &TcpListener,
@@ -106,7 +106,7 @@ impl Worker {
 
     fn serve(self: &Rc<Self>, permit: ClientPermit, stream: TcpStream, peer: SocketAddr) {
         let guard = ClientGuard::new(permit);
-        // Tasks of their own: a tunnel's is smaller than that of a client who speaks HTTP.
+        // Two kinds of task: a tunnel's is smaller than that of a client that speaks HTTP.
         match self.settings.mode {
             ProxyMode::Tcp => self.handle.spawn(tcp::serve(guard, stream, peer)),
             ProxyMode::Forward | ProxyMode::Reverse => {

@@ -1,4 +1,4 @@
-//! A client: its connection, and who it is.
+//! A client: its connection, its address, and what is kept for it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ pub enum Admission {
 pub struct Rare {
     /// The address that it connected to, where the proxy in front has said it.
     pub(super) destination: Option<SocketAddr>,
-    /// Its rank among those who wait, 0 the first; set where they wait.
+    /// Its rank in the queues of backends, 0 the first; set where connections are limited.
     pub(super) rank: u8,
     /// Its IP address as text, if requests are to name it.
     pub(super) announced: Option<String>,
@@ -86,7 +86,7 @@ impl Client {
         }
     }
 
-    /// Whether nobody has asked yet if it is let in.
+    /// Whether it was not yet decided if it is let in.
     pub fn is_unchecked(&self) -> bool {
         self.admission == Admission::Unchecked
     }
@@ -129,7 +129,7 @@ impl Client {
         told.or_else(|| self.stream.local().ok())
     }
 
-    /// Who asks for a connection to a server.
+    /// The client as it asks for a connection to a server.
     pub fn requester(&self) -> Requester<'_> {
         let rare = self.rare.as_ref();
         let entry = rare.and_then(|rare| rare.entry.as_ref());

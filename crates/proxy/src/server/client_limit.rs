@@ -1,7 +1,7 @@
 //! The limit `max_clients`, exact over all threads and generations of a proxy: a semaphore.
 //!
 //! A client costs two atomic operations in its life, a request none. A thread that gets no permit enters the queue.
-//! Each released permit wakes the first thread of the queue. A woken thread that has nobody to accept wakes the next:
+//! Each released permit wakes the first thread of the queue. A woken thread whose accept queue is empty wakes the next:
 //! no permit stays free while a client waits in any accept queue.
 
 use std::collections::VecDeque;

@@ -33,8 +33,8 @@ pub enum Error {
         cause: &'static str,
     },
     /// A thread ended that should not have.
-    #[error("thread {index} fell: {why}")]
-    Fallen {
+    #[error("thread {index} failed: {why}")]
+    ThreadFailed {
         /// Which, from 0.
         index: usize,
         /// Its panic or its error.

@@ -97,8 +97,8 @@ pub struct ThreadReport {
     pub state: ThreadState,
     /// Connections of clients that it has now.
     pub clients: u64,
-    /// How often it fell and was started again.
-    pub falls: u64,
+    /// How often it failed and was started again.
+    pub restarts: u64,
 }
 
 impl fmt::Debug for Server {
@@ -304,7 +304,7 @@ impl Server {
                     None => ThreadState::Ended,
                 },
                 clients: accepted.saturating_sub(closed),
-                falls: thread.restarts.count,
+                restarts: thread.restarts.count,
             }
         })
     }
@@ -422,31 +422,31 @@ impl Server {
         totals.filter(|(_, totals)| happened(totals)).collect()
     }
 
-    /// Looks after threads that have ended. One that fell, by a panic or because epoll failed, is
-    /// logged and started again on its socket: its clients are lost, those in its queue are not.
+    /// Restarts threads that have failed, by a panic or because epoll failed, on their sockets, and logs the failure.
+    /// The clients of such a thread are lost, those in its accept queue are not.
     ///
     /// # Errors
-    /// One has fallen too often for that, or cannot be started.
-    pub fn tend(&mut self) -> Result<(), Error> {
+    /// A thread has failed too often for that, or cannot be started.
+    pub fn restart_failed(&mut self) -> Result<(), Error> {
         let mut fault = Ok(());
         for index in 0..self.threads.len() {
             if let Some(Err(why)) = self.threads[index].end() {
                 let name = &self.shared.settings.name;
-                tracing::error!("proxy {name:?}: thread {index} fell: {why}");
-                fault = fault.and(self.mend(index, why));
+                tracing::error!("proxy {name:?}: thread {index} failed: {why}");
+                fault = fault.and(self.restart(index, why));
             }
         }
         fault
     }
 
-    /// Starts a thread that fell again, if there is still somebody to accept.
-    fn mend(&mut self, index: usize, why: String) -> Result<(), Error> {
+    /// Restarts a thread that has failed, unless the proxy accepts no more.
+    fn restart(&mut self, index: usize, why: String) -> Result<(), Error> {
         let Some(sockets) = &self.sockets else {
             return Ok(());
         };
         let thread = &mut self.threads[index];
         if !thread.restarts.allow(Instant::now()) {
-            return Err(Error::Fallen { index, why });
+            return Err(Error::ThreadFailed { index, why });
         }
         let (counters, ended) = (thread.counters.clone(), thread.ended.clone());
         let (commands, join) = self.spawn(index, sockets, &counters, &ended)?;
@@ -462,17 +462,17 @@ impl Server {
         }
     }
 
-    /// Listens no more, serves those who wait in the accept queues, and gives those that are busy
-    /// this long to finish.
+    /// Stops listening, serves the clients that wait in the accept queues, and gives all that are busy this long to
+    /// finish.
     pub fn drain(&mut self, time: Duration) {
-        // Each thread closes its socket once the queue is empty: it has to be the last who holds it.
+        // Each thread closes its socket once the queue is empty: it must hold the last reference.
         self.sockets = None;
         self.checks = None;
         self.command(&Command::Drain(time));
     }
 
-    /// Leaves those who wait in the accept queues to whom the sockets were handed over, and those
-    /// that are connected all the time that they need.
+    /// Stops accepting. The successor that has the sockets accepts what waits in their queues. Clients that are connected
+    /// have all the time that they need.
     pub fn retire(&mut self) {
         self.sockets = None;
         self.checks = None;
@@ -493,12 +493,12 @@ impl Server {
     /// Waits until every thread has ended, which they do once they are drained; then what they did.
     ///
     /// # Errors
-    /// A thread fell.
+    /// A thread failed.
     pub fn join(mut self) -> Result<Totals, Error> {
         let mut end = Ok(());
         for (index, thread) in self.threads.iter_mut().enumerate() {
             if let Some(Err(why)) = thread.join.take().map(thread::joined) {
-                end = end.and(Err(Error::Fallen { index, why }));
+                end = end.and(Err(Error::ThreadFailed { index, why }));
             }
         }
         end.map(|()| self.totals())

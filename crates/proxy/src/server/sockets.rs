@@ -11,13 +11,13 @@ use weir_core::proxy::{Proxy, ProxyMode};
 use super::error::Error;
 use crate::runtime::{ListenOptions, TcpListener};
 
-/// How long an address that is in use is tried: a proxy that was stopped a moment ago still accepts those who are in the
-/// middle of a handshake, for 1.5 s at most.
+/// How long an address that is in use is tried. A proxy that was stopped a moment ago still accepts connections whose
+/// handshake is under way, for 1.5 s at most.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Sockets that listen on one port, one for each thread. Connections that wait in their accept
-/// queues wait on as long as anybody holds the sockets.
+/// queues wait on as long as a process holds the sockets.
 #[derive(Debug)]
 pub struct Sockets {
     address: SocketAddr,
@@ -77,7 +77,7 @@ impl Sockets {
         self.fds[index].try_clone()
     }
 
-    /// Opens `threads` sockets, where nobody listens but perhaps this process, at `beside`, or those who share the port.
+    /// Opens `threads` sockets. No other process may listen there unless the port is shared; this process may, at `beside`.
     pub(super) fn open(
         settings: &Proxy,
         threads: usize,
@@ -98,7 +98,7 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// Whoever listens there may be about to end: see [`ENDS_WITHIN`].
+    /// Another process that listens there may be about to end: see [`ENDS_WITHIN`].
     fn open_first(&mut self, settings: &Proxy) -> Result<(), Error> {
         let options = listen_options(settings);
         let until = Instant::now() + ENDS_WITHIN;
@@ -158,7 +158,7 @@ fn local_address(fd: &OwnedFd) -> io::Result<SocketAddr> {
 fn listen_options(settings: &Proxy) -> ListenOptions {
     ListenOptions {
         backlog: settings.backlog,
-        // In tcp mode the server may be the one who speaks first.
+        // In tcp mode the server may speak first.
         defer_accept: (settings.mode != ProxyMode::Tcp || settings.accept_proxy)
             .then_some(settings.head_timeout),
         side: settings.client.clone(),

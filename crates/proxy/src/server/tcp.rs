@@ -32,7 +32,7 @@ pub async fn serve(guard: ClientGuard, stream: TcpStream, peer: SocketAddr) {
     worker.log(&mut client);
 }
 
-/// A connection to a backend that knows who the client is. If there is none, the client gets what a
+/// A connection to a backend that knows the client's address. If there is none, the client gets what a
 /// client of a server gets that does not listen.
 async fn reach(worker: &Worker, client: &mut Client) -> Option<Link> {
     let backends = &worker.upstreams.backends;

@@ -69,57 +69,61 @@ fn wait_for(waker: &Waker) {
         tv_sec: PATIENCE.as_secs() as _,
         tv_nsec: 0,
     };
-    assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "nobody rang");
+    assert_eq!(
+        poll(&mut fds, Some(&patience)),
+        Ok(1),
+        "no thread has ended"
+    );
     waker.clear();
 }
 
-/// Lets a thread fall and looks after it.
-fn fall(server: &mut Server, waker: &Waker, index: usize) -> Result<(), Error> {
+/// Lets a thread panic and restarts it.
+fn panic_in(server: &mut Server, waker: &Waker, index: usize) -> Result<(), Error> {
     server.threads[index].commands.send(Command::Panic);
     wait_for(waker);
-    server.tend()
+    server.restart_failed()
 }
 
 #[test]
-fn a_thread_that_falls_is_started_again_and_the_others_do_not_notice() {
+fn a_thread_that_panics_is_started_again_and_the_others_do_not_notice() {
     let (mut server, waker) = started(2);
     let mut clients: Vec<TcpStream> = (0..32).map(|_| connect(&server)).collect();
     assert!(clients.iter_mut().all(is_served));
-    fall(&mut server, &waker, 0).unwrap();
+    panic_in(&mut server, &waker, 0).unwrap();
     let survivors = clients
         .iter_mut()
         .filter_map(|client| is_served(client).then_some(()));
     assert!(
         (1..32).contains(&survivors.count()),
-        "one of two threads fell"
+        "one of two threads panicked"
     );
     assert!((0..32).all(|_| is_served(&mut connect(&server))));
-    let falls: Vec<u64> = server.threads().map(|thread| thread.falls).collect();
-    assert_eq!(falls, [1, 0]);
+    let restarts: Vec<u64> = server.threads().map(|thread| thread.restarts).collect();
+    assert_eq!(restarts, [1, 0]);
 }
 
 #[test]
-fn who_waits_for_a_thread_that_falls_is_served_by_the_next() {
+fn a_client_that_waits_for_a_thread_that_panics_is_served_by_the_next() {
     let (mut server, waker) = started(1);
     server.threads[0].commands.send(Command::Panic);
     wait_for(&waker);
     let mut waiting: Vec<TcpStream> = (0..8).map(|_| connect(&server)).collect();
-    server.tend().unwrap();
+    server.restart_failed().unwrap();
     assert!(waiting.iter_mut().all(is_served));
 }
 
 #[test]
-fn a_thread_that_does_nothing_but_fall_ends_the_proxy() {
+fn a_thread_that_does_nothing_but_panic_ends_the_proxy() {
     let (mut server, waker) = started(1);
-    let end = (0..100).find_map(|_| fall(&mut server, &waker, 0).err());
+    let end = (0..100).find_map(|_| panic_in(&mut server, &waker, 0).err());
     let said = end.expect("it is given up").to_string();
-    assert_eq!(said, "thread 0 fell: panicked: as commanded");
+    assert_eq!(said, "thread 0 failed: panicked: as commanded");
     assert_eq!(server.threads().next().unwrap().state, ThreadState::Ended);
 }
 
 #[test]
 fn a_successor_on_the_same_sockets_loses_nobody() {
-    let (mut old, _bell) = started(2);
+    let (mut old, _waker) = started(2);
     let mut connected: Vec<TcpStream> = (0..8).map(|_| connect(&old)).collect();
     assert!(connected.iter_mut().all(is_served));
     let options = StartOptions {
@@ -136,7 +140,7 @@ fn a_successor_on_the_same_sockets_loses_nobody() {
     assert!(later.iter_mut().all(is_served));
     assert!(connected.iter_mut().all(is_served), "tunnels go on");
     drop(connected);
-    // Some of those who came later may have been the old one's still.
+    // The old server may have accepted some of the later clients.
     drop(later);
     assert!(old.join().is_ok());
     new.drain(PATIENCE);
@@ -144,7 +148,7 @@ fn a_successor_on_the_same_sockets_loses_nobody() {
 }
 
 #[test]
-fn a_drain_serves_those_who_wait_in_the_queue() {
+fn a_drain_serves_clients_that_wait_in_the_queue() {
     let mut settings = settings(1);
     settings.max_clients = 1;
     let mut server = Server::start(settings).unwrap();

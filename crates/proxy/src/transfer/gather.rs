@@ -1,5 +1,5 @@
-//! Lets the kernel gather more of a long body before it tells of it (SO_RCVLOWAT): the fewer times a thread is woken for
-//! the same bytes, the less they cost. Only while they come so fast that hardly anybody waits for them.
+//! Lets the kernel gather more of a long body before it reports it (SO_RCVLOWAT): the fewer times a thread is woken for
+//! the same bytes, the less they cost. Only while they come so fast that the receiver hardly waits for them.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::sys;
 const GATHERED_BYTES: u64 = 184 * 1024;
 /// How long that may take at the speed of the body so far, in ms.
 const USUAL_TIME: Clock = 40;
-/// After this time, in ms, the kernel tells of what is there, and from then on of all that comes.
+/// After this time, in ms, the kernel reports what is there, and from then on all that comes.
 const LONGEST_TIME: Clock = 2 * USUAL_TIME;
 /// So long, in ms, the end of what was sent on is held back for what comes next; else the kernel does it for 200 ms.
 const LONGEST_HOLD: Clock = 20;
@@ -40,7 +40,7 @@ impl Gathering<'_> {
         let time = self.from.handle().now() - self.began;
         let is_body = course.limit != Limit::UntilEnd;
         let takes_all = course.splices && !course.slow;
-        // What is there and not told of counts as silence.
+        // What is there and not reported counts as silence.
         let may_wait = !self.paused && course.rules.idle.as_millis() > 2 * LONGEST_TIME as u128;
         is_body && takes_all && may_wait && is_worth_it(course.moved, course.left(), time)
     }
@@ -110,7 +110,7 @@ async fn is_late(from: &TcpStream, to: &TcpStream, time: Clock) -> io::Result<bo
 }
 
 impl Drop for Gathering<'_> {
-    /// Who reads next wants every byte.
+    /// The next reader wants every byte.
     fn drop(&mut self) {
         self.set(false);
     }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_pauses_is_not_waited_for_and_who_reads_next_gets_every_byte() {
+    fn a_sender_that_pauses_is_not_waited_for_and_the_next_reader_gets_every_byte() {
         let all = 184 * 1024;
         // The second is less than is gathered: it goes on when the time is over, and the others at once.
         let pieces = [100_000, 1000, 1000, 200_000];

@@ -7,9 +7,9 @@ use super::pipe::Pipe;
 /// Which connection ended a transfer, and how.
 #[derive(Debug)]
 pub enum Broken {
-    /// The one that is read.
+    /// The connection that is read.
     From(io::Error),
-    /// The one that is written.
+    /// The connection that is written.
     To(io::Error),
 }
 
@@ -40,16 +40,15 @@ pub struct Tunnelled {
     pub forth: u64,
     /// Bytes from the second to the first.
     pub back: u64,
-    /// Of both, those that splice(2) moved.
+    /// Of both, the bytes that splice(2) moved.
     pub spliced: u64,
-    /// Of both, those that the kernel carried by itself.
+    /// Of both, the bytes that the kernel carried by itself.
     pub redirected: u64,
     /// `Err` if a connection broke or nothing moved for the idle time; `Ok` if both ends came.
     pub end: Result<(), Broken>,
 }
 
-/// How far a step came without waiting: buffers, which nobody may hold while waiting, are in no
-/// future.
+/// How far a step came without waiting. Buffers, which no task may hold while it waits, are in no future.
 pub enum Begun {
     /// All that was read was sent.
     Done(Option<usize>),

@@ -62,7 +62,7 @@ impl Pipes {
         })
     }
 
-    /// Closes pipes that nobody needed since the last call: an idle proxy holds none.
+    /// Closes pipes that no transfer needed since the last call: an idle proxy holds none.
     pub fn trim(&self) {
         let lent = self.0.lent.get();
         let spare = self.0.most_lent.replace(lent).saturating_sub(lent);

@@ -192,7 +192,7 @@ impl Tunnel<'_> {
     /// back; says how many bytes the kernel carried.
     async fn hand_over(&self, redirect: &Redirect, pair: &dyn RedirectPair) -> Result<u64, Broken> {
         // If more was passed by now, nothing would be redirected. If less, which must not be, it would be once as much was
-        // passed, ahead of what nobody has received.
+        // passed, ahead of bytes that are not received yet.
         if [0, 1].map(|way| pair.passed(way)) != self.received() {
             return Ok(0);
         }

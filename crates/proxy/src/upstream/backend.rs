@@ -36,7 +36,7 @@ pub struct Backend {
     idle: RefCell<Vec<Idle>>,
 }
 
-/// What binds a backend to others: those of its proxy, and itself on other threads.
+/// What a backend shares with the other backends of its proxy, and with itself on other threads.
 #[derive(Default, Clone)]
 pub struct BackendContext {
     /// Its number among the proxy's.
@@ -214,7 +214,7 @@ impl Backend {
         drop(idle);
         match stream.is_quiet() {
             true => self.keep(stream, permit),
-            // Its slot goes to whoever waits.
+            // Its slot goes to the first waiter.
             false => drop((stream, permit)),
         }
     }
@@ -321,7 +321,7 @@ impl Lease {
         })
     }
 
-    /// Ends the use and keeps the connection for whoever is next.
+    /// Ends the use and keeps the connection for the next request.
     pub fn keep(mut self, stream: TcpStream) {
         let permit = self.permit.take();
         self.backend.keep(stream, permit);

@@ -28,7 +28,7 @@ pub struct Requester<'a> {
     pub source: &'a SocketAddr,
     /// 0 the first.
     pub rank: u8,
-    /// Where it is noted which server is tried, if anybody wants to know.
+    /// Set to the server that is tried, if the access log wants it.
     pub tried: Option<&'a Cell<Option<SocketAddr>>>,
 }
 
@@ -73,8 +73,8 @@ impl Backends {
         }
     }
 
-    /// The next of the usable ones. Those that are down are not only skipped: the one behind them
-    /// would get their share too.
+    /// The next of the usable backends. Skipping those that are down is not enough: the backend behind them would get
+    /// their share too.
     fn first(&self, usable: impl Fn(&usize) -> bool + Copy, now: Clock) -> usize {
         let count = self.list.len();
         let all_usable = || (0..count).filter(usable);
@@ -185,7 +185,7 @@ impl Backends {
     }
 }
 
-/// Nobody else can help: there is no slot, or no client.
+/// Whether no other backend can help: there is no slot, or no client.
 fn is_final(error: &io::Error) -> bool {
     let kind = error.kind();
     kind == ErrorKind::QuotaExceeded || kind == ErrorKind::ConnectionAborted

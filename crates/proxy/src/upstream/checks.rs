@@ -89,7 +89,7 @@ fn run(
     let runtime = Runtime::new()?;
     let handle = runtime.handle().clone();
     let (end, ended) = mailbox(&handle)?;
-    // The one who waits for it is gone only if the whole server is.
+    // Fails only if the whole server is gone.
     let _ = started.send(end);
     let checker = Rc::new(Checker {
         states: RefCell::new(states),

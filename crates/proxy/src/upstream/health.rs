@@ -122,7 +122,7 @@ impl HealthBoard {
     pub(super) fn show(&self, states: &[HealthState]) -> Availability {
         let is_down = |state: &HealthState| state.is_up() == Some(false);
         let all_down = states.iter().all(is_down);
-        // Those that are free to use first, so that a reader in between finds somebody.
+        // First the backends that may be used, so that a reader in between finds one.
         for avoided in [false, true] {
             for (state, backend) in states.iter().zip(&self.backends) {
                 if (is_down(state) && !all_down) == avoided {
@@ -141,7 +141,7 @@ impl HealthBoard {
     }
 }
 
-/// Whether anybody is left.
+/// Whether a backend is left to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Availability {
     /// One is up, or not known to be down.

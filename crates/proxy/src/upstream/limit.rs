@@ -21,7 +21,7 @@ use super::slots::{Acquisition, ConnectionSlots};
 use crate::metrics::QueueCounters;
 use crate::runtime::{Handle, Sender, TaskId, TcpStream};
 
-/// How long a backend that refused a connection is given to nobody, if others are there.
+/// How long a backend that refused a connection gets none, if there are others.
 const PASSED_OVER: Duration = Duration::from_secs(1);
 
 /// The limit, shared by all threads.
@@ -142,7 +142,7 @@ impl ConnectionLimit {
         std::array::from_fn(|rank| state.slots.waiting_of(rank))
     }
 
-    /// What became of those of each rank.
+    /// What became of the clients of each rank.
     pub fn counters(&self) -> &[QueueCounters; CLASSES] {
         &self.counters
     }
@@ -158,7 +158,7 @@ impl ConnectionLimit {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No step of it panics halfway: a thread that fell elsewhere leaves it whole.
+        // No step of it panics halfway: a thread that panicked elsewhere leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,5 @@
-//! Names of servers that clients of a forward proxy ask for: what one thread knows of them, and who waits for an answer.
+//! Names of servers that clients of a forward proxy ask for: what one thread knows of them, and the tasks that wait for
+//! an answer.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -50,7 +51,7 @@ struct Asked {
     askers: Arc<AtomicUsize>,
 }
 
-/// One who waits for an answer; gone when this is dropped.
+/// A task that waits for an answer, counted until this is dropped.
 struct Requester(Arc<AtomicUsize>);
 
 impl Requester {
@@ -167,7 +168,7 @@ impl Names {
                             (answer.took.as_millis() as Clock).clamp(FAILURE_KEPT, ANSWER_KEPT);
                         known.insert(answer.name, Name::Failed(error.to_string(), now + kept))
                     }
-                    // Who has come meanwhile asks again.
+                    // A task that has come meanwhile asks again.
                     None => known.remove(&answer.name),
                 }
             };

@@ -12,7 +12,7 @@ pub struct WaitQueue<W> {
     nodes: Slab<Node<W>>,
     /// First and last of each class.
     ends: [Option<(usize, usize)>; CLASSES],
-    /// Bit c: someone of class c waits.
+    /// Bit c: a client of class c waits.
     occupied: u64,
     /// How many of each class.
     lengths: [u32; CLASSES],
@@ -44,7 +44,7 @@ pub enum Queued<W> {
     In(Ticket),
     /// It waits, and this one, the last of the lowest class, no longer does.
     InsteadOf(Ticket, W),
-    /// The queue is full, and nobody of a lower class waits: the client is turned away.
+    /// The queue is full, and no client of a lower class waits: the new one is refused.
     Full(W),
 }
 
@@ -71,7 +71,7 @@ impl<W> WaitQueue<W> {
         self.lengths[class]
     }
 
-    /// Whether nobody waits.
+    /// Whether no client waits.
     pub fn is_empty(&self) -> bool {
         self.occupied == 0
     }
@@ -86,7 +86,7 @@ impl<W> WaitQueue<W> {
         let lowest = self.occupied.checked_ilog2().map(|class| class as usize);
         match lowest {
             Some(lowest) if class < lowest => {
-                let (_, last) = self.ends[lowest].expect("its bit says that someone waits");
+                let (_, last) = self.ends[lowest].expect("its bit says that a client waits");
                 let loser = self.take(last);
                 Queued::InsteadOf(self.append(class, waiter), loser)
             }

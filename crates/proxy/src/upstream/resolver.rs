@@ -13,11 +13,11 @@ use crate::runtime::Sender;
 
 /// Names that are looked up at once.
 const THREADS: usize = 64;
-/// Of these, those of one client.
+/// Of these, the threads that look up names for one client.
 const SHARE: usize = 8;
 /// Names that wait at most, of all clients.
 const WAITING: usize = 1024;
-/// Of these, those of one client: it must not be the only one who waits.
+/// Of these, the names of one client: others must find room too.
 const LINE: usize = WAITING / SHARE;
 /// A thread that has nothing to do for so long ends.
 const IDLE: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ const IDLE: Duration = Duration::from_secs(10);
 pub struct Question {
     /// What is to be looked up.
     pub name: String,
-    /// How many wait for the answer; it is not looked up for nobody.
+    /// How many tasks wait for the answer. A name for which none waits is not looked up.
     pub askers: Arc<AtomicUsize>,
     /// Where the answer goes.
     pub requester: Sender<Resolved>,
@@ -36,7 +36,7 @@ pub struct Question {
 pub struct Resolved {
     /// The question.
     pub name: String,
-    /// `None`: nobody waited for it any more.
+    /// `None`: no task waited for it any more.
     pub addresses: Option<io::Result<Vec<IpAddr>>>,
     /// How long that took.
     pub took: Duration,
@@ -44,7 +44,7 @@ pub struct Resolved {
 
 type LookUp = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
-/// The threads, and who waits for them.
+/// The threads, and the names that wait for them.
 #[derive(Clone)]
 pub struct Resolver(Arc<Pool>);
 
@@ -164,7 +164,7 @@ fn household(client: IpAddr) -> IpAddr {
 /// A line for each client. They are served in turn, and each has so many served at once.
 struct Lines<T> {
     clients: HashMap<IpAddr, Line<T>>,
-    /// Those who wait and have not had their share.
+    /// Clients with names that wait, and with less than their share of the threads.
     turn: VecDeque<IpAddr>,
     waiting: usize,
 }

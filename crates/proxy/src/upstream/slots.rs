@@ -1,13 +1,13 @@
-//! ConnectionSlots: connections to backends, at most so many to each over all threads. Decides who gets one,
-//! who waits and who loses; knows no sockets and no threads but their numbers.
+//! Slots: the connections to each backend, at most so many over all threads. Decides which client gets one, which waits
+//! and which is refused. Knows threads by number only, and no sockets.
 //!
-//! A slot is held by a connection, from before connect() until after close(), whether it is busy or
-//! idle. While anybody waits nothing is idle on purpose: a connection that becomes free goes to the
-//! first who waits, and one that is idle on another thread is asked for.
+//! A connection holds its slot from before connect() until after close(), whether it is busy or idle. While a client
+//! waits, no connection stays idle: a connection that becomes free goes to the first waiter, and one that is idle on
+//! another thread is asked for.
 
 use super::queue::{Queued, Ticket, WaitQueue};
 
-/// The slots of all backends, and who waits for one.
+/// The slots of all backends, and the clients that wait for one.
 #[derive(Debug)]
 pub struct ConnectionSlots<W> {
     /// Of each backend.
@@ -18,13 +18,13 @@ pub struct ConnectionSlots<W> {
 
 #[derive(Debug, Clone, Default)]
 struct Load {
-    /// ConnectionSlots that are taken, idle ones too.
+    /// Slots that are taken, also by idle connections.
     taken: u32,
     /// Idle connections that each thread has.
     idle: Vec<u32>,
 }
 
-/// What one who wants a slot gets.
+/// What a client that wants a slot gets.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Acquisition<W> {
     /// An idle connection of its thread to this backend.
@@ -37,14 +37,14 @@ pub enum Acquisition<W> {
     Full,
 }
 
-/// What follows when somebody waits.
+/// A client that waits, and what follows from it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Waiting<W> {
     /// Its slot in the queue.
     pub ticket: Ticket,
     /// A thread that has an idle connection to a backend and is to give it up.
     pub asked: Option<(usize, usize)>,
-    /// Who waits no longer, because the queue was full.
+    /// The waiter that lost its place, because the queue was full.
     pub displaced: Option<W>,
 }
 
@@ -77,7 +77,7 @@ impl<W> ConnectionSlots<W> {
         self.queue.len_of(class)
     }
 
-    /// ConnectionSlots of a backend that are taken.
+    /// Slots of a backend that are taken.
     #[cfg(test)]
     pub fn taken(&self, backend: usize) -> u32 {
         self.backends[backend].taken
@@ -126,7 +126,7 @@ impl<W> ConnectionSlots<W> {
         })
     }
 
-    /// A connection has nothing to do: who waits gets it, with its slot; else the thread keeps it.
+    /// A connection has nothing to do: the first waiter gets it, with its slot; without one the thread keeps it.
     pub fn keep(&mut self, thread: usize, backend: usize) -> Option<W> {
         let waiter = self.queue.pop();
         if waiter.is_none() {
@@ -155,7 +155,7 @@ impl<W> ConnectionSlots<W> {
         self.backends[backend].taken -= 1;
     }
 
-    /// Gives free slots to those who wait: at backends that are up, or at all if none is.
+    /// Gives free slots to waiters: at backends that are up, or at all backends if none is up.
     pub fn give(&mut self, is_up: impl Fn(usize) -> bool) -> Vec<(W, usize)> {
         let mut given = Vec::new();
         if self.queue.is_empty() {
@@ -174,7 +174,7 @@ impl<W> ConnectionSlots<W> {
         given
     }
 
-    /// One waits no longer; false if it was given something meanwhile.
+    /// A waiter leaves; false if it was given something meanwhile.
     pub fn leave(&mut self, ticket: Ticket) -> bool {
         self.queue.remove(ticket).is_some()
     }

@@ -221,7 +221,7 @@ mod tests {
             threads: vec![ProxyThread {
                 state: "accepting".into(),
                 clients: 1,
-                falls: 0,
+                restarts: 0,
             }],
             settings: crate::show::settings::settings(&settings)
                 .into_iter()

@@ -188,7 +188,7 @@ impl From<Error> for Failure {
                 }
                 _ => "",
             },
-            Error::Fallen { .. } => {
+            Error::ThreadFailed { .. } => {
                 "this is a fault of weir's; please report it with the lines above"
             }
             Error::Conflict { .. } | Error::System { .. } => "",

@@ -145,12 +145,12 @@ impl Proxies {
     /// Looks after threads that have ended: see [`Server::tend`].
     ///
     /// # Errors
-    /// A thread falls again and again.
+    /// A thread fails again and again.
     pub fn tend(&mut self) -> Result<()> {
         self.waker.clear();
         let mut fault = Ok(());
         for server in self.running.iter_mut().chain(&mut self.retiring) {
-            fault = fault.and(server.tend());
+            fault = fault.and(server.restart_failed());
         }
         let (ended, retiring) = self.retiring.drain(..).partition(Server::is_finished);
         self.retiring = retiring;

@@ -191,7 +191,7 @@ impl BodyTransfer<'_> {
         } = self;
         let claimed = body.claim(buffer.bytes(), moved);
         let claimed = claimed.map_err(Stopped::Malformed)?;
-        // Of what is there already nobody has to wait for the next segment.
+        // What is there already needs no wait for the next segment.
         let follows = claimed > 0 && !from.is_quiet();
         let more = match body.is_done() {
             true => behind == Behind::End,

@@ -11,22 +11,22 @@ use crate::server::worker::Worker;
 
 /// A client that has all of its replies and sends nothing for so long has ended, for all that matters.
 const LINGER_QUIET: Duration = Duration::from_secs(2);
-/// How long it may go on sending what is not wanted: whoever sends a large body before it reads the
-/// reply that came early would lose that reply to a RST (RFC 9112, Section 9.6).
+/// How long it may go on sending what the proxy does not want. A client that sends a large body before it reads an early
+/// reply would lose that reply to a RST (RFC 9112 Section 9.6).
 const LINGER_MOST: Duration = Duration::from_secs(30);
-/// How soon it is looked again whether a client has acknowledged more of its replies: no event tells it.
+/// How soon the proxy looks again whether a client has acknowledged more of its replies, in ms: no event reports it.
 const LOOK_AGAIN: Clock = 10;
-/// How late, when it has stood still for longer than that.
+/// How late at most, when it has stood still for longer than that, in ms.
 const LOOK_LATEST: Clock = 1000;
 
 /// What follows a whole reply that is the last on its connection; the last of it may have been held back for the end.
 /// `uploaded`: the whole request was read.
 pub fn after_last_reply(client: &Client, request: &Request, uploaded: bool) -> After {
-    // It may be sending the rest of its request, or the next one, which nobody will read.
+    // It may be sending the rest of its request, or the next one, which the proxy will not read.
     if !uploaded || request.facts.keep_alive || !client.buffer.is_empty() {
         return After::Linger;
     }
-    // Before the close: with bytes that nobody has read that is a RST, which would throw away what waits for the end.
+    // Before the close: with unread bytes that is a RST, which would throw away what waits for the end.
     client.stream.shut_down_write();
     After::Close
 }

@@ -25,8 +25,8 @@ pub fn await_next(worker: &Worker, first: bool) {
     });
 }
 
-/// Whether the client may have begun to ask; false if its time is over. Between requests a drain ends
-/// the connection; who has not asked yet has just come, and may.
+/// Whether the client may have begun to ask; false if its time is over. A drain ends a connection between two requests.
+/// It leaves a client that has not asked yet its time, because that has just come.
 pub fn poll_due(worker: &Worker, client: &TcpStream, first: bool) -> Poll<bool> {
     let over = || !first && worker.ends_idle();
     client.poll_readable_or(over).map(|due| match due {

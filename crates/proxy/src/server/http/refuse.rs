@@ -54,8 +54,8 @@ pub fn is_head(request: &Request) -> bool {
 }
 
 /// Whether a request may keep its connection after an answer of the proxy's own: then nothing of its
-/// body may be left. Behind a CONNECT stands what was meant for the tunnel, as clients may send it
-/// without waiting: whoever wrote that did not write requests to this proxy (RFC 9931).
+/// body may be left. Clients may send bytes for the tunnel behind a CONNECT without waiting. Those bytes are no
+/// requests to this proxy (RFC 9931).
 pub fn leaves_nothing(worker: &Worker, request: &Request) -> bool {
     let facts = &request.facts;
     let nothing_follows = facts.body == BodyKind::None && facts.method != Method::Connect;

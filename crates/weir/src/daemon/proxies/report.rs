@@ -60,7 +60,7 @@ pub fn of<'a>(
         threads.extend(generation.threads().map(|thread| ProxyThread {
             state: thread.state.word().to_owned(),
             clients: thread.clients,
-            falls: thread.falls,
+            restarts: thread.restarts,
         }));
     }
     if let Some(past) = past {

@@ -22,7 +22,7 @@ pub enum Decision {
     Revalidated(Kept, Lead),
     /// The same, but it must not be kept any longer.
     ServeOnce(Arc<Entry>),
-    /// The body comes into the cache, and from there to whoever wants it.
+    /// The body comes into the cache, and goes from there to all clients that want it.
     Fill(Kept, Filler, Lead),
     /// A body of unknown length, of which a copy is kept on its way.
     Tee(Box<Tee>, Delivery),

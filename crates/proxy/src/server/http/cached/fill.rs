@@ -1,5 +1,5 @@
-//! Receives a reply of known length into the cache, as a task of its own: no client's pace is its
-//! pace, and a client that goes away takes nothing from those who stay.
+//! Receives a reply of known length into the cache, as a task of its own. So it waits for no client, and a client that
+//! goes away takes nothing from the others.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct Fill {
     pub handle: Handle,
 }
 
-/// Since when nobody reads, and how much was there then.
+/// Since when the reply has no reader, and how much of it was there then.
 #[derive(Clone, Copy)]
 struct Abandoned {
     at: Clock,
@@ -55,7 +55,7 @@ impl Fill {
         self.filler.left() == 0
     }
 
-    /// Receives the rest, as long as somebody reads it or it is worth finishing.
+    /// Receives the rest, as long as it has a reader or is worth finishing.
     async fn run(mut self) {
         let mut abandoned = None;
         let mut budget = YieldBudget::default();
@@ -134,7 +134,7 @@ impl Fill {
     }
 }
 
-/// How long a reply that nobody waits for may say nothing.
+/// How long a server may send nothing of a reply without readers.
 fn silence_limit(settings: &Proxy, elapsed: Clock) -> Duration {
     match settings.finish_on_abort {
         FinishOnAbort::Time(most) => most

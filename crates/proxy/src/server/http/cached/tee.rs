@@ -1,5 +1,5 @@
 //! Passes a reply of unknown length on to its client, and keeps a copy of its data as long as that
-//! is not too much. Others get it once it is whole: until then nobody knows that it will be kept.
+//! is not too much. Others get it once it is whole: until then it is not known whether it will be kept.
 
 use std::io;
 use std::time::Duration;
@@ -74,7 +74,7 @@ struct Recipient<'a> {
 }
 
 impl Recipient<'_> {
-    /// Sends the first bytes of the buffer, or throws them away if nobody is there.
+    /// Sends the first bytes of the buffer, or throws them away if the client is gone.
     async fn give(&mut self, buffer: &mut ReadBuffer, bytes: usize, moved: u64) {
         let after = buffer.bytes().len() - bytes;
         if self.gone.is_none() && send_from_inbox(buffer, bytes, self.client).await.is_err() {
