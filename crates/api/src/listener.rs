@@ -19,7 +19,7 @@ pub struct Listener {
     pub mode: String,
     /// What the listener does with a SYN, in words: establish, reject_syn, admit and its target_wait
     pub policy: String,
-    /// Whether weir guards the listener: false while none of its interfaces exists
+    /// Whether weir guards the listener: false while weir is attached to none of its interfaces
     pub in_force: bool,
     /// Whether a socket listens at its address and port at the moment
     pub listening: bool,

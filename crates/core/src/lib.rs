@@ -11,6 +11,7 @@ pub mod class;
 pub mod controller;
 pub mod ledger;
 pub mod listener;
+pub mod overload;
 pub mod packet;
 pub mod policy;
 pub mod prefix;

@@ -101,6 +101,26 @@ pub fn about_size(bytes: u64) -> String {
     }
 }
 
+/// Writes a duration for readers, to about three digits: `0.85 ms`, `508 ms`, `2.3 s`, `2 min 3 s`, `1 h 5 min`.
+pub fn about_duration(duration: Duration) -> String {
+    let ms = duration.as_nanos() as f64 / 1e6;
+    let minutes = (ms / 60e3).floor();
+    match ms {
+        ..0.005 => "0 ms".to_owned(),
+        ..0.995 => format!("{ms:.2} ms"),
+        ..9.95 => format!("{ms:.1} ms"),
+        ..999.5 => format!("{:.0} ms", ms.round()),
+        ..9.95e3 => format!("{:.1} s", ms / 1e3),
+        ..60e3 => format!("{:.0} s", (ms / 1e3).floor()),
+        ..3600e3 => format!("{minutes:.0} min {:.0} s", (ms / 1e3 % 60.0).floor()),
+        _ => format!(
+            "{:.0} h {:.0} min",
+            (minutes / 60.0).floor(),
+            minutes % 60.0
+        ),
+    }
+}
+
 /// `value / scale` without trailing zeros; `scale` is a power of ten.
 fn decimal(value: u128, scale: u128) -> String {
     let width = scale.ilog10() as usize;
@@ -132,6 +152,25 @@ mod tests {
     #[test]
     fn a_number_without_a_unit_is_refused() {
         assert_eq!(parse_duration("20"), Err("\"20\" has no unit".into()));
+    }
+
+    #[test]
+    fn durations_for_readers_have_three_digits_at_most() {
+        for (us, text) in [
+            (0, "0 ms"),
+            (850, "0.85 ms"),
+            (999, "1.0 ms"),
+            (1_500, "1.5 ms"),
+            (20_000, "20 ms"),
+            (507_500, "508 ms"),
+            (999_700, "1.0 s"),
+            (43_200_000, "43 s"),
+            (59_900_000, "59 s"),
+            (123_400_000, "2 min 3 s"),
+            (3_900_000_000, "1 h 5 min"),
+        ] {
+            assert_eq!(about_duration(Duration::from_micros(us)), text, "{us}");
+        }
     }
 
     #[test]

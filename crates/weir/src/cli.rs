@@ -35,7 +35,8 @@ pub struct Cli {
     pub command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 ok, 1 failed, 2 bad usage or config, 3 not supported here.";
+const EXIT_CODES: &str = "Exit codes: 0 ok, 1 failed, 2 bad usage or config, 3 not supported here, \
+    4 no weir runs here, 5 a listener is not in force.";
 
 const EXEC_NOTES: &str = "The server takes this process's place: process id, signals and exit status are its \
     own. `weir exec` reports faults of the config file and starts the server in any case.";
@@ -43,7 +44,7 @@ const EXEC_NOTES: &str = "The server takes this process's place: process id, sig
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Protect the server on one port, in the foreground, until Ctrl-C
+    /// Protect the servers on some ports or all, in the foreground, until Ctrl-C
     Protect(Protect),
     /// Protect the listeners of a config file
     Run(Run),
@@ -57,7 +58,9 @@ pub enum Command {
     /// Check a config file and print the values in effect
     Check(Check),
     /// Show the listeners under guard and the proxies: queues, policy, verdicts, counters
-    #[command(after_help = "`weir explain NAME` says what a column or a verdict means.")]
+    #[command(
+        after_help = "`weir explain NAME` says what a column or a verdict means. Exit code 4: no weir runs here."
+    )]
     Status(Status),
     /// Show or change the classes in force, without the config file
     #[command(subcommand)]
@@ -76,9 +79,9 @@ pub enum Command {
 /// `weir protect`.
 #[derive(Debug, Args)]
 pub struct Protect {
-    /// TCP port that the server listens on
-    #[arg(value_parser = parsed(parse_port))]
-    pub port: u16,
+    /// TCP ports that servers listen on, or `all`: every one of this network namespace, also those that come later
+    #[arg(value_name = "PORT", required = true, value_parser = parsed(parse_target))]
+    pub targets: Vec<Target>,
     /// Address that the server listens on; * is every address, IPv4 and IPv6
     #[arg(long, value_name = "A", default_value = "*", value_parser = parsed(parse_address))]
     pub address: Address,
@@ -88,7 +91,7 @@ pub struct Protect {
     /// Count what weir would do, and change nothing
     #[arg(long)]
     pub observe: bool,
-    /// Protect also while nothing listens on the port
+    /// Protect also while nothing listens on a port
     #[arg(long)]
     pub anyway: bool,
     /// Print sampled refusals to stderr
@@ -188,6 +191,13 @@ pub struct Status {
     /// Show also the counters that are zero
     #[arg(long)]
     pub all: bool,
+    /// Show what each verdict means
+    #[arg(long)]
+    pub explain: bool,
+    /// Show it again every SECONDS, with the rate of each verdict, until Ctrl-C; with --json a line each time
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub watch: Option<u64>,
 }
 
 /// `weir class`.
@@ -260,6 +270,22 @@ pub enum GenerateWhat {
         /// Directory, created if it is missing
         dir: PathBuf,
     },
+}
+
+/// What `weir protect` protects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// The servers on a port.
+    Port(u16),
+    /// The servers on every port.
+    All,
+}
+
+fn parse_target(text: &str) -> Result<Target, Fault> {
+    match text {
+        "all" => Ok(Target::All),
+        text => parse_port(text).map(Target::Port),
+    }
 }
 
 /// An `--address`: `None` is every address. clap would take an `Option` as "may be left out".

@@ -7,6 +7,7 @@ pub mod controller;
 pub mod frame;
 pub mod guard;
 pub mod notify;
+pub mod overload;
 pub mod proxies;
 pub mod queue;
 pub mod report;

@@ -16,6 +16,10 @@ pub enum Code {
     Usage,
     /// 3: this kernel or its settings do not allow it.
     Unsupported,
+    /// 4: no weir runs in this network namespace.
+    NotRunning,
+    /// 5: the rest is in force, but weir guards some listener nowhere.
+    NotInForce,
 }
 
 impl Code {
@@ -25,6 +29,8 @@ impl Code {
             Code::Failed => 1,
             Code::Usage => 2,
             Code::Unsupported => 3,
+            Code::NotRunning => 4,
+            Code::NotInForce => 5,
         }
     }
 }
@@ -65,6 +71,11 @@ impl Failure {
     /// Exit code 3.
     pub fn unsupported(message: impl Into<String>, hint: impl Into<String>) -> Failure {
         Failure::new(Code::Unsupported, message, hint)
+    }
+
+    /// Exit code 4.
+    pub fn not_running(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(Code::NotRunning, message, hint)
     }
 
     fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Failure {

@@ -5,4 +5,6 @@ pub mod descriptors;
 pub mod diagnosis;
 pub mod environment;
 pub mod links;
+pub mod namespaces;
+pub mod processes;
 pub mod sockets;

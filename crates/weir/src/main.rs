@@ -50,9 +50,9 @@ fn run(cli: &Cli) -> failure::Result<()> {
 /// for whoever reads it.
 fn start_log(command: &Command) -> log::AtEnd {
     let (level, stays) = match command {
-        Command::Run(_) => (LevelFilter::INFO, true),
+        Command::Run(_) | Command::Protect(_) => (LevelFilter::INFO, true),
         Command::Proxy(args) if args.config.is_some() => (LevelFilter::INFO, true),
-        Command::Proxy(_) | Command::Protect(_) => (LevelFilter::WARN, true),
+        Command::Proxy(_) => (LevelFilter::WARN, true),
         _ => (LevelFilter::WARN, false),
     };
     log::start(level, stays)

@@ -29,6 +29,7 @@ const CASES: &[(&str, &str)] = &[
     ("check-json", "check --json two.toml"),
     ("check-proxies", "check proxies.toml"),
     ("check-proxies-json", "check --json proxies.toml"),
+    ("check-elsewhere", "check elsewhere.toml"),
     ("check-odd", "check odd.toml"),
     ("check-bad", "check bad.toml"),
     ("check-syntax", "check syntax.toml"),

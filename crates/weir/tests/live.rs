@@ -203,7 +203,7 @@ fn what_does_not_fit_is_refused_counted_and_summed_up() {
     protect.child.signal(Signal::SIGINT);
     let (summary, exit) = protect.end();
     assert!(
-        summary.contains("admitted 4, refused 8, answered 0 with a cookie"),
+        summary.contains("admitted 4, refused 8 (67 %), answered 0 with a cookie\n"),
         "{summary}"
     );
     assert_eq!(exit.code(), Some(0));
@@ -297,6 +297,140 @@ fn detach_ends_a_protect_which_then_sums_up() {
     );
 }
 
+#[test]
+fn all_guards_every_listener_and_those_that_come_later() {
+    let Some(bed) = Bed::new("all") else {
+        return;
+    };
+    let none = bed.weir("protect all");
+    assert_eq!(none.status.code(), Some(1));
+    assert!(stderr(&none).contains("no TCP server listens"), "{none:?}");
+    let _server = idle_server(PORT);
+    let protect = Bed::until_protected(bed.command("protect all"));
+    let first = "weir: protecting all TCP servers, 1 listener now (reserv rst-syn, admit wait 20ms) on lo; ";
+    assert!(protect.line.starts_with(first), "{}", protect.line);
+    let _later = idle_server(8443);
+    let status = bed.until(|status| status["listeners"][1]["address"] == "*:8443");
+    assert_eq!(status["listeners"][1]["queue_limit"], BACKLOG);
+    assert_eq!(connect(12, &mut Vec::new()).refused, 8);
+    protect.child.signal(Signal::SIGINT);
+    let (summary, exit) = protect.end();
+    assert_eq!(exit.code(), Some(0));
+    for words in [
+        "protection of port 8080 is off",
+        "weir: 1 listener had no connection\n",
+    ] {
+        assert!(summary.contains(words), "{summary}");
+    }
+}
+
+#[test]
+fn several_ports_are_guarded_together_and_each_is_summed_up() {
+    let Some(bed) = Bed::new("several") else {
+        return;
+    };
+    let _servers = [idle_server(PORT), idle_server(8443)];
+    let missing = bed.weir("protect 8080 8443 8444 8445");
+    assert_eq!(missing.status.code(), Some(1));
+    for port in ["*:8444", "*:8445"] {
+        assert!(
+            stderr(&missing).contains(&format!("nothing listens on {port}")),
+            "{missing:?}"
+        );
+    }
+    let protect = bed.protect("8443");
+    assert!(
+        protect
+            .line
+            .starts_with("weir: protecting ports 8080, 8443 ("),
+        "{}",
+        protect.line
+    );
+    assert_eq!(connect(6, &mut Vec::new()).refused, 2);
+    let names: Vec<Value> = (0..2)
+        .map(|n| bed.status()["listeners"][n]["name"].clone())
+        .collect();
+    assert_eq!(names, ["port-8080", "port-8443"]);
+    protect.child.signal(Signal::SIGINT);
+    let (rest, _) = protect.end();
+    assert!(rest.contains("  *:8443: listen queue 0 of 4\n"), "{rest}");
+    assert!(rest.contains("refused 2 (33 %)"), "{rest}");
+}
+
+#[test]
+fn protect_warns_of_a_small_backlog_and_the_log_says_when_overload_begins_and_ends() {
+    let Some(bed) = Bed::new("overload") else {
+        return;
+    };
+    let server = idle_server(PORT);
+    let mut protect = bed.protect("");
+    let mut log = BufReader::new(protect.child.0.stderr.take().unwrap()).lines();
+    let mut until = |words: &str| -> String {
+        log.find_map(|line| line.ok().filter(|line| line.contains(words)))
+            .unwrap_or_else(|| panic!("the log ends without {words:?}"))
+    };
+    until("warning: backlog of 0.0.0.0:8080 (live-");
+    until("hint: call listen() with a larger backlog");
+    let mut kept = Vec::new();
+    assert_eq!(connect(12, &mut kept).refused, 8);
+    let begins = until("port-8080: overload begins: ");
+    assert!(begins.contains("Z  WARN port-8080: "), "{begins}");
+    assert!(
+        begins.contains(" refused ") && begins.contains("queue 4/4"),
+        "{begins}"
+    );
+    let ended = until("port-8080: overload has ended after ");
+    assert!(ended.contains("Z  INFO "), "{ended}");
+    assert!(
+        ended.contains("refused 8 of 12 connections (67 %); at most queue 4/4"),
+        "{ended}"
+    );
+    drop(server);
+}
+
+#[test]
+fn status_shows_again_and_again_what_it_shows() {
+    let Some(bed) = Bed::new("watch") else {
+        return;
+    };
+    assert_eq!(bed.weir("status --watch").status.code(), Some(4));
+    let _daemon = bed.run(RESERV);
+    let mut watch = bed.command("status --watch --json");
+    let mut watch = Daemon(watch.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        let status: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(status["listeners"][0]["name"], "web");
+    }
+    drop(lines);
+    // The reader has gone, so it ends.
+    assert!(watch.wait().success());
+}
+
+#[test]
+fn a_server_in_another_network_namespace_is_named_in_the_hint() {
+    let Some(bed) = Bed::new("container") else {
+        return;
+    };
+    let mut unshared = Command::new("unshare");
+    unshared.args(["--net", "python3", "-c"]).arg(
+        "import socket, sys\ns = socket.socket()\ns.bind(('', 8080))\ns.listen(9)\nprint(flush=True)\nsys.stdin.read()",
+    );
+    unshared.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server = Daemon(unshared.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let here = bed.weir("protect 8080");
+    let pid = server.0.id();
+    let hint = format!("python3 (pid {pid}): `nsenter -t {pid} --net weir protect 8080`");
+    assert!(stderr(&here).contains(&hint), "{}", stderr(&here));
+    assert!(
+        stderr(&here).starts_with("error: nothing listens on *:8080 in this network namespace\n")
+    );
+}
+
 const RESERV: &str = "[[listener]]\nname = \"web\"\naddress = \"*:8080\"\n";
 const DEFAULT: &str = "[[listener]]\nname = \"web\"\naddress = \"*:8080\"\n\
                        establish = \"default\"\nreject_syn = \"drop\"\n";
@@ -337,10 +471,11 @@ fn a_bad_config_leaves_the_running_policy_in_force_and_a_good_one_keeps_the_coun
     assert!(log.contains("did you mean address?"), "{log}");
 }
 
-/// Each reload warns of eight interfaces for each of them, in the log too.
+/// Each reload warns of seven interfaces for each of them, in the log too.
 fn listeners_to_warn_of(count: usize) -> String {
     let listener = |n| {
-        let interfaces: Vec<String> = (0..8).map(|m| format!("none-{n}-{m}")).collect();
+        let missing = (0..7).map(|m| format!("none-{n}-{m}"));
+        let interfaces: Vec<String> = missing.chain(["lo".to_owned()]).collect();
         format!("[[listener]]\nname = \"l{n}\"\naddress = \"*:{n}\"\ninterfaces = {interfaces:?}\n")
     };
     (1..=count).map(listener).collect()
@@ -408,7 +543,15 @@ fn reload_says_what_is_in_force_otherwise_than_asked_and_so_do_status_and_the_lo
          [[listener]]\naddress = \"192.0.2.1:8081\"\ninterfaces = [\"nope0\"]\n",
     );
     let reload = bed.weir("reload");
-    assert_eq!(reload.status.code(), Some(0), "{}", stderr(&reload));
+    assert_eq!(reload.status.code(), Some(5), "{}", stderr(&reload));
+    let said = String::from_utf8_lossy(&reload.stdout);
+    assert_eq!(said, "1 of 2 listeners in force\n");
+    let not_in_force = "error: listener \"port-8081\" is not in force: interface nope0 does not exist yet\n  hint: ";
+    assert!(
+        stderr(&reload).contains(not_in_force),
+        "{}",
+        stderr(&reload)
+    );
     let status = bed.status()["warnings"].to_string();
     let log = daemon.log();
     for told in [stderr(&reload), status, log] {
@@ -420,6 +563,59 @@ fn reload_says_what_is_in_force_otherwise_than_asked_and_so_do_status_and_the_lo
             assert_eq!(told.matches(what).count(), 1, "{what}: {told}");
         }
     }
+}
+
+#[test]
+fn status_without_a_weir_here_exits_with_4_and_names_one_elsewhere() {
+    let Some(bed) = Bed::new("elsewhere") else {
+        return;
+    };
+    let none = bed.weir("status");
+    assert_eq!(none.status.code(), Some(4));
+    assert!(none.stdout.is_empty(), "{none:?}");
+    assert!(stderr(&none).contains("hint: start it: "), "{none:?}");
+    let daemon = bed.run(RESERV);
+    let mut outside = Command::new("unshare");
+    let inside = bed.command("status");
+    outside
+        .arg("--net")
+        .arg(inside.get_program())
+        .args(inside.get_args());
+    let outside = outside.output().unwrap();
+    assert_eq!(outside.status.code(), Some(4), "{outside:?}");
+    let said = stderr(&outside);
+    let started = said.contains("hint: one guards the network namespace of ");
+    assert!(started && said.contains("--net weir status`"), "{said}");
+    assert!(bed.weir("status").status.success());
+    drop(daemon);
+}
+
+#[test]
+fn a_reload_whose_only_listener_is_nowhere_in_force_exits_with_5_and_says_why_in_json_too() {
+    let Some(bed) = Bed::new("nowhere") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let daemon = bed.run(RESERV);
+    bed.write_config(&RESERV.replace("\"web\"", "\"web\"\ninterfaces = [\"l0\"]"));
+    let check = bed.weir("check weir.toml");
+    assert_eq!(check.status.code(), Some(0));
+    let slip = "warning: weir.toml: listener \"web\": interface l0 does not exist in this network namespace (did you mean lo?)";
+    assert!(stderr(&check).contains(slip), "{}", stderr(&check));
+    let reload = bed.weir("reload --json");
+    assert_eq!(reload.status.code(), Some(5), "{reload:?}");
+    let said: Value = serde_json::from_slice(&reload.stdout).unwrap();
+    let why = said[0]["not_in_force"][0]["message"].as_str().unwrap();
+    assert!(why.starts_with("listener \"web\" is not in force"), "{why}");
+    assert_eq!(bed.status()["listeners"][0]["in_force"], false);
+    let mut kept = Vec::new();
+    assert_eq!(connect(6, &mut kept).refused, 0, "nothing is protected");
+    let log = daemon.log();
+    assert!(log.contains("0 of 1 listener in force"), "{log}");
+    assert!(
+        log.contains("ERROR listener \"web\" is not in force"),
+        "{log}"
+    );
 }
 
 #[test]

@@ -86,6 +86,11 @@ pub(super) static COLUMNS: &[Column] = &[
         "`weir explain NAME` says what to do about it.",
     ),
     column("count", "How often, since the start", ""),
+    column(
+        "count_s",
+        "How often per second since the status before (--watch): the column count/s",
+        "",
+    ),
     column("text", "What the name before it means, in one line", ""),
     // The controller.
     column("syn_s", "SYNs per second, averaged: the column SYN/s", ""),

@@ -1,12 +1,18 @@
 //! `weir check`: is the config file good, and which values are in effect?
 
+use std::net::IpAddr;
+
 use serde::Serialize;
-use weir_config::{Config, Key, Setting, Table, example};
+use weir_config::{Config, Key, Setting, Table, did_you_mean, example};
+use weir_core::listener::Listener;
 
 use crate::cli::Check;
+use crate::daemon::attachment::missing;
 use crate::failure::Result;
 use crate::host::config::read;
-use crate::show::output::{print, print_json, warn};
+use crate::host::environment;
+use crate::host::links::{self, Link};
+use crate::show::output::{print, print_json, warn_text};
 use crate::show::settings::settings;
 use crate::show::table::{Align, table};
 
@@ -16,9 +22,13 @@ pub fn run(args: &Check) -> Result<()> {
         return print(&example());
     };
     let config = read(file)?;
-    for warning in &config.warnings {
-        warn(warning);
-    }
+    let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    let here = not_here(&config.listeners, &links::list()?, environment::has_address);
+    warnings.extend(
+        here.iter()
+            .map(|text| format!("{}: {text}", file.display())),
+    );
+    warnings.iter().for_each(warn_text);
     if args.json {
         return print_json(&Effective {
             listeners: config.listeners.iter().map(settings).collect(),
@@ -27,14 +37,40 @@ pub fn run(args: &Check) -> Result<()> {
             controller: config.controller.as_ref().map(settings),
             api: config.api.as_ref().map(settings),
             metrics: config.metrics.as_ref().map(settings),
-            warnings: config
-                .warnings
-                .iter()
-                .map(|warning| warning.to_string())
-                .collect(),
+            warnings,
         });
     }
     print(&text(&config))
+}
+
+/// What the listeners name and this network namespace lacks: a slip, unless it comes later or the file is for
+/// another one.
+fn not_here(
+    listeners: &[Listener],
+    links: &[Link],
+    has_address: impl Fn(IpAddr) -> bool,
+) -> Vec<String> {
+    let there: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
+    let mut texts = Vec::new();
+    for listener in listeners {
+        for name in missing(std::slice::from_ref(listener), links) {
+            let meant = did_you_mean(&name, &there);
+            let hint = meant.map_or("`ip link` lists those that do".to_owned(), |meant| {
+                format!("did you mean {meant}?")
+            });
+            texts.push(format!(
+                "listener {:?}: interface {name} does not exist in this network namespace ({hint})",
+                listener.name
+            ));
+        }
+        if let Some(ip) = listener.address.ip.filter(|ip| !has_address(*ip)) {
+            texts.push(format!(
+                "listener {:?}: no interface here has the address {ip} (`ip address` lists them)",
+                listener.name
+            ));
+        }
+    }
+    texts
 }
 
 #[derive(Serialize)]
@@ -88,5 +124,26 @@ fn plain<T>(key: &Key<T>, setting: Setting) -> String {
         Setting::List(names) => names.join(","),
         Setting::None => "-".to_owned(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::links::fake::link;
+
+    #[test]
+    fn what_a_listener_names_and_this_machine_lacks_is_warned_of() {
+        let file = "[[listener]]\naddress = \"192.0.2.1:80\"\ninterfaces = [\"eth0\", \"eht0\", \"wlan7\"]\n\
+                    [[listener]]\naddress = \"*:81\"\n";
+        let config = weir_config::parse("f", file).unwrap();
+        let links = [link(1, "lo"), link(2, "eth0")];
+        let texts = not_here(&config.listeners, &links, |_| false);
+        assert_eq!(texts.len(), 3, "{texts:?}");
+        let first = "listener \"port-80\": interface eht0 does not exist in this network namespace (did you mean eth0?)";
+        assert_eq!(texts[0], first);
+        assert!(texts[1].contains("wlan7") && texts[1].contains("`ip link`"));
+        assert!(texts[2].contains("192.0.2.1"), "{texts:?}");
+        assert!(not_here(&config.listeners[1..], &links, |_| false).is_empty());
     }
 }

@@ -63,7 +63,7 @@ fn change(
     match ask(runtime_dir, namespace()?, Request::Class(change.clone()))? {
         Some(Answer::Classes { config, classes }) => Ok((config, classes)),
         Some(_) => Err(Failure::failed("the running weir gave another answer", "")),
-        None => Err(Failure::failed(
+        None => Err(Failure::not_running(
             "no weir is guarding this network namespace",
             "start it: `weir run --config FILE` or `weir protect PORT`",
         )),

@@ -11,6 +11,7 @@ use crate::failure::{Failure, ROOT_HINT, Result};
 use crate::host::diagnosis::{Facts, Finding, Receiver, Socket, State, advise, fold};
 use crate::host::environment::sysctl;
 use crate::host::links::{self, Link};
+use crate::host::processes::owners;
 use crate::show::describe;
 use crate::show::output::{print, print_json};
 use crate::show::table::{Align, table};
@@ -164,16 +165,15 @@ fn facts() -> Result<Facts> {
 }
 
 fn sockets() -> weir_kernel::Result<Vec<Socket>> {
+    let listening = Guard::load()?.listen_sockets()?;
+    let mut owners = owners(&listening.iter().map(|socket| socket.inode).collect());
     let socket = |socket: weir_kernel::ListenSocket| Socket {
         address: SocketAddr::new(socket.ip, socket.port).to_string(),
         limit: socket.queue_limit,
+        server: owners.remove(&socket.inode).map(|process| process.comm),
         mptcp: socket.mptcp,
     };
-    Ok(Guard::load()?
-        .listen_sockets()?
-        .into_iter()
-        .map(socket)
-        .collect())
+    Ok(listening.into_iter().map(socket).collect())
 }
 
 /// Sum of the second column (dropped) of /proc/net/softnet_stat, a line of hex words per CPU.

@@ -313,7 +313,12 @@ mod tests {
         report.listeners[0].classes_left_out = 1;
         let mut names = BTreeSet::new();
         names_in(&serde_json::to_value(&report).unwrap(), &mut names);
-        let text = report::text(&report, true)
+        let view = report::View {
+            all: true,
+            explain: true,
+            before: Some((&report, std::time::Duration::from_secs(1))),
+        };
+        let text = report::text(&report, &view)
             + &crate::show::report::class_list(&report.listeners[0].classes);
         names.extend(heads(&text));
         assert!(names.len() > 120, "{names:?}");

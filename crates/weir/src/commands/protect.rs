@@ -1,69 +1,171 @@
-//! `weir protect`: one port, in the foreground, until Ctrl-C.
+//! `weir protect`: some ports or all, in the foreground, until Ctrl-C.
+
+mod sockets;
+mod summary;
+mod unheard;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use weir_config::{Table, Warning};
 use weir_core::listener::{ListenAddress, Listener, Mode};
-use weir_core::verdict::Counters;
 use weir_kernel::ListenSocket;
 
-use crate::cli::Protect;
+use crate::cli::{Protect, Target};
 use crate::daemon::attachment::missing;
 use crate::daemon::backend::Backend;
 use crate::daemon::guard::Start;
-use crate::daemon::report::counters_by_name;
-use crate::daemon::session::Session;
+use crate::daemon::session::{Session, listeners_of};
 use crate::failure::{Code, Failure, Result};
 use crate::host::links::Link;
+use crate::host::namespaces::{self, Space};
 use crate::host::sockets::serving;
 use crate::show::describe;
 use crate::show::output::{print, warn, warn_text};
-use crate::show::report::counter_table;
 use crate::show::table::indent;
+
+use unheard::something_listens;
+
+/// Listeners that the first lines name.
+const SHOWN: usize = 12;
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
-    let listener = listener(args)?;
-    for text in listener.lint(&args.policy.given()) {
+    let wanted = Wanted::of(args)?;
+    for text in wanted.template.lint(&args.policy.given()) {
         warn(&Warning {
             location: None,
             text,
         });
     }
-    let start = Start::prepare(runtime_dir, std::slice::from_ref(&listener))?;
-    interfaces_exist(&listener, &start.links)?;
+    let start = Start::prepare(runtime_dir, std::slice::from_ref(&wanted.template))?;
+    interfaces_exist(&wanted.template, &start.links)?;
+    let there = start.guard.listen_sockets()?;
+    let listeners = wanted.listeners(&there)?;
     if !args.anyway {
-        something_listens(&listener, &start.guard.listen_sockets()?)?;
+        listen(&wanted, &listeners, &there)?;
     }
-    let daemon = start.daemon(vec![listener.clone()], Vec::new(), None, args.verbose)?;
-    daemon.service.session.notices()?.iter().for_each(warn_text);
-    print(&on_line(&daemon.service.session, &listener)?)?;
+    let mut daemon = start.daemon(listeners.clone(), Vec::new(), None, args.verbose)?;
+    let session = &daemon.service.session;
+    session.notices()?.iter().for_each(warn_text);
+    let guarded: Vec<&ListenSocket> = there
+        .iter()
+        .filter(|socket| !socket.parked && listeners.iter().any(|one| serves(one, socket)))
+        .collect();
+    sockets::warnings(&guarded).iter().for_each(warn_text);
+    print(&on_lines(session, &wanted)?)?;
+    if wanted.ports.is_none() {
+        let template = wanted.template.clone();
+        daemon
+            .service
+            .follow_sockets(move |port| for_port(&template, port));
+    }
     let since = Instant::now();
     let totals = daemon.guard()?;
-    for (listener, counters) in &totals {
-        print(&summary(listener, counters, since.elapsed()))?;
-    }
-    Ok(())
+    print(&summary::text(&totals, since.elapsed()))
 }
 
-/// The listener that the flags ask for.
-fn listener(args: &Protect) -> Result<Listener> {
+fn serves(listener: &Listener, socket: &ListenSocket) -> bool {
+    !serving(
+        listener,
+        std::slice::from_ref(listener),
+        std::slice::from_ref(socket),
+    )
+    .is_empty()
+}
+
+/// What the arguments ask for.
+struct Wanted {
+    /// The listener of the first port, or of every one.
+    template: Listener,
+    /// The ports; `None` is all on which something listens.
+    ports: Option<Vec<u16>>,
+}
+
+/// A port that stands for all: 0 is none.
+const ANY_PORT: u16 = 0;
+
+impl Wanted {
+    fn of(args: &Protect) -> Result<Wanted> {
+        let all = args.targets.contains(&Target::All);
+        if all && args.targets.len() > 1 {
+            let hint = "`weir protect all`, or only the ports: `weir protect 80 443`";
+            return Err(Failure::usage("all: it has every port already", hint));
+        }
+        let port = |target: &Target| match target {
+            Target::Port(port) => Some(*port),
+            Target::All => None,
+        };
+        let ports: BTreeSet<u16> = args.targets.iter().filter_map(port).collect();
+        let ports: Vec<u16> = ports.into_iter().collect();
+        if ports.len() != 1 && args.policy.given().contains(&"name") {
+            let hint = "each is port-PORT; `weir run --config FILE` names several listeners";
+            return Err(Failure::usage("--name: it names one listener", hint));
+        }
+        let port = ports.first().copied().unwrap_or(ANY_PORT);
+        let mode = match args.observe {
+            true => Mode::Observe,
+            false => Mode::Enforce,
+        };
+        let ip = args.address.0;
+        let blank = Listener {
+            mode,
+            ..Listener::new("", ListenAddress { ip, port })
+        };
+        let template = args.policy.applied_to(blank);
+        let template =
+            template.map_err(|(flag, fault)| Failure::fault(Code::Usage, &flag, fault))?;
+        let ports = (!all).then_some(ports);
+        Ok(Wanted { template, ports })
+    }
+
+    fn listeners(&self, there: &[ListenSocket]) -> Result<Vec<Listener>> {
+        match &self.ports {
+            Some(ports) if ports.len() == 1 => Ok(vec![self.template.clone()]),
+            Some(ports) => Ok(ports
+                .iter()
+                .map(|port| for_port(&self.template, *port))
+                .collect()),
+            None => {
+                let mut all = listeners_of(there, |port| for_port(&self.template, port));
+                all.truncate(weir_core::listener::MAX_LISTENERS);
+                Ok(all)
+            }
+        }
+    }
+
+    /// `port 80`, `10.0.0.1:80`, `ports 80, 443`, `all 7 listeners`.
+    fn object(&self, listeners: usize) -> String {
+        let ip = self.template.address.ip;
+        let on = ip.map_or(String::new(), |ip| format!(" on {ip}"));
+        match &self.ports {
+            Some(ports) if ports.len() == 1 => summary::object(&self.template),
+            Some(ports) => {
+                let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+                format!("ports {}{on}", ports.join(", "))
+            }
+            None => {
+                let count = describe::count(listeners, "listener");
+                format!("all TCP servers{on}, {count} now")
+            }
+        }
+    }
+}
+
+/// The template for a port, named after it.
+fn for_port(template: &Listener, port: u16) -> Listener {
     let address = ListenAddress {
-        ip: args.address.0,
-        port: args.port,
+        port,
+        ..template.address
     };
-    let mode = match args.observe {
-        true => Mode::Observe,
-        false => Mode::Enforce,
+    let mut listener = Listener {
+        name: String::new(),
+        address,
+        ..template.clone()
     };
-    let blank = Listener {
-        mode,
-        ..Listener::new("", address)
-    };
-    let listener = args.policy.applied_to(blank);
-    listener.map_err(|(flag, fault)| Failure::fault(Code::Usage, &flag, fault))
+    listener.take_default_name();
+    listener
 }
 
 fn interfaces_exist(listener: &Listener, links: &[Link]) -> Result<()> {
@@ -81,41 +183,54 @@ fn interfaces_exist(listener: &Listener, links: &[Link]) -> Result<()> {
     ))
 }
 
-fn something_listens(listener: &Listener, sockets: &[ListenSocket]) -> Result<()> {
-    if !serving(listener, std::slice::from_ref(listener), sockets).is_empty() {
-        return Ok(());
+/// Whether something listens for each of them.
+fn listen(wanted: &Wanted, listeners: &[Listener], there: &[ListenSocket]) -> Result<()> {
+    if wanted.ports.is_none() && listeners.is_empty() {
+        let hint = "start the servers first; --anyway protects them as they come";
+        let message = "no TCP server listens in this network namespace";
+        return Err(Failure::failed(message, hint));
     }
-    let ports: BTreeSet<u16> = sockets.iter().map(|socket| socket.port).collect();
-    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-    let there = match ports.is_empty() {
-        true => "no server listens in this network namespace".to_owned(),
-        false => format!("servers listen on ports {}", ports.join(", ")),
+    let elsewhere = |port| -> Vec<Space> {
+        let mut spaces = namespaces::others();
+        spaces.retain(|space| space.listens_on(port));
+        spaces
     };
-    Err(Failure::failed(
-        format!("nothing listens on {}", listener.address),
-        format!("{there}; start the server first, or protect it in advance with --anyway"),
-    ))
+    let failures = listeners
+        .iter()
+        .filter_map(|listener| something_listens(listener, there, elsewhere).err());
+    Failure::all(failures.collect()).map_or(Ok(()), Err)
 }
 
-/// The line that says that protection is on.
-fn on_line<B: Backend>(session: &Session<B>, listener: &Listener) -> Result<String> {
-    let verb = match listener.mode {
+/// The lines that say that protection is on: one, and one for each listener if there are several.
+fn on_lines<B: Backend>(session: &Session<B>, wanted: &Wanted) -> Result<String> {
+    let verb = match wanted.template.mode {
         Mode::Enforce => "protecting",
         Mode::Observe => "observing",
     };
-    let interfaces = describe::interfaces(session.interfaces_of(&listener.name));
-    let mut line = format!("weir: {verb} {}", object(listener));
-    for report in session.listeners()? {
-        line += &format!(" ({}) on {interfaces}; {}", report.policy, queue(&report));
+    let reports = session.listeners()?;
+    let first = reports.first();
+    let policy = first.map_or(describe::policy(&wanted.template), |one| one.policy.clone());
+    let interfaces = match first {
+        Some(one) => describe::interfaces(session.interfaces_of(&one.name)),
+        None => describe::interfaces(session.interfaces().iter().map(|one| one.name.as_str())),
+    };
+    let object = wanted.object(reports.len());
+    let head = format!("weir: {verb} {object} ({policy}) on {interfaces}; ");
+    if let (Some(_), [one]) = (&wanted.ports, reports.as_slice()) {
+        return Ok(format!("{head}{}; Ctrl-C takes it off\n", queue(one)));
     }
-    Ok(line + "; Ctrl-C takes it off\n")
-}
-
-fn object(listener: &Listener) -> String {
-    match listener.address.ip {
-        None => format!("port {}", listener.address.port),
-        Some(_) => listener.address.to_string(),
+    let line = |one: &weir_api::Listener| format!("{}: {}", one.address, queue(one));
+    let mut lines: Vec<String> = reports.iter().take(SHOWN).map(line).collect();
+    if reports.len() > SHOWN {
+        lines.push(format!(
+            "and {} more; `weir status` shows all",
+            reports.len() - SHOWN
+        ));
     }
+    Ok(format!(
+        "{head}Ctrl-C takes it off\n{}",
+        indent(&lines.join("\n"))
+    ))
 }
 
 fn queue(report: &weir_api::Listener) -> String {
@@ -132,113 +247,5 @@ fn queue(report: &weir_api::Listener) -> String {
     )
 }
 
-/// What protection did, once it is off.
-fn summary(listener: &Listener, counters: &Counters, time: Duration) -> String {
-    let what = match listener.mode {
-        Mode::Enforce => "protection",
-        Mode::Observe => "observation",
-    };
-    let first = format!(
-        "weir: {what} of {} is off after {:.1} s: {}\n",
-        object(listener),
-        time.as_secs_f64(),
-        describe::totals(listener.mode, counters),
-    );
-    first + &indent(&counter_table(&counters_by_name(counters), false))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::daemon::backend::fake::{Fake, socket};
-    use crate::host::links::fake::link;
-    use clap::Parser;
-    use weir_config::{Environment, SynCookies};
-    use weir_core::verdict::Verdict;
-
-    fn args(flags: &[&str]) -> Protect {
-        let words = ["weir", "protect"].iter().chain(flags);
-        match crate::cli::Cli::parse_from(words).command {
-            crate::cli::Command::Protect(args) => args,
-            _ => unreachable!("the words say protect"),
-        }
-    }
-
-    fn line(flags: &[&str], sockets: Vec<ListenSocket>) -> String {
-        let listener = listener(&args(flags)).unwrap();
-        let fake = Fake::default();
-        fake.0.borrow_mut().sockets = sockets;
-        let links = vec![link(1, "lo"), link(2, "eth0")];
-        let environment = Environment {
-            syn_cookies: SynCookies::WhenNeeded,
-            bpf_cookies: true,
-        };
-        let session =
-            Session::start(fake, environment, vec![listener.clone()], Vec::new(), links).unwrap();
-        on_line(&session, &listener).unwrap()
-    }
-
-    #[test]
-    fn one_line_says_what_is_protected_how_and_how_to_take_it_off() {
-        assert_eq!(
-            line(&["80"], vec![socket("0.0.0.0", 80)]),
-            "weir: protecting port 80 (reserv rst-syn, admit wait 20ms) on lo, eth0; \
-             listen queue 3 of 511; Ctrl-C takes it off\n"
-        );
-        assert_eq!(
-            line(
-                &[
-                    "80",
-                    "--address",
-                    "10.0.0.1",
-                    "--observe",
-                    "--admit",
-                    "queue"
-                ],
-                vec![]
-            ),
-            "weir: observing 10.0.0.1:80 (reserv rst-syn, admit queue) on lo, eth0; \
-             nothing listens there yet; Ctrl-C takes it off\n"
-        );
-    }
-
-    #[test]
-    fn without_flags_the_policy_is_the_default() {
-        let address = ListenAddress { ip: None, port: 80 };
-        assert_eq!(
-            listener(&args(&["80"])).unwrap(),
-            Listener::new("port-80", address)
-        );
-    }
-
-    #[test]
-    fn a_port_without_a_server_is_refused_and_the_others_are_named() {
-        let web = listener(&args(&["80"])).unwrap();
-        assert!(something_listens(&web, &[socket("0.0.0.0", 80)]).is_ok());
-        let sockets = [
-            socket("0.0.0.0", 443),
-            socket("::", 22),
-            socket("0.0.0.0", 22),
-        ];
-        let failure = something_listens(&web, &sockets).unwrap_err().to_string();
-        assert!(failure.contains("nothing listens on *:80"), "{failure}");
-        assert!(failure.contains("ports 22, 443;"), "{failure}");
-    }
-
-    #[test]
-    fn the_summary_has_every_verdict_that_fell() {
-        let mut counters = Counters::default();
-        counters.0[Verdict::SynAdmitted as usize] = 70;
-        counters.0[Verdict::SynResetFull as usize] = 30;
-        let web = listener(&args(&["80"])).unwrap();
-        let text = summary(&web, &counters, Duration::from_millis(12_340));
-        let first = "weir: protection of port 80 is off after 12.3 s: admitted 70, refused 30, \
-                     answered 0 with a cookie\n";
-        assert!(text.starts_with(first), "{text}");
-        assert_eq!(
-            text.lines().count(),
-            4,
-            "one line, the head and two verdicts: {text}"
-        );
-    }
-}
+mod tests;

@@ -1,5 +1,5 @@
 //! `weir reload`: the running `weir run` and every `weir proxy` read their config files again, or only those
-//! that are named.
+//! that are named. It exits with 5 if a listener of theirs is not in force then.
 
 use std::path::{Path, PathBuf};
 
@@ -7,16 +7,16 @@ use serde::Serialize;
 
 use crate::cli::Reload;
 use crate::daemon::proxies::{Peers, ask_at};
-use crate::failure::{Cause, Failure, Result};
+use crate::failure::{Cause, Code, Failure, Result};
 use crate::ipc::control::{Answer, Request, ask, namespace};
-use crate::show::describe::count;
+use crate::show::describe::part;
 use crate::show::output::{print, print_json, warn_text};
 
 /// Runs the command. Each process is asked, whatever another one says.
 pub fn run(runtime_dir: &Path, args: &Reload) -> Result<()> {
     let mut running = find(runtime_dir)?;
     if running.is_empty() {
-        return Err(Failure::failed(
+        return Err(Failure::not_running(
             "no weir is running in this network namespace",
             "start it: `weir run --config FILE` or `weir proxy --config FILE`",
         ));
@@ -33,6 +33,7 @@ pub fn run(runtime_dir: &Path, args: &Reload) -> Result<()> {
             reload.tell(alone)?;
         }
         failed.extend(failure);
+        failed.extend(reload.in_part());
         reloads.push(reload);
     }
     if args.json {
@@ -64,10 +65,12 @@ struct Reloaded {
     pid: Option<u32>,
     /// Its config file.
     config: Option<String>,
-    /// Listeners in force; null if nothing has changed.
+    /// Listeners of the file, those that are not in force too; null if nothing has changed.
     listeners: Option<usize>,
     /// Proxies in force, likewise.
     proxies: Option<usize>,
+    /// Listeners that are not in force, and why.
+    not_in_force: Vec<Cause>,
     /// What is hardly meant in the file, and what is in force otherwise than asked.
     warnings: Vec<String>,
     /// Why nothing has changed; empty if it has.
@@ -171,20 +174,22 @@ impl Running {
             Ok(Some(Answer::Reloaded {
                 listeners,
                 proxies,
+                not_in_force,
                 warnings,
-            })) => Ok((Some(listeners), Some(proxies), warnings)),
+            })) => Ok((Some(listeners), Some(proxies), not_in_force, warnings)),
             Ok(Some(_)) => Err(another_answer()),
             Ok(None) => Err(Failure::failed("the process has just ended", "")),
             Err(failure) => Err(failure),
         };
         let identity = self.identity.ok();
         let failure = in_force.as_ref().err().cloned();
-        let (listeners, proxies, warnings) = in_force.unwrap_or_default();
+        let (listeners, proxies, not_in_force, warnings) = in_force.unwrap_or_default();
         let reloaded = Reloaded {
             pid: identity.as_ref().map(|identity| identity.pid),
             config: identity.and_then(|identity| identity.config),
             listeners,
             proxies,
+            not_in_force,
             warnings,
             errors: failure
                 .iter()
@@ -196,6 +201,15 @@ impl Running {
 }
 
 impl Reloaded {
+    /// The failure to put some listener in force, though the file is.
+    fn in_part(&self) -> Option<Failure> {
+        let causes = self.not_in_force.clone();
+        (!causes.is_empty()).then_some(Failure {
+            code: Code::NotInForce,
+            causes,
+        })
+    }
+
     /// For people; which process it is, if there are others.
     fn tell(&self, alone: bool) -> Result<()> {
         self.warnings.iter().for_each(warn_text);
@@ -209,13 +223,20 @@ impl Reloaded {
             ),
             _ => String::new(),
         };
-        let in_force = [(self.listeners, "listener"), (self.proxies, "proxy")];
+        let off = self.not_in_force.len();
+        let in_force = [
+            (self.listeners, off, "listener"),
+            (self.proxies, 0, "proxy"),
+        ];
         let in_force = in_force
             .into_iter()
-            .filter_map(|(n, thing)| Some((n.filter(|n| *n > 0)?, thing)));
-        in_force
-            .into_iter()
-            .try_for_each(|(n, thing)| print(&format!("{of}{} in force\n", count(n, thing))))
+            .filter_map(|(n, off, thing)| Some((n.filter(|n| *n > 0)?, off, thing)));
+        in_force.into_iter().try_for_each(|(n, off, thing)| {
+            print(&format!(
+                "{of}{} in force\n",
+                part(n.saturating_sub(off), n, thing)
+            ))
+        })
     }
 }
 

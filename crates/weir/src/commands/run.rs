@@ -8,7 +8,7 @@ use weir_kernel::Guard;
 use crate::cli::Run;
 use crate::daemon::guard::Start;
 use crate::daemon::session::Session;
-use crate::failure::{Failure, Result};
+use crate::failure::{Cause, Failure, Result};
 use crate::host::config;
 use crate::show::describe;
 
@@ -34,9 +34,13 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
         daemon.open_metrics(metrics.listen)?;
     }
     log_start(&daemon.service.session)?;
-    for (listener, counters) in daemon.guard()? {
-        let totals = describe::totals(listener.mode, &counters);
-        tracing::info!("{}: off; {totals}", listener.name);
+    for total in daemon.guard()? {
+        let listener = &total.listener;
+        let mut text = describe::totals(listener.mode, &total.counters);
+        if let Some(waits) = describe::waits(&total.waits) {
+            text += &format!("; {waits}");
+        }
+        tracing::info!("{}: off; {text}", listener.name);
     }
     Ok(())
 }
@@ -53,7 +57,11 @@ fn log_start(session: &Session<Guard>) -> Result<()> {
             tracing::warn!("{name}: nothing listens on {address} yet");
         }
     }
-    for notice in session.notices()? {
+    let (not_in_force, notices) = session.notices_apart()?;
+    for Cause { message, hint } in not_in_force {
+        tracing::error!("{message} ({hint})");
+    }
+    for notice in notices {
         tracing::warn!("{notice}");
     }
     Ok(())

@@ -1,29 +1,115 @@
-//! `weir status`: queues, policy and verdicts of every listener under guard, and every proxy.
+//! `weir status`: queues, policy and verdicts of every listener under guard, and every proxy. It exits with 4 if
+//! there is neither.
 
+use std::io::IsTerminal;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::cli::Status;
 use crate::daemon::proxies::Peers;
 use crate::failure::{Failure, Result};
-use crate::ipc::control::{Answer, Request, ask, namespace};
-use crate::show::output::{print, print_json, warn_text};
-use crate::show::report;
+use crate::host::namespaces::{self, Space};
+use crate::ipc::control::{Answer, Request, ask, guarded, namespace};
+use crate::show::output::{print, print_json, print_live, warn_text};
+use crate::show::report::{self, View};
+
+/// Moves to the first place of the screen.
+const HOME: &str = "\x1b[H";
+/// Clears from here to the end of the line, and to the end of the screen (ECMA-48: EL, ED).
+const CLEAR_LINE: &str = "\x1b[K\n";
+const CLEAR_BELOW: &str = "\x1b[J";
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Status) -> Result<()> {
-    let mut report = match ask(runtime_dir, namespace()?, Request::Status)? {
+    if let Some(every) = args.watch {
+        return watch(runtime_dir, args, Duration::from_secs(every));
+    }
+    let status = status(runtime_dir)?;
+    let runs = runs(&status);
+    match args.json {
+        true => print_json(&status)?,
+        false if runs => print(&report::text(&status, &view(args)))?,
+        false => {}
+    }
+    match runs {
+        true => Ok(()),
+        false => Err(not_running(runtime_dir)),
+    }
+}
+
+fn view(args: &Status) -> View<'static> {
+    View {
+        all: args.all,
+        explain: args.explain,
+        before: None,
+    }
+}
+
+/// Shows the status again and again, until the reader has gone or Ctrl-C. It goes on while no weir runs, but does not
+/// begin then.
+fn watch(runtime_dir: &Path, args: &Status, every: Duration) -> Result<()> {
+    let screen = std::io::stdout().is_terminal();
+    let mut before: Option<(weir_api::Status, Instant)> = None;
+    loop {
+        let (status, now) = (status(runtime_dir)?, Instant::now());
+        if before.is_none() && !runs(&status) {
+            return Err(not_running(runtime_dir));
+        }
+        let view = View {
+            before: before.as_ref().map(|(status, at)| (status, now - *at)),
+            ..view(args)
+        };
+        let text = match args.json {
+            true => serde_json::to_string(&status).expect("a status is JSON") + "\n",
+            false => report::text(&status, &view) + "\n",
+        };
+        let shown = match screen && !args.json {
+            true => format!("{HOME}{}{CLEAR_BELOW}", text.replace('\n', CLEAR_LINE)),
+            false => text,
+        };
+        if !print_live(&shown)? {
+            return Ok(());
+        }
+        before = Some((status, now));
+        std::thread::sleep(every);
+    }
+}
+
+fn status(runtime_dir: &Path) -> Result<weir_api::Status> {
+    let mut status = match ask(runtime_dir, namespace()?, Request::Status)? {
         Some(Answer::Status(report)) => *report,
         Some(_) => return Err(Failure::failed("the running weir gave another answer", "")),
         None => weir_api::Status::default(),
     };
-    report.proxies = proxies(runtime_dir)?;
-    match args.json {
-        true => print_json(&report),
-        false => print(&report::text(&report, args.all)),
-    }
+    status.proxies = proxies(runtime_dir)?;
+    Ok(status)
 }
 
-/// The proxies of all processes. One that does not answer is told of, and does not hide the others.
+fn runs(status: &weir_api::Status) -> bool {
+    status.running || !status.proxies.is_empty()
+}
+
+/// No weir runs here; names one that runs in another network namespace.
+fn not_running(runtime_dir: &Path) -> Failure {
+    let guarded = guarded(runtime_dir);
+    let hint = match guarded.as_slice() {
+        [] => "start it: `weir protect PORT` or `weir run --config FILE`".to_owned(),
+        [inode, more @ ..] => {
+            let mut others = namespaces::others().into_iter();
+            let found = others.find(|space| space.inode == *inode);
+            let space = found.unwrap_or_else(|| Space::new(*inode));
+            let more = match more.len() {
+                0 => String::new(),
+                n => format!(" (and others guard {n} more)"),
+            };
+            let (name, enter) = (space.describe(), space.enter());
+            format!("one guards {name}{more}: `{enter} weir status`")
+        }
+    };
+    Failure::not_running("no weir is running in this network namespace", hint)
+}
+
+/// The proxies of all processes. A process that does not answer is warned of, and does not hide the others.
 fn proxies(runtime_dir: &Path) -> Result<Vec<weir_api::Proxy>> {
     let mut proxies = Vec::new();
     for answer in Peers::find(runtime_dir)?.ask(&Request::Status) {

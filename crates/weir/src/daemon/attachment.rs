@@ -74,12 +74,6 @@ pub fn carries(link: &Link, listener: &Listener) -> bool {
     unnamed || listener.interfaces.contains(&link.name)
 }
 
-/// Whether the listener is guarded anywhere: on all interfaces, or on a named one that exists.
-pub fn exists_somewhere(listener: &Listener, links: &[Link]) -> bool {
-    let exists = |name: &String| links.iter().any(|link| link.name == *name);
-    listener.interfaces.is_empty() || listener.interfaces.iter().any(exists)
-}
-
 /// Interfaces that listeners name and that do not exist.
 pub fn missing(listeners: &[Listener], links: &[Link]) -> Vec<String> {
     let named = listeners.iter().flat_map(|l| &l.interfaces);
@@ -164,14 +158,9 @@ mod tests {
     fn a_listener_whose_interfaces_are_missing_does_not_become_one_for_all() {
         let waiting = listener(&["eth7"], Front::Tc);
         assert!(places(std::slice::from_ref(&waiting), &machine()).is_empty());
-        assert!(!exists_somewhere(&waiting, &machine()));
         assert_eq!(
             missing(&[waiting, listener(&["eth0"], Front::Tc)], &machine()),
             ["eth7"]
         );
-        assert!(exists_somewhere(
-            &listener(&["eth7", "eth0"], Front::Tc),
-            &machine()
-        ));
     }
 }

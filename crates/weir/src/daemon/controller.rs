@@ -107,6 +107,13 @@ impl Control {
         }
     }
 
+    /// The classes that it holds, with their rates in connections/s.
+    pub fn held(&self) -> Vec<(String, f64)> {
+        let held = self.controller.held().iter();
+        held.map(|(class, held)| (class.clone(), held.rate()))
+            .collect()
+    }
+
     /// What it is for, sees and has done.
     pub fn report(&self) -> weir_api::Controller {
         let settings = self.settings();

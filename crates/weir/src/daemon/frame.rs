@@ -13,7 +13,7 @@ use crate::daemon::answer::{self, Figures};
 use crate::daemon::notify;
 use crate::daemon::service::{Reloaded, Service};
 use crate::daemon::signals::{Signals, ends};
-use crate::failure::{Failure, Result};
+use crate::failure::{Cause, Failure, Result};
 use crate::host::config;
 use crate::ipc::control::{Answer, Client, ControlSocket, Request};
 use crate::ipc::endpoints::Endpoints;
@@ -172,14 +172,19 @@ impl Frame {
             Ok(Reloaded {
                 listeners,
                 proxies,
+                not_in_force,
                 warnings,
             }) => {
+                for Cause { message, hint } in &not_in_force {
+                    tracing::error!("{message} ({hint})");
+                }
                 for warning in &warnings {
                     tracing::warn!("{warning}");
                 }
                 Answer::Reloaded {
                     listeners,
                     proxies,
+                    not_in_force,
                     warnings,
                 }
             }

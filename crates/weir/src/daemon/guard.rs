@@ -13,13 +13,13 @@ use weir_api::{Process, Status};
 use weir_config::{ApiSettings, Config, Environment};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
-use weir_core::listener::{Listener, Mode};
-use weir_core::verdict::Counters;
+use weir_core::listener::{Listener, MAX_LISTENERS, Mode};
 use weir_kernel::Guard;
 
 use crate::daemon::backend::Backend;
 use crate::daemon::controller::Control;
 use crate::daemon::frame::{Frame, refuse};
+use crate::daemon::overload::{OverloadLog, Total};
 use crate::daemon::service::{Changed, Refusal, Reloaded, Service};
 use crate::daemon::session::Session;
 use crate::daemon::signals::Signals;
@@ -30,7 +30,7 @@ use crate::ipc::call::Change;
 use crate::ipc::control::{Answer, Claim, Client, Request, namespace};
 use crate::ipc::endpoints::Endpoints;
 use crate::ipc::peer::Peer;
-use crate::show::describe::count;
+use crate::show::describe::part;
 use crate::show::log;
 
 /// How long cookies that are out stay valid before the guard goes: more than the round trips of
@@ -38,6 +38,8 @@ use crate::show::log;
 const DRAIN: Duration = Duration::from_millis(300);
 /// How often sampled refusals are fetched for `--verbose`.
 const REFUSALS_EVERY: Duration = Duration::from_millis(200);
+/// How often new servers are looked for (`weir protect all`).
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 /// Times the controller's target below which no listener refuses by itself: `admit = wait` is the bound
 /// behind the controller, and does not know classes.
@@ -98,12 +100,17 @@ impl Start {
     ) -> Result<Daemon> {
         let session = Session::start(self.guard, self.environment, listeners, classes, self.links)?;
         let told = session.warnings_apart();
+        // Whatever is refused from now on is seen as new.
+        let mut overload = OverloadLog::new();
+        overload.run(&session, &[]);
         let service = GuardService {
             session,
             watch: self.watch,
             file: file.clone(),
             namespace: self.namespace,
             refusals_due: verbose.then(Instant::now),
+            overload,
+            follow: None,
             told,
             control: None,
             end: None,
@@ -124,8 +131,8 @@ pub struct Daemon {
     runtime_dir: PathBuf,
 }
 
-/// What was done until the end: each listener with its counters.
-pub type Totals = Vec<(Listener, Counters)>;
+/// What was done until the end, of each listener.
+pub type Totals = Vec<Total>;
 
 impl Daemon {
     /// Opens the API.
@@ -152,7 +159,7 @@ impl Daemon {
     /// The loop cannot wait (the guard is off then too).
     pub fn guard(mut self) -> Result<Totals> {
         self.frame.run(&mut self.service)?;
-        let mut session = self.service.session;
+        let (mut session, overload) = (self.service.session, self.service.overload);
         if session.cookies_may_be_out() {
             session.drain();
             // Until clients that hold a cookie have come back, or a second signal.
@@ -164,7 +171,11 @@ impl Daemon {
         });
         let totals = totals
             .into_iter()
-            .map(|(l, counters)| (l.clone(), counters))
+            .map(|(listener, counters)| Total {
+                listener: listener.clone(),
+                counters,
+                waits: overload.waits(&listener.name),
+            })
             .collect();
         drop(session);
         drop(self.frame);
@@ -189,8 +200,18 @@ pub struct GuardService<B> {
     refusals_due: Option<Instant>,
     /// The session's warnings that the user has seen, each interface apart.
     told: Vec<String>,
+    overload: OverloadLog,
+    follow: Option<Follow>,
     control: Option<Control>,
     end: Option<End>,
+}
+
+/// Follows the sockets of servers that come (`weir protect all`).
+struct Follow {
+    listener: Box<dyn Fn(u16) -> Listener>,
+    due: Instant,
+    /// Ports that were left out and are known to be.
+    left_out: Vec<u16>,
 }
 
 /// Why the guard ends.
@@ -238,6 +259,52 @@ impl<B: Backend> GuardService<B> {
         }
     }
 
+    /// Guards servers that come later too, each with the listener that is made for its port.
+    pub fn follow_sockets(&mut self, listener: impl Fn(u16) -> Listener + 'static) {
+        self.follow = Some(Follow {
+            listener: Box::new(listener),
+            due: Instant::now(),
+            left_out: Vec::new(),
+        });
+    }
+
+    fn look_for_servers(&mut self) {
+        let now = Instant::now();
+        let Some(follow) = self.follow.as_mut().filter(|follow| follow.due <= now) else {
+            return;
+        };
+        follow.due = now + FOLLOW_EVERY;
+        match self
+            .session
+            .follow_sockets(environment::read(), &follow.listener)
+        {
+            Ok(followed) => {
+                for listener in &followed.new {
+                    let Listener { name, address, .. } = listener;
+                    tracing::info!(
+                        "{name}: a server listens on {address} now, which weir guards too"
+                    );
+                }
+                if followed.left_out.len() > follow.left_out.len() {
+                    tracing::warn!(
+                        "no more than {MAX_LISTENERS} listeners can be guarded: not port {:?}",
+                        followed.left_out
+                    );
+                }
+                follow.left_out = followed.left_out;
+            }
+            Err(failure) => tracing::error!("servers that have come are not guarded: {failure}"),
+        }
+    }
+
+    fn log_overload(&mut self) {
+        let held = match &self.control {
+            Some(control) => control.held(),
+            None => Vec::new(),
+        };
+        self.overload.run(&self.session, &held);
+    }
+
     fn print_refusals(&mut self) {
         let now = Instant::now();
         if self.refusals_due.is_some_and(|due| due <= now) {
@@ -257,7 +324,9 @@ impl<B: Backend> Service for GuardService<B> {
     fn due_in(&self) -> Option<Duration> {
         let refusals = self.refusals_due.map(|_| REFUSALS_EVERY);
         let looks = self.control.as_ref().map(Control::due_in);
-        refusals.into_iter().chain(looks).min()
+        let follow = self.follow.as_ref().map(|_| FOLLOW_EVERY);
+        let due = refusals.into_iter().chain(looks).chain(follow);
+        Some(due.fold(self.overload.due_in(), |least, due| least.min(due)))
     }
 
     fn work(&mut self, ready: &[bool], _endpoints: &mut Endpoints) -> Result<()> {
@@ -265,6 +334,8 @@ impl<B: Backend> Service for GuardService<B> {
             self.follow_links();
         }
         self.print_refusals();
+        self.look_for_servers();
+        self.log_overload();
         if let Some(control) = &mut self.control {
             control.run(&mut self.session);
         }
@@ -343,11 +414,13 @@ impl<B: Backend> Service for GuardService<B> {
             .swap(environment::read(), config.listeners, config.classes)?;
         self.set_controller(config.controller)?;
         self.told = self.session.warnings_apart();
-        let warnings = self.session.notices()?;
-        tracing::info!("{} in force", count(listeners, "listener"));
+        let (not_in_force, warnings) = self.session.notices_apart()?;
+        let in_force = listeners - not_in_force.len();
+        tracing::info!("{} in force", part(in_force, listeners, "listener"));
         Ok(Reloaded {
             listeners,
             proxies: 0,
+            not_in_force,
             warnings,
         })
     }

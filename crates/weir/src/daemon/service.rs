@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_api::Status;
 use weir_config::Config;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Cause, Failure, Result};
 use crate::ipc::call::Change;
 use crate::ipc::control::{Client, Request};
 use crate::ipc::endpoints::Endpoints;
@@ -20,11 +20,13 @@ use crate::ipc::peer::Peer;
 /// What is in force after a reload.
 #[derive(Debug, Default)]
 pub struct Reloaded {
-    /// Listeners under guard.
+    /// Listeners of the file.
     pub listeners: usize,
     /// Proxies.
     pub proxies: usize,
-    /// What differs from what the file asks for, a sentence each.
+    /// The listeners among them that are not in force, with the reason.
+    pub not_in_force: Vec<Cause>,
+    /// What differs otherwise from what the file asks for, a sentence each.
     pub warnings: Vec<String>,
 }
 

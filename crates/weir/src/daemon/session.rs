@@ -12,7 +12,7 @@ use weir_core::listener::{Admit, Listener, Mode, QueueOrder};
 use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::{Event, ListenSocket};
 
-use crate::daemon::attachment::{Place, Refusals, carries, exists_somewhere, missing, places};
+use crate::daemon::attachment::{Place, Refusals, carries, places};
 use crate::daemon::backend::Backend;
 use crate::daemon::queue::{ClassLimits, Queues, Wanted};
 use crate::daemon::report::counters_by_name;
@@ -26,11 +26,15 @@ mod class_list;
 mod classes;
 mod exec;
 mod exec_servers;
+mod follow;
 mod load;
+mod notices;
 
 use class_list::Classes;
 pub use classes::{check_guarded, other_has_no_settings};
 use exec_servers::ExecServers;
+pub use follow::listeners_of;
+pub use load::Glance;
 
 /// What guards this network namespace.
 pub struct Session<B> {
@@ -246,70 +250,6 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Where the guard stands otherwise than asked: interfaces, the front, addresses. A sentence each,
-    /// for interfaces that share a reason one together. [`Session::fallbacks`] are the policies.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
-        for (name, why) in self.fronts_at_tc() {
-            match by_reason.iter_mut().find(|(reason, _)| *reason == why) {
-                Some((_, names)) => names.push(name),
-                None => by_reason.push((why, vec![name])),
-            }
-        }
-        let fronts = by_reason.iter();
-        self.warnings_with(fronts.map(|(why, names)| front_at_tc(&describe::examples(names), why)))
-    }
-
-    /// As [`Session::warnings`] with a sentence for each interface, so that what is said of one does
-    /// not change with the others.
-    pub fn warnings_apart(&self) -> Vec<String> {
-        self.warnings_with(
-            self.fronts_at_tc()
-                .map(|(name, why)| front_at_tc(name, why)),
-        )
-    }
-
-    fn warnings_with(&self, fronts: impl Iterator<Item = String>) -> Vec<String> {
-        let asked: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
-        let missing = missing(&asked, &self.links).into_iter().map(|name| {
-            format!("interface {name} does not exist yet; it is guarded once it appears")
-        });
-        let absent = asked.iter().filter_map(|listener| {
-            let ip = listener.address.ip?;
-            (!self.backend.has_address(ip)).then(|| {
-                format!(
-                    "listener {:?}: no interface has the address {ip}, so no packet is for it yet \
-                     (`ip address` lists those that are there)",
-                    listener.name
-                )
-            })
-        });
-        missing
-            .chain(self.failed.values().cloned())
-            .chain(fronts)
-            .chain(absent)
-            .collect()
-    }
-
-    /// Interfaces where the XDP front is wanted and is not, with the reason.
-    fn fronts_at_tc<'a>(&'a self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let front = |attached: &'a Attached| {
-            let why = attached.no_front.as_deref()?;
-            Some((attached.wanted.name.as_str(), why))
-        };
-        self.attached.values().filter_map(front)
-    }
-
-    /// Everything that is otherwise than asked: [`Session::warnings`] and [`Session::fallbacks`].
-    ///
-    /// # Errors
-    /// The sockets cannot be read.
-    pub fn notices(&self) -> Result<Vec<String>> {
-        let mut notices = self.warnings();
-        notices.extend(self.fallbacks()?);
-        Ok(notices)
-    }
-
     /// Every listener's queues and counters now.
     ///
     /// # Errors
@@ -346,7 +286,7 @@ impl<B: Backend> Session<B> {
             address: asked.address.to_string(),
             mode: weir_core::word::Word::word(asked.mode).to_owned(),
             policy: describe::policy(&policy.fitted.listener),
-            in_force: exists_somewhere(asked, &self.links),
+            in_force: self.is_in_force(asked),
             listening: !serving.is_empty(),
             queue_length: held + all.iter().map(|s| s.queue_length).sum::<u32>(),
             queue_limit: serving.iter().map(|s| s.queue_limit).sum(),
@@ -446,22 +386,6 @@ impl<B: Backend> Session<B> {
             .filter(|link| carries(link, &policy.asked) && self.attached.contains_key(&link.index));
         its.map(|link| link.name.as_str()).collect()
     }
-
-    /// What was asked for and is carried out otherwise, a sentence each.
-    ///
-    /// # Errors
-    /// The sockets cannot be read.
-    fn fallbacks(&self) -> Result<Vec<String>> {
-        let reports = self.listeners()?;
-        let told = |r: &weir_api::Listener| {
-            let (policy, because) = (r.fallback.as_ref()?, r.fallback_because.as_ref()?);
-            Some(format!(
-                "listener {:?} falls back to {policy}: {because}",
-                r.name
-            ))
-        };
-        Ok(reports.iter().filter_map(told).collect())
-    }
 }
 
 impl Policy {
@@ -511,10 +435,6 @@ fn at_least(listener: &Listener, least: Option<Duration>) -> Duration {
     }
 }
 
-fn front_at_tc(names: &str, why: &str) -> String {
-    format!("front = xdp stays at tc ingress on {names}: {why}")
-}
-
 fn not_guarded(place: &Place, error: &weir_kernel::Error) -> String {
     format!("interface {} is not guarded: {error}", place.name)
 }
@@ -544,7 +464,7 @@ fn socket_report(socket: &ListenSocket) -> weir_api::Socket {
     }
 }
 
-/// `web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, class gold, queue 511/511, half-open 3, wait 12ms`;
+/// `web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, class gold, queue 511/511, half-open 3, wait 12 ms`;
 /// of a class over its rate, which is refused before its queue is looked at, only up to the class.
 fn refusal_line(event: &Event) -> String {
     let mut line = format!(
@@ -569,7 +489,7 @@ fn refusal_line(event: &Event) -> String {
             event.queue_length,
             event.queue_limit,
             event.half_open,
-            weir_core::units::format_duration(event.wait),
+            weir_core::units::about_duration(event.wait),
         );
     }
     line

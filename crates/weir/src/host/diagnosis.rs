@@ -135,6 +135,8 @@ pub struct Socket {
     pub address: String,
     /// The backlog in force.
     pub limit: u32,
+    /// The name of the process that has it; `None` while not known.
+    pub server: Option<String>,
     /// An MPTCP listener.
     pub mptcp: bool,
 }
@@ -348,29 +350,83 @@ fn somaxconn(facts: &Facts) -> Finding {
 }
 
 fn backlog(socket: &Socket, facts: &Facts) -> Option<Finding> {
-    if socket.limit >= SMALL_BACKLOG {
+    let small = small_backlog(socket.limit, facts.somaxconn, socket.server.as_deref())?;
+    let (what, object) = ("backlog of", socket.object());
+    Some(finding_about(
+        what,
+        object,
+        State::Warn,
+        small.text,
+        small.hint,
+    ))
+}
+
+/// A backlog that is too small.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SmallBacklog {
+    /// What follows from it.
+    pub text: String,
+    /// How it is raised.
+    pub hint: String,
+}
+
+/// What is to be said of a backlog of `limit` places; `None` if it holds bursts. `server` is the name of the process
+/// that listens.
+pub fn small_backlog(
+    limit: u32,
+    somaxconn: Option<u32>,
+    server: Option<&str>,
+) -> Option<SmallBacklog> {
+    if limit >= SMALL_BACKLOG {
         return None;
     }
-    let hint = match facts.somaxconn {
-        Some(limit) if socket.limit >= limit => {
-            "raise net.core.somaxconn, then restart the server".to_owned()
+    let hint = match somaxconn {
+        Some(most) if limit >= most => {
+            "sysctl -w net.core.somaxconn=4096, then restart the server".to_owned()
         }
-        limit => format!(
-            "give listen() a larger backlog, up to somaxconn{} (nginx: `listen 80 backlog=4096`)",
-            limit.map_or_else(String::new, |n| format!(" = {n}"))
-        ),
+        _ => larger_backlog(server),
     };
-    Some(finding_about(
-        "backlog of",
-        socket.object(),
-        State::Warn,
-        format!(
-            "{}: too small for bursts (less than {SMALL_BACKLOG}); connections that the server \
-             would serve a moment later are refused",
-            socket.limit
+    Some(SmallBacklog {
+        text: format!(
+            "{limit}: too small for bursts (less than {SMALL_BACKLOG}); connections that the server \
+             would serve a moment later are refused"
         ),
         hint,
-    ))
+    })
+}
+
+/// Name of a server's process → how it is given a larger backlog.
+const LARGER_BACKLOG: [(&[&str], &str); 5] = [
+    (
+        &["nginx"],
+        "nginx: `listen 80 backlog=4096;`, then restart it",
+    ),
+    (
+        &["apache2", "httpd"],
+        "Apache: `ListenBacklog 4096`, then restart it",
+    ),
+    (
+        &["haproxy"],
+        "HAProxy: `backlog 4096` in the frontend, then restart it",
+    ),
+    (
+        &["node", "nodejs", "MainThread"],
+        "Node: `server.listen({ port, backlog: 4096 })`, then restart it",
+    ),
+    (&["gunicorn", "uvicorn"], "start it with `--backlog 4096`"),
+];
+
+fn larger_backlog(server: Option<&str>) -> String {
+    let its = LARGER_BACKLOG
+        .iter()
+        .find(|(names, _)| server.is_some_and(|server| names.contains(&server)));
+    match its {
+        Some((_, hint)) => (*hint).to_owned(),
+        None => "call listen() with a larger backlog and restart the server (nginx `listen 80 \
+                 backlog=4096`, Apache `ListenBacklog`, HAProxy `backlog`, Node `listen({ backlog })`; \
+                 Go takes net.core.somaxconn)"
+            .to_owned(),
+    }
 }
 
 fn mptcp(socket: &Socket) -> Finding {
@@ -405,6 +461,7 @@ mod tests {
             sockets: Ok(vec![Socket {
                 address: "0.0.0.0:80".into(),
                 limit: 511,
+                server: None,
                 mptcp: false,
             }]),
         }
@@ -425,6 +482,7 @@ mod tests {
         let socket = Socket {
             address: "0.0.0.0:80".into(),
             limit,
+            server: None,
             mptcp,
         };
         Facts {
@@ -566,7 +624,23 @@ mod tests {
             ..sockets(128, false)
         };
         let hint = |facts: &Facts| advise(facts).pop().unwrap().hint;
-        assert!(hint(&cut).starts_with("raise net.core.somaxconn"));
-        assert!(hint(&sockets(128, false)).contains("up to somaxconn = 4096"));
+        assert!(hint(&cut).starts_with("sysctl -w net.core.somaxconn=4096"));
+        assert!(hint(&sockets(128, false)).contains("backlog=4096"));
+    }
+
+    #[test]
+    fn the_hint_about_a_small_backlog_is_for_the_server_that_has_it() {
+        let hint = |server| small_backlog(128, Some(4096), Some(server)).unwrap().hint;
+        for (server, words) in [
+            ("nginx", "`listen 80 backlog=4096;`"),
+            ("apache2", "`ListenBacklog 4096`"),
+            ("httpd", "`ListenBacklog 4096`"),
+            ("haproxy", "`backlog 4096`"),
+            ("node", "backlog: 4096"),
+            ("myserver", "Go takes net.core.somaxconn"),
+        ] {
+            assert!(hint(server).contains(words), "{server}: {}", hint(server));
+        }
+        assert_eq!(small_backlog(SMALL_BACKLOG, Some(4096), None), None);
     }
 }

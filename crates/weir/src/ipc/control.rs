@@ -22,7 +22,7 @@ use nix::sys::socket::{MsgFlags, getsockopt, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
 use weir_config::Given;
 
-use crate::failure::{Failure, ROOT_HINT, Result};
+use crate::failure::{Cause, Failure, ROOT_HINT, Result};
 use crate::ipc::peer::Peer;
 use crate::ipc::socket_file::SocketFile;
 
@@ -116,11 +116,14 @@ pub enum Answer {
     Status(Box<weir_api::Status>),
     /// To [`Request::Reload`]: what is in force now.
     Reloaded {
-        /// Listeners under guard.
+        /// Listeners of the file.
         listeners: usize,
         /// Proxies.
         #[serde(default)]
         proxies: usize,
+        /// The listeners among them that are not in force, with the reason.
+        #[serde(default)]
+        not_in_force: Vec<Cause>,
         /// What is hardly meant in the file, and what is in force otherwise than asked.
         warnings: Vec<String>,
     },
@@ -208,6 +211,23 @@ impl Claim {
             lock_path,
         })
     }
+}
+
+/// The inode numbers of the network namespaces that some weir guards, as far as this process may see them.
+pub fn guarded(dir: &Path) -> Vec<u64> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let held = |path: &Path| {
+        let file = File::open(path).ok()?;
+        let lock = Flock::lock(file, FlockArg::LockSharedNonblock);
+        matches!(lock, Err((_, Errno::EWOULDBLOCK))).then_some(())
+    };
+    let guarded = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let inode = name.to_str()?.strip_prefix("net-")?.strip_suffix(".lock")?;
+        held(&entry.path())?;
+        inode.parse().ok()
+    });
+    guarded.collect()
 }
 
 /// A control socket.
@@ -313,7 +333,7 @@ fn taken(mut lock: File) -> Failure {
     Failure::failed(
         format!("this network namespace is already guarded by another weir{holder}"),
         "`weir status` shows what it does, `weir detach` takes it off; \
-         for several ports at once use `weir run --config FILE`",
+         `weir protect 80 443` guards several ports at once",
     )
 }
 

@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::stat::{FileStat, fstat};
+use tracing::{Level, Metadata};
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
@@ -43,7 +45,7 @@ pub fn start(level: LevelFilter, thread: bool) -> AtEnd {
     let _ = CLOCK.set(clock);
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(|| Lines)
+        .with_writer(EventLines)
         .with_ansi(false)
         .with_target(false)
         .with_timer(clock)
@@ -144,6 +146,54 @@ impl Drop for AtEnd {
             log.wait_until_written(PATIENCE);
         }
     }
+}
+
+/// Events, of which each line begins as the first one does: with the time and the level.
+struct EventLines;
+
+impl<'a> MakeWriter<'a> for EventLines {
+    type Writer = EventWriter;
+
+    fn make_writer(&'a self) -> EventWriter {
+        EventWriter(Level::INFO)
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> EventWriter {
+        EventWriter(*meta.level())
+    }
+}
+
+/// Takes one event of this level, whole.
+struct EventWriter(Level);
+
+impl Write for EventWriter {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        Lines.write_all(with_prefix(&text, self.0).as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An event with what is before its message in front of each further line, for those who read the log by lines.
+fn with_prefix(event: &str, level: Level) -> String {
+    let message = event
+        .find(level.as_str())
+        .map_or(0, |at| at + level.as_str().len());
+    let (prefix, message) = event.split_at(message);
+    let message = message.trim_end_matches('\n');
+    let lines: Vec<String> = message
+        .split('\n')
+        .enumerate()
+        .map(|(i, line)| match i {
+            0 => format!("{prefix}{line}\n"),
+            _ => format!("{prefix} {line}\n"),
+        })
+        .collect();
+    lines.concat()
 }
 
 /// Where lines are written to.
@@ -288,6 +338,16 @@ mod tests {
             .unwrap();
         let shape = time.replace(|letter: char| letter.is_ascii_digit(), "0");
         assert_eq!(shape, "0000-00-00T00:00:00.000Z", "{time}");
+    }
+
+    #[test]
+    fn every_line_of_an_event_begins_with_its_time_and_level() {
+        let event = "2026-11-22T20:53:59.123Z ERROR reload failed\nerror: f: no\n  hint: ERROR\n";
+        let expected = "2026-11-22T20:53:59.123Z ERROR reload failed\n\
+                        2026-11-22T20:53:59.123Z ERROR error: f: no\n\
+                        2026-11-22T20:53:59.123Z ERROR   hint: ERROR\n";
+        assert_eq!(with_prefix(event, Level::ERROR), expected);
+        assert_eq!(with_prefix(" WARN one\n", Level::WARN), " WARN one\n");
     }
 
     #[test]

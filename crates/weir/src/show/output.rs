@@ -14,6 +14,14 @@ use crate::show::log;
 /// # Errors
 /// stdout cannot be written.
 pub fn print(text: &str) -> Result<()> {
+    print_live(text).map(drop)
+}
+
+/// As [`print`]; `false` if the reader has gone.
+///
+/// # Errors
+/// stdout cannot be written.
+pub fn print_live(text: &str) -> Result<bool> {
     let mut stdout = std::io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
@@ -22,7 +30,7 @@ pub fn print(text: &str) -> Result<()> {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::io("write to stdout", error))
         }
-        _ => Ok(()),
+        written => Ok(written.is_ok()),
     }
 }
 

@@ -18,19 +18,31 @@ use classes::some_classes;
 use crate::show::describe;
 use crate::show::table::{Align, indent, table};
 
-/// The whole status. `all` shows zero counters too.
-pub fn text(status: &Status, all: bool) -> String {
+/// How a status is shown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct View<'a> {
+    /// Zero counters too.
+    pub all: bool,
+    /// With the sentence of each verdict.
+    pub explain: bool,
+    /// The status before, and how long ago it was: for rates.
+    pub before: Option<(&'a Status, Duration)>,
+}
+
+/// The whole status.
+pub fn text(status: &Status, view: &View<'_>) -> String {
+    let all = view.all;
     match (&status.process, status.proxies.as_slice()) {
         (None, []) => "no weir is running in this network namespace\n".to_owned(),
         (None, proxies) => proxy::text(proxies, all),
-        (Some(process), []) => guard_text(status, process, all),
+        (Some(process), []) => guard_text(status, process, view),
         (Some(process), proxies) => {
-            guard_text(status, process, all) + "\n" + &proxy::text(proxies, all)
+            guard_text(status, process, view) + "\n" + &proxy::text(proxies, all)
         }
     }
 }
 
-fn guard_text(status: &Status, process: &Process, all: bool) -> String {
+fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
     let names = status
         .interfaces
         .iter()
@@ -54,7 +66,7 @@ fn guard_text(status: &Status, process: &Process, all: bool) -> String {
         listener_table(status),
     );
     for listener in &status.listeners {
-        text += &details(listener, all);
+        text += &details(listener, view);
     }
     if let Some(controller) = &status.controller {
         text += &format!("\n{}", controller::text(controller, controller::RECENT));
@@ -71,7 +83,6 @@ fn listener_table(status: &Status) -> String {
         ("queue", Right),
         ("half-open", Right),
         ("wait", Right),
-        ("policy", Left),
     ];
     let mut rows = Vec::new();
     for listener in &status.listeners {
@@ -89,7 +100,7 @@ fn queue(length: u32, limit: u32) -> String {
 
 fn wait(wait_us: Option<u64>) -> String {
     wait_us.map_or("-".to_owned(), |us| {
-        weir_core::units::format_duration(Duration::from_micros(us))
+        weir_core::units::about_duration(Duration::from_micros(us))
     })
 }
 
@@ -105,15 +116,14 @@ fn listener_row(listener: &Listener) -> Vec<String> {
         },
         listener.half_open.to_string(),
         wait(listener.wait_us),
-        listener.policy.clone(),
     ]
 }
 
 /// Notes and counters, below the table.
-fn details(listener: &Listener, all: bool) -> String {
-    let mut lines = Vec::new();
+fn details(listener: &Listener, view: &View<'_>) -> String {
+    let mut lines = vec![format!("policy: {}", listener.policy)];
     if !listener.in_force {
-        lines.push("not in force: none of its interfaces exists".to_owned());
+        lines.push("not in force: weir is attached to none of its interfaces".to_owned());
     }
     if !listener.listening {
         lines.push("nothing listens there at the moment".to_owned());
@@ -138,7 +148,12 @@ fn details(listener: &Listener, all: bool) -> String {
         (way, Some(because)) => lines.push(format!("by priority: {way}: {because}")),
         _ => {}
     }
-    let counters = counter_table(&listener.counters, all);
+    let before = view.before.and_then(|(status, time)| {
+        let mut listeners = status.listeners.iter();
+        let same = listeners.find(|other| other.name == listener.name)?;
+        Some((&same.counters, time))
+    });
+    let counters = verdict_table(&listener.counters, view, before);
     if counters.is_empty() {
         lines.push("no verdict yet".to_owned());
     }
@@ -155,37 +170,59 @@ const MPTCP_HINT: &str =
     "  hint: start the server with `weir exec -- SERVER`, or Go with GODEBUG=multipathtcp=0";
 
 fn socket_row(socket: &Socket) -> Vec<String> {
-    let mptcp = if socket.mptcp { "MPTCP" } else { "" };
     vec![
-        "  socket".to_owned(),
+        if socket.mptcp {
+            "  MPTCP socket"
+        } else {
+            "  socket"
+        }
+        .to_owned(),
         socket.address.clone(),
         String::new(),
         queue(socket.queue_length, socket.queue_limit),
         socket.half_open.to_string(),
         wait(socket.wait_us),
-        mptcp.to_owned(),
     ]
 }
 
-/// `name count text` lines in the order of the verdicts; empty if there is nothing to show.
-pub fn counter_table(counters: &BTreeMap<String, u64>, all: bool) -> String {
+/// `name count` lines in the order of the verdicts; empty if none has fallen.
+pub fn counter_table(counters: &BTreeMap<String, u64>) -> String {
+    verdict_table(counters, &View::default(), None)
+}
+
+/// As [`counter_table`], with the rates since `before` and what else the view wants.
+fn verdict_table(
+    counters: &BTreeMap<String, u64>,
+    view: &View<'_>,
+    before: Option<(&BTreeMap<String, u64>, Duration)>,
+) -> String {
+    let mut head = vec![("verdict", Align::Left), ("count", Align::Right)];
+    if before.is_some() {
+        head.push(("count/s", Align::Right));
+    }
+    if view.explain {
+        head.push(("text", Align::Left));
+    }
+    let rate = |name: &str, n: u64| {
+        before.map(|(counters, time)| {
+            let more = n.saturating_sub(counters.get(name).copied().unwrap_or(0));
+            format!("{:.0}", more as f64 / time.as_secs_f64().max(1e-3))
+        })
+    };
     let rows: Vec<Vec<String>> = VERDICTS
         .iter()
         .map(|row| (row, counters.get(row.name).copied().unwrap_or(0)))
-        .filter(|(_, n)| all || *n > 0)
-        .map(|(row, n)| vec![row.name.to_owned(), n.to_string(), row.text.to_owned()])
+        .filter(|(_, n)| view.all || *n > 0)
+        .map(|(row, n)| {
+            let cells = [row.name.to_owned(), n.to_string()].into_iter();
+            let text = view.explain.then(|| row.text.to_owned());
+            cells.chain(rate(row.name, n)).chain(text).collect()
+        })
         .collect();
-    if rows.is_empty() {
-        return String::new();
+    match rows.is_empty() {
+        true => String::new(),
+        false => table(&head, &rows),
     }
-    table(
-        &[
-            ("verdict", Align::Left),
-            ("count", Align::Right),
-            ("text", Align::Left),
-        ],
-        &rows,
-    )
 }
 
 #[cfg(test)]
@@ -253,25 +290,23 @@ mod tests {
 
     #[test]
     fn people_see_queues_fallback_and_the_verdicts_that_fell() {
-        let expected = format!(
-            "\
+        let expected = "\
 weir run --config /etc/weir/weir.toml (pid 7) guards 1 listener on eth0
 warning: interface eth7 does not exist yet
 warning: 3 lines of its log lost: nobody read them in time
 
-listener  address     mode      queue  half-open   wait  policy
-web       *:80        enforce  5/1022          2  1.5ms  reserv rst-syn, admit wait 20ms
-  socket  0.0.0.0:80            5/511          1  1.5ms
-  socket  [::]:80               0/511          1  1.5ms
+listener  address     mode      queue  half-open    wait
+web       *:80        enforce  5/1022          2  1.5 ms
+  socket  0.0.0.0:80            5/511          1  1.5 ms
+  socket  [::]:80               0/511          1  1.5 ms
 
 web
+  policy: reserv rst-syn, admit wait 20ms
   fallback to reserv rst-syn: cookies are off
-  verdict       count  text
-  syn_admitted  12345  {}
-",
-            VERDICTS[0].text
-        );
-        assert_eq!(text(&report(), false), expected);
+  verdict       count
+  syn_admitted  12345
+";
+        assert_eq!(text(&report(), &View::default()), expected);
     }
 
     #[test]
@@ -280,9 +315,9 @@ web
         let web = &mut report.listeners[0];
         web.queue_way = "fifo".into();
         web.queue_way_because = Some("its listening socket is MPTCP".into());
-        assert!(!text(&report, false).contains("weir exec"));
+        assert!(!text(&report, &View::default()).contains("weir exec"));
         report.listeners[0].sockets[0].mptcp = true;
-        let text = text(&report, false);
+        let text = text(&report, &View::default());
         let told = "not by priority: its listening socket is MPTCP\n    hint: start the server with `weir exec";
         assert!(text.contains(told), "{text}");
     }
@@ -290,13 +325,37 @@ web
     #[test]
     fn all_shows_every_counter() {
         let shown = |all| {
-            let text = text(&report(), all);
+            let view = View {
+                all,
+                explain: true,
+                before: None,
+            };
+            let text = text(&report(), &view);
             VERDICTS
                 .iter()
                 .filter(|row| text.contains(row.text))
                 .count()
         };
         assert_eq!((shown(false), shown(true)), (1, VERDICTS.len()));
+    }
+
+    #[test]
+    fn a_verdict_s_sentence_is_shown_only_if_it_is_asked_for_and_its_rate_if_watched() {
+        let before = report();
+        let mut now = report();
+        now.listeners[0]
+            .counters
+            .insert("syn_admitted".into(), 12355);
+        let view = View {
+            before: Some((&before, Duration::from_secs(2))),
+            ..View::default()
+        };
+        let text = text(&now, &view);
+        assert!(!text.contains(VERDICTS[0].text), "{text}");
+        assert!(
+            text.contains("  verdict       count  count/s\n  syn_admitted  12355        5\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -207,7 +207,7 @@ fn bad_input_gets_its_exit_code_and_a_hint() {
     refused(&bed.weir("protect 8080 --interface nope0"), 1, "nope0");
     refused(&bed.weir("protect 8080 --interface a/b"), 2, "a/b");
     refused(&bed.weir("protect 0"), 2, "0");
-    refused(&bed.weir("reload"), 1, "no weir");
+    refused(&bed.weir("reload"), 4, "no weir");
     bed.write_config("[[listener]\n");
     let run = format!("run --config {}", bed.config().display());
     refused(&bed.weir(&run), 2, "weir.toml");

@@ -1,5 +1,6 @@
 //! CPU time: of the machine, and of the cgroups of the processes that listen.
 
+use crate::host::processes::socket_inode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -98,12 +99,6 @@ fn has_socket(process: &Path, inodes: &BTreeSet<u64>) -> bool {
     descriptors
         .filter_map(|entry| fs::read_link(entry.path()).ok())
         .any(|target| socket_inode(&target).is_some_and(|inode| inodes.contains(&inode)))
-}
-
-/// `socket:[4711]`
-fn socket_inode(target: &Path) -> Option<u64> {
-    let text = target.to_str()?.strip_prefix("socket:[")?;
-    text.strip_suffix(']')?.parse().ok()
 }
 
 /// The line `0::PATH` of /proc/PID/cgroup: that of the unified hierarchy.

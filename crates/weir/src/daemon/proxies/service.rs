@@ -164,6 +164,7 @@ impl Service for ProxyService {
         self.proxies.check_descriptors();
         tracing::info!("{} in force", count(proxies, "proxy"));
         Ok(Reloaded {
+            not_in_force: Vec::new(),
             listeners: 0,
             proxies,
             warnings: Vec::new(),

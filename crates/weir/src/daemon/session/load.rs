@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_core::controller::ListenerReading;
+use weir_core::listener::{Listener, Mode};
 use weir_core::verdict::Counters;
 use weir_kernel::ListenSocket;
 
@@ -12,6 +13,23 @@ use super::{Applied, Policy, Session, at_least};
 use crate::daemon::backend::Backend;
 use crate::daemon::controller::listener_reading;
 use crate::failure::{Failure, Result};
+
+/// A listener in short.
+#[derive(Debug, Clone)]
+pub struct Glance {
+    /// Its name.
+    pub name: String,
+    /// Whether verdicts are carried out.
+    pub mode: Mode,
+    /// What was done since it is guarded.
+    pub counters: Counters,
+    /// Connections that wait for accept().
+    pub queue_length: u32,
+    /// Places in its listen queues.
+    pub queue_limit: u32,
+    /// The estimated wait for accept(), the longest of its sockets; `None` while not known.
+    pub wait: Option<Duration>,
+}
 
 impl<B: Backend> Session<B> {
     /// Every listener's queue and counters.
@@ -27,6 +45,28 @@ impl<B: Backend> Session<B> {
             Ok(listener_reading(name, &serving, &counters))
         };
         self.policies.iter().map(load).collect()
+    }
+
+    /// Every listener in short: its counters, its queue and its wait.
+    ///
+    /// # Errors
+    /// The kernel half cannot be read.
+    pub fn glances(&self) -> Result<Vec<Glance>> {
+        let sockets = self.backend.listen_sockets()?;
+        let glance = |policy: &Policy| {
+            let Listener { name, mode, .. } = &policy.asked;
+            let serving = self.serving(&policy.asked, &sockets);
+            let servers = serving.iter().filter(|socket| !socket.parked);
+            Ok(Glance {
+                name: name.clone(),
+                mode: *mode,
+                counters: self.counters(name)?,
+                queue_length: serving.iter().map(|socket| socket.queue_length).sum(),
+                queue_limit: servers.clone().map(|socket| socket.queue_limit).sum(),
+                wait: servers.filter_map(|socket| socket.wait).max(),
+            })
+        };
+        self.policies.iter().map(glance).collect()
     }
 
     /// The counters of every class in force. Those of `other` run only while a SYN's class is asked for.

@@ -326,7 +326,7 @@ fn what_stands_otherwise_than_asked_is_said() {
     starts(
         &session,
         &[
-            "interface eth7 does not exist yet",
+            "listener \"far\" is not in force: interface eth7 does not exist yet (did you mean eth0?; weir guards",
             "front = xdp stays at tc ingress on lo: ",
             "front = xdp stays at tc ingress on eth0: ",
             "listener \"far\": no interface has the address 192.0.2.1",
@@ -336,6 +336,48 @@ fn what_stands_otherwise_than_asked_is_said() {
     session.swap(NORMAL, vec![web()], Vec::new()).unwrap();
     session.links_changed(vec![link(1, "lo"), link(3, "eth1")]);
     starts(&session, &["interface eth1 is not guarded: "]);
+}
+
+#[test]
+fn a_listener_without_any_interface_is_not_in_force_and_one_with_some_is() {
+    let fake = Fake::default();
+    fake.0.borrow_mut().broken.push(2);
+    let two = |name: &str, interfaces: [&str; 2]| Listener {
+        name: name.into(),
+        interfaces: interfaces.map(str::to_owned).to_vec(),
+        ..web()
+    };
+    let both = Listener {
+        address: weir_config::parse_listen_address("*:81").unwrap(),
+        ..two("half", ["lo", "wlan7"])
+    };
+    let mut session = start(&fake, vec![both.clone()]);
+    assert!(session.not_in_force().is_empty());
+    session
+        .swap(
+            NORMAL,
+            vec![two("none", ["wlan7", "wlan8"]), both],
+            Vec::new(),
+        )
+        .unwrap();
+    let (not_in_force, warnings) = session.notices_apart().unwrap();
+    let [cause] = &not_in_force[..] else {
+        panic!("{not_in_force:?}");
+    };
+    let expected = "listener \"none\" is not in force: interfaces wlan7, wlan8 do not exist yet";
+    assert_eq!(cause.message, expected);
+    assert_eq!(
+        warnings,
+        ["interface wlan7 does not exist yet; it is guarded once it appears"]
+    );
+    // One that is there and cannot be attached to guards nothing either.
+    session.swap(NORMAL, vec![on("eth0")], Vec::new()).unwrap();
+    assert!(!session.listeners().unwrap()[0].in_force);
+    let said = &session.not_in_force()[0].message;
+    assert!(
+        said.ends_with("weir could attach to none of its interfaces"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -497,6 +539,6 @@ fn an_example_of_a_refusal_names_the_class_and_by_rate_no_queue() {
     );
     assert_eq!(
         refusal_line(&event(Verdict::SynResetFull, None)),
-        "web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, queue 4/4, half-open 1, wait 12ms"
+        "web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, queue 4/4, half-open 1, wait 12 ms"
     );
 }

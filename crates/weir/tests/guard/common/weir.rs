@@ -113,7 +113,8 @@ impl Bed {
 
     pub fn status(&self) -> Value {
         let output = self.weir("status --json");
-        assert!(output.status.success(), "{output:?}");
+        // 4: no weir runs here, which the report says too.
+        assert!(matches!(output.status.code(), Some(0 | 4)), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 

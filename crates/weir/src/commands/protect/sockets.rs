@@ -1,0 +1,145 @@
+//! What `weir protect` warns of in the sockets that it guards.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use weir_kernel::ListenSocket;
+
+use crate::host::diagnosis::small_backlog;
+use crate::host::environment::sysctl;
+use crate::host::namespaces::{self, Space};
+use crate::host::processes::{Process, owners};
+
+/// Warnings of one kind that are printed; the others are counted.
+const SHOWN: usize = 5;
+/// What Docker starts for a port that it publishes.
+const DOCKER_PROXY: &str = "docker-proxy";
+
+/// Small backlogs, and sockets that get no connection because Docker publishes their port.
+pub fn warnings(sockets: &[&ListenSocket]) -> Vec<String> {
+    let inodes: BTreeSet<u64> = sockets.iter().map(|socket| socket.inode).collect();
+    let owners = owners(&inodes);
+    let mut warnings = small(sockets, &owners, sysctl("net/core/somaxconn"));
+    let proxies = owners.values().filter(|own| own.comm == DOCKER_PROXY);
+    let published = proxies.filter_map(|own| Published::of(&own.arguments()));
+    let published: BTreeSet<Published> = published.collect();
+    if !published.is_empty() {
+        let spaces = namespaces::others();
+        warnings.extend(published.iter().map(|published| published.warning(&spaces)));
+    }
+    warnings
+}
+
+fn small(
+    sockets: &[&ListenSocket],
+    owners: &BTreeMap<u64, Process>,
+    somaxconn: Option<u32>,
+) -> Vec<String> {
+    let small = sockets.iter().filter_map(|socket| {
+        let owner = owners.get(&socket.inode).map(|own| own.comm.as_str());
+        let small = small_backlog(socket.queue_limit, somaxconn, owner)?;
+        let address = SocketAddr::new(socket.ip, socket.port);
+        let of = owner.map_or(String::new(), |own| format!(" ({own})"));
+        Some(format!(
+            "backlog of {address}{of} is {}\n  hint: {}",
+            small.text, small.hint
+        ))
+    });
+    let mut warnings: Vec<String> = small.collect();
+    let more = warnings.len().saturating_sub(SHOWN);
+    if more > 0 {
+        warnings.truncate(SHOWN);
+        warnings.push(format!(
+            "{more} more backlogs are small; `weir doctor` names them"
+        ));
+    }
+    warnings
+}
+
+/// A port that Docker publishes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Published {
+    port: String,
+    container_ip: String,
+    container_port: u16,
+}
+
+impl Published {
+    /// Reads the arguments of docker-proxy.
+    fn of(arguments: &[String]) -> Option<Published> {
+        let after = |flag: &str| {
+            let at = arguments.iter().position(|word| word == flag)?;
+            arguments.get(at + 1).cloned()
+        };
+        Some(Published {
+            port: after("-host-port")?,
+            container_ip: after("-container-ip")?,
+            container_port: after("-container-port")?.parse().ok()?,
+        })
+    }
+
+    fn warning(&self, spaces: &[Space]) -> String {
+        let Published {
+            port,
+            container_ip: ip,
+            container_port,
+        } = self;
+        let container = spaces.iter().find(|space| space.has_address(ip));
+        let enter = container.map_or("nsenter -t PID --net".to_owned(), Space::enter);
+        format!(
+            "Docker publishes port {port}: connections from outside go to {ip}:{container_port} and never to this \
+             socket, so this protects nothing of them\n  \
+             hint: protect the container: `{enter} weir protect {container_port}`"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::backend::fake::socket;
+
+    #[test]
+    fn small_backlogs_are_warned_of_with_the_server_s_hint_and_many_are_counted() {
+        let of = |inode| ListenSocket {
+            inode,
+            queue_limit: 128,
+            ..socket("0.0.0.0", 80)
+        };
+        let all: Vec<ListenSocket> = (0..9).map(of).collect();
+        let all: Vec<&ListenSocket> = all.iter().collect();
+        let nginx = Process {
+            pid: 7,
+            comm: "nginx".into(),
+            container: None,
+        };
+        let owners = BTreeMap::from([(0, nginx)]);
+        let warnings = small(&all, &owners, Some(4096));
+        assert_eq!(warnings.len(), SHOWN + 1);
+        assert!(
+            warnings[0].starts_with("backlog of 0.0.0.0:80 (nginx) is 128: too small"),
+            "{warnings:?}"
+        );
+        assert!(
+            warnings[0].contains("hint: nginx: `listen 80"),
+            "{warnings:?}"
+        );
+        assert!(warnings[SHOWN].starts_with("4 more"), "{warnings:?}");
+        let large = socket("0.0.0.0", 80);
+        assert!(small(&[&large], &owners, Some(4096)).is_empty());
+    }
+
+    #[test]
+    fn a_port_that_docker_publishes_is_warned_of_with_the_container_s_port() {
+        let line = "/usr/bin/docker-proxy -proto tcp -host-ip 0.0.0.0 -host-port 8080 \
+                    -container-ip 192.0.2.7 -container-port 80";
+        let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        let warning = Published::of(&arguments).unwrap().warning(&[]);
+        assert!(
+            warning.starts_with("Docker publishes port 8080: "),
+            "{warning}"
+        );
+        let hint = "`nsenter -t PID --net weir protect 80`";
+        assert!(warning.ends_with(hint), "{warning}");
+    }
+}

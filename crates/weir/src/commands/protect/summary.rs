@@ -1,0 +1,119 @@
+//! What protection did, once it is off.
+
+use std::time::Duration;
+
+use weir_core::listener::{Listener, Mode};
+
+use crate::daemon::overload::Total;
+use crate::daemon::report::counters_by_name;
+use crate::show::describe;
+use crate::show::report::counter_table;
+use crate::show::table::indent;
+
+/// A paragraph for each listener that had a connection.
+pub fn text(totals: &[Total], time: Duration) -> String {
+    let idle = |total: &&Total| total.counters.rows().all(|(_, n)| n == 0);
+    if let [total] = totals {
+        return one(total, time);
+    }
+    let busy = totals.iter().filter(|total| !idle(total));
+    let mut text: String = busy.map(|total| one(total, time)).collect();
+    let idle = totals.iter().filter(idle).count();
+    if idle > 0 {
+        let count = describe::count(idle, "listener");
+        text += &format!("weir: {count} had no connection\n");
+    }
+    text
+}
+
+fn one(total: &Total, time: Duration) -> String {
+    let Total {
+        listener,
+        counters,
+        waits,
+    } = total;
+    let what = match listener.mode {
+        Mode::Enforce => "protection",
+        Mode::Observe => "observation",
+    };
+    let first = format!(
+        "weir: {what} of {} is off after {:.1} s: {}\n",
+        object(listener),
+        time.as_secs_f64(),
+        describe::totals(listener.mode, counters),
+    );
+    let wait = describe::waits(waits).map_or(String::new(), |waits| format!("  {waits}\n"));
+    let counters = counter_table(&counters_by_name(counters));
+    first + &wait + &indent(&counters)
+}
+
+/// `port 80`, or with the address if it is not every one.
+pub fn object(listener: &Listener) -> String {
+    match listener.address.ip {
+        None => format!("port {}", listener.address.port),
+        Some(_) => listener.address.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::listener::ListenAddress;
+    use weir_core::overload::Waits;
+    use weir_core::verdict::{Counters, Verdict};
+
+    fn total(port: u16, mode: Mode, admitted: u64, refused: u64) -> Total {
+        let mut counters = Counters::default();
+        counters.0[Verdict::SynAdmitted as usize] = admitted;
+        counters.0[Verdict::SynResetFull as usize] = refused;
+        let mut waits = Waits::default();
+        if refused > 0 {
+            waits.add(Duration::from_millis(5));
+            waits.add(Duration::from_millis(41));
+        }
+        let address = ListenAddress { ip: None, port };
+        let listener = Listener {
+            mode,
+            ..Listener::new("web", address)
+        };
+        Total {
+            listener,
+            counters,
+            waits,
+        }
+    }
+
+    const TIME: Duration = Duration::from_millis(12_340);
+
+    #[test]
+    fn the_summary_has_the_share_that_was_refused_the_waits_and_every_verdict_that_fell() {
+        let expected = "\
+weir: protection of port 80 is off after 12.3 s: admitted 70, refused 30 (30 %), answered 0 with a cookie
+  wait for accept(): 41 ms at most, 23 ms on average
+  verdict         count
+  syn_admitted       70
+  syn_reset_full     30
+";
+        assert_eq!(text(&[total(80, Mode::Enforce, 70, 30)], TIME), expected);
+    }
+
+    #[test]
+    fn an_observation_says_what_would_have_been_refused() {
+        let said = text(&[total(80, Mode::Observe, 45, 55)], TIME);
+        assert!(
+            said.contains("admitted 45, would have refused 55 (55 %), would have"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn listeners_without_a_connection_are_only_counted() {
+        let totals = [80, 81, 82].map(|port| total(port, Mode::Enforce, u64::from(port == 80), 0));
+        let said = text(&totals, TIME);
+        assert_eq!(said.matches("is off after").count(), 1, "{said}");
+        assert!(
+            said.ends_with("weir: 2 listeners had no connection\n"),
+            "{said}"
+        );
+    }
+}

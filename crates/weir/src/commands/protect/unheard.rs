@@ -1,0 +1,155 @@
+//! Why nothing listens where `weir protect` is to guard, and where it does.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use weir_core::listener::Listener;
+use weir_kernel::ListenSocket;
+
+use crate::failure::{Failure, Result};
+use crate::host::namespaces::Space;
+use crate::host::sockets::serving;
+
+/// Namespaces that a hint names.
+const SHOWN: usize = 3;
+
+/// Whether some socket serves the listener. `elsewhere` gives the other network namespaces in which a socket listens on
+/// a port.
+///
+/// # Errors
+/// None does; the hint says where one does.
+pub fn something_listens(
+    listener: &Listener,
+    sockets: &[ListenSocket],
+    elsewhere: impl Fn(u16) -> Vec<Space>,
+) -> Result<()> {
+    if !serving(listener, std::slice::from_ref(listener), sockets).is_empty() {
+        return Ok(());
+    }
+    let port = listener.address.port;
+    let here: Vec<&ListenSocket> = sockets.iter().filter(|s| s.port == port).collect();
+    let (because, hint) = match (here.is_empty(), elsewhere(port).as_slice()) {
+        (false, _) => other_address(listener, &here),
+        (true, []) => (String::new(), ports(sockets)),
+        (true, spaces) => (
+            " in this network namespace".to_owned(),
+            in_namespaces(port, spaces),
+        ),
+    };
+    Err(Failure::failed(
+        format!("nothing listens on {}{because}", listener.address),
+        format!("{hint}; --anyway protects it all the same"),
+    ))
+}
+
+/// The port is right, the address is not.
+fn other_address(listener: &Listener, here: &[&ListenSocket]) -> (String, String) {
+    let wants_ipv4 = listener.address.ip.is_some_and(|ip| ip.is_ipv4());
+    if wants_ipv4 && here.iter().all(|socket| socket.v6only) {
+        let because = ": its server listens for IPv6 only (IPV6_V6ONLY)".to_owned();
+        return (because, "--address :: protects it".to_owned());
+    }
+    let addresses: Vec<String> = here
+        .iter()
+        .map(|socket| SocketAddr::new(socket.ip, socket.port).to_string())
+        .collect();
+    let hint = format!(
+        "a server listens on {}; without --address weir guards every address",
+        addresses.join(", ")
+    );
+    (String::new(), hint)
+}
+
+fn in_namespaces(port: u16, spaces: &[Space]) -> String {
+    let shown: Vec<String> = spaces
+        .iter()
+        .take(SHOWN)
+        .map(|space| {
+            let (name, enter) = (space.describe(), space.enter());
+            format!("a server listens on port {port} in {name}: `{enter} weir protect {port}`")
+        })
+        .collect();
+    let more = match spaces.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        n => format!("; and in {n} more"),
+    };
+    shown.join("; ") + &more
+}
+
+fn ports(sockets: &[ListenSocket]) -> String {
+    let ports: BTreeSet<u16> = sockets.iter().map(|socket| socket.port).collect();
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    match ports.is_empty() {
+        true => "no server listens in this network namespace; start it first".to_owned(),
+        false => format!(
+            "servers listen on ports {}; start the server first",
+            ports.join(", ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::backend::fake::socket;
+    use crate::host::processes::Process;
+
+    fn failure(address: &str, sockets: &[ListenSocket], spaces: &[Space]) -> String {
+        let address = weir_config::parse_listen_address(address).unwrap();
+        let listener = Listener::new("web", address);
+        let failure = something_listens(&listener, sockets, |_| spaces.to_vec());
+        failure.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_port_without_a_server_is_refused_and_the_others_are_named() {
+        let web = Listener::new("web", weir_config::parse_listen_address("*:80").unwrap());
+        assert!(something_listens(&web, &[socket("0.0.0.0", 80)], |_| Vec::new()).is_ok());
+        let sockets = [
+            socket("0.0.0.0", 443),
+            socket("::", 22),
+            socket("0.0.0.0", 22),
+        ];
+        let failure = failure("*:80", &sockets, &[]);
+        assert!(failure.contains("nothing listens on *:80"), "{failure}");
+        assert!(failure.contains("ports 22, 443;"), "{failure}");
+    }
+
+    #[test]
+    fn a_server_that_listens_for_ipv6_only_is_named_so() {
+        let v6only = ListenSocket {
+            v6only: true,
+            ..socket("::", 8006)
+        };
+        let failure = failure("0.0.0.0:8006", &[v6only], &[]);
+        let expected = "nothing listens on 0.0.0.0:8006: its server listens for IPv6 only";
+        assert!(failure.starts_with(expected), "{failure}");
+        assert!(failure.contains("--address :: protects it"), "{failure}");
+    }
+
+    #[test]
+    fn a_server_on_another_address_is_named_with_it() {
+        let failure = failure("10.0.0.1:80", &[socket("127.0.0.1", 80)], &[]);
+        assert!(failure.contains("listens on 127.0.0.1:80;"), "{failure}");
+    }
+
+    #[test]
+    fn a_server_in_another_namespace_is_named_with_the_command_that_protects_it() {
+        let process = Process {
+            pid: 7,
+            comm: "nginx".into(),
+            container: Some("3f2a9c0b3f2a".into()),
+        };
+        let space = Space {
+            process: Some(process),
+            ..Space::new(1)
+        };
+        let failure = failure("*:8080", &[], &[space]);
+        for words in [
+            "nothing listens on *:8080 in this network namespace\n",
+            "nginx (pid 7, container 3f2a9c0b3f2a): `nsenter -t 7 --net weir protect 8080`",
+        ] {
+            assert!(failure.contains(words), "{failure}");
+        }
+    }
+}

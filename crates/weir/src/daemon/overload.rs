@@ -1,0 +1,284 @@
+//! The log of overload: a line when a listener begins to turn connections away, now and then while it lasts, and when
+//! it has ended. [`weir_core::overload`] decides; here the listeners are read.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use weir_core::listener::Mode;
+use weir_core::overload::{Budget, Cause, Change, Episode, Reading, Tracker, Waits};
+use weir_core::units::about_duration;
+use weir_core::verdict::Counters;
+
+use crate::daemon::backend::Backend;
+use crate::daemon::session::{Glance, Session};
+use crate::show::describe;
+
+/// Time between two looks. It is also how late a line may be, and how coarse the peaks are.
+const EVERY: Duration = Duration::from_millis(250);
+
+/// Follows all listeners.
+pub struct OverloadLog {
+    started: Instant,
+    due: Instant,
+    listeners: BTreeMap<String, Followed>,
+    budget: Budget,
+    failed: bool,
+}
+
+#[derive(Default)]
+struct Followed {
+    trackers: [Tracker; Cause::ALL.len()],
+    waits: Waits,
+}
+
+/// A line of the log.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    text: String,
+    /// Nothing is wrong any more.
+    good: bool,
+}
+
+impl OverloadLog {
+    /// Looks at once.
+    pub fn new() -> OverloadLog {
+        let now = Instant::now();
+        OverloadLog {
+            started: now,
+            due: now,
+            listeners: BTreeMap::new(),
+            budget: Budget::default(),
+            failed: false,
+        }
+    }
+
+    /// How long until it wants to look again.
+    pub fn due_in(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+
+    /// Looks, if it is time, and logs. `held` are the classes that the controller holds, with their rates.
+    pub fn run<B: Backend>(&mut self, session: &Session<B>, held: &[(String, f64)]) {
+        let now = Instant::now();
+        if now < self.due {
+            return;
+        }
+        self.due = now + EVERY;
+        match session.glances() {
+            Ok(glances) => {
+                self.failed = false;
+                for line in self.take(self.started.elapsed(), &glances, held) {
+                    match line.good {
+                        true => tracing::info!("{}", line.text),
+                        false => tracing::warn!("{}", line.text),
+                    }
+                }
+            }
+            Err(failure) if !self.failed => {
+                self.failed = true;
+                tracing::error!("overload cannot be seen: {failure}");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// The waits of a listener as they were read.
+    pub fn waits(&self, listener: &str) -> Waits {
+        let found = self.listeners.get(listener);
+        found.map_or(Waits::default(), |followed| followed.waits)
+    }
+
+    fn take(&mut self, at: Duration, glances: &[Glance], held: &[(String, f64)]) -> Vec<Line> {
+        self.listeners
+            .retain(|name, _| glances.iter().any(|glance| glance.name == *name));
+        let mut lines = Vec::new();
+        for glance in glances {
+            let followed = self.listeners.entry(glance.name.clone()).or_default();
+            if let Some(wait) = glance.wait.filter(|_| glance.queue_length > 0) {
+                followed.waits.add(wait);
+            }
+            for (cause, tracker) in Cause::ALL.into_iter().zip(&mut followed.trackers) {
+                let reading = Reading {
+                    at,
+                    let_in: describe::admitted(&glance.counters),
+                    turned_away: cause.turned_away(&glance.counters, !held.is_empty()),
+                    wait: glance.wait,
+                    queue_length: glance.queue_length,
+                };
+                let Some(change) = tracker.take(reading) else {
+                    continue;
+                };
+                let Some(withheld) = self.budget.take(at) else {
+                    continue;
+                };
+                let mut text = line(glance, cause, &change, held);
+                if withheld > 0 {
+                    text += &format!(
+                        " ({} like this were left out)",
+                        describe::count(withheld as usize, "line")
+                    );
+                }
+                let good = matches!(change, Change::Ends(_));
+                lines.push(Line { text, good });
+            }
+        }
+        lines
+    }
+}
+
+/// `web: overload begins: refused 12 connections so far; queue 4/4, wait 508 ms; held: other at 48/s`
+fn line(glance: &Glance, cause: Cause, change: &Change, held: &[(String, f64)]) -> String {
+    let name = &glance.name;
+    let what = match cause {
+        Cause::Overload => "overload",
+        Cause::OverRate => "classes over their rate",
+        Cause::SynFlood => "SYN flood",
+    };
+    let observed = match glance.mode {
+        Mode::Enforce => "",
+        Mode::Observe => "would have ",
+    };
+    let done = |episode: &Episode| match cause {
+        Cause::SynFlood => format!(
+            "{observed}answered {} SYNs with a cookie",
+            episode.turned_away
+        ),
+        _ => {
+            let all = episode.turned_away + episode.let_in;
+            let percent = describe::percent(episode.share());
+            format!(
+                "{observed}refused {} of {all} connections ({percent})",
+                episode.turned_away
+            )
+        }
+    };
+    let peak = |episode: &Episode| {
+        let wait = match episode.peak_wait {
+            Duration::ZERO => String::new(),
+            wait => format!(", wait {}", about_duration(wait)),
+        };
+        let (queue, limit) = (episode.peak_queue, glance.queue_limit);
+        format!("queue {queue}/{limit}{wait}")
+    };
+    let mut text = match change {
+        Change::Begins(episode) => {
+            format!(
+                "{name}: {what} begins: {}; {}",
+                done(episode),
+                peak(episode)
+            )
+        }
+        Change::Lasts(episode) => format!(
+            "{name}: {what} for {}: {}; at most {}",
+            about_duration(episode.time()),
+            done(episode),
+            peak(episode)
+        ),
+        Change::Ends(episode) => format!(
+            "{name}: {what} has ended after {}: {}; at most {}",
+            about_duration(episode.time()),
+            done(episode),
+            peak(episode)
+        ),
+    };
+    if cause == Cause::Overload && !held.is_empty() {
+        let held: Vec<String> = held
+            .iter()
+            .map(|(class, rate)| format!("{class} at {rate:.0}/s"))
+            .collect();
+        let names: Vec<&str> = held.iter().map(String::as_str).collect();
+        text += &format!("; held: {}", describe::examples(&names));
+    }
+    text
+}
+
+/// A listener's counters and waits at the end.
+#[derive(Debug, Clone)]
+pub struct Total {
+    /// The listener.
+    pub listener: weir_core::listener::Listener,
+    /// What was done.
+    pub counters: Counters,
+    /// How long connections waited, as far as it was read.
+    pub waits: Waits,
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::verdict::Verdict;
+
+    use super::*;
+
+    fn glance(name: &str, admitted: u64, refused: u64) -> Glance {
+        let mut counters = Counters::default();
+        counters.0[Verdict::SynAdmitted as usize] = admitted;
+        counters.0[Verdict::SynResetWait as usize] = refused;
+        Glance {
+            name: name.into(),
+            mode: Mode::Enforce,
+            counters,
+            queue_length: 4,
+            queue_limit: 4,
+            wait: Some(Duration::from_micros(507_500)),
+        }
+    }
+
+    fn texts(
+        log: &mut OverloadLog,
+        second: u64,
+        glance: Glance,
+        held: &[(String, f64)],
+    ) -> Vec<String> {
+        let lines = log.take(Duration::from_secs(second), &[glance], held);
+        lines.into_iter().map(|line| line.text).collect()
+    }
+
+    #[test]
+    fn the_log_says_when_overload_begins_and_ends_and_who_is_held() {
+        let mut log = OverloadLog::new();
+        assert!(texts(&mut log, 0, glance("web", 0, 0), &[]).is_empty());
+        let held = [("other".to_owned(), 47.7)];
+        assert_eq!(
+            texts(&mut log, 1, glance("web", 88, 12), &held),
+            [
+                "web: overload begins: refused 12 of 100 connections (12 %); queue 4/4, wait 508 ms; held: other at 48/s"
+            ]
+        );
+        assert!(texts(&mut log, 9, glance("web", 100, 300), &[]).is_empty());
+        assert_eq!(
+            texts(&mut log, 19, glance("web", 900, 300), &[]),
+            [
+                "web: overload has ended after 9.0 s: refused 300 of 400 connections (75 %); at most queue 4/4, wait 508 ms"
+            ]
+        );
+        let observed = Glance {
+            mode: Mode::Observe,
+            ..glance("web", 900, 301)
+        };
+        let line = texts(&mut log, 20, observed, &[]).remove(0);
+        assert!(
+            line.contains("begins: would have refused 1 of 1 connections"),
+            "{line}"
+        );
+        assert_eq!(log.waits("web").peak, Duration::from_micros(507_500));
+    }
+
+    #[test]
+    fn listeners_that_all_go_over_at_once_are_bounded_and_counted() {
+        let mut log = OverloadLog::new();
+        let all = |refused| -> Vec<Glance> {
+            let names = (0..256).map(|n| format!("l{n}"));
+            names.map(|name| glance(&name, 0, refused)).collect()
+        };
+        assert!(log.take(Duration::ZERO, &all(0), &[]).is_empty());
+        let lines = log.take(Duration::from_secs(1), &all(1), &[]);
+        assert_eq!(lines.len(), Budget::BURST as usize);
+        let lines = log.take(Duration::from_secs(30), &all(1), &[]);
+        assert!(
+            lines[0]
+                .text
+                .ends_with("(236 lines like this were left out)"),
+            "{lines:?}"
+        );
+    }
+}
