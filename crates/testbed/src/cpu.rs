@@ -4,6 +4,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::error::{Context, Result};
+use crate::process::{stat_field, stats};
 
 /// Pins the calling thread, and what it starts from then on, to one CPU.
 pub fn pin_this_thread(cpu: usize) -> Result<()> {
@@ -36,7 +37,7 @@ impl Ticks {
         Ok(Ticks {
             programs: columns.iter().take(3).sum(),
             all: columns.iter().sum(),
-            session: session_ticks(session),
+            session: session_ticks(session)?,
         })
     }
 
@@ -111,25 +112,14 @@ fn row(name: &str) -> Result<Vec<u64>> {
     Ok(values.flat_map(str::parse).take(8).collect())
 }
 
-fn session_ticks(session: u32) -> u64 {
-    let Ok(entries) = std::fs::read_dir("/proc") else {
-        return 0;
-    };
-    let names = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok());
-    let pids = names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-    let stats = pids.filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok());
-    stats
-        .filter_map(|stat| ticks_in_session(&stat, session))
-        .sum()
+fn session_ticks(session: u32) -> Result<u64> {
+    let ticks = stats()?.filter_map(|(_, stat)| ticks_in_session(&stat, session));
+    Ok(ticks.sum())
 }
 
 /// utime + stime of a /proc/PID/stat line, if the process is in the session.
 fn ticks_in_session(stat: &str, session: u32) -> Option<u64> {
-    // The name in parentheses may hold spaces; what follows it begins with the state, field 3.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    let field = |number| stat_field(stat, number);
     (field(6)? == u64::from(session)).then_some(field(14)? + field(15)?)
 }
 

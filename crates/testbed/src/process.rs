@@ -139,15 +139,22 @@ impl Sum for Usage {
 
 /// The processes of these groups.
 pub fn members(groups: &[u32]) -> Result<Vec<u32>> {
-    let entries = std::fs::read_dir("/proc").context("cannot read /proc")?;
-    let pids = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let is_member = |pid: &u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        group(&stat).is_some_and(|group| groups.contains(&group))
+    let is_member = |stat: &str| {
+        let group = stat_field(stat, 5).and_then(|group| u32::try_from(group).ok());
+        group.is_some_and(|group| groups.contains(&group))
     };
-    Ok(pids.filter(is_member).collect())
+    let members = stats()?.filter(|(_, stat)| is_member(stat));
+    Ok(members.map(|(pid, _)| pid).collect())
+}
+
+/// /proc/PID/stat of every process.
+pub(crate) fn stats() -> Result<impl Iterator<Item = (u32, String)>> {
+    let entries = std::fs::read_dir("/proc").context("cannot read /proc")?;
+    Ok(entries.flatten().filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        Some((pid, stat))
+    }))
 }
 
 /// Memory that the machine can still give out without swapping, in bytes.
@@ -159,17 +166,13 @@ pub fn available_bytes() -> Result<u64> {
         .ok_or_else(|| Error::failed(format!("cannot read {path}"), "it has no MemAvailable"))
 }
 
-fn group(stat: &str) -> Option<u32> {
-    u32::try_from(stat_field(stat, 5)?).ok()
-}
-
 /// utime, in ticks of 10 ms (USER_HZ) on every architecture that weir is built for.
 fn user_time(stat: &str) -> Option<Duration> {
     Some(Duration::from_millis(10 * stat_field(stat, 14)?))
 }
 
 /// A field of /proc/PID/stat by its number in proc(5), from 4 on; the name in parentheses may hold spaces.
-fn stat_field(stat: &str, number: usize) -> Option<u64> {
+pub(crate) fn stat_field(stat: &str, number: usize) -> Option<u64> {
     let fields = stat.rsplit_once(')')?.1;
     fields.split_whitespace().nth(number - 3)?.parse().ok()
 }
@@ -187,7 +190,7 @@ mod tests {
     #[test]
     fn groups_and_numbers_are_read_from_proc() {
         let stat = "7 (a b) c) S 1 42 42 0 -1 4194304 1 0 0 0 25 3";
-        assert_eq!(group(stat), Some(42));
+        assert_eq!(stat_field(stat, 5), Some(42));
         assert_eq!(user_time(stat), Some(Duration::from_millis(250)));
         let status = "Name:\tx\nVmRSS:\t    1234 kB\nnonvoluntary_ctxt_switches:\t7\n";
         assert_eq!(number(status, "VmRSS:"), Some(1234));

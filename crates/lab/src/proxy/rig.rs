@@ -198,23 +198,29 @@ impl Rig {
         Ok(())
     }
 
-    /// Busy share of the proxy's core since it was built, by the idle meter and by /proc/stat; says so on
-    /// stderr if they disagree.
-    pub fn busy_by_meter_and_ticks(&self) -> Result<(f64, f64)> {
+    /// Busy share of the proxy's core since it was built, by the idle meter and by /proc/stat.
+    fn busy_by_meter_and_ticks(&self) -> Result<(f64, f64)> {
         let (begun, ticks) = &self.begun;
         let ended = Sample::take(&self.meter);
         let idle = (ended.idle - begun.idle).as_secs_f64();
         let by_meter = 1.0 - idle / (ended.at - begun.at).as_secs_f64();
         let spare = Spare::read(self.bed.layout.server_cpu)?;
-        let by_ticks = 1.0 - spare.share_since(ticks);
-        if (by_meter - by_ticks).abs() > MAX_DISAGREEMENT {
+        Ok((by_meter, 1.0 - spare.share_since(ticks)))
+    }
+}
+
+impl Drop for Rig {
+    /// Says so if the two disagree: then no figure of the run is worth anything.
+    fn drop(&mut self) {
+        if let Ok((by_meter, by_ticks)) = self.busy_by_meter_and_ticks()
+            && (by_meter - by_ticks).abs() > MAX_DISAGREEMENT
+        {
             eprintln!(
                 "weir-lab: the proxy's core was busy for {:.1} % by the idle meter, but {:.1} % by /proc/stat",
                 by_meter * 100.0,
                 by_ticks * 100.0
             );
         }
-        Ok((by_meter, by_ticks))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use clap::{ArgMatches, FromArgMatches};
 
-use super::results::{Case, Claim, Facts, Parameters, Results, Sample, Show};
+use super::results::{Claim, Facts, Parameters, Results, Sample, Show};
 use crate::error::{Error, Result};
 
 /// An experiment with its flags set. The scheduler decides when which case is measured, and keeps what comes of it.
@@ -196,15 +196,6 @@ impl<K: PartialEq, V: Clone> Beside<K, V> {
         self.last = Some((key, value.clone()));
         Ok(value)
     }
-}
-
-/// Claims of every case that `of` selects.
-pub fn each_case<'a>(
-    results: &'a Results,
-    of: impl Fn(&Case) -> bool + 'a,
-    claim: impl Fn(&Case) -> Claim + 'a,
-) -> impl Iterator<Item = Claim> + 'a {
-    results.cases.iter().filter(move |case| of(case)).map(claim)
 }
 
 /// A parameter's value.
