@@ -52,6 +52,12 @@ pub const ENTRIES: &[Entry] = &[
             "--cases tunnel --sizes 1K --contenders weir,sockmap --rounds 2 --seconds 0.1 --warm-up 0.05",
         ),
     BENCH
+        .preset("proxy-splice", "From which size on does splicing cost less than copying?")
+        .flags(
+            "--cases tunnel,get --sizes 2K,5K,10K,16K,33K,64K --contenders splice,copy --rounds 9",
+            BENCH.quick,
+        ),
+    BENCH
         .preset("proxy-tuning", "Do larger buffers make HAProxy or nginx faster?")
         .flags(
             "--cases get --sizes 1K,10K,128K --rounds 5 \
