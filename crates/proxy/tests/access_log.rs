@@ -10,11 +10,13 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{Connection, Origin, PATIENCE, chunked, connect, pattern};
+use common::{
+    Connection, Origin, PATIENCE, chunked, connect, end, pattern, refusing_address, settings,
+};
 use serde_json::Value;
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::SockRef;
 use weir_core::proxy::{Engine, Proxy, ProxyMode};
-use weir_proxy::{Server, Totals};
+use weir_proxy::Server;
 
 /// A log in a folder of its own.
 struct Log(PathBuf);
@@ -27,11 +29,11 @@ impl Log {
     }
 
     fn settings(&self, mode: ProxyMode, backends: &[SocketAddr]) -> Proxy {
-        let mut settings = Proxy::new("edge", "127.0.0.1:0".parse().unwrap(), mode);
-        settings.threads = 1;
-        settings.backends = backends.to_vec();
-        settings.access_log = Some(self.0.display().to_string());
-        settings
+        Proxy {
+            name: "edge".to_owned(),
+            access_log: Some(self.0.display().to_string()),
+            ..settings(mode, backends)
+        }
     }
 
     fn start(&self, mode: ProxyMode, backends: &[SocketAddr]) -> Server {
@@ -65,21 +67,6 @@ impl Drop for Log {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(self.0.parent().unwrap());
     }
-}
-
-/// Says what it counted. While it runs, a client may have its reply before that is counted.
-fn end(mut server: Server) -> Totals {
-    server.drain(PATIENCE);
-    server.join().unwrap()
-}
-
-/// An address that nobody listens on, as long as the socket lives: another test would get the port else.
-fn nobody() -> (Socket, SocketAddr) {
-    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.bind(&any.into()).unwrap();
-    let address = socket.local_addr().unwrap().as_socket().unwrap();
-    (socket, address)
 }
 
 #[test]
@@ -116,8 +103,8 @@ fn each_request_has_a_line_with_its_sizes_its_server_and_its_client() {
 #[test]
 fn what_is_refused_says_why() {
     let log = Log::new("refused");
-    let (_held, nobody) = nobody();
-    let proxy = log.start(ProxyMode::Reverse, &[nobody]);
+    let (_held, refusing) = refusing_address();
+    let proxy = log.start(ProxyMode::Reverse, &[refusing]);
     assert_eq!(connect(proxy.address()).get("/").status(), 502);
     let malformed = "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n";
     assert_eq!(connect(proxy.address()).ask(malformed).status(), 400);
@@ -204,9 +191,9 @@ fn a_tunnel_has_one_line_at_its_end() {
 #[test]
 fn a_server_that_takes_no_connection_is_named() {
     let log = Log::new("unreached");
-    let (_held, nobody) = nobody();
+    let (_held, refusing) = refusing_address();
     for mode in [ProxyMode::Reverse, ProxyMode::Tcp, ProxyMode::Forward] {
-        let backends = [nobody];
+        let backends = [refusing];
         let backends = if mode == ProxyMode::Forward {
             &[]
         } else {
@@ -215,10 +202,10 @@ fn a_server_that_takes_no_connection_is_named() {
         let proxy = log.start(mode, backends);
         let mut client = connect(proxy.address());
         let _ = client.try_send(format!(
-            "GET http://{nobody}/ HTTP/1.1\r\nHost: {nobody}\r\n\r\n"
+            "GET http://{refusing}/ HTTP/1.1\r\nHost: {refusing}\r\n\r\n"
         ));
         let line = log.wait_for(1).remove(0);
-        assert_eq!(line["backend"], nobody.to_string(), "{mode:?} {line}");
+        assert_eq!(line["backend"], refusing.to_string(), "{mode:?} {line}");
         let reason = line["reason"].as_str().unwrap();
         assert!(
             reason.starts_with("connection_refused: "),
@@ -231,7 +218,7 @@ fn a_server_that_takes_no_connection_is_named() {
 }
 
 #[test]
-fn a_reply_that_breaks_off_has_the_status_that_its_client_got_and_says_who_ended_it() {
+fn a_reply_that_breaks_off_has_the_status_that_its_client_got_and_names_the_side_that_ended_it() {
     let reset = |connection: &Connection| {
         let socket = SockRef::from(connection.0.get_ref());
         socket.set_linger(Some(Duration::ZERO)).unwrap();
@@ -364,9 +351,9 @@ fn a_rotated_log_goes_on_in_a_new_file() {
 }
 
 #[test]
-fn a_writer_that_does_not_come_along_loses_lines_and_stops_nobody() {
+fn a_writer_that_falls_behind_loses_lines_and_stops_no_client() {
     let (log, origin) = (Log::new("stuck"), Origin::start());
-    // A pipe that nobody reads is full after 64 KiB; the queue takes some thousand lines more.
+    // An unread pipe is full after 64 KiB; the queue takes some thousand lines more.
     let status = std::process::Command::new("mkfifo").arg(&log.0).status();
     assert!(status.unwrap().success());
     let mut reader = std::fs::OpenOptions::new()

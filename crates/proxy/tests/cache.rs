@@ -7,10 +7,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Connection, Message, Origin, PATIENCE, chunked, connect, pattern};
+use common::{Connection, Message, Origin, PATIENCE, chunked, connect, pattern, total, wait_until};
 use socket2::SockRef;
 use weir_core::proxy::{FinishOnAbort, Proxy, ProxyMode};
 use weir_proxy::Server;
@@ -18,8 +17,7 @@ use weir_proxy::Server;
 const MIB: u64 = 1 << 20;
 
 fn settings(backend: SocketAddr) -> Proxy {
-    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Reverse);
-    settings.backends = vec![backend];
+    let mut settings = common::settings(ProxyMode::Reverse, &[backend]);
     settings.threads = 2;
     settings.cache = 64 * MIB;
     settings
@@ -34,42 +32,7 @@ fn held(proxy: &Server) -> u64 {
 }
 
 fn count(proxy: &Server, name: &str) -> u64 {
-    let totals = proxy.totals().listener;
-    totals
-        .iter()
-        .find(|total| total.name == name)
-        .unwrap()
-        .value
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < PATIENCE, "still not: {what}");
-        thread::yield_now();
-    }
-}
-
-/// A server that counts its requests and gives all the same reply.
-fn replying(reply: impl Into<Vec<u8>>) -> (Origin, Arc<AtomicUsize>) {
-    let reply = reply.into();
-    counting(move |connection, _, _| {
-        let _ = connection.try_send(&reply);
-        true
-    })
-}
-
-/// A server that counts its requests; `serve` gets the number of each, from 0.
-fn counting(
-    serve: impl Fn(&mut Connection, Message, usize) -> bool + Send + Sync + 'static,
-) -> (Origin, Arc<AtomicUsize>) {
-    let requests = Arc::<AtomicUsize>::default();
-    let seen = requests.clone();
-    let origin = Origin::serving(move |connection, request| {
-        let number = requests.fetch_add(1, Ordering::SeqCst);
-        serve(connection, request, number)
-    });
-    (origin, seen)
+    total(&proxy.totals(), name)
 }
 
 fn with_length(fields: &str, body: &[u8]) -> Vec<u8> {
@@ -87,7 +50,7 @@ fn cache_status(reply: &Message) -> &str {
 #[test]
 fn a_fresh_reply_is_served_again_without_its_server() {
     for size in [0, 1, 5000, 70_000, 3_000_000] {
-        let (origin, requests) = replying(with_length(FRESH, &pattern(size)));
+        let (origin, requests) = Origin::replying(with_length(FRESH, &pattern(size)));
         let proxy = caching(&origin);
         let mut client = connect(proxy.address());
         let first = client.get("/a");
@@ -115,7 +78,7 @@ fn chunks_are_kept_without_their_framing_and_served_with_a_length() {
     for size in [0, 1, 5000, 300_000] {
         let head = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{FRESH}\r\n\r\n");
         let reply = [head.as_bytes(), &chunked(&pattern(size), 7000)].concat();
-        let (origin, requests) = replying(reply);
+        let (origin, requests) = Origin::replying(reply);
         let proxy = caching(&origin);
         let mut client = connect(proxy.address());
         let first = client.get("/a");
@@ -138,7 +101,7 @@ fn what_must_not_be_kept_is_not() {
         "Cache-Control: max-age=60\r\nVary: *",
         "X: y",
     ] {
-        let (origin, requests) = replying(with_length(fields, b"hello"));
+        let (origin, requests) = Origin::replying(with_length(fields, b"hello"));
         let proxy = caching(&origin);
         let mut client = connect(proxy.address());
         for _ in 0..2 {
@@ -163,7 +126,7 @@ fn get(client: &mut Connection, fields: &str) -> Message {
 
 #[test]
 fn a_stale_reply_is_confirmed_by_its_server_and_not_sent_again() {
-    let (origin, requests) = counting(|connection, request, _| {
+    let (origin, requests) = Origin::counting(|connection, request, _| {
         match request.field("if-none-match") {
             Some("\"one\"") => {
                 connection.send("HTTP/1.1 304 Not Modified\r\nETag: \"one\"\r\nX-New: 1\r\n\r\n");
@@ -192,7 +155,7 @@ fn a_stale_reply_is_confirmed_by_its_server_and_not_sent_again() {
 
 #[test]
 fn conditions_and_ranges_are_answered_from_what_is_kept() {
-    let (origin, requests) = counting(|connection, request, _| {
+    let (origin, requests) = Origin::counting(|connection, request, _| {
         assert_eq!(request.field("if-none-match"), None, "it ends at the cache");
         let fields = format!("{FRESH}\r\nETag: \"one\"");
         connection.send(with_length(&fields, b"0123456789"));
@@ -227,7 +190,7 @@ fn conditions_and_ranges_are_answered_from_what_is_kept() {
 
 #[test]
 fn a_reply_is_only_for_requests_that_say_the_same_in_what_it_varies_by() {
-    let (origin, requests) = counting(|connection, request, _| {
+    let (origin, requests) = Origin::counting(|connection, request, _| {
         let language = request
             .field("accept-language")
             .unwrap_or("none")
@@ -250,7 +213,7 @@ fn a_reply_is_only_for_requests_that_say_the_same_in_what_it_varies_by() {
 
 #[test]
 fn no_client_chooses_what_others_get() {
-    let (origin, _) = counting(|connection, request, _| {
+    let (origin, _) = Origin::counting(|connection, request, _| {
         let said = request.field("x-forwarded-host").or(request.field("host"));
         let said = said.unwrap_or("none").to_owned();
         connection.send(with_length(FRESH, said.as_bytes()));
@@ -274,8 +237,8 @@ fn no_client_chooses_what_others_get() {
 }
 
 #[test]
-fn who_writes_finds_what_it_wrote() {
-    let (origin, requests) = counting(|connection, request, number| {
+fn a_client_that_writes_finds_what_it_wrote() {
+    let (origin, requests) = Origin::counting(|connection, request, number| {
         match request.first_line.starts_with("GET") {
             true => connection.send(with_length(FRESH, number.to_string().as_bytes())),
             false => connection.send("HTTP/1.1 204 No Content\r\nLocation: /b\r\n\r\n"),
@@ -298,7 +261,7 @@ fn who_writes_finds_what_it_wrote() {
 
 #[test]
 fn only_if_cached_never_reaches_a_server() {
-    let (origin, requests) = replying(with_length(FRESH, b"hello"));
+    let (origin, requests) = Origin::replying(with_length(FRESH, b"hello"));
     let proxy = caching(&origin);
     let mut client = connect(proxy.address());
     let only = "Cache-Control: only-if-cached";
@@ -312,7 +275,7 @@ fn only_if_cached_never_reaches_a_server() {
 #[test]
 fn a_stale_reply_stands_in_for_a_server_that_fails_if_it_may() {
     for (may, expected) in [(", stale-if-error=60", 200), ("", 503)] {
-        let (origin, _) = counting(move |connection, _, number| {
+        let (origin, _) = Origin::counting(move |connection, _, number| {
             let fields = format!("Cache-Control: max-age=0{may}\r\nETag: \"one\"");
             match number {
                 0 => connection.send(with_length(&fields, b"hello")),
@@ -331,7 +294,7 @@ fn a_stale_reply_stands_in_for_a_server_that_fails_if_it_may() {
 fn halting(length: usize, fields: &'static str) -> (Origin, Arc<AtomicUsize>, Sender<()>) {
     let (go, wait) = channel::<()>();
     let wait = Mutex::new(wait);
-    let (origin, requests) = counting(move |connection, _, _| {
+    let (origin, requests) = Origin::counting(move |connection, _, _| {
         let reply = with_length(fields, &pattern(length));
         let half = reply.len() - length / 2;
         let _ = connection.try_send(&reply[..half]);
@@ -376,8 +339,8 @@ fn many_clients_follow_one_fetch_and_none_waits_for_its_end() {
 }
 
 #[test]
-fn a_first_client_that_reads_nothing_holds_up_nobody() {
-    let (origin, requests) = replying(with_length(FRESH, &pattern(LARGE)));
+fn a_first_client_that_reads_nothing_holds_up_no_other() {
+    let (origin, requests) = Origin::replying(with_length(FRESH, &pattern(LARGE)));
     let proxy = caching(&origin);
     let mut idle = connect(proxy.address());
     idle.send("GET /a HTTP/1.1\r\nHost: test\r\n\r\n");
@@ -449,7 +412,7 @@ fn a_reply_that_breaks_off_is_not_kept_and_not_taken_for_whole() {
 
 #[test]
 fn the_cache_holds_no_more_than_its_size() {
-    let (origin, _) = counting(|connection, request, _| {
+    let (origin, _) = Origin::counting(|connection, request, _| {
         let length = request.first_line.split(['/', ' ']).nth(2).unwrap();
         let length: usize = length.parse().unwrap();
         connection.send(with_length(FRESH, &pattern(length)));
@@ -468,7 +431,7 @@ fn the_cache_holds_no_more_than_its_size() {
         let memory = proxy.cache_memory().unwrap();
         assert_eq!(memory.limit_bytes, MIB);
         assert!(memory.held_bytes <= MIB, "{memory:?}");
-        // Who reads it last holds it a moment longer than the table.
+        // Its last reader holds it a moment longer than the table.
         wait_until("objects are what was stored and not evicted", || {
             let kept = count(&proxy, "cache_stored") - count(&proxy, "cache_evicted");
             proxy.cache_memory().unwrap().objects == kept
@@ -555,7 +518,7 @@ fn one_client_waits_until_a_stale_reply_is_confirmed_and_the_others_get_it_stale
     let (go, wait) = channel::<()>();
     let wait = Mutex::new(wait);
     let fields = "Cache-Control: max-age=0, stale-while-revalidate=60\r\nETag: \"one\"";
-    let (origin, requests) = counting(move |connection, _, number| {
+    let (origin, requests) = Origin::counting(move |connection, _, number| {
         match number {
             0 => connection.send(with_length(fields, b"hello")),
             _ => {
@@ -590,7 +553,7 @@ fn one_client_waits_until_a_stale_reply_is_confirmed_and_the_others_get_it_stale
 
 #[test]
 fn a_forward_proxy_keeps_replies_by_the_host_that_they_are_from() {
-    let origins = [b"one", b"two"].map(|body| replying(with_length(FRESH, body)));
+    let origins = [b"one", b"two"].map(|body| Origin::replying(with_length(FRESH, body)));
     let mut settings = settings(origins[0].0.address);
     settings.mode = ProxyMode::Forward;
     settings.backends = Vec::new();
@@ -616,7 +579,7 @@ fn a_forward_proxy_keeps_replies_by_the_host_that_they_are_from() {
     assert!(reply.status() == 400 || reply.body == b"one", "{reply:?}");
 }
 
-/// Behind one who ends TLS every request says so, and the server's own URIs begin with https.
+/// Behind a proxy that ends TLS every request says so, and the server's own URIs begin with https.
 #[test]
 fn a_post_outdates_what_requests_with_other_forwarding_fields_were_given() {
     const PLAIN: &str = "";
@@ -631,7 +594,7 @@ fn a_post_outdates_what_requests_with_other_forwarding_fields_were_given() {
         (PLAIN, PLAIN, "http://test/a"),
     ] {
         for field in ["Location", "Content-Location", "X-Target"] {
-            let (origin, requests) = counting(move |connection, request, _| {
+            let (origin, requests) = Origin::counting(move |connection, request, _| {
                 let reply = match request.first_line.starts_with("POST") {
                     true => with_length(&format!("{field}: {named}"), b""),
                     false => with_length(FRESH, b"kept"),
@@ -672,7 +635,7 @@ fn age_is_said_of_what_was_not_made_or_confirmed_for_the_request() {
         // Confirmed each time.
         ("Cache-Control: max-age=0\r\nETag: \"x\"", None, None),
     ] {
-        let (origin, _) = counting(move |connection, request, _| {
+        let (origin, _) = Origin::counting(move |connection, request, _| {
             connection.send(match request.field("if-none-match") {
                 Some(_) => b"HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n".to_vec(),
                 None => with_length(fields, b"kept"),
@@ -698,8 +661,8 @@ fn age_is_said_of_what_was_not_made_or_confirmed_for_the_request() {
 }
 
 #[test]
-fn a_reply_that_is_replaced_by_a_newer_one_made_room_for_nobody() {
-    let (origin, _) = replying(with_length(FRESH, b"kept"));
+fn a_reply_that_is_replaced_by_a_newer_one_is_not_evicted() {
+    let (origin, _) = Origin::replying(with_length(FRESH, b"kept"));
     let proxy = caching(&origin);
     let mut client = connect(proxy.address());
     for times in 1..=10 {

@@ -241,7 +241,7 @@ fn a_reset_that_the_upload_meets_first_is_no_end_of_the_reply() {
         let mut client = connect(proxy.address());
         client.send("PUT /x HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000000\r\n\r\n");
         let mut sender = client.0.get_ref().try_clone().unwrap();
-        // Until the upload stands still: nobody reads it.
+        // Until the upload stands still: the server does not read it.
         sender
             .set_write_timeout(Some(Duration::from_millis(100)))
             .unwrap();

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Connection, Origin, PATIENCE, answer, settings, total, wait_until};
+use common::{
+    Connection, Origin, PATIENCE, answer, connect_tcp, settings, start, total, wait_until,
+};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::time::TimeValLike;
 use socket2::{Domain, Socket, Type};
@@ -56,9 +58,7 @@ fn echo() -> SocketAddr {
 }
 
 fn tcp(change: impl FnOnce(&mut Proxy)) -> Server {
-    let mut settings = settings(ProxyMode::Tcp, &[echo()]);
-    change(&mut settings);
-    Server::start(settings).unwrap()
+    start(ProxyMode::Tcp, &[echo()], change)
 }
 
 fn clients(proxy: &Server) -> u64 {
@@ -67,9 +67,7 @@ fn clients(proxy: &Server) -> u64 {
 }
 
 fn connect(proxy: &Server) -> TcpStream {
-    let stream = TcpStream::connect(proxy.address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream
+    connect_tcp(proxy.address())
 }
 
 fn is_served(stream: &mut TcpStream) -> bool {
@@ -91,9 +89,9 @@ fn expect_rest() {
 }
 
 #[test]
-fn who_waits_for_a_place_costs_no_cpu_and_gets_the_next_one() {
+fn a_client_that_waits_for_a_slot_costs_no_cpu_and_gets_the_next_one() {
     alone(
-        "who_waits_for_a_place_costs_no_cpu_and_gets_the_next_one",
+        "a_client_that_waits_for_a_slot_costs_no_cpu_and_gets_the_next_one",
         || {
             for threads in [1, 2] {
                 let proxy = tcp(|proxy| (proxy.threads, proxy.max_clients) = (threads, 2));
@@ -120,9 +118,9 @@ fn who_waits_for_a_place_costs_no_cpu_and_gets_the_next_one() {
 }
 
 #[test]
-fn max_clients_is_exact_over_threads_and_nobody_who_waits_is_forgotten() {
+fn max_clients_is_exact_over_threads_and_no_waiting_client_is_forgotten() {
     alone(
-        "max_clients_is_exact_over_threads_and_nobody_who_waits_is_forgotten",
+        "max_clients_is_exact_over_threads_and_no_waiting_client_is_forgotten",
         || {
             const MOST: usize = 3;
             let proxy = tcp(|proxy| (proxy.threads, proxy.max_clients) = (4, MOST as u32));
@@ -179,16 +177,16 @@ fn unconnected(count: usize) -> Vec<Socket> {
 }
 
 #[test]
-fn who_waits_for_a_descriptor_costs_no_cpu_and_is_served_when_there_are_some() {
+fn a_client_that_waits_for_a_descriptor_costs_no_cpu_and_is_served_when_there_are_some() {
     alone(
-        "who_waits_for_a_descriptor_costs_no_cpu_and_is_served_when_there_are_some",
+        "a_client_that_waits_for_a_descriptor_costs_no_cpu_and_is_served_when_there_are_some",
         || {
             let server = TcpListener::bind("127.0.0.1:0").unwrap();
             let mut settings = settings(ProxyMode::Tcp, &[server.local_addr().unwrap()]);
             settings.connect_timeout = PATIENCE;
             let proxy = Server::start(settings).unwrap();
             let _first = first_client(&proxy, &server);
-            // The server accepts nobody else itself: the kernel does.
+            // The server accepts no other connection itself: the kernel does.
             let sockets = unconnected(5);
             let none = Descriptors::left(0);
             for socket in &sockets {

@@ -8,12 +8,13 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Connection, Origin, PATIENCE, chunked, connect, pattern, reverse, settings, total};
+use common::{
+    Connection, ENGINES, Origin, PATIENCE, chunked, connect, pattern, reverse, settings, total,
+};
 use socket2::SockRef;
 use weir_core::proxy::{Engine, ProxyMode};
 use weir_proxy::Server;
 
-const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
 /// Around every limit at which bodies are moved differently.
 const SIZES: [usize; 12] = [
     0, 1, 1000, 10_000, 33_000, 65_000, 65_536, 70_000, 128_000, 300_000, 1_000_000, 5_000_000,

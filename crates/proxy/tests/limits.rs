@@ -9,19 +9,18 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use common::{Connection, Origin, chunked, connect, connect_narrow, settings, total, wait_until};
+use common::{
+    Connection, ENGINES, Origin, chunked, connect, connect_narrow, start, total, wait_until,
+};
 use socket2::{Domain, SockRef, Socket, Type};
-use weir_core::proxy::{Engine, Proxy, ProxyMode};
+use weir_core::proxy::{Proxy, ProxyMode};
 use weir_proxy::Server;
 
-const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
 /// How often something comes of those that are slow.
 const PACE: Duration = Duration::from_millis(5);
 
 fn proxy(backend: SocketAddr, change: impl FnOnce(&mut Proxy)) -> Server {
-    let mut settings = settings(ProxyMode::Reverse, &[backend]);
-    change(&mut settings);
-    Server::start(settings).unwrap()
+    start(ProxyMode::Reverse, &[backend], change)
 }
 
 /// Sends one byte after the other, each once nothing has come for the pace's time; says how many
@@ -40,7 +39,7 @@ fn drip(client: &mut Connection, bytes: &[u8]) -> usize {
 }
 
 /// All clients of the proxy are gone and all that it held for them.
-fn expect_nobody_left(proxy: &Server) {
+fn expect_no_client_left(proxy: &Server) {
     wait_until("clients are closed", || {
         let totals = proxy.totals();
         total(&totals, "clients_accepted") == total(&totals, "clients_closed")
@@ -61,11 +60,11 @@ fn a_head_that_comes_byte_by_byte_has_head_timeout_in_all() {
     assert_eq!(slow.reply(false).status(), 408);
     assert!(slow.at_end());
     drop(slow);
-    expect_nobody_left(&proxy);
+    expect_no_client_left(&proxy);
 }
 
 #[test]
-fn many_slow_heads_hold_nobody_else_up() {
+fn many_slow_heads_hold_no_other_client_up() {
     let origin = Origin::start();
     let proxy = proxy(origin.address, |_| {});
     let slow: Vec<Connection> = (0..200)
@@ -80,7 +79,7 @@ fn many_slow_heads_hold_nobody_else_up() {
     });
     assert_eq!(connect(proxy.address()).get("/length/5").status(), 200);
     drop(slow);
-    expect_nobody_left(&proxy);
+    expect_no_client_left(&proxy);
 }
 
 #[test]
@@ -114,7 +113,7 @@ fn a_body_may_trickle_as_long_as_it_comes_and_is_late_when_it_stops() {
     assert_eq!(client.reply(false).status(), 408);
     drop((client, stream));
     server.join().unwrap();
-    expect_nobody_left(&proxy);
+    expect_no_client_left(&proxy);
     assert_eq!(total(&proxy.totals(), "timed_out"), 1);
 }
 
@@ -139,7 +138,7 @@ fn a_client_that_never_reads_is_reset_after_the_idle_time() {
             });
             let mut client = connect_narrow(proxy.address());
             client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
-            expect_nobody_left_after(&proxy, 1);
+            expect_clients_closed(&proxy, 1);
             assert_eq!(
                 total(&proxy.totals(), "timed_out"),
                 1,
@@ -155,7 +154,7 @@ fn a_client_that_never_reads_is_reset_after_the_idle_time() {
     }
 }
 
-fn expect_nobody_left_after(proxy: &Server, clients: u64) {
+fn expect_clients_closed(proxy: &Server, clients: u64) {
     wait_until("clients came and went", || {
         total(&proxy.totals(), "clients_closed") == clients
     });
@@ -173,7 +172,7 @@ fn a_tunnel_whose_receiver_never_reads_is_reset_after_the_idle_time() {
         let mut client = connect_narrow(proxy.address());
         let (mut server, _) = listener.accept().unwrap();
         let sending = thread::spawn(move || server.write_all(&vec![7; 30_000_000]));
-        expect_nobody_left_after(&proxy, 1);
+        expect_clients_closed(&proxy, 1);
         let read = client.0.read_to_end(&mut Vec::new());
         assert_eq!(
             read.unwrap_err().kind(),
@@ -198,7 +197,7 @@ fn a_server_that_takes_no_connection_in_time_is_a_504() {
         proxy.connect_timeout = Duration::from_millis(100);
     });
     assert_eq!(connect(proxy.address()).get("/").status(), 504);
-    expect_nobody_left(&proxy);
+    expect_no_client_left(&proxy);
 }
 
 /// `Proxy-Status` of the reply to one request, and its status.
@@ -247,7 +246,7 @@ fn a_server_that_only_sends_interim_replies_is_ended() {
     let (status, why) = verdict(&proxy);
     assert_eq!(status, 502);
     assert!(why.contains("1000 interim replies"), "{why}");
-    expect_nobody_left(&proxy);
+    expect_no_client_left(&proxy);
 }
 
 #[test]
@@ -347,7 +346,7 @@ fn servers_that_send_garbage_are_a_502_and_their_connection_is_not_kept() {
         assert!(origin.connections() > before, "after {garbage:?}");
     }
     drop(client);
-    expect_nobody_left(&proxy);
+    expect_no_client_left(&proxy);
 }
 
 #[test]
@@ -369,7 +368,7 @@ fn a_head_or_a_line_of_a_chunk_without_end_is_given_up() {
         client.0.read_to_string(&mut all).unwrap();
         let is_whole_reply_of_origin = all.ends_with("0\r\n\r\n");
         assert!(!is_whole_reply_of_origin && all.len() < 100_000, "{all}");
-        expect_nobody_left(&proxy);
+        expect_no_client_left(&proxy);
     }
 }
 

@@ -26,15 +26,7 @@ fn reload(mut old: Server, change: impl FnOnce(&mut Proxy)) -> (Server, Server) 
 }
 
 fn keepable() -> (Origin, Arc<AtomicUsize>) {
-    let asked = Arc::<AtomicUsize>::default();
-    let count = asked.clone();
-    let origin = Origin::serving(move |connection, _| {
-        count.fetch_add(1, Ordering::Relaxed);
-        connection
-            .send("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 2\r\n\r\nok");
-        true
-    });
-    (origin, asked)
+    Origin::replying("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 2\r\n\r\nok")
 }
 
 fn is_kept(reply: &Message) -> bool {
@@ -89,7 +81,7 @@ fn a_cache_is_not_for_other_servers_sizes_or_rules() {
 }
 
 #[test]
-fn who_is_between_two_requests_is_served_once_more_and_told_to_come_anew() {
+fn a_client_between_two_requests_is_served_once_more_and_asked_to_connect_anew() {
     let origin = Origin::start();
     let proxy = Server::start(settings(ProxyMode::Reverse, &[origin.address])).unwrap();
     let mut clients: Vec<_> = (0..20).map(|_| connect(proxy.address())).collect();
@@ -126,7 +118,7 @@ fn a_client_that_asks_nothing_more_has_its_keep_alive_and_no_longer() {
 }
 
 #[test]
-fn a_successor_knows_who_is_down_before_it_has_checked() {
+fn a_successor_knows_which_backends_are_down_before_it_has_checked() {
     let sick = Origin::serving(|connection, _| {
         let _ = connection.try_send("HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n");
         false

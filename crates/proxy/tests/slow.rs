@@ -1,5 +1,5 @@
-//! Peers that take what they were sent, but more slowly than any event of the kernel tells: nobody is late who still
-//! takes something. (Who takes nothing is: `limits.rs`.)
+//! Peers that take what they were sent, but more slowly than the kernel reports by events: a peer that still takes
+//! something is not late. (A peer that takes nothing is: `limits.rs`.)
 
 mod common;
 
@@ -8,12 +8,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Connection, Origin, connect, connect_narrow, pattern, settings, total, wait_until};
+use common::{
+    Connection, ENGINES, Origin, connect, connect_narrow, pattern, start, total, wait_until,
+};
 use socket2::SockRef;
-use weir_core::proxy::{Engine, Proxy, ProxyMode};
+use weir_core::proxy::{Proxy, ProxyMode};
 use weir_proxy::Server;
 
-const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
 const IDLE: Duration = Duration::from_millis(500);
 /// What a slow peer takes at once, and how long it rests then: 160 KB in each idle time, far less than a third
 /// of a send queue of 2.5 MB, which is what the kernel gives a connection on loopback.
@@ -25,10 +26,10 @@ const SIPPED_BYTES: usize = 1_000_000;
 const BODY_BYTES: usize = 4 * SIPPED_BYTES;
 
 fn proxy(backend: SocketAddr, change: impl FnOnce(&mut Proxy)) -> Server {
-    let mut settings = settings(ProxyMode::Reverse, &[backend]);
-    settings.idle_timeout = IDLE;
-    change(&mut settings);
-    Server::start(settings).unwrap()
+    start(ProxyMode::Reverse, &[backend], |proxy| {
+        proxy.idle_timeout = IDLE;
+        change(proxy);
+    })
 }
 
 /// Passes on what it takes in sips.

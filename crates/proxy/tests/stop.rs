@@ -19,7 +19,7 @@ fn takes(address: SocketAddr) -> bool {
 }
 
 /// A proxy needs no right of root's: takes them from this thread, and so from those that it starts.
-fn as_nobody() {
+fn without_capabilities() {
     let mut own = capabilities(None).unwrap();
     own.effective = CapabilitySet::empty();
     own.permitted = CapabilitySet::empty();
@@ -27,14 +27,14 @@ fn as_nobody() {
 }
 
 #[test]
-fn who_has_connected_and_not_spoken_yet_is_served_after_a_stop() {
-    as_nobody();
+fn a_client_that_has_connected_and_not_spoken_yet_is_served_after_a_stop() {
+    without_capabilities();
     let origin = Origin::start();
     let mut proxy = Server::start(settings(ProxyMode::Reverse, &[origin.address])).unwrap();
     // Until they speak, their handshakes are not over for the kernel (TCP_DEFER_ACCEPT).
     let mut clients: Vec<_> = (0..50).map(|_| connect(proxy.address())).collect();
     proxy.drain(LONG);
-    wait_until("nobody else comes in", || !takes(proxy.address()));
+    wait_until("no other client comes in", || !takes(proxy.address()));
     for client in &mut clients {
         assert_eq!(client.get("/length/5").status(), 200);
     }
@@ -43,7 +43,7 @@ fn who_has_connected_and_not_spoken_yet_is_served_after_a_stop() {
 }
 
 #[test]
-fn a_stop_waits_for_nobody_who_does_not_come() {
+fn a_stop_waits_for_no_client_that_is_silent() {
     let origin = Origin::start();
     let mut proxy = Server::start(settings(ProxyMode::Reverse, &[origin.address])).unwrap();
     let _silent = connect(proxy.address());
@@ -51,7 +51,7 @@ fn a_stop_waits_for_nobody_who_does_not_come() {
     wait_until("it ends", || proxy.is_finished());
 }
 
-/// Connects again and again, until nobody listens any more; an error is a connection that stood and
+/// Connects again and again, until the proxy listens no more; an error is a connection that stood and
 /// was not served.
 fn connect_until_refused(address: SocketAddr) -> std::io::Result<usize> {
     let mut served = 0;
@@ -73,8 +73,8 @@ fn connect_until_refused(address: SocketAddr) -> std::io::Result<usize> {
 }
 
 #[test]
-fn a_stop_under_load_resets_nobody_whose_connection_stands() {
-    as_nobody();
+fn a_stop_under_load_resets_no_connection_that_stands() {
+    without_capabilities();
     let origin = Origin::start();
     for mode in [ProxyMode::Reverse, ProxyMode::Tcp] {
         for round in 0..3 {

@@ -6,21 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use weir_core::proxy::{Engine, ProxyMode};
+use weir_proxy::Server;
 use weir_proxy::histogram::Times;
-use weir_proxy::{Server, Total};
 
-use common::{Origin, connect, reverse, settings, wait_until};
-
-fn of(times: &[Total<Times>], name: &str) -> Times {
-    times.iter().find(|total| total.name == name).unwrap().value
-}
+use common::{Origin, connect, reverse, settings, value, wait_until};
 
 fn requests(proxy: &Server) -> Times {
-    of(&proxy.totals().listener_times, "request_duration")
+    value(&proxy.totals().listener_times, "request_duration")
 }
 
 fn of_backend(proxy: &Server, name: &str) -> Times {
-    of(&proxy.totals().backend_times[0].1, name)
+    value(&proxy.totals().backend_times[0].1, name)
 }
 
 #[test]
@@ -62,7 +58,7 @@ fn a_connection_that_is_used_again_is_not_counted_as_opened() {
     wait_until("all are counted", || requests(&proxy).count() == 3);
     assert_eq!(of_backend(&proxy, "connect").count(), 1);
     assert_eq!(of_backend(&proxy, "first_byte").count(), 3);
-    assert_eq!(of(&proxy.totals().server_times, "first_byte").count(), 3);
+    assert_eq!(value(&proxy.totals().server_times, "first_byte").count(), 3);
 }
 
 #[test]
@@ -87,7 +83,7 @@ fn servers_that_clients_name_are_counted_together_and_tunnels_are_no_requests() 
     });
     assert_eq!(requests(&proxy).count(), 1);
     let totals = proxy.totals();
-    assert_eq!(of(&totals.server_times, "connect").count(), 2);
-    assert_eq!(of(&totals.server_times, "first_byte").count(), 1);
+    assert_eq!(value(&totals.server_times, "connect").count(), 2);
+    assert_eq!(value(&totals.server_times, "first_byte").count(), 1);
     assert!(totals.backend_times.is_empty());
 }

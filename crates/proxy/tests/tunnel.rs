@@ -1,5 +1,7 @@
 //! Mode tcp, with real sockets: what goes in comes out, ends and resets travel through.
 
+mod common;
+
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,12 +10,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::{ENGINES, PATIENCE, connect_tcp, end, pattern_of, refusing_address, settings, total};
 use socket2::SockRef;
 use weir_core::proxy::{Engine, Proxy, ProxyMode};
 use weir_proxy::transfer::{RedirectLane, RedirectPair, Redirector, Sockets, Way};
 use weir_proxy::{Server, StartOptions, Totals};
-
-const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
 
 /// A proxy in front of a server of the test.
 struct Bench {
@@ -32,9 +33,7 @@ impl Bench {
 
     fn within(options: StartOptions, change: impl FnOnce(&mut Proxy)) -> Bench {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Tcp);
-        settings.backends = vec![server.local_addr().unwrap()];
-        settings.threads = 1;
+        let mut settings = settings(ProxyMode::Tcp, &[server.local_addr().unwrap()]);
         change(&mut settings);
         let proxy = Server::start_with(settings, options).unwrap();
         Bench { proxy, server }
@@ -42,33 +41,15 @@ impl Bench {
 
     /// A client's connection and the server's connection that the proxy made for it.
     fn pair(&self) -> (TcpStream, TcpStream) {
-        let client = connect(self.proxy.address());
+        let client = connect_tcp(self.proxy.address());
         let (server, _) = self.server.accept().unwrap();
         server.set_read_timeout(Some(PATIENCE)).unwrap();
         (client, server)
     }
 
-    fn end(mut self) -> Totals {
-        self.proxy.drain(PATIENCE);
-        self.proxy.join().unwrap()
+    fn end(self) -> Totals {
+        end(self.proxy)
     }
-}
-
-/// After this long a test fails instead of waiting on.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream
-}
-
-/// Bytes of which no two stretches are alike.
-fn pattern(length: usize, seed: u64) -> Vec<u8> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let mut bytes = vec![0; length];
-    random.fill(&mut bytes);
-    bytes
 }
 
 fn send_then_end(mut stream: TcpStream, bytes: Vec<u8>) -> thread::JoinHandle<TcpStream> {
@@ -85,18 +66,13 @@ fn read_to_end(mut stream: &TcpStream) -> Vec<u8> {
     bytes
 }
 
-fn total(totals: &Totals, name: &str) -> u64 {
-    let mut all = totals.listener.iter();
-    all.find(|total| total.name == name).unwrap().value
-}
-
 #[test]
 fn both_ways_carry_every_byte_at_once() {
     for engine in ENGINES {
         let bench = Bench::new(engine);
         for (up, down) in [(0, 0), (1, 3_000_000), (70_000, 1), (5_000_000, 5_000_000)] {
             let (client, server) = bench.pair();
-            let (forth, back) = (pattern(up, 1), pattern(down, 2));
+            let (forth, back) = (pattern_of(up, 1), pattern_of(down, 2));
             let sending = [
                 send_then_end(client.try_clone().unwrap(), forth.clone()),
                 send_then_end(server.try_clone().unwrap(), back.clone()),
@@ -127,7 +103,7 @@ fn messages_of_all_sizes_go_through_before_the_next_one() {
         let bench = Bench::new(engine);
         let (mut client, mut server) = bench.pair();
         for length in [1, 100, 4096, 65_536, 20_000, 300_000, 1, 1, 1, 150_000, 10] {
-            let message = pattern(length, length as u64);
+            let message = pattern_of(length, length as u64);
             let (bytes, mut sender) = (message.clone(), client.try_clone().unwrap());
             let sending = thread::spawn(move || sender.write_all(&bytes).unwrap());
             let mut request = vec![0; length];
@@ -265,7 +241,7 @@ fn a_tunnel_of_which_the_kernel_lost_bytes_is_reset_on_both_sides() {
         .find_map(Result::err);
     let ends = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
     assert!(ends.contains(&broken.unwrap().kind()));
-    // Who has not been told yet is told now.
+    // A client that does not know yet learns it now.
     assert!([&client, &server].iter().any(|end| is_reset(end)));
     assert_eq!(total(&bench.end(), "transfers_broken"), 1);
 }
@@ -327,7 +303,7 @@ fn a_reader_that_pauses_gets_every_byte_and_holds_the_sender_back() {
     for engine in ENGINES {
         let bench = Bench::new(engine);
         let (client, mut server) = bench.pair();
-        let bytes = pattern(64 << 20, 9);
+        let bytes = pattern_of(64 << 20, 9);
         server.set_nonblocking(true).unwrap();
         let mut sent = 0;
         while !is_held_back(&server) {
@@ -338,7 +314,7 @@ fn a_reader_that_pauses_gets_every_byte_and_holds_the_sender_back() {
             }
             assert!(
                 sent < bytes.len(),
-                "{engine:?}: nobody reads, and all was taken"
+                "{engine:?}: all was taken, and the server reads nothing"
             );
         }
         server.set_nonblocking(false).unwrap();
@@ -359,21 +335,15 @@ fn a_silent_tunnel_is_closed_after_the_idle_time() {
 
 #[test]
 fn a_client_without_a_server_is_reset() {
-    let nobody = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let bench = Bench::with(|proxy| proxy.backends = vec![nobody]);
-    assert!(is_reset(&connect(bench.proxy.address())));
+    let (_held, refusing) = refusing_address();
+    let bench = Bench::with(|proxy| proxy.backends = vec![refusing]);
+    assert!(is_reset(&connect_tcp(bench.proxy.address())));
 }
 
 #[test]
 fn the_next_server_takes_over_when_one_does_not_listen() {
-    let nobody = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let bench = Bench::with(|proxy| proxy.backends.insert(0, nobody));
+    let (_held, refusing) = refusing_address();
+    let bench = Bench::with(|proxy| proxy.backends.insert(0, refusing));
     for _ in 0..4 {
         let (mut client, server) = bench.pair();
         client.write_all(b"hello").unwrap();

@@ -9,14 +9,22 @@ use std::thread;
 
 use socket2::{Domain, Socket, Type};
 use weir_core::proxy::{Engine, Proxy, ProxyMode};
-use weir_proxy::{Server, Totals};
+use weir_proxy::{Server, Total, Totals};
 use weir_testbed::wait;
 
 pub use weir_testbed::wait::PATIENCE;
 
+/// The engines that need no redirector.
+pub const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
+
 /// Bytes of which no two stretches are alike; the same for the same length.
 pub fn pattern(length: usize) -> Vec<u8> {
-    let mut random = fastrand::Rng::with_seed(length as u64);
+    pattern_of(length, length as u64)
+}
+
+/// Bytes of which no two stretches are alike; the same for the same length and seed.
+pub fn pattern_of(length: usize, seed: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
     let mut bytes = vec![0; length];
     random.fill(&mut bytes);
     bytes
@@ -30,19 +38,35 @@ pub fn settings(mode: ProxyMode, backends: &[SocketAddr]) -> Proxy {
     settings
 }
 
+/// A proxy with one thread, and with settings that `change` changes.
+pub fn start(mode: ProxyMode, backends: &[SocketAddr], change: impl FnOnce(&mut Proxy)) -> Server {
+    let mut settings = settings(mode, backends);
+    change(&mut settings);
+    Server::start(settings).unwrap()
+}
+
 /// A reverse proxy in front of an origin.
 pub fn reverse(origin: &Origin, engine: Engine) -> Server {
-    let settings = Proxy {
-        engine,
-        ..settings(ProxyMode::Reverse, &[origin.address])
-    };
-    Server::start(settings).unwrap()
+    start(ProxyMode::Reverse, &[origin.address], |proxy| {
+        proxy.engine = engine;
+    })
+}
+
+/// Drains the proxy and returns what it counted. While it runs, a client may have its reply before that is counted.
+pub fn end(mut proxy: Server) -> Totals {
+    proxy.drain(PATIENCE);
+    proxy.join().unwrap()
 }
 
 /// A counter of the clients' side.
 pub fn total(totals: &Totals, name: &str) -> u64 {
-    let mut all = totals.listener.iter();
-    all.find(|total| total.name == name).unwrap().value
+    value(&totals.listener, name)
+}
+
+/// The counter or histogram of this name.
+pub fn value<V: Copy>(totals: &[Total<V>], name: &str) -> V {
+    let mut totals = totals.iter();
+    totals.find(|total| total.name == name).unwrap().value
 }
 
 /// Looks again until it is so.
@@ -51,7 +75,23 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 pub fn connect(address: SocketAddr) -> Connection {
-    Connection::new(TcpStream::connect(address).unwrap())
+    Connection::new(connect_tcp(address))
+}
+
+/// A connection without HTTP.
+pub fn connect_tcp(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// An address on which no socket listens as long as the returned one lives: another test would get the port else.
+pub fn refusing_address() -> (Socket, SocketAddr) {
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&any.into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
 }
 
 /// A connection whose kernel takes only some KiB ahead of its reader.
@@ -210,6 +250,28 @@ impl Origin {
         serve: impl Fn(&mut Connection, Message) -> bool + Send + Sync + 'static,
     ) -> Origin {
         Origin::at("127.0.0.1:0".parse().unwrap(), serve)
+    }
+
+    /// Counts its requests; `serve` gets the number of each, from 0.
+    pub fn counting(
+        serve: impl Fn(&mut Connection, Message, usize) -> bool + Send + Sync + 'static,
+    ) -> (Origin, Arc<AtomicUsize>) {
+        let requests = Arc::<AtomicUsize>::default();
+        let seen = requests.clone();
+        let origin = Origin::serving(move |connection, request| {
+            let number = requests.fetch_add(1, Ordering::SeqCst);
+            serve(connection, request, number)
+        });
+        (origin, seen)
+    }
+
+    /// Counts its requests and gives all the same reply.
+    pub fn replying(reply: impl Into<Vec<u8>>) -> (Origin, Arc<AtomicUsize>) {
+        let reply = reply.into();
+        Origin::counting(move |connection, _, _| {
+            let _ = connection.try_send(&reply);
+            true
+        })
     }
 
     /// One that listens there.

@@ -166,7 +166,9 @@ fn heads_are_rewritten_as_the_corpus_says() {
         let wanted = lines.next().and_then(|line| line.strip_prefix("> "));
         let wanted = unescape(wanted.expect("what goes out follows what came"));
         let claim = claim_before(include_str!("rewrite.txt"), line);
-        let (how, claim) = claim.split_once(": ").expect("a claim says who sends");
+        let (how, claim) = claim
+            .split_once(": ")
+            .expect("a claim names the message's kind");
         let got = match how.starts_with("request") {
             true => rewritten_request(&unescape(came), how),
             false => rewritten_reply(&unescape(came), how),

@@ -88,7 +88,7 @@ const DIFFERENCES: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "a coding that nobody knows is refused",
+        "an unknown coding is refused",
         &[
             "response/transfer-encoding: chunkedchunked transfer-encoding does not enable chunked enconding",
         ],

@@ -1,4 +1,4 @@
-//! Who may use a proxy, where a forward proxy goes, and the several addresses of one name.
+//! Which clients may use a proxy, which servers a forward proxy connects to, and the several addresses of one name.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use weir_core::prefix::{Prefix, parse_prefix};
 use weir_core::proxy::{Proxy, ProxyMode};
 use weir_proxy::Server;
 
-use crate::common::{Connection, Message, Origin, answer, connect, settings, total};
+use crate::common::{Connection, Message, Origin, answer, connect, settings, start, total};
 use crate::netns::{run, with_hosts};
 
 fn prefixes(texts: &[&str]) -> Vec<Prefix> {
@@ -19,12 +19,12 @@ fn prefixes(texts: &[&str]) -> Vec<Prefix> {
         .collect()
 }
 
-/// A forward proxy that is told who its clients are.
+/// A forward proxy whose clients send a PROXY header.
 fn forward(change: impl FnOnce(&mut Proxy)) -> Server {
-    let mut settings = settings(ProxyMode::Forward, &[]);
-    settings.accept_proxy = true;
-    change(&mut settings);
-    Server::start(settings).unwrap()
+    start(ProxyMode::Forward, &[], |proxy| {
+        proxy.accept_proxy = true;
+        change(proxy);
+    })
 }
 
 /// A client that comes from this address.
@@ -85,7 +85,7 @@ fn a_forward_proxy_is_not_for_clients_of_the_internet_unless_it_is_opened_to_the
 }
 
 #[test]
-fn nobody_is_taken_to_this_machine_however_it_is_written() {
+fn no_client_is_connected_to_this_machine_however_it_is_written() {
     let origin = Origin::start();
     let port = origin.address.port();
     let proxy = forward(|_| {});

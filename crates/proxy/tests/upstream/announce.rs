@@ -1,4 +1,4 @@
-//! Who the client is: what the proxy believes, and what it tells servers.
+//! The client's address: what the proxy believes, and what it sends to servers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,25 +10,12 @@ use weir_core::proxy::{Forwarded, Proxy, ProxyMode, SendProxy};
 use weir_proxy::proxy_protocol::{Endpoints, ProxyHeader, read};
 use weir_proxy::{Error, Server};
 
-use crate::common::{Connection, Origin, PATIENCE, connect};
+use crate::common::{Connection, Origin, PATIENCE, connect, end, start, total};
 
 const FRONT: &str = "PROXY TCP4 192.0.2.7 198.51.100.1 1234 80\r\n";
 
-fn start(mode: ProxyMode, backend: SocketAddr, change: impl FnOnce(&mut Proxy)) -> Server {
-    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), mode);
-    settings.backends = vec![backend];
-    settings.threads = 1;
-    change(&mut settings);
-    Server::start(settings).unwrap()
-}
-
-fn refused(mut proxy: Server) -> u64 {
-    proxy.drain(PATIENCE);
-    let totals = proxy.join().unwrap();
-    let mut all = totals.listener.iter();
-    all.find(|total| total.name == "clients_refused")
-        .unwrap()
-        .value
+fn refused(proxy: Server) -> u64 {
+    total(&end(proxy), "clients_refused")
 }
 
 /// Reads the header and as many bytes behind it as `rest` has.
@@ -58,7 +45,7 @@ fn a_tcp_server_is_told_the_client_before_its_first_byte() {
     for send_proxy in [SendProxy::V1, SendProxy::V2] {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let backend = server.local_addr().unwrap();
-        let proxy = start(ProxyMode::Tcp, backend, |proxy| {
+        let proxy = start(ProxyMode::Tcp, &[backend], |proxy| {
             proxy.send_proxy = send_proxy
         });
         let mut client = TcpStream::connect(proxy.address()).unwrap();
@@ -76,7 +63,7 @@ fn a_tcp_server_is_told_the_client_before_its_first_byte() {
 #[test]
 fn what_the_proxy_in_front_says_is_passed_on() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let proxy = start(ProxyMode::Tcp, server.local_addr().unwrap(), |proxy| {
+    let proxy = start(ProxyMode::Tcp, &[server.local_addr().unwrap()], |proxy| {
         proxy.accept_proxy = true;
         proxy.trust = vec![parse_prefix("127.0.0.0/8").unwrap()];
         proxy.send_proxy = SendProxy::V2;
@@ -97,7 +84,7 @@ fn a_client_without_its_header_is_reset() {
     for mode in [ProxyMode::Tcp, ProxyMode::Reverse] {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let backend = server.local_addr().unwrap();
-        let proxy = start(mode, backend, |proxy| proxy.accept_proxy = true);
+        let proxy = start(mode, &[backend], |proxy| proxy.accept_proxy = true);
         let mut client = connect(proxy.address());
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
         let error = client.0.read(&mut [0]).unwrap_err();
@@ -107,9 +94,9 @@ fn a_client_without_its_header_is_reset() {
 }
 
 #[test]
-fn a_header_of_one_who_is_not_trusted_is_not_read() {
+fn a_header_of_an_untrusted_peer_is_not_read() {
     let origin = Origin::start();
-    let proxy = start(ProxyMode::Reverse, origin.address, |proxy| {
+    let proxy = start(ProxyMode::Reverse, &[origin.address], |proxy| {
         proxy.accept_proxy = true;
         proxy.trust = vec![parse_prefix("192.0.2.0/24").unwrap()];
     });
@@ -147,7 +134,7 @@ fn server_behind_proxy() -> (SocketAddr, Receiver<String>) {
 #[test]
 fn a_kept_connection_that_began_with_a_clients_address_serves_that_client_only() {
     let (backend, told) = server_behind_proxy();
-    let proxy = start(ProxyMode::Reverse, backend, |proxy| {
+    let proxy = start(ProxyMode::Reverse, &[backend], |proxy| {
         proxy.send_proxy = SendProxy::V1
     });
     let mut clients = [connect(proxy.address()), connect(proxy.address())];
@@ -172,7 +159,7 @@ fn a_kept_connection_that_began_with_a_clients_address_serves_that_client_only()
 }
 
 #[test]
-fn a_forward_proxy_introduces_nobody() {
+fn a_forward_proxy_names_no_client() {
     let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Forward);
     settings.send_proxy = SendProxy::V1;
     match Server::start(settings) {
@@ -197,7 +184,7 @@ fn told(forwarded: Forwarded, trust: &str, front: &str, says: &str) -> Vec<(Stri
         ));
         true
     });
-    let proxy = start(ProxyMode::Reverse, origin.address, |proxy| {
+    let proxy = start(ProxyMode::Reverse, &[origin.address], |proxy| {
         proxy.forwarded = forwarded;
         proxy.accept_proxy = !front.is_empty();
         proxy.trust = vec![

@@ -1,4 +1,4 @@
-//! Checks of backends: who is down gets nothing new, whoever comes back is seen, and the gauges of
+//! Checks of backends: one that is down gets nothing new, one that comes back is seen, and the gauges of
 //! connections beside them.
 
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use weir_core::proxy::{HealthCheck, Proxy, ProxyMode, SendProxy};
 use weir_proxy::{BackendReport, BackendState, Connections, Server};
 
-use crate::common::{Connection, Message, Origin, connect, settings, wait_until};
+use crate::common::{Connection, Message, Origin, connect, settings, value, wait_until};
 
 /// An origin with a health of its own.
 struct Patient {
@@ -82,13 +82,11 @@ fn wait_for(proxy: &Server, index: usize, state: BackendState) {
 }
 
 fn count(proxy: &Server, index: usize, name: &str) -> u64 {
-    let totals = proxy.totals();
-    let mut counters = totals.backends[index].1.iter();
-    counters.find(|total| total.name == name).unwrap().value
+    value(&proxy.totals().backends[index].1, name)
 }
 
 #[test]
-fn who_fails_its_checks_gets_nothing_new_and_is_seen_when_it_comes_back() {
+fn a_backend_that_fails_its_checks_gets_nothing_new_and_is_seen_when_it_comes_back() {
     let (sick, well) = (Patient::start(), Patient::start());
     let proxy = before(&[&sick, &well]);
     wait_for(&proxy, 0, BackendState::Up);
@@ -118,7 +116,7 @@ fn who_fails_its_checks_gets_nothing_new_and_is_seen_when_it_comes_back() {
 }
 
 #[test]
-fn a_failure_now_and_then_takes_nobody_out() {
+fn a_failure_now_and_then_takes_no_backend_out() {
     let patient = Arc::new(AtomicUsize::new(0));
     let checks = patient.clone();
     let origin = Origin::serving(move |connection, _| {
@@ -158,7 +156,7 @@ fn when_all_are_down_all_are_used() {
 }
 
 #[test]
-fn the_share_of_who_is_down_goes_to_all_others_alike() {
+fn the_share_of_a_backend_that_is_down_goes_to_all_others_alike() {
     let patients: Vec<Patient> = (0..4).map(|_| Patient::start()).collect();
     patients[1].turn(503);
     let proxy = before(&patients.iter().collect::<Vec<_>>());
@@ -271,7 +269,7 @@ fn a_path_that_makes_no_request_is_refused_at_start() {
 }
 
 #[test]
-fn who_waits_gets_no_place_at_a_server_that_went_down() {
+fn a_waiting_client_gets_no_connection_to_a_server_that_went_down() {
     let (tell, told) = channel();
     let held = || {
         let (go, wait) = channel::<()>();

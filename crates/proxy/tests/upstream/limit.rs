@@ -1,4 +1,4 @@
-//! A limited number of connections to a backend, and who waits for one.
+//! A limited number of connections to a backend, and the clients that wait for one.
 
 use std::io::{BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,11 +16,10 @@ use weir_core::prefix::parse_prefix;
 use weir_core::proxy::{Balance, Proxy, ProxyMode};
 use weir_proxy::Server;
 
-use crate::common::{Connection, Message, Origin, PATIENCE, connect};
+use crate::common::{self, Connection, Message, Origin, PATIENCE, connect, value, wait_until};
 
 fn settings(mode: ProxyMode, backend: SocketAddr, limit: u32) -> Proxy {
-    let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), mode);
-    settings.backends = vec![backend];
+    let mut settings = common::settings(mode, &[backend]);
     settings.max_connections = limit;
     settings.queue_timeout = PATIENCE;
     settings.threads = 2;
@@ -36,14 +35,6 @@ fn connect_from(proxy: &Server, ip: &str) -> Connection {
     Connection(BufReader::new(socket.into()))
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        thread::yield_now();
-    }
-}
-
 /// Whether the peer has not closed it.
 fn is_open(stream: &TcpStream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -52,7 +43,7 @@ fn is_open(stream: &TcpStream) -> bool {
 }
 
 /// A server that counts how many connections to it are open at once. It looks when it accepts one.
-/// The end of another may be on its way then, and is waited for, while nobody is answered: one that
+/// The end of another may be on its way then, and is waited for, while no client is answered: one that
 /// is open in truth stays so.
 fn counting_server(limit: usize) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -64,12 +55,12 @@ fn counting_server(limit: usize) -> (SocketAddr, Arc<AtomicUsize>) {
         for stream in listener.incoming() {
             let stream = stream.unwrap();
             open.push(stream.try_clone().unwrap());
-            let nobody_answers = answering.lock().unwrap();
+            let no_answers = answering.lock().unwrap();
             let start = Instant::now();
             while open.len() > limit && start.elapsed() < Duration::from_secs(1) {
                 open.retain(is_open);
             }
-            drop(nobody_answers);
+            drop(no_answers);
             seen.fetch_max(open.len(), Ordering::Relaxed);
             let answering = answering.clone();
             thread::spawn(move || serve(stream, &answering));
@@ -183,7 +174,7 @@ fn busy_with(proxy: &Server, told: &Receiver<String>, waiting: &[(&str, &str)]) 
 }
 
 #[test]
-fn who_waits_is_served_by_class_and_within_it_in_turn() {
+fn a_waiting_client_is_served_by_class_and_within_it_in_turn() {
     let (origin, go, told) = server_on_command();
     let mut settings = settings(ProxyMode::Reverse, origin.address, 1);
     settings.classes = gold_and_silver();
@@ -218,15 +209,12 @@ fn who_waits_is_served_by_class_and_within_it_in_turn() {
     }
 }
 
-/// Counters of those of one priority who had to wait.
+/// Counters of the clients of one priority that had to wait.
 fn queued<const N: usize>(proxy: &Server, priority: u8, names: [&str; N]) -> [u64; N] {
     let totals = proxy.totals();
     let of = totals.queue.iter().find(|(own, _)| *own == priority);
-    let (_, totals) = of.expect("somebody waited");
-    names.map(|name| {
-        let total = totals.iter().find(|total| total.name == name);
-        total.unwrap().value
-    })
+    let (_, totals) = of.expect("a client waited");
+    names.map(|name| value(totals, name))
 }
 
 #[test]
@@ -264,7 +252,7 @@ fn in_a_full_queue_the_last_of_the_lowest_class_is_refused() {
 }
 
 #[test]
-fn who_waits_too_long_is_refused_and_may_ask_again() {
+fn a_client_that_waits_too_long_is_refused_and_may_ask_again() {
     let (origin, go, told) = server_on_command();
     let mut settings = settings(ProxyMode::Reverse, origin.address, 1);
     settings.queue_timeout = Duration::from_millis(50);
@@ -280,7 +268,7 @@ fn who_waits_too_long_is_refused_and_may_ask_again() {
 }
 
 #[test]
-fn who_is_gone_does_not_wait() {
+fn a_client_that_is_gone_does_not_wait() {
     let (origin, go, told) = server_on_command();
     let proxy = Server::start(settings(ProxyMode::Reverse, origin.address, 1)).unwrap();
     let mut clients = busy_with(&proxy, &told, &[("127.0.4.1", "/gone")]);
@@ -295,13 +283,13 @@ fn who_is_gone_does_not_wait() {
     assert_eq!(clients[0].reply(false).status(), 200);
 }
 
-/// Ends the client's half, as both close(2) and shutdown(2) do: nobody can tell them apart.
+/// Ends the client's half, as both close(2) and shutdown(2) do: the proxy cannot tell them apart.
 fn end_half(client: &Connection) {
     client.0.get_ref().shutdown(Shutdown::Write).unwrap();
 }
 
 #[test]
-fn who_ends_its_half_keeps_its_turn_unless_abort_on_close_is_set() {
+fn a_client_that_ends_its_half_keeps_its_turn_unless_abort_on_close_is_set() {
     for abort_on_close in [false, true] {
         let (origin, go, told) = server_on_command();
         let mut settings = settings(ProxyMode::Reverse, origin.address, 1);
@@ -333,7 +321,7 @@ fn who_ends_its_half_keeps_its_turn_unless_abort_on_close_is_set() {
 }
 
 #[test]
-fn who_had_ended_before_it_had_to_wait_does_not_wait_with_abort_on_close() {
+fn a_client_that_had_ended_before_it_had_to_wait_does_not_wait_with_abort_on_close() {
     let (origin, go, told) = server_on_command();
     let mut settings = settings(ProxyMode::Reverse, origin.address, 1);
     settings.abort_on_close = true;
@@ -349,7 +337,7 @@ fn who_had_ended_before_it_had_to_wait_does_not_wait_with_abort_on_close() {
 }
 
 #[test]
-fn in_mode_tcp_too_who_ends_its_half_keeps_its_turn_unless_abort_on_close_is_set() {
+fn in_mode_tcp_too_a_client_that_ends_its_half_keeps_its_turn_unless_abort_on_close_is_set() {
     for abort_on_close in [false, true] {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut settings = settings(ProxyMode::Tcp, server.local_addr().unwrap(), 1);
@@ -394,7 +382,7 @@ fn a_connection_of_mode_tcp_waits_for_another_to_end() {
 }
 
 #[test]
-fn a_backend_that_is_down_takes_nobody_while_another_is_there() {
+fn a_backend_that_is_down_gets_no_client_while_another_is_there() {
     let down = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -8,7 +8,7 @@ use socket2::{Domain, Socket, Type};
 use weir_core::proxy::{Proxy, ProxyMode};
 use weir_proxy::{Error, Server};
 
-use crate::common::{Origin, PATIENCE, connect};
+use crate::common::{Origin, PATIENCE, connect, settings};
 use crate::netns::in_own_netns;
 
 const PORTS: usize = 20;
@@ -20,8 +20,8 @@ fn limit_ports() {
 }
 
 fn proxy(mode: ProxyMode, backend: SocketAddr, source: &[&str]) -> Server {
-    let mut settings = Proxy::new("test", "127.0.0.1:3128".parse().unwrap(), mode);
-    settings.backends = vec![backend];
+    let mut settings = settings(mode, &[backend]);
+    settings.listen = "127.0.0.1:3128".parse().unwrap();
     settings.source = source.iter().map(|ip| ip.parse().unwrap()).collect();
     settings.threads = 2;
     Server::start(settings).unwrap()
