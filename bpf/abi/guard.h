@@ -38,7 +38,7 @@
  */
 #define GUARD_VERDICTS(X) \
 	X(syn_admitted, pass, "weir let the SYN in: the listen queue has room. A retransmission counts again") \
-	X(syn_repeated, pass, "weir passed a retransmitted SYN: its handshake is under way, and the listen queue has no room for another") \
+	X(syn_repeated, pass, "weir passed a SYN of a connection that the kernel has already: a retransmission, or an old duplicate") \
 	X(syn_unheard, pass, "weir passed the SYN: no socket listens on the guarded address at the moment. The kernel answers") \
 	X(syn_left, pass, "weir left the SYN to the kernel, which drops it: the listen queue is full (establish = default or abort, reject_syn = drop)") \
 	X(syn_dropped_full, refuse, "weir dropped the SYN: every place in the listen queue is taken or reserved") \
@@ -60,7 +60,8 @@
 	X(syn_dropped_rate, refuse, "weir dropped the SYN: its class is over its rate (over_rate = drop)") \
 	X(syn_reset_rate, refuse, "weir answered the SYN with a RST: its class is over its rate (over_rate = rst)") \
 	X(queue_reset_full, refuse, "weir reset a connection that waited for accept(): the queue is full, and a connection of higher priority takes its place (queue = priority)") \
-	X(queue_reset_limit, refuse, "weir reset a connection that waited for accept(): more of its class waited than queue_limit allows (queue = priority)")
+	X(queue_reset_limit, refuse, "weir reset a connection that waited for accept(): more of its class waited than queue_limit allows (queue = priority)") \
+	X(syn_time_wait, pass, "weir let the SYN in where others get a SYN cookie: its port is in TIME-WAIT at the server, so the client is real")
 
 enum verdict {
 #define X(name, kind, text) VERDICT_##name,

@@ -250,6 +250,24 @@ static __always_inline enum verdict syn_verdict(const struct listener_policy *li
 	return full ? VERDICT_syn_dropped_full : VERDICT_syn_dropped_wait;
 }
 
+/*
+ * The verdict on a SYN that takes the place of a TIME-WAIT socket. No cookie can
+ * answer it, because its final ACK would find the TIME-WAIT socket. Where others
+ * get a cookie it is let in: the client is real, and the kernel itself takes such
+ * a SYN past its limit of half-open connections (tcp_conn_request()). The final
+ * ACK decides, as of a cookie (on_request_ack()). Only a full accept queue makes
+ * the kernel drop it; weir drops it too, and the client repeats it.
+ */
+static __always_inline enum verdict time_wait_verdict(const struct listener_policy *listener,
+						      const struct queue_view *queue, bool waiting, bool flooded)
+{
+	enum verdict v = syn_verdict(listener, queue, waiting, true, flooded);
+
+	if (v != VERDICT_cookie_sent && v != VERDICT_cookie_sent_flood)
+		return v;
+	return kernel_full(queue) ? VERDICT_syn_dropped_full : VERDICT_syn_time_wait;
+}
+
 /* The verdict on the final ACK of a handshake that a cookie began: room as for a SYN, flood or not. */
 static __always_inline enum verdict cookie_ack_verdict(const struct listener_policy *listener,
 						       const struct queue_view *queue, bool waiting)

@@ -38,7 +38,7 @@ struct arrival {
 	u32 class;		/* slot of its class; WEIR_NO_CLASS: the listener has none */
 	u8 verdict;		/* enum verdict */
 	u8 mptcp;		/* 1: the socket is an MPTCP listener */
-	u8 time_wait;		/* 1: the flow stands in TIME-WAIT here */
+	u8 time_wait;		/* 1: it takes the place of a TIME-WAIT socket */
 };
 
 /* A receive driver may leave headers in fragments; then they are pulled in, once. */

@@ -106,15 +106,72 @@ static __always_inline void view_queue(struct __sk_buff *skb, struct listen_stat
 	view_read(state, arrival, own, 0);
 }
 
+/* The TIME-WAIT socket at this kernel address, as it is now. */
+static __always_inline struct time_wait time_wait_read(u64 address)
+{
+	const struct tcp_timewait_sock *tw =
+		bpf_rdonly_cast((void *)address, bpf_core_type_id_kernel(struct tcp_timewait_sock));
+	struct time_wait old = {
+		.rcv_nxt = tw->tw_sk.__tw_common.skc_tw_rcv_nxt,
+		.ts_recent = tw->tw_ts_recent,
+		.stamped = tw->tw_ts_recent_stamp != 0,
+		.fin_wait2 = tw->tw_sk.tw_substate != TCP_TIME_WAIT,
+	};
+
+	return old;
+}
+
 /*
- * Follows a lookup to the listening socket behind a TIME-WAIT one, which a new
- * SYN may replace. No cookie then: its final ACK would find the TIME-WAIT one.
+ * Whether the SYN takes the place of the TIME-WAIT socket arrival->socket. Global,
+ * one for each type of context: the verifier wants to know it.
  */
-static __always_inline struct bpf_sock *listener_behind(void *ctx, struct bpf_sock *sk, struct arrival *arrival)
+__noinline int replaces_skb(struct __sk_buff *skb, const struct arrival *arrival)
+{
+	struct option_walk *walk;
+	struct time_wait old;
+	u32 ack = 0;
+
+	if (!arrival)
+		return 0;
+	old = time_wait_read(arrival->socket);
+	walk = options_of_skb(skb, &arrival->packet);
+	return walk && time_wait_yields(&old, seq_of_skb(skb, &arrival->packet, &ack), &walk->options);
+}
+
+__noinline int replaces_xdp(struct xdp_md *xdp, const struct arrival *arrival)
+{
+	struct option_walk *walk;
+	struct time_wait old;
+	u32 ack = 0;
+
+	if (!arrival)
+		return 0;
+	old = time_wait_read(arrival->socket);
+	walk = options_of_xdp(xdp, &arrival->packet);
+	return walk && time_wait_yields(&old, seq_of_xdp(xdp, &arrival->packet, &ack), &walk->options);
+}
+
+/* Whether the lookup has met a TIME-WAIT socket whose place the SYN takes. */
+static __always_inline bool takes_place_of(void *ctx, bool at_xdp, const struct bpf_sock *sk, struct arrival *arrival)
+{
+	u64 judged = arrival->socket;
+	bool takes;
+
+	if (!sk || sk->state != TCP_TIME_WAIT)
+		return false;
+	arrival->socket = (u64)sk;
+	takes = at_xdp ? replaces_xdp(ctx, arrival) : replaces_skb(ctx, arrival);
+	arrival->socket = judged;
+	return takes;
+}
+
+/* Follows a lookup to the listening socket behind a TIME-WAIT one, if the SYN takes its place. */
+static __always_inline struct bpf_sock *listener_behind(void *ctx, bool at_xdp, struct bpf_sock *sk,
+							struct arrival *arrival)
 {
 	struct bpf_sock_tuple any;
 
-	arrival->time_wait = sk && sk->state == TCP_TIME_WAIT;
+	arrival->time_wait = takes_place_of(ctx, at_xdp, sk, arrival);
 	if (!arrival->time_wait)
 		return sk;
 	bpf_sk_release(sk);
@@ -148,6 +205,12 @@ static __always_inline bool sends_rst(enum verdict v)
 	return v == VERDICT_syn_reset_full || v == VERDICT_syn_reset_wait || v == VERDICT_syn_reset_rate;
 }
 
+/* Whether the SYN goes to the server: with a place for it, or to be decided at its final ACK. */
+static __always_inline bool lets_in(enum verdict v)
+{
+	return v == VERDICT_syn_admitted || v == VERDICT_syn_time_wait;
+}
+
 static __always_inline bool left_to_kernel(enum verdict v)
 {
 	return v == VERDICT_syn_left || v == VERDICT_syn_left_flood;
@@ -155,8 +218,7 @@ static __always_inline bool left_to_kernel(enum verdict v)
 
 static __always_inline bool lacks_mptcp_cookie(const struct listener_policy *listener, const struct arrival *arrival)
 {
-	return arrival->mptcp && listener->establish == ESTABLISH_NO_SYN_DROP &&
-	       arrival->verdict != VERDICT_syn_admitted;
+	return arrival->mptcp && listener->establish == ESTABLISH_NO_SYN_DROP;
 }
 
 /* In observe mode the SYN went to the kernel; whether it was let in there is the kernel's rule. */
@@ -196,9 +258,9 @@ static __always_inline struct listen_state *syn_recall(struct arrival *arrival, 
 }
 
 /* The socket to which the kernel would give the SYN. Release what it returns. */
-static __always_inline struct bpf_sock *syn_lookup(void *ctx, struct arrival *arrival)
+static __always_inline struct bpf_sock *syn_lookup(void *ctx, bool at_xdp, struct arrival *arrival)
 {
-	return listener_behind(ctx, flow_lookup(ctx, &arrival->tuple, arrival->packet.v6), arrival);
+	return listener_behind(ctx, at_xdp, flow_lookup(ctx, &arrival->tuple, arrival->packet.v6), arrival);
 }
 
 /* The lookup found another listening socket. NULL: there is no slot for its queue. */
@@ -214,11 +276,20 @@ static __always_inline bool cookie_possible(const struct arrival *arrival)
 {
 	const struct tcp_sock *tp = bpf_rdonly_cast((void *)arrival->socket, bpf_core_type_id_kernel(struct tcp_sock));
 
-	return !tp->is_mptcp && !arrival->time_wait && policy_in_force()->cookies;
+	return !tp->is_mptcp && policy_in_force()->cookies;
+}
+
+/* The verdict on a SYN that finds arrival->queue. */
+static __always_inline enum verdict verdict_on(const struct listener_policy *listener, const struct arrival *arrival,
+					       bool waiting, bool cookies, bool flooded)
+{
+	if (arrival->time_wait)
+		return time_wait_verdict(listener, &arrival->queue, waiting, flooded);
+	return syn_verdict(listener, &arrival->queue, waiting, cookies, flooded);
 }
 
 /*
- * The verdict on a SYN for the socket arrival->socket. When it is "admitted", a claim
+ * The verdict on a SYN for the socket arrival->socket. When it is let in, a claim
  * is made: then no other CPU can take the same place. Global.
  */
 __noinline int judge_syn(struct __sk_buff *skb, const struct listener_policy *listener, struct listen_state *state,
@@ -231,14 +302,14 @@ __noinline int judge_syn(struct __sk_buff *skb, const struct listener_policy *li
 	cookies = cookie_possible(arrival);
 	view_queue(skb, state, listener, arrival, 0);
 	waiting = waits_too_long(state, listener, &arrival->queue, arrival->now);
-	arrival->verdict = syn_verdict(listener, &arrival->queue, waiting, cookies, flooded(state, arrival->now));
-	if (arrival->verdict != VERDICT_syn_admitted)
+	arrival->verdict = verdict_on(listener, arrival, waiting, cookies, flooded(state, arrival->now));
+	if (!lets_in(arrival->verdict))
 		return arrival->verdict;
 	claim_begin(state);
 	view_queue(skb, state, listener, arrival, 1);
 	waiting = wait_refuses(&state->wait, arrival->now, arrival->queue.length, listener->target_wait_ns);
-	arrival->verdict = syn_verdict(listener, &arrival->queue, waiting, cookies, flooded(state, arrival->now));
-	if (arrival->verdict != VERDICT_syn_admitted)
+	arrival->verdict = verdict_on(listener, arrival, waiting, cookies, flooded(state, arrival->now));
+	if (!lets_in(arrival->verdict))
 		claim_cancel(state);
 	return arrival->verdict;
 }
@@ -246,10 +317,10 @@ __noinline int judge_syn(struct __sk_buff *skb, const struct listener_policy *li
 static __always_inline int admit_syn(struct listen_state *state, const struct listener_policy *listener,
 				     const struct arrival *arrival)
 {
-	claim_commit(state, &arrival->tuple, arrival->packet.v6, arrival->now);
-	if (!reserves(listener) || listener->overbook_1024)
+	claim_commit(state, &arrival->tuple, arrival->packet.v6, arrival->time_wait, arrival->now);
+	if (!reserves(listener) || listener->overbook_1024 || arrival->verdict == VERDICT_syn_time_wait)
 		watch_acks(arrival->now);
-	count_for(listener, arrival->class, VERDICT_syn_admitted);
+	count_for(listener, arrival->class, arrival->verdict);
 	return PASS;
 }
 
@@ -325,7 +396,7 @@ static __always_inline int decide_by_lookup(struct __sk_buff *skb, const struct 
 					    struct arrival *arrival, struct destination *destination,
 					    struct listen_state **state)
 {
-	struct bpf_sock *sk = syn_lookup(skb, arrival);
+	struct bpf_sock *sk = syn_lookup(skb, false, arrival);
 	const struct tcp_sock *tp;
 	bool other;
 
@@ -349,7 +420,7 @@ static __always_inline int decide_by_lookup(struct __sk_buff *skb, const struct 
 	if (other || arrival->time_wait)
 		judge_syn(skb, listener, *state, arrival);
 	bpf_sk_release(sk);
-	return arrival->verdict == VERDICT_syn_admitted ? admit_syn(*state, listener, arrival) : REFUSE;
+	return lets_in(arrival->verdict) ? admit_syn(*state, listener, arrival) : REFUSE;
 }
 
 /* The SYN is over its class's rate (state: NULL) or its queue is full. */
@@ -391,7 +462,7 @@ __noinline int on_syn(struct __sk_buff *skb, const struct listener_policy *liste
 	state = syn_recall(arrival, destination);
 	if (state) {
 		front_reached_tc(state, listener, arrival->now);
-		if (judge_syn(skb, listener, state, arrival) == VERDICT_syn_admitted)
+		if (lets_in(judge_syn(skb, listener, state, arrival)))
 			return admit_syn(state, listener, arrival);
 	}
 	if (decide_by_lookup(skb, listener, arrival, destination, &state) == PASS)

@@ -69,13 +69,13 @@ __noinline int front_judge(struct xdp_md *xdp, const struct listener_policy *lis
 	front_view(xdp, state, listener, arrival);
 	waiting = waits_too_long(state, listener, &arrival->queue, arrival->now);
 	arrival->verdict =
-		syn_verdict(listener, &arrival->queue, waiting, cookie_possible(arrival), flooded(state, arrival->now));
+		verdict_on(listener, arrival, waiting, cookie_possible(arrival), flooded(state, arrival->now));
 	return arrival->verdict;
 }
 
 static __always_inline bool front_lets_by(enum verdict v)
 {
-	return v == VERDICT_syn_admitted || left_to_kernel(v);
+	return lets_in(v) || left_to_kernel(v);
 }
 
 /* As decide_by_lookup(). Returns REFUSE or an action. */
@@ -83,7 +83,7 @@ static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, const stru
 						  struct arrival *arrival, struct destination *destination,
 						  struct listen_state **state)
 {
-	struct bpf_sock *sk = syn_lookup(xdp, arrival);
+	struct bpf_sock *sk = syn_lookup(xdp, true, arrival);
 	const struct tcp_sock *tp;
 	bool other;
 

@@ -80,6 +80,7 @@ struct sock_common {
 	unsigned char skc_ipv6only : 1;
 	struct in6_addr skc_v6_rcv_saddr;
 	possible_net_t skc_net;
+	u32 skc_tw_rcv_nxt;
 };
 
 struct bpf_prog_aux {
@@ -131,6 +132,17 @@ struct tcp_sock {
 	u32 copied_seq;
 	u32 write_seq;
 	bool is_mptcp;
+};
+
+struct inet_timewait_sock {
+	struct sock_common __tw_common;
+	volatile unsigned char tw_substate;
+};
+
+struct tcp_timewait_sock {
+	struct inet_timewait_sock tw_sk;
+	u32 tw_ts_recent;
+	int tw_ts_recent_stamp;
 };
 
 struct tcp_request_sock {

@@ -48,7 +48,7 @@ struct claim {
 	u32 v6;
 	u32 made;
 	u32 resolved;
-	u32 pad;
+	u32 replaces;	/* 1: the last one takes the place of a TIME-WAIT socket */
 };
 
 struct listen_state {
@@ -105,7 +105,8 @@ static __always_inline bool claim_delivered(void *ctx, struct claim *claim, u32 
 	sk = flow_lookup(ctx, &flow, claim->v6);
 	if (!sk)
 		return false;
-	found = sk->state != TCP_LISTEN;
+	/* A TIME-WAIT socket is what its SYN is to replace, or what a short connection has left. */
+	found = sk->state != TCP_LISTEN && !(claim->replaces && sk->state == TCP_TIME_WAIT);
 	bpf_sk_release(sk);
 	return found;
 }
@@ -159,9 +160,9 @@ static __always_inline void claim_not_needed(struct listen_state *state)
 	__sync_fetch_and_add(&state->claims, 1ULL << 32);
 }
 
-/* The claim holds: the SYN goes to the stack on this CPU. */
+/* The claim holds: the SYN goes to the stack on this CPU. replaces: a TIME-WAIT socket. */
 static __always_inline void claim_commit(struct listen_state *state, const struct bpf_sock_tuple *flow, bool v6,
-					 u64 now)
+					 bool replaces, u64 now)
 {
 	u32 slot = claim_slot(bpf_get_smp_processor_id());
 	struct claim *claim = &state->claim[slot];
@@ -170,6 +171,7 @@ static __always_inline void claim_commit(struct listen_state *state, const struc
 	claim->flow = *flow;
 	claim->packet = taken[slot].packets;
 	claim->v6 = v6;
+	claim->replaces = replaces;
 	claim->at_ns = now;
 	/* Atomic for its barrier: whoever sees the new count sees the new flow. */
 	made = __sync_fetch_and_add(&claim->made, 1) + 1;

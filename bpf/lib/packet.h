@@ -171,6 +171,35 @@ struct syn_options {
 	u32 tsecr;
 };
 
+/* A TIME-WAIT socket, as the kernel looks at it when a SYN comes for it. Host order. */
+struct time_wait {
+	u32 rcv_nxt;	/* the next sequence number of the old connection */
+	u32 ts_recent;	/* the last timestamp of its client */
+	u8 stamped;	/* 1: it had timestamps */
+	u8 fin_wait2;	/* 1: its client has not closed yet */
+};
+
+/*
+ * Whether the kernel lets a SYN with this sequence number and these options take
+ * the place of the socket: tcp_timewait_state_process(). If not, it answers for
+ * the old connection, and no listening socket sees the SYN.
+ */
+static __always_inline bool time_wait_yields(const struct time_wait *old, u32 seq, const struct syn_options *options)
+{
+	if (old->fin_wait2)
+		return false;
+	if (old->stamped && options->tstamp) {
+		s32 newer = options->tsval - old->ts_recent;
+
+		if (newer > 0)
+			return true;
+		/* PAWS (RFC 7323, Section 5); a timestamp of 0 was none (tcp_paws_check()). */
+		if (newer < 0 && old->ts_recent)
+			return false;
+	}
+	return (s32)(seq - old->rcv_nxt) > 0;
+}
+
 #define TCP_OPTIONS_MAX 40
 #define OPTION_BUFFER 64
 

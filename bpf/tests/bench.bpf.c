@@ -19,6 +19,7 @@ u32 frame_len SEC(".bss.bench");
 /* What the pure headers take, for the property tests (pure.c). */
 EXPORT_TYPE(struct, flow);
 EXPORT_TYPE(struct, parking_rule);
+EXPORT_TYPE(struct, time_wait);
 EXPORT_TYPE(struct, wait_state);
 
 /* Every measured frame has at least 54 bytes and at most 74: 54 and 20 more. */

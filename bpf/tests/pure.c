@@ -36,6 +36,16 @@ u8 pure_syn_verdict(const struct listener_policy *l, const struct queue_view *q,
 	return syn_verdict(l, q, waiting, cookies, flooded);
 }
 
+u8 pure_time_wait_verdict(const struct listener_policy *l, const struct queue_view *q, u8 waiting, u8 flooded)
+{
+	return time_wait_verdict(l, q, waiting, flooded);
+}
+
+u8 pure_time_wait_yields(const struct time_wait *old, u32 seq, const struct syn_options *o)
+{
+	return time_wait_yields(old, seq, o);
+}
+
 u8 pure_half_empty(const struct queue_view *q)
 {
 	return half_empty(q);

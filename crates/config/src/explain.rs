@@ -173,14 +173,14 @@ fn advice(name: &str) -> Option<&'static str> {
 }
 
 /// One row per verdict; the test `every_verdict_has_advice` holds it complete.
-const ADVICE: [(&str, &str); 24] = [
+const ADVICE: [(&str, &str); 25] = [
     (
         "syn_admitted",
         "The good case. With reserv, weir keeps a place for this connection until the server accepts it.",
     ),
     (
         "syn_repeated",
-        "A high count means that SYN/ACKs get lost, or that clients answer them slowly.",
+        "A high count means that SYN/ACKs get lost, or that clients answer them slowly. The kernel answers an old duplicate for a port in TIME-WAIT with an ACK.",
     ),
     (
         "syn_unheard",
@@ -269,6 +269,10 @@ const ADVICE: [(&str, &str); 24] = [
     (
         "queue_reset_limit",
         "The youngest connection of the class lost its place when one more than `queue_limit` waited. It counts as admitted too. `weir status` shows how many connections of each class wait.",
+    ),
+    (
+        "syn_time_wait",
+        "A server that closes first keeps its clients' ports in TIME-WAIT for 60 s, and clients behind NAT use a port again sooner. A cookie would not reach the listening socket, so weir lets the SYN in, as the kernel does, and decides again at the final ACK.",
     ),
 ];
 

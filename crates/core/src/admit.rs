@@ -118,6 +118,19 @@ impl QueueSpace {
         }
     }
 
+    /// The verdict on a SYN that takes the place of a TIME-WAIT socket ([`crate::packet::TimeWait::yields`]). No cookie
+    /// can answer it: where others get one it is let in, as the kernel itself does past its limit of half-open
+    /// connections (`tcp_conn_request()`), and its final ACK decides.
+    pub fn time_wait_verdict(&self, q: &QueueView, waiting: bool, flooded: bool) -> Verdict {
+        match self.syn_verdict(q, waiting, true, flooded) {
+            Verdict::CookieSent | Verdict::CookieSentFlood if q.length > q.limit => {
+                Verdict::SynDroppedFull
+            }
+            Verdict::CookieSent | Verdict::CookieSentFlood => Verdict::SynTimeWait,
+            verdict => verdict,
+        }
+    }
+
     fn refusal(&self, full: bool) -> Verdict {
         match (self.reject_syn, full) {
             (RejectSyn::Rst, true) => Verdict::SynResetFull,
@@ -290,6 +303,34 @@ mod tests {
         assert_eq!(
             r.cookie_ack_verdict(&queue(1, 0, 0), true),
             Verdict::AckResetWait
+        );
+    }
+
+    #[test]
+    fn a_port_in_time_wait_is_let_in_where_others_get_a_cookie() {
+        let verdict =
+            |establish, q: &QueueView, waiting| room(establish).time_wait_verdict(q, waiting, true);
+        let flooded = QueueView {
+            young: 3,
+            ..queue(0, 128, 0)
+        };
+        for establish in [Establish::Reserv, Establish::NoSynDrop] {
+            assert_eq!(verdict(establish, &flooded, false), Verdict::SynTimeWait);
+        }
+        let full = queue(128, 0, 0);
+        assert_eq!(
+            verdict(Establish::Reserv, &full, false),
+            Verdict::SynResetFull
+        );
+        assert_eq!(
+            verdict(Establish::NoSynDrop, &full, true),
+            Verdict::SynTimeWait
+        );
+        // The kernel drops such a SYN by itself, and the client repeats it.
+        let over = queue(129, 0, 0);
+        assert_eq!(
+            verdict(Establish::NoSynDrop, &over, true),
+            Verdict::SynDroppedFull
         );
     }
 

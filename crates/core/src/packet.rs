@@ -80,6 +80,32 @@ impl Packet {
     }
 }
 
+/// A TIME-WAIT socket, as the kernel looks at it when a SYN comes for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeWait {
+    /// The next sequence number of the old connection.
+    pub rcv_nxt: u32,
+    /// The last timestamp of its client; `None` if it had no timestamps.
+    pub ts_recent: Option<u32>,
+    /// Its client has not closed yet (FIN-WAIT-2).
+    pub fin_wait2: bool,
+}
+
+impl TimeWait {
+    /// Whether the kernel lets a SYN with this sequence number and timestamp take the place of the socket:
+    /// `tcp_timewait_state_process()`. If not, it answers for the old connection.
+    pub fn yields(&self, seq: u32, timestamp: Option<u32>) -> bool {
+        let newer = match (self.ts_recent, timestamp) {
+            (Some(recent), Some(now)) => now.wrapping_sub(recent) as i32,
+            _ => 0,
+        };
+        // PAWS (RFC 7323, Section 5). A timestamp of 0 was none: `tcp_paws_check()`.
+        let is_old = newer < 0 && self.ts_recent != Some(0);
+        let is_after = seq.wrapping_sub(self.rcv_nxt) as i32 > 0;
+        !self.fin_wait2 && !is_old && (newer > 0 || is_after)
+    }
+}
+
 /// Whether the headers of a frame are sound (checksums right, both ends addresses that can be ends), so that the guard
 /// may answer it. `frame` must have parsed as `packet` at `l3`.
 pub fn answerable(frame: &[u8], l3: usize, packet: &Packet) -> bool {

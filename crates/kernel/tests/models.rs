@@ -7,7 +7,7 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use weir_core::admit::{QueueSpace, QueueView};
 use weir_core::class::{Bucket, Limit};
 use weir_core::listener::{Admit, Establish, RejectSyn};
-use weir_core::packet;
+use weir_core::packet::{self, TimeWait};
 use weir_core::queue::Rule;
 use weir_core::wait::Wait;
 use weir_kernel::testing::pure::{self, CWait, CookieJar, Options};
@@ -76,6 +76,35 @@ fn verdicts_on_syn_and_final_ack_are_those_of_the_model() {
                 prop_assert_eq!(
                     pure::cookie_ack_verdict(&room, &q, waiting),
                     room.cookie_ack_verdict(&q, waiting)
+                );
+                prop_assert_eq!(
+                    pure::time_wait_verdict(&room, &q, waiting, flooded),
+                    room.time_wait_verdict(&q, waiting, flooded)
+                );
+                Ok(())
+            },
+        )
+        .unwrap();
+}
+
+#[test]
+fn a_time_wait_socket_yields_to_the_syns_of_the_model() {
+    // Close to each other as well as anywhere, and 0, which means "none" in a timestamp.
+    let near = |base: u32| prop_oneof![(base..base + 4), any::<u32>(), Just(0u32)];
+    let old = (near(77), prop::option::of(near(99)), any::<bool>()).prop_map(
+        |(rcv_nxt, ts_recent, fin_wait2)| TimeWait {
+            rcv_nxt,
+            ts_recent,
+            fin_wait2,
+        },
+    );
+    runner(200_000)
+        .run(
+            &(old, near(77), prop::option::of(near(99))),
+            |(old, seq, timestamp)| {
+                prop_assert_eq!(
+                    pure::time_wait_yields(&old, seq, timestamp),
+                    old.yields(seq, timestamp)
                 );
                 Ok(())
             },

@@ -3,14 +3,14 @@
 
 use weir_core::admit::{QueueSpace, QueueView};
 use weir_core::class::{Bucket, Limit};
-use weir_core::packet::Packet;
+use weir_core::packet::{Packet, TimeWait};
 use weir_core::queue::{PRIORITIES, Rule};
 use weir_core::verdict::{VERDICTS, Verdict};
 use weir_core::wait::Wait;
 
 use super::skel::types::{
     answer, bucket_limit, flow, listener_policy, packet, parking_rule, queue_view, siphash_key,
-    syn_options, wait_state,
+    syn_options, time_wait, wait_state,
 };
 
 unsafe extern "C" {
@@ -31,6 +31,13 @@ unsafe extern "C" {
         cookies: u8,
         flooded: u8,
     ) -> u8;
+    fn pure_time_wait_verdict(
+        l: *const listener_policy,
+        q: *const queue_view,
+        waiting: u8,
+        flooded: u8,
+    ) -> u8;
+    fn pure_time_wait_yields(old: *const time_wait, seq: u32, o: *const syn_options) -> u8;
     fn pure_half_empty(q: *const queue_view) -> u8;
     fn pure_cookie_ack_verdict(l: *const listener_policy, q: *const queue_view, waiting: u8) -> u8;
     fn pure_wait_look(
@@ -172,6 +179,35 @@ pub fn syn_verdict(
         )
     };
     verdict(index)
+}
+
+/// `time_wait_verdict()` of bpf/lib/admit.h.
+pub fn time_wait_verdict(
+    room: &QueueSpace,
+    q: &QueueView,
+    waiting: bool,
+    flooded: bool,
+) -> Verdict {
+    let (policy, view) = (raw_policy(room), raw_view(q));
+    // SAFETY: both structures live through the call.
+    verdict(unsafe { pure_time_wait_verdict(&policy, &view, waiting.into(), flooded.into()) })
+}
+
+/// `time_wait_yields()` of bpf/lib/packet.h.
+pub fn time_wait_yields(old: &TimeWait, seq: u32, timestamp: Option<u32>) -> bool {
+    let mut raw = time_wait {
+        rcv_nxt: old.rcv_nxt,
+        ts_recent: old.ts_recent.unwrap_or_default(),
+        ..Default::default()
+    };
+    raw.stamped = old.ts_recent.is_some().into();
+    raw.fin_wait2 = old.fin_wait2.into();
+    let options = Options {
+        timestamps: timestamp.map(|value| (value, 0)),
+        ..Options::default()
+    };
+    // SAFETY: both structures live through the call.
+    unsafe { pure_time_wait_yields(&raw, seq, &options.raw()) != 0 }
 }
 
 /// `half_empty()` of bpf/lib/admit.h.

@@ -20,4 +20,5 @@ mod scope;
 mod measured {
     mod controller;
     mod flood;
+    mod time_wait;
 }
