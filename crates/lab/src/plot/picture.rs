@@ -3,13 +3,15 @@
 use std::path::Path;
 
 use super::lines;
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::run::results::{Case, Panel, Picture, Results, has};
 use crate::run::statistics::Spread;
 use crate::show::template::fill;
 
-/// Draws all pictures of the results into a folder that exists.
+/// Draws all pictures of the results into a folder, which is created.
 pub fn write(results: &Results, folder: &Path) -> Result<()> {
+    let what = || format!("cannot create folder {}", folder.display());
+    std::fs::create_dir_all(folder).context(what())?;
     for picture in &results.show.pictures {
         let drawing = drawing(picture, results)?;
         // A run of single cases has no lines.

@@ -109,8 +109,9 @@ fn a_toy_has_table_picture_and_claims_as_any_experiment() {
     let read = store::read(&folder.path().join("results.json")).unwrap();
     let text = table::render(&read).unwrap();
     assert!(text.contains("the mean is the middle"), "{text}");
-    picture::write(&read, folder.path()).unwrap();
-    assert!(folder.path().join("toy.png").exists());
+    let pictures = folder.path().join("a folder/that is not there");
+    picture::write(&read, &pictures).unwrap();
+    assert!(pictures.join("toy.png").exists());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::super::pattern::Pattern;
 use super::super::plan::Leave;
 use super::body::Body;
 use super::exchange::{Call, Exchange, Habit};
-use super::reader::{self, Reader, Sink};
+use super::reader::{self, Reader, Sink, field};
 
 /// Longest head that is waited for.
 const HEAD_BYTES: usize = 16 * 1024;
@@ -336,11 +336,4 @@ impl Asking {
         let length = field(fields, "Content-Length").and_then(|value| value.parse().ok());
         length.map_or(Body::UntilEnd, Body::Length)
     }
-}
-
-fn field<'a>(fields: &'a [httparse::Header<'_>], name: &str) -> Option<&'a str> {
-    let field = fields
-        .iter()
-        .find(|field| field.name.eq_ignore_ascii_case(name))?;
-    std::str::from_utf8(field.value).ok()
 }

@@ -124,3 +124,11 @@ fn receive_body<L: Sink>(
     *sink.reader() = Reader::Body(body, received);
     Ok(taken)
 }
+
+/// A field of a head, in whatever case its name is.
+pub fn field<'a>(fields: &'a [httparse::Header<'_>], name: &str) -> Option<&'a str> {
+    let field = fields
+        .iter()
+        .find(|field| field.name.eq_ignore_ascii_case(name))?;
+    std::str::from_utf8(field.value).ok()
+}

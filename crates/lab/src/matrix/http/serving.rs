@@ -6,7 +6,7 @@ use super::super::pattern::Pattern;
 use super::super::plan::Cut;
 use super::body::Body;
 use super::exchange::{Call, Exchange, Habit, MOST};
-use super::reader::{self, Reader, Sink};
+use super::reader::{self, Reader, Sink, field};
 
 /// A connection of an origin.
 pub struct Serving {
@@ -102,11 +102,7 @@ impl Sink for Serving {
             return Err(self.corrupt(&format!("no request: {head:?}")));
         };
         let exchange = Exchange::new(self.seed, id, last);
-        let value = |name: &str| {
-            let mut fields = request.headers.iter();
-            let field = fields.find(|field| field.name.eq_ignore_ascii_case(name))?;
-            std::str::from_utf8(field.value).ok()
-        };
+        let value = |name| field(request.headers, name);
         if request.method != Some(exchange.method) {
             return Err(self.corrupt(&format!("another method for {id}")));
         }
