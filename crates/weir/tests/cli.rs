@@ -40,6 +40,7 @@ const CASES: &[(&str, &str)] = &[
     ("explain-key", "explain target_wait"),
     ("explain-words", "explain reject-syn"),
     ("explain-both", "explain mode"),
+    ("explain-word", "explain rst"),
     ("explain-slip", "explain syn_admited"),
     ("explain-stranger", "explain gold"),
     ("protect-policy", "protect 80 --establish reserve"),
@@ -210,6 +211,18 @@ fn every_command_has_a_man_page_that_names_its_flags() {
     let main = std::fs::read_to_string(folder.0.join("weir.8")).unwrap();
     assert!(VISIBLE.iter().all(|command| main.contains(command)));
     assert!(!main.contains("generate"), "hidden commands stay hidden");
+    assert!(!protect.contains("runtime"), "hidden flags too");
+    for command in VISIBLE {
+        let page = std::fs::read_to_string(folder.0.join(format!("weir-{command}.8"))).unwrap();
+        for section in [
+            ".SH EXAMPLES",
+            ".SH FILES",
+            ".SH \"EXIT STATUS\"",
+            ".SH \"SEE ALSO\"",
+        ] {
+            assert_eq!(page.matches(section).count(), 1, "{command}: {section}");
+        }
+    }
 }
 
 #[test]
@@ -226,5 +239,11 @@ fn completions_know_every_command() {
             VISIBLE.iter().all(|command| script.contains(command)),
             "{file}"
         );
+        for hidden in ["generate", "runtime-dir"] {
+            assert!(!script.contains(hidden), "{file}: {hidden}");
+        }
+        for name in ["syn_reset_wait", "target_wait", "half_open"] {
+            assert!(script.contains(name), "{file}: {name}");
+        }
     }
 }

@@ -25,7 +25,14 @@ pub fn run(runtime_dir: &Path, args: &Explain) -> Result<()> {
     };
     let texts = texts(name);
     if texts.is_empty() {
-        return Err(unknown(name));
+        let found = mentions(name);
+        return match found.is_empty() {
+            true => Err(unknown(name)),
+            false => print(&format!(
+                "Nothing is named {name:?}; these names have it in their texts:\n\n{}",
+                rows(found.into_iter())
+            )),
+        };
     }
     let mut text = texts.join("\n");
     if let Ok(Topic::Subject(_)) = topic(name)
@@ -51,6 +58,24 @@ fn texts(name: &str) -> Vec<String> {
         texts.extend(field_texts(&name));
     }
     texts
+}
+
+/// The names that have a word in their explanation, with kind and text.
+fn mentions(word: &str) -> Vec<(&'static str, &'static str, &'static str)> {
+    let has = |text: &str| {
+        let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
+        words.any(|own| own.eq_ignore_ascii_case(word))
+    };
+    let mut found = named();
+    found.retain(|(name, ..)| texts(name).iter().any(|text| has(text)));
+    let mut seen = BTreeSet::new();
+    found.retain(|(name, ..)| seen.insert(*name));
+    found
+}
+
+/// Every name that is explained.
+pub fn names() -> BTreeSet<&'static str> {
+    named().into_iter().map(|(name, ..)| name).collect()
 }
 
 fn unknown(name: &str) -> Failure {
@@ -137,12 +162,21 @@ fn counters() -> impl Iterator<Item = [&'static str; 4]> {
 }
 
 fn all() -> String {
+    rows(named().into_iter())
+}
+
+fn rows<'a>(rows: impl Iterator<Item = (&'a str, &'a str, &'a str)>) -> String {
     let head = [
         ("name", Align::Left),
         ("kind", Align::Left),
         ("text", Align::Left),
     ];
     let row = |(name, kind, text): (&str, &str, &str)| vec![name.into(), kind.into(), text.into()];
+    table(&head, &rows.map(row).collect::<Vec<_>>())
+}
+
+/// Everything that is explained: name, kind and text.
+fn named() -> Vec<(&'static str, &'static str, &'static str)> {
     let counters = counters().map(|[name, kind, _, text]| (name, kind, text));
     let listed = list();
     let mut names: BTreeSet<&str> = listed.iter().map(|(name, ..)| *name).collect();
@@ -150,8 +184,12 @@ fn all() -> String {
         .iter()
         .filter(|field| names.insert(&field.name));
     let fields = fields.map(|field| (&*field.name, "field", &*field.text));
-    let all = listed.iter().copied().chain(fields).chain(counters);
-    table(&head, &all.map(row).collect::<Vec<_>>())
+    listed
+        .iter()
+        .copied()
+        .chain(fields)
+        .chain(counters)
+        .collect()
 }
 
 #[cfg(test)]
@@ -331,6 +369,16 @@ mod tests {
         let unknown: Vec<_> = metrics().filter(|metric| !is_known(metric.of)).collect();
         let unknown: Vec<_> = unknown.iter().map(|metric| &metric.name).collect();
         assert!(unknown.is_empty(), "{unknown:?}");
+    }
+
+    #[test]
+    fn a_word_finds_the_names_that_have_it_in_their_text() {
+        let found: Vec<&str> = mentions("rst").into_iter().map(|(name, ..)| name).collect();
+        for name in ["syn_reset_wait", "reject_syn", "over_rate", "reason"] {
+            assert!(found.contains(&name), "{name}: {found:?}");
+        }
+        assert!(!found.contains(&"queue_length"), "{found:?}");
+        assert!(mentions("syn_admited").is_empty());
     }
 
     #[test]

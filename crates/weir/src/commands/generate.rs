@@ -1,12 +1,17 @@
 //! `weir generate`: man pages and completions from the command-line definition, for packages, and the
 //! reference page of the config file.
 
+mod man;
+
+use std::io::Write;
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::{Cli, Generate, GenerateWhat};
+use crate::commands::explain;
 use crate::failure::{Failure, Result};
 
 /// Runs the command.
@@ -23,27 +28,18 @@ fn create(dir: &Path) -> Result<()> {
         .map_err(|error| Failure::io(format_args!("create {}", dir.display()), error))
 }
 
-/// Section of the pages: 8, system administration, since most commands need root.
-const SECTION: &str = "8";
-
 /// `weir.8` and `weir-COMMAND.8`.
 fn man_pages(dir: &Path) -> Result<()> {
     create(dir)?;
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = visible(&Cli::command()).disable_help_subcommand(true);
     command.build();
-    let visible = command.get_subcommands().filter(|sub| !sub.is_hide_set());
     let mut pages = vec![("weir".to_owned(), command.clone())];
-    pages.extend(visible.map(|sub| (format!("weir-{}", sub.get_name()), sub.clone())));
-    for (name, command) in pages {
-        let file = dir.join(format!("{name}.{SECTION}"));
-        let write = || -> std::io::Result<()> {
-            let mut page = Vec::new();
-            let man = clap_mangen::Man::new(command.clone().version(env!("CARGO_PKG_VERSION")));
-            man.title(name.to_uppercase())
-                .section("8")
-                .render(&mut page)?;
-            std::fs::write(&file, page)
-        };
+    let subcommands = command.get_subcommands();
+    pages.extend(subcommands.map(|sub| (format!("weir-{}", sub.get_name()), sub.clone())));
+    let names: Vec<String> = pages.iter().map(|(name, _)| name.clone()).collect();
+    for (name, command) in &pages {
+        let file = dir.join(format!("{name}.{}", man::SECTION));
+        let write = || std::fs::write(&file, man::page(name, command, &names)?);
         write().map_err(|error| Failure::io(format_args!("write {}", file.display()), error))?;
     }
     Ok(())
@@ -51,15 +47,65 @@ fn man_pages(dir: &Path) -> Result<()> {
 
 fn completions(dir: &Path) -> Result<()> {
     create(dir)?;
+    let names = explain::names();
+    let mut command = visible(&Cli::command()).mut_subcommand("explain", |explain| {
+        explain.mut_arg("name", |arg| {
+            arg.value_parser(PossibleValuesParser::new(&names))
+        })
+    });
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut Cli::command(), "weir", dir).map_err(|error| {
+        clap_complete::generate_to(shell, &mut command, "weir", dir).map_err(|error| {
             Failure::io(
                 format_args!("write {shell} completions to {}", dir.display()),
                 error,
             )
         })?;
     }
-    Ok(())
+    // clap_complete's script for fish has the values of flags only.
+    let names: Vec<&str> = names.into_iter().collect();
+    let line = format!(
+        "complete -c weir -n \"__fish_weir_using_subcommand explain\" -f -a \"{}\"\n",
+        names.join(" ")
+    );
+    let file = dir.join("weir.fish");
+    let append = || {
+        let mut script = std::fs::OpenOptions::new().append(true).open(&file)?;
+        script.write_all(line.as_bytes())
+    };
+    append().map_err(|error| Failure::io(format_args!("write {}", file.display()), error))
+}
+
+/// The command without what is hidden, which neither a page nor a completion shows.
+fn visible(command: &Command) -> Command {
+    let hidden = command.get_subcommands().filter(|sub| sub.is_hide_set());
+    let hidden: Vec<String> = hidden.map(|sub| sub.get_name().to_owned()).collect();
+    let shown = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+    let shown: Vec<Command> = shown.map(visible).collect();
+    if hidden.is_empty() && shown.is_empty() && !command.get_arguments().any(Arg::is_hide_set) {
+        return command.clone();
+    }
+    // clap takes nothing out of a command, so another one is made.
+    let mut new = Command::new(command.get_name().to_owned())
+        .args(command.get_arguments().filter(|arg| !arg.is_hide_set()))
+        .groups(
+            command
+                .get_groups()
+                .filter(|_| hidden.is_empty() && shown.is_empty()),
+        )
+        .subcommands(shown);
+    if let Some(about) = command.get_about() {
+        new = new.about(about.clone());
+    }
+    if let Some(about) = command.get_long_about() {
+        new = new.long_about(about.clone());
+    }
+    if let Some(help) = command.get_after_help() {
+        new = new.after_help(help.clone());
+    }
+    match command.get_version() {
+        Some(_) => new.version(env!("CARGO_PKG_VERSION")),
+        None => new,
+    }
 }
 
 fn reference(dir: &Path) -> Result<()> {

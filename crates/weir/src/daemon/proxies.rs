@@ -8,6 +8,7 @@ mod service;
 
 use std::time::{Duration, Instant};
 
+use weir_config::Table;
 use weir_core::proxy::Proxy;
 use weir_proxy::{ReloadState, Server, Sockets, StartOptions, Totals, Waker};
 
@@ -166,12 +167,14 @@ impl Proxies {
         &self.running
     }
 
-    /// Says it if the process may not have the descriptors that `max_clients` of all proxies can come to: two for each
-    /// client, its own and that of its server.
+    /// Says it if the process may not have the descriptors that `max_clients` of the proxies that set it can come to:
+    /// two for each client, its own and that of its server. The default is a bound, and nobody's expectation.
     pub fn check_descriptors(&self) {
         let limit = raise_limit();
+        let default = <Proxy as Table>::blank().max_clients;
         let most = |server: &Server| u64::from(server.settings().max_clients);
-        let clients: u64 = self.running.iter().map(most).sum();
+        let set = |most: &u64| *most != u64::from(default);
+        let clients: u64 = self.running.iter().map(most).filter(set).sum();
         let needed = clients * 2;
         if limit < needed {
             tracing::warn!(

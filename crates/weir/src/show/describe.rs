@@ -74,7 +74,12 @@ pub fn part(n: usize, of: usize, thing: &str) -> String {
 
 /// Connections that were let in.
 pub fn admitted(counters: &Counters) -> u64 {
-    counters.get(Verdict::SynAdmitted) + counters.get(Verdict::CookieAccepted)
+    const LET_IN: [Verdict; 3] = [
+        Verdict::SynAdmitted,
+        Verdict::SynTimeWait,
+        Verdict::CookieAccepted,
+    ];
+    LET_IN.iter().map(|verdict| counters.get(*verdict)).sum()
 }
 
 /// `55 %`; `0.3 %` of few.
