@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{ENGINES, PATIENCE, connect_tcp, end, pattern_of, refusing_address, settings, total};
 use socket2::SockRef;
 use weir_core::proxy::{Engine, Proxy, ProxyMode};
-use weir_proxy::transfer::{RedirectLane, RedirectPair, Redirector, Sockets, Way};
+use weir_proxy::transfer::{RedirectLane, RedirectPair, Redirector, SocketPair, Way};
 use weir_proxy::{Server, StartOptions, Totals};
 
 /// A proxy in front of a server of the test.
@@ -183,7 +183,7 @@ impl RedirectLane for ForgetfulLane {
         Vec::new()
     }
 
-    fn join(&self, _: Sockets<'_>) -> Option<Box<dyn RedirectPair>> {
+    fn join(&self, _: SocketPair<'_>) -> Option<Box<dyn RedirectPair>> {
         Some(Box::new(ForgetfulPair))
     }
 }
@@ -195,11 +195,11 @@ impl RedirectPair for ForgetfulPair {
         0
     }
 
-    fn arm(&self, _: Sockets<'_>, _: [u64; 2]) -> bool {
+    fn arm(&self, _: SocketPair<'_>, _: [u64; 2]) -> bool {
         false
     }
 
-    fn disarm(&self, _: Sockets<'_>) {}
+    fn disarm(&self, _: SocketPair<'_>) {}
 
     fn redirected(&self, _: Way) -> u64 {
         0
@@ -209,7 +209,7 @@ impl RedirectPair for ForgetfulPair {
         0
     }
 
-    fn is_sent(&self, _: Way, _: Sockets<'_>) -> bool {
+    fn is_sent(&self, _: Way, _: SocketPair<'_>) -> bool {
         true
     }
 
@@ -217,7 +217,7 @@ impl RedirectPair for ForgetfulPair {
         way == 1
     }
 
-    fn leave(self: Box<Self>, _: Sockets<'_>) {}
+    fn leave(self: Box<Self>, _: SocketPair<'_>) {}
 }
 
 #[test]

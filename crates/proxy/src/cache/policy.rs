@@ -48,7 +48,7 @@ impl NotKept {
 
 /// When a request was sent and its reply received, in seconds since 1970.
 #[derive(Debug, Clone, Copy)]
-pub struct Exchange {
+pub struct ExchangeTimes {
     /// The request went out.
     pub sent: u64,
     /// The reply's head came in.
@@ -88,7 +88,7 @@ pub fn terms(
     request: &[u8],
     reply: &[u8],
     status: u16,
-    exchange: Exchange,
+    exchange: ExchangeTimes,
 ) -> Result<Terms, NotKept> {
     let control = ReplyControl::of(reply);
     if control.no_store || control.private || RequestControl::of(request).no_store {
@@ -159,7 +159,7 @@ fn date_of(reply: &[u8]) -> Option<u64> {
 }
 
 /// `corrected_initial_age` of Section 4.2.3.
-fn initial_age(reply: &[u8], exchange: Exchange) -> u64 {
+fn initial_age(reply: &[u8], exchange: ExchangeTimes) -> u64 {
     let told = values(reply, "age").next().and_then(delta_seconds);
     let delay = exchange.received.saturating_sub(exchange.sent);
     let apparent = date_of(reply).map_or(0, |date| exchange.received.saturating_sub(date));
@@ -224,7 +224,7 @@ mod tests {
     /// Sun, 06 Nov 1994 08:49:37 GMT
     const NOW: u64 = 784_111_777;
     const DATE: &str = "Date: Sun, 06 Nov 1994 08:49:37 GMT";
-    const ARRIVED: Exchange = Exchange {
+    const ARRIVED: ExchangeTimes = ExchangeTimes {
         sent: NOW,
         received: NOW,
     };
@@ -372,7 +372,7 @@ mod tests {
             ("Age: 7\r\nAge: 9", NOW, 7),
         ] {
             let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");
-            let exchange = Exchange {
+            let exchange = ExchangeTimes {
                 sent,
                 received: NOW,
             };

@@ -647,12 +647,12 @@ impl TcpListener {
         let batch = self.batch.get();
         let stopped = self.accept_up_to(batch, &mut admit, &mut serve)?;
         self.batch.set(match stopped {
-            Stopped::Batch => (batch * 2).min(ACCEPT_BATCH),
-            Stopped::Empty => 1,
+            AcceptEnd::Batch => (batch * 2).min(ACCEPT_BATCH),
+            AcceptEnd::Empty => 1,
             // With one, each permit that becomes free would cost a look at epoll.
-            Stopped::Full => batch.max(2),
+            AcceptEnd::Full => batch.max(2),
         });
-        Ok(stopped != Stopped::Full)
+        Ok(stopped != AcceptEnd::Full)
     }
 
     /// Lets events tell nothing of it until it accepts again: one that is readable all the time and not accepted
@@ -694,7 +694,7 @@ impl TcpListener {
     pub fn accept_all(&self, mut serve: impl FnMut(TcpStream, SocketAddr)) -> io::Result<()> {
         let mut admit = || Some(());
         let mut serve = |(), stream, peer| serve(stream, peer);
-        while self.accept_up_to(ACCEPT_BATCH, &mut admit, &mut serve)? == Stopped::Batch {}
+        while self.accept_up_to(ACCEPT_BATCH, &mut admit, &mut serve)? == AcceptEnd::Batch {}
         Ok(())
     }
 
@@ -703,11 +703,11 @@ impl TcpListener {
         batch: usize,
         admit: &mut impl FnMut() -> Option<P>,
         serve: &mut impl FnMut(P, TcpStream, SocketAddr),
-    ) -> io::Result<Stopped> {
+    ) -> io::Result<AcceptEnd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..batch {
             let Some(permit) = admit() else {
-                return Ok(Stopped::Full);
+                return Ok(AcceptEnd::Full);
             };
             match rustix::net::acceptfrom_with(&self.fd, flags) {
                 Ok((fd, peer)) => {
@@ -715,7 +715,7 @@ impl TcpListener {
                         serve(permit, TcpStream::new(fd, self.handle.clone()), peer);
                     }
                 }
-                Err(Errno::AGAIN) => return Ok(Stopped::Empty),
+                Err(Errno::AGAIN) => return Ok(AcceptEnd::Empty),
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     return Err(error.into());
                 }
@@ -723,13 +723,13 @@ impl TcpListener {
                 Err(_) => {}
             }
         }
-        Ok(Stopped::Batch)
+        Ok(AcceptEnd::Batch)
     }
 }
 
 /// Why no more were accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stopped {
+enum AcceptEnd {
     /// As many were as were asked for.
     Batch,
     /// No connection waits.

@@ -9,7 +9,7 @@ pub const BUFFER_BYTES: usize = 64 * 1024;
 /// Buffers kept for the next user.
 const KEPT: usize = 16;
 /// From so many buffers in use on, a receiver's room is asked for before anything is read for it.
-const CROWDED: usize = 64;
+const MANY_LENT: usize = 64;
 
 /// Buffers that are lent while they carry bytes.
 #[derive(Default, Clone)]
@@ -40,8 +40,8 @@ impl Buffers {
     }
 
     /// Whether so many are lent that slow receivers must be behind it.
-    pub fn crowded(&self) -> bool {
-        self.0.lent.get() >= CROWDED
+    pub fn many_lent(&self) -> bool {
+        self.0.lent.get() >= MANY_LENT
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::Sender;
+use super::ByteSource;
 use super::course::{Course, Limit};
 use crate::runtime::{Clock, TcpStream};
 use crate::sys;
@@ -55,7 +55,7 @@ impl Gathering<'_> {
     }
 }
 
-impl Sender for Gathering<'_> {
+impl ByteSource for Gathering<'_> {
     fn stream(&self) -> &TcpStream {
         self.from
     }

@@ -34,7 +34,7 @@ pub use gather::{Gathering, readable_or_pushed};
 pub use lane::Redirect;
 pub use outcome::{Broken, Transferred, Tunnelled};
 pub use pipe::Pipes;
-pub use redirector::{RedirectLane, RedirectPair, Redirector, Sockets, Way};
+pub use redirector::{RedirectLane, RedirectPair, Redirector, SocketPair, Way};
 pub use resources::{Resources, TransferContext};
 use step::step;
 pub use tunnel::tunnel;
@@ -42,7 +42,7 @@ pub use tunnel::tunnel;
 use crate::runtime::TcpStream;
 
 /// The sending side of a transfer.
-pub trait Sender {
+pub trait ByteSource {
     /// Its connection.
     fn stream(&self) -> &TcpStream;
 
@@ -59,7 +59,7 @@ pub trait Sender {
 }
 
 /// Every byte goes on at once.
-impl Sender for &TcpStream {
+impl ByteSource for &TcpStream {
     fn stream(&self) -> &TcpStream {
         self
     }
@@ -82,7 +82,7 @@ impl Sender for &TcpStream {
 /// No `async fn`: those keep their arguments twice, and this is what idle tunnels wait in.
 pub fn transfer(
     context: TransferContext<'_>,
-    mut sender: impl Sender,
+    mut sender: impl ByteSource,
     to: &TcpStream,
     limit: Limit,
     [moved, back]: [&Moved; 2],

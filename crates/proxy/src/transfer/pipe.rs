@@ -15,7 +15,7 @@ const KEPT: usize = 16;
 /// Pipes lent at most: beyond, transfers copy. Two descriptors each.
 const MOST: usize = 256;
 /// From so many pipes in use on, a receiver's room is asked for before anything is read for it.
-const CROWDED: usize = 32;
+const MANY_LENT: usize = 32;
 
 /// Pipes that are lent while they carry bytes.
 #[derive(Default, Clone)]
@@ -70,8 +70,8 @@ impl Pipes {
     }
 
     /// Whether so many are lent that slow receivers must be behind it.
-    pub fn crowded(&self) -> bool {
-        self.0.lent.get() >= CROWDED
+    pub fn many_lent(&self) -> bool {
+        self.0.lent.get() >= MANY_LENT
     }
 }
 

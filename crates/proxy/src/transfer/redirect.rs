@@ -22,7 +22,7 @@ use super::budget::YieldBudget;
 use super::course::{Course, Limit, Moved, Rules};
 use super::lane::Redirect;
 use super::outcome::{Broken, Tunnelled};
-use super::redirector::{RedirectPair, Sockets, Way};
+use super::redirector::{RedirectPair, SocketPair, Way};
 use super::resources::{Resources, TransferContext};
 use super::step::step;
 use crate::runtime::{Clock, Handle, TcpStream, try_both};
@@ -107,7 +107,7 @@ impl Tunnel<'_> {
         self.ends[0].handle()
     }
 
-    fn sockets(&self) -> Sockets<'_> {
+    fn sockets(&self) -> SocketPair<'_> {
         self.ends.map(std::os::fd::AsFd::as_fd)
     }
 

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 pub type Way = usize;
 
 /// The two sockets of a tunnel. Way 0 is received from the first.
-pub type Sockets<'a> = [BorrowedFd<'a>; 2];
+pub type SocketPair<'a> = [BorrowedFd<'a>; 2];
 
 /// Redirects for all threads of a proxy.
 pub trait Redirector: fmt::Debug + Send + Sync {
@@ -40,7 +40,7 @@ pub trait RedirectLane {
     /// before, but with recv(2) only.
     ///
     /// `None`: the sockets are unchanged. There are too many pairs, or both peers have closed.
-    fn join(&self, sockets: Sockets<'_>) -> Option<Box<dyn RedirectPair>>;
+    fn join(&self, sockets: SocketPair<'_>) -> Option<Box<dyn RedirectPair>>;
 }
 
 /// The two joined sockets of a tunnel. The caller closes them when the pair is dropped: bytes that were
@@ -56,10 +56,10 @@ pub trait RedirectPair {
     /// space may hold none of them. A way of which more was passed redirects nothing.
     ///
     /// False: one of the sockets could not be joined, and they are never redirected.
-    fn arm(&self, sockets: Sockets<'_>, received: [u64; 2]) -> bool;
+    fn arm(&self, sockets: SocketPair<'_>, received: [u64; 2]) -> bool;
 
     /// Passes all bytes to user space from now on, both ways.
-    fn disarm(&self, sockets: Sockets<'_>);
+    fn disarm(&self, sockets: SocketPair<'_>);
 
     /// Bytes redirected on this way since the sockets were joined.
     fn redirected(&self, way: Way) -> u64;
@@ -70,12 +70,12 @@ pub trait RedirectPair {
 
     /// Whether all redirected bytes of this way are in the receiver's send queue. Ask it once the pair
     /// is disarmed, before user space sends or closes there.
-    fn is_sent(&self, way: Way, sockets: Sockets<'_>) -> bool;
+    fn is_sent(&self, way: Way, sockets: SocketPair<'_>) -> bool;
 
     /// Whether the kernel lost acknowledged bytes of this way, for want of memory. It redirects and
     /// passes nothing that came after them.
     fn has_lost(&self, way: Way) -> bool;
 
     /// Drops the pair and frees its number for another pair.
-    fn leave(self: Box<Self>, sockets: Sockets<'_>);
+    fn leave(self: Box<Self>, sockets: SocketPair<'_>);
 }

@@ -29,7 +29,7 @@ fn begin(
     to: &TcpStream,
     course: &mut Course,
 ) -> Result<Begun, Broken> {
-    let pressed = course.slow || resources.pipes.crowded() || resources.buffers.crowded();
+    let pressed = course.slow || resources.pipes.many_lent() || resources.buffers.many_lent();
     let space = match pressed {
         true => send_space(to),
         false => usize::MAX,

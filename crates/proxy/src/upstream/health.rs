@@ -18,7 +18,7 @@ pub struct HealthBoard {
 struct BackendHealth {
     /// It gets nothing new: it is down, and another is not.
     is_avoided: AtomicBool,
-    state: StateCell,
+    state: BackendStateCell,
     /// What the last check came to.
     last: Mutex<String>,
     counters: HealthCounters,
@@ -38,7 +38,7 @@ pub enum BackendState {
 }
 
 #[derive(Debug, Default)]
-struct StateCell(AtomicU8);
+struct BackendStateCell(AtomicU8);
 
 impl BackendState {
     /// Its word in status.
@@ -59,7 +59,7 @@ impl BackendState {
     }
 }
 
-impl StateCell {
+impl BackendStateCell {
     fn set(&self, state: BackendState) {
         self.0.store(state as u8, Ordering::Relaxed);
     }

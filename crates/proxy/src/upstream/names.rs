@@ -40,29 +40,29 @@ pub struct Names {
 }
 
 enum Name {
-    Asked(Asked),
+    Pending(PendingName),
     Found(Vec<IpAddr>, Clock),
     Failed(String, Clock),
 }
 
 /// A question that has no answer yet.
-struct Asked {
+struct PendingName {
     waiting: Vec<TaskId>,
-    askers: Arc<AtomicUsize>,
+    tasks: Arc<AtomicUsize>,
 }
 
 /// A task that waits for an answer, counted until this is dropped.
-struct Requester(Arc<AtomicUsize>);
+struct WaitingTask(Arc<AtomicUsize>);
 
-impl Requester {
-    fn of(asked: &mut Asked, task: TaskId) -> Requester {
-        asked.waiting.push(task);
-        asked.askers.fetch_add(1, Ordering::Relaxed);
-        Requester(asked.askers.clone())
+impl WaitingTask {
+    fn of(pending: &mut PendingName, task: TaskId) -> WaitingTask {
+        pending.waiting.push(task);
+        pending.tasks.fetch_add(1, Ordering::Relaxed);
+        WaitingTask(pending.tasks.clone())
     }
 }
 
-impl Drop for Requester {
+impl Drop for WaitingTask {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -96,9 +96,9 @@ impl Names {
         if host.len() > NAME_BYTES {
             return Err(io::Error::other("the name is longer than names are"));
         }
-        let mut requester = None;
+        let mut waiting = None;
         let answered = handle
-            .wait_for(|| self.ask(handle.running(), handle.now(), client, host, &mut requester))
+            .wait_for(|| self.ask(handle.running(), handle.now(), client, host, &mut waiting))
             .await;
         let ips = answered.map_err(|_| io::Error::new(ErrorKind::TimedOut, Unresolved))??;
         Ok(ips
@@ -107,14 +107,14 @@ impl Names {
             .collect())
     }
 
-    /// What is known of a name; if nothing, the task is woken when it is, as long as it keeps `requester`.
+    /// What is known of a name; if nothing, the task is woken when it is, as long as it keeps `waiting`.
     fn ask(
         &self,
         task: TaskId,
         now: Clock,
         client: IpAddr,
         host: &str,
-        requester: &mut Option<Requester>,
+        waiting: &mut Option<WaitingTask>,
     ) -> Option<io::Result<Vec<IpAddr>>> {
         let mut known = self.known.borrow_mut();
         match known.get_mut(host) {
@@ -122,32 +122,32 @@ impl Names {
             Some(Name::Failed(why, until)) if *until > now => {
                 return Some(Err(io::Error::other(why.clone())));
             }
-            Some(Name::Asked(asked)) => {
-                let waits = |requester: &Requester| Arc::ptr_eq(&requester.0, &asked.askers);
-                if !requester.as_ref().is_some_and(waits) {
-                    *requester = Some(Requester::of(asked, task));
+            Some(Name::Pending(pending)) => {
+                let waits = |waiting: &WaitingTask| Arc::ptr_eq(&waiting.0, &pending.tasks);
+                if !waiting.as_ref().is_some_and(waits) {
+                    *waiting = Some(WaitingTask::of(pending, task));
                 }
                 return None;
             }
             _ => {}
         }
         if known.len() >= NAMES_KEPT {
-            known.retain(|_, name| matches!(name, Name::Asked(_)));
+            known.retain(|_, name| matches!(name, Name::Pending(_)));
         }
-        let mut asked = Asked {
+        let mut pending = PendingName {
             waiting: Vec::new(),
-            askers: Arc::default(),
+            tasks: Arc::default(),
         };
-        *requester = Some(Requester::of(&mut asked, task));
+        *waiting = Some(WaitingTask::of(&mut pending, task));
         let question = Question {
             name: host.to_owned(),
-            askers: asked.askers.clone(),
-            requester: self.answers.clone(),
+            waiting: pending.tasks.clone(),
+            answers: self.answers.clone(),
         };
         if let Err(error) = self.resolver.ask(client, question) {
             return Some(Err(error));
         }
-        known.insert(host.to_owned(), Name::Asked(asked));
+        known.insert(host.to_owned(), Name::Pending(pending));
         None
     }
 
@@ -172,8 +172,11 @@ impl Names {
                     None => known.remove(&answer.name),
                 }
             };
-            if let Some(Name::Asked(asked)) = asked {
-                asked.waiting.into_iter().for_each(|task| handle.wake(task));
+            if let Some(Name::Pending(pending)) = asked {
+                pending
+                    .waiting
+                    .into_iter()
+                    .for_each(|task| handle.wake(task));
             }
         }
     }

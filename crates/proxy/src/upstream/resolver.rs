@@ -18,7 +18,7 @@ const SHARE: usize = 8;
 /// Names that wait at most, of all clients.
 const WAITING: usize = 1024;
 /// Of these, the names of one client: others must find room too.
-const LINE: usize = WAITING / SHARE;
+const MOST_OF_CLIENT: usize = WAITING / SHARE;
 /// A thread that has nothing to do for so long ends.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -27,9 +27,9 @@ pub struct Question {
     /// What is to be looked up.
     pub name: String,
     /// How many tasks wait for the answer. A name for which none waits is not looked up.
-    pub askers: Arc<AtomicUsize>,
+    pub waiting: Arc<AtomicUsize>,
     /// Where the answer goes.
-    pub requester: Sender<Resolved>,
+    pub answers: Sender<Resolved>,
 }
 
 /// The answer.
@@ -56,7 +56,7 @@ struct Pool {
 
 #[derive(Default)]
 struct State {
-    lines: Lines<Question>,
+    queue: FairQueue<Question>,
     threads: usize,
     idle: usize,
 }
@@ -89,11 +89,11 @@ impl Resolver {
     /// Too many wait already, or the kernel gives no thread.
     pub fn ask(&self, client: IpAddr, question: Question) -> io::Result<()> {
         let mut state = self.0.lock();
-        if !state.lines.push(household(client), question) {
+        if !state.queue.push(sharing_address(client), question) {
             return Err(io::Error::other("too many names are being looked up"));
         }
         self.0.asked.notify_one();
-        if state.idle < state.lines.ready() && state.threads < THREADS {
+        if state.idle < state.queue.ready() && state.threads < THREADS {
             let pool = self.0.clone();
             let thread = std::thread::Builder::new().name("weir-resolver".to_owned());
             match thread.spawn(move || pool.work()) {
@@ -101,7 +101,7 @@ impl Resolver {
                 // The others come to it.
                 Err(error) if state.threads > 0 => tracing::debug!("no further resolver: {error}"),
                 Err(error) => {
-                    state.lines = Lines::default();
+                    state.queue = FairQueue::default();
                     return Err(io::Error::other(error));
                 }
             }
@@ -119,18 +119,18 @@ impl Pool {
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            while let Some((client, question)) = state.lines.next() {
+            while let Some((client, question)) = state.queue.next() {
                 drop(state);
                 self.answer(question);
                 state = self.lock();
-                state.lines.done(client);
+                state.queue.done(client);
             }
             state.idle += 1;
             let waited = self.asked.wait_timeout(state, IDLE);
             let (next, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state = next;
             state.idle -= 1;
-            if timeout.timed_out() && !state.lines.is_ready() {
+            if timeout.timed_out() && !state.queue.is_ready() {
                 state.threads -= 1;
                 return;
             }
@@ -140,12 +140,12 @@ impl Pool {
     fn answer(&self, question: Question) {
         let Question {
             name,
-            requester,
-            askers,
+            answers,
+            waiting,
         } = question;
         let start = Instant::now();
-        let is_wanted = askers.load(Ordering::Relaxed) > 0;
-        requester.send(Resolved {
+        let is_wanted = waiting.load(Ordering::Relaxed) > 0;
+        answers.send(Resolved {
             addresses: is_wanted.then(|| (self.look_up)(&name)),
             took: start.elapsed(),
             name,
@@ -153,30 +153,30 @@ impl Pool {
     }
 }
 
-/// Whom the share is for: an address, of IPv6 a network.
-fn household(client: IpAddr) -> IpAddr {
+/// The address that stands for a client's share: of IPv6 that of its /64 network.
+fn sharing_address(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
         ip => ip,
     }
 }
 
-/// A line for each client. They are served in turn, and each has so many served at once.
-struct Lines<T> {
-    clients: HashMap<IpAddr, Line<T>>,
+/// A queue for each client. The queues are served in turn, and each has so many served at once.
+struct FairQueue<T> {
+    clients: HashMap<IpAddr, ClientQueue<T>>,
     /// Clients with names that wait, and with less than their share of the threads.
     turn: VecDeque<IpAddr>,
     waiting: usize,
 }
 
-struct Line<T> {
+struct ClientQueue<T> {
     waiting: VecDeque<T>,
     served: usize,
 }
 
-impl<T> Default for Lines<T> {
+impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        Lines {
+        FairQueue {
             clients: HashMap::new(),
             turn: VecDeque::new(),
             waiting: 0,
@@ -184,24 +184,24 @@ impl<T> Default for Lines<T> {
     }
 }
 
-impl<T> Lines<T> {
+impl<T> FairQueue<T> {
     /// False if too many wait.
     fn push(&mut self, client: IpAddr, item: T) -> bool {
         if self.waiting >= WAITING {
             return false;
         }
-        let line = self.clients.entry(client).or_insert_with(|| Line {
+        let own = self.clients.entry(client).or_insert_with(|| ClientQueue {
             waiting: VecDeque::new(),
             served: 0,
         });
-        // A line that is full is not empty: none is left behind here.
-        if line.waiting.len() >= LINE {
+        // A queue that is full is not empty: no empty one is left behind here.
+        if own.waiting.len() >= MOST_OF_CLIENT {
             return false;
         }
-        if line.waiting.is_empty() && line.served < SHARE {
+        if own.waiting.is_empty() && own.served < SHARE {
             self.turn.push_back(client);
         }
-        line.waiting.push_back(item);
+        own.waiting.push_back(item);
         self.waiting += 1;
         true
     }
@@ -209,8 +209,8 @@ impl<T> Lines<T> {
     /// How many may be served now, each of a thread of its own.
     fn ready(&self) -> usize {
         let of_one = |client: &IpAddr| {
-            let line = self.clients.get(client);
-            line.map_or(0, |line| line.waiting.len().min(SHARE - line.served))
+            let own = self.clients.get(client);
+            own.map_or(0, |own| own.waiting.len().min(SHARE - own.served))
         };
         self.turn.iter().map(of_one).sum()
     }
@@ -221,25 +221,25 @@ impl<T> Lines<T> {
 
     fn next(&mut self) -> Option<(IpAddr, T)> {
         let client = self.turn.pop_front()?;
-        let line = self.clients.get_mut(&client)?;
-        let item = line.waiting.pop_front()?;
+        let own = self.clients.get_mut(&client)?;
+        let item = own.waiting.pop_front()?;
         self.waiting -= 1;
-        line.served += 1;
-        if !line.waiting.is_empty() && line.served < SHARE {
+        own.served += 1;
+        if !own.waiting.is_empty() && own.served < SHARE {
             self.turn.push_back(client);
         }
         Some((client, item))
     }
 
     fn done(&mut self, client: IpAddr) {
-        let Some(line) = self.clients.get_mut(&client) else {
+        let Some(own) = self.clients.get_mut(&client) else {
             return;
         };
-        if line.served == SHARE && !line.waiting.is_empty() {
+        if own.served == SHARE && !own.waiting.is_empty() {
             self.turn.push_back(client);
         }
-        line.served -= 1;
-        if line.served == 0 && line.waiting.is_empty() {
+        own.served -= 1;
+        if own.served == 0 && own.waiting.is_empty() {
             self.clients.remove(&client);
         }
     }
@@ -256,19 +256,19 @@ mod tests {
 
     #[test]
     fn a_client_has_its_share_and_the_others_go_ahead_in_turn() {
-        let mut lines = Lines::default();
+        let mut queue = FairQueue::default();
         for item in 0..20 {
-            assert!(lines.push(client(1), item));
+            assert!(queue.push(client(1), item));
         }
         for item in 100..102 {
-            assert!(lines.push(client(2), item));
+            assert!(queue.push(client(2), item));
         }
-        let order: Vec<i32> = std::iter::from_fn(|| lines.next().map(|(_, item)| item)).collect();
+        let order: Vec<i32> = std::iter::from_fn(|| queue.next().map(|(_, item)| item)).collect();
         assert_eq!(order, [0, 100, 1, 101, 2, 3, 4, 5, 6, 7]);
-        assert!(!lines.is_ready());
-        lines.done(client(1));
-        assert_eq!(lines.next(), Some((client(1), 8)));
-        assert_eq!(lines.next(), None);
+        assert!(!queue.is_ready());
+        queue.done(client(1));
+        assert_eq!(queue.next(), Some((client(1), 8)));
+        assert_eq!(queue.next(), None);
     }
 
     /// A resolver whose look-ups of names that begin with "slow" last until what comes with it is dropped.
@@ -286,22 +286,25 @@ mod tests {
         (resolver, release)
     }
 
-    fn question(name: &str, requester: &Sender<Resolved>) -> Question {
+    fn question(name: &str, answers: &Sender<Resolved>) -> Question {
         Question {
             name: name.to_owned(),
-            askers: Arc::new(AtomicUsize::new(1)),
-            requester: requester.clone(),
+            waiting: Arc::new(AtomicUsize::new(1)),
+            answers: answers.clone(),
         }
     }
 
     #[test]
     fn one_client_with_more_names_than_may_wait_takes_the_others_nothing() {
         let runtime = Runtime::new().unwrap();
-        let (requester, _answers) = mailbox(runtime.handle()).unwrap();
+        let (sender, _answers) = mailbox(runtime.handle()).unwrap();
         let (resolver, _release) = held();
-        let ask = |from, name: &str| resolver.ask(client(from), question(name, &requester));
+        let ask = |from, name: &str| resolver.ask(client(from), question(name, &sender));
         let asked = (0..2 * WAITING).filter(|_| ask(1, "slow").is_ok()).count();
-        assert!((LINE..=LINE + SHARE).contains(&asked), "{asked}");
+        assert!(
+            (MOST_OF_CLIENT..=MOST_OF_CLIENT + SHARE).contains(&asked),
+            "{asked}"
+        );
         // Whether the threads have begun with some of them by now or not.
         assert!(ask(2, "fast").is_ok());
     }
@@ -310,20 +313,16 @@ mod tests {
     fn a_name_waits_for_no_thread_while_one_is_idle_or_another_may_begin() {
         let runtime = Runtime::new().unwrap();
         let handle = runtime.handle().clone();
-        let (requester, answers) = mailbox(&handle).unwrap();
+        let (sender, answers) = mailbox(&handle).unwrap();
         let (resolver, _release) = held();
         let longest = runtime.run(async move {
             for _ in 0..100 {
-                resolver
-                    .ask(client(1), question("slow", &requester))
-                    .unwrap();
+                resolver.ask(client(1), question("slow", &sender)).unwrap();
             }
             let mut longest = Duration::ZERO;
             for _ in 0..2 * THREADS {
                 let start = Instant::now();
-                resolver
-                    .ask(client(2), question("fast", &requester))
-                    .unwrap();
+                resolver.ask(client(2), question("fast", &sender)).unwrap();
                 handle.set_deadline(2 * IDLE);
                 answers.receive().await.unwrap();
                 longest = longest.max(start.elapsed());
@@ -336,26 +335,26 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_clients_that_are_done_and_no_more_wait_than_may() {
-        let mut lines = Lines::default();
+        let mut queue = FairQueue::default();
         for item in 0..WAITING {
-            assert!(lines.push(client(item as u8), item));
+            assert!(queue.push(client(item as u8), item));
         }
-        assert!(!lines.push(client(1), 0));
+        assert!(!queue.push(client(1), 0));
         let mut served = 0;
-        while let Some((client, _)) = lines.next() {
-            lines.done(client);
+        while let Some((client, _)) = queue.next() {
+            queue.done(client);
             served += 1;
         }
         assert_eq!(
-            (served, lines.clients.len(), lines.waiting),
+            (served, queue.clients.len(), queue.waiting),
             (WAITING, 0, 0)
         );
     }
 
     #[test]
     fn the_addresses_of_one_network_are_one_client() {
-        let household = |ip: &str| household(ip.parse().unwrap()).to_string();
-        assert_eq!(household("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
-        assert_eq!(household("::ffff:192.0.2.1"), "192.0.2.1");
+        let sharing_address = |ip: &str| sharing_address(ip.parse().unwrap()).to_string();
+        assert_eq!(sharing_address("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(sharing_address("::ffff:192.0.2.1"), "192.0.2.1");
     }
 }

@@ -193,7 +193,7 @@ async fn attempt(
             Ok(delivered_to(exchange, client, delivered, server).await)
         }
         Ok(Reply::ForCache(decision, facts)) => {
-            let source = cached::Source { facts, server };
+            let source = cached::ServerReply { facts, server };
             let before = progress.down.get();
             let carried_out = Box::pin(cached::carry_out(exchange, client, *decision, source));
             let carried_out = carried_out.await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weir_core::proxy::{Engine, Proxy};
 use weir_kernel::{Error, Splice, SpliceLane, SplicePair};
-use weir_proxy::transfer::{RedirectLane, RedirectPair, Redirector, Sockets, Way};
+use weir_proxy::transfer::{RedirectLane, RedirectPair, Redirector, SocketPair, Way};
 
 use crate::failure::{Failure, Result};
 
@@ -57,7 +57,7 @@ impl RedirectLane for Lane {
         self.0.take_passed()
     }
 
-    fn join(&self, sockets: Sockets<'_>) -> Option<Box<dyn RedirectPair>> {
+    fn join(&self, sockets: SocketPair<'_>) -> Option<Box<dyn RedirectPair>> {
         let pair = self.0.join(sockets)?;
         Some(Box::new(Pair(pair)))
     }
@@ -70,11 +70,11 @@ impl RedirectPair for Pair {
         self.0.number()
     }
 
-    fn arm(&self, sockets: Sockets<'_>, received: [u64; 2]) -> bool {
+    fn arm(&self, sockets: SocketPair<'_>, received: [u64; 2]) -> bool {
         self.0.arm(sockets, received)
     }
 
-    fn disarm(&self, sockets: Sockets<'_>) {
+    fn disarm(&self, sockets: SocketPair<'_>) {
         self.0.disarm(sockets);
     }
 
@@ -86,7 +86,7 @@ impl RedirectPair for Pair {
         self.0.passed(way)
     }
 
-    fn is_sent(&self, way: Way, sockets: Sockets<'_>) -> bool {
+    fn is_sent(&self, way: Way, sockets: SocketPair<'_>) -> bool {
         self.0.is_sent(way, sockets)
     }
 
@@ -94,7 +94,7 @@ impl RedirectPair for Pair {
         self.0.has_lost(way)
     }
 
-    fn leave(self: Box<Self>, sockets: Sockets<'_>) {
+    fn leave(self: Box<Self>, sockets: SocketPair<'_>) {
         self.0.leave(sockets);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::status::Forward;
 use crate::cache::conditions::Conditions;
 use crate::cache::control::RequestControl;
-use crate::cache::policy::Exchange;
+use crate::cache::policy::ExchangeTimes;
 use crate::cache::{Entry, Lead, key, wall_clock};
 use crate::http::Method;
 
@@ -54,8 +54,8 @@ impl Asked {
     }
 
     /// It went out, and the head of its reply is there now.
-    pub fn exchange(&self) -> Exchange {
-        Exchange {
+    pub fn exchange(&self) -> ExchangeTimes {
+        ExchangeTimes {
             sent: self.sent,
             received: wall_clock(),
         }

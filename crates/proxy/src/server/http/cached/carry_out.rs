@@ -7,7 +7,7 @@ use super::decide::{Decision, stale_usable};
 use super::fill::Fill;
 use super::keep::keep;
 use super::serve::serve;
-use super::status::How;
+use super::status::CacheStatus;
 use super::tee::tee;
 use crate::http::ReplyFacts;
 use crate::runtime::while_taken;
@@ -22,7 +22,7 @@ use crate::server::peer::LeasedPeer;
 use crate::server::worker::Worker;
 
 /// The server's side of a reply in which the cache has a part.
-pub struct Source {
+pub struct ServerReply {
     /// What the reply's head said.
     pub facts: ReplyFacts,
     /// The connection, after the head.
@@ -34,9 +34,9 @@ pub async fn carry_out(
     exchange: Exchange<'_>,
     client: &mut Client,
     decision: Decision,
-    source: Source,
+    source: ServerReply,
 ) -> Result<After, Failure> {
-    let Source { facts, mut server } = source;
+    let ServerReply { facts, mut server } = source;
     let worker = exchange.worker;
     let Some(context) = CacheContext::of(worker, exchange.request) else {
         return Ok(After::Close);
@@ -50,13 +50,13 @@ pub async fn carry_out(
             keep_open(worker, client, &facts, server);
             let entry = kept.entry.clone();
             keep(worker, lead, kept);
-            (entry, How::Confirmed)
+            (entry, CacheStatus::Confirmed)
         }
         Decision::ServeOnce(entry) => {
             keep_open(worker, client, &facts, server);
-            (entry, How::Confirmed)
+            (entry, CacheStatus::Confirmed)
         }
-        Decision::ServeStale(entry) => (entry, How::StandIn),
+        Decision::ServeStale(entry) => (entry, CacheStatus::StandIn),
         Decision::Fill(kept, filler, lead) => {
             let entry = kept.entry.clone();
             let fill = Fill {
@@ -70,7 +70,7 @@ pub async fn carry_out(
                 handle: worker.handle.clone(),
             };
             fill.begin();
-            (entry, How::Stored(context.asked.why.get()))
+            (entry, CacheStatus::Stored(context.asked.why.get()))
         }
         Decision::Tee(reply, delivery) => {
             let head = (facts, delivery);
@@ -93,5 +93,5 @@ pub async fn carry_out(
 pub async fn stand_in(worker: &Worker, client: &Client, request: &Request) -> Option<After> {
     let context = CacheContext::of(worker, request)?;
     let entry = stale_usable(context)?;
-    Some(serve(context, client, &entry, How::StandIn).await)
+    Some(serve(context, client, &entry, CacheStatus::StandIn).await)
 }

@@ -8,7 +8,7 @@ use weir_core::proxy::access::Scope;
 use super::asked::in_realm;
 use super::context::CacheContext;
 use super::keep::kept;
-use super::status::How;
+use super::status::CacheStatus;
 use super::tee::Tee;
 use crate::cache::policy::{self, NotKept, Terms};
 use crate::cache::{
@@ -59,7 +59,7 @@ pub fn decide(
             Ok(Storable::Chunked(reservation, terms)) => {
                 let tee = Tee {
                     head: head.clone(),
-                    outgoing: with_status(head, How::Stored(asked.why.get())),
+                    outgoing: with_status(head, CacheStatus::Stored(asked.why.get())),
                     lead,
                     reservation,
                     terms,
@@ -76,12 +76,12 @@ pub fn decide(
             }
         },
     };
-    *head = with_status(head, How::Passed(asked.why.get(), why_not));
+    *head = with_status(head, CacheStatus::Passed(asked.why.get(), why_not));
     None
 }
 
 /// The head with the field in front of its empty line.
-fn with_status(head: &[u8], how: How) -> Vec<u8> {
+fn with_status(head: &[u8], how: CacheStatus) -> Vec<u8> {
     let mut out = head[..head.len() - "\r\n".len()].to_vec();
     how.write(&mut out);
     out.extend_from_slice(b"\r\n");

@@ -9,7 +9,7 @@ use weir_core::proxy::access::Scope;
 use super::asked::Asked;
 use super::context::CacheContext;
 use super::serve::serve;
-use super::status::{Forward, How};
+use super::status::{CacheStatus, Forward};
 use crate::cache::conditions;
 use crate::cache::policy::Use;
 use crate::cache::{Entry, FetchRole, Lead, Lookup, ThreadCache, key};
@@ -35,7 +35,7 @@ const NOTHING_KEPT: Answer<'static> = Answer {
 
 /// How a request goes on after a look into the cache.
 enum Next {
-    Serve(Arc<Entry>, How),
+    Serve(Arc<Entry>, CacheStatus),
     Refuse,
     GoOut,
 }
@@ -115,7 +115,7 @@ async fn next(
     let usage = |entry: &Entry| entry.terms.usage(cache.age(entry), &asked.control);
     let hit = |entry: Arc<Entry>| {
         worker.counters.cache_hits.add(1);
-        let how = How::Hit(entry.terms.time_to_live(cache.age(&entry)));
+        let how = CacheStatus::Hit(entry.terms.time_to_live(cache.age(&entry)));
         Next::Serve(entry, how)
     };
     let mut alone = false;
@@ -173,7 +173,7 @@ async fn next(
                 && let Some(entry) = outcome.entry_for(&request.head)
             {
                 worker.counters.cache_collapsed.add(1);
-                return Next::Serve(entry, How::Collapsed(asked.why.get()));
+                return Next::Serve(entry, CacheStatus::Collapsed(asked.why.get()));
             }
         }
         None => {}

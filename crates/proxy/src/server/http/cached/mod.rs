@@ -21,7 +21,7 @@ mod status;
 mod tee;
 
 pub use asked::Asked;
-pub use carry_out::{Source, carry_out, stand_in};
+pub use carry_out::{ServerReply, carry_out, stand_in};
 pub use context::CacheContext;
 pub use decide::{Decision, decide, outdate};
 pub use lookup::answer;

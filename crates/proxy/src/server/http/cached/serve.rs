@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::asked::Asked;
 use super::context::CacheContext;
-use super::status::How;
+use super::status::CacheStatus;
 use crate::cache::conditions::{Part, not_modified_fields};
 use crate::cache::{Body, Entry, Found, Reader, ThreadCache, fields};
 use crate::http::rewrite::{append_field, append_number};
@@ -105,7 +105,12 @@ enum Unsent {
 }
 
 /// Sends it.
-pub async fn serve(context: CacheContext<'_>, client: &Client, entry: &Entry, how: How) -> After {
+pub async fn serve(
+    context: CacheContext<'_>,
+    client: &Client,
+    entry: &Entry,
+    how: CacheStatus,
+) -> After {
     let CacheContext {
         worker,
         thread_cache,
@@ -146,7 +151,7 @@ pub async fn serve(context: CacheContext<'_>, client: &Client, entry: &Entry, ho
     match while_taken(worker.settings.idle_timeout, [stream], sent).await {
         Ok(()) => {
             client.note(|line| line.sent_by_cache(length));
-            if !matches!(how, How::Stored(_)) {
+            if !matches!(how, CacheStatus::Stored(_)) {
                 worker.counters.cache_bytes.add(length);
             }
             match keep_alive {

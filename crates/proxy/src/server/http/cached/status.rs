@@ -31,7 +31,7 @@ impl Forward {
 
 /// How a client got its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum CacheStatus {
     /// From the cache; fresh for so many seconds yet, or stale for so many.
     Hit(i64),
     /// From a server, and it is kept now.
@@ -46,23 +46,28 @@ pub enum How {
     Passed(Forward, Option<&'static str>),
 }
 
-impl How {
+impl CacheStatus {
     /// Whether a server has made or confirmed it for this request.
     pub fn is_news(self) -> bool {
-        matches!(self, How::Stored(_) | How::Confirmed | How::Passed(..))
+        matches!(
+            self,
+            CacheStatus::Stored(_) | CacheStatus::Confirmed | CacheStatus::Passed(..)
+        )
     }
 
     /// Appends the field.
     pub fn write(self, out: &mut Vec<u8>) {
         let mut value = Vec::with_capacity(64);
         let written = match self {
-            How::Hit(ttl) => write!(value, "{PSEUDONYM}; hit; ttl={ttl}"),
-            How::Stored(why) => write!(value, "{PSEUDONYM}; fwd={}; stored", why.name()),
-            How::Confirmed => write!(value, "{PSEUDONYM}; fwd=stale; fwd-status=304"),
-            How::Collapsed(why) => write!(value, "{PSEUDONYM}; fwd={}; collapsed", why.name()),
-            How::StandIn => write!(value, "{PSEUDONYM}; fwd=stale; detail=stale-if-error"),
-            How::Passed(why, None) => write!(value, "{PSEUDONYM}; fwd={}", why.name()),
-            How::Passed(why, Some(detail)) => {
+            CacheStatus::Hit(ttl) => write!(value, "{PSEUDONYM}; hit; ttl={ttl}"),
+            CacheStatus::Stored(why) => write!(value, "{PSEUDONYM}; fwd={}; stored", why.name()),
+            CacheStatus::Confirmed => write!(value, "{PSEUDONYM}; fwd=stale; fwd-status=304"),
+            CacheStatus::Collapsed(why) => {
+                write!(value, "{PSEUDONYM}; fwd={}; collapsed", why.name())
+            }
+            CacheStatus::StandIn => write!(value, "{PSEUDONYM}; fwd=stale; detail=stale-if-error"),
+            CacheStatus::Passed(why, None) => write!(value, "{PSEUDONYM}; fwd={}", why.name()),
+            CacheStatus::Passed(why, Some(detail)) => {
                 write!(value, "{PSEUDONYM}; fwd={}; detail={detail}", why.name())
             }
         };
