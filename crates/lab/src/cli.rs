@@ -357,21 +357,20 @@ pub fn plot(path: &Path, out: Option<&Path>) -> Result<()> {
 
 /// `weir-lab judge`: claims and presentation of a results file as the code of today has them.
 pub fn judge(path: &Path) -> Result<()> {
-    let mut results = store::read(path)?;
+    let text = store::to_text(&judged(store::read(path)?)?)?;
+    std::fs::write(path, text)
+        .map_err(|cause| Error::failed(format!("cannot write {}", path.display()), cause))
+}
+
+fn judged(mut results: Results) -> Result<Results> {
     let entry = experiments::find(&results.experiment)?;
     let words = split(&results.command);
-    let is_flag = |word: &&String| word.starts_with("--");
-    let first = words
-        .iter()
-        .position(|word| is_flag(&word))
-        .unwrap_or(words.len());
-    let matches = parse(entry, &words[first..])?;
+    let flags = words.iter().skip_while(|word| !word.starts_with("--"));
+    let matches = parse(entry, &flags.cloned().collect::<Vec<_>>())?;
     let experiment = entry.build(&matches, &Program::default())?;
     results.show = experiment.show();
     results.claims = experiment.claims(&results);
-    let text = store::to_text(&results)?;
-    std::fs::write(path, text)
-        .map_err(|cause| Error::failed(format!("cannot write {}", path.display()), cause))
+    Ok(results)
 }
 
 /// `weir-lab tables`: the tables in the documents under a folder.
@@ -445,5 +444,29 @@ mod tests {
             command(&words),
             "weir-lab flash-crowd --policies \"default,reserv rst-syn\" --rates=2x"
         );
+    }
+
+    #[test]
+    fn committed_results_are_judged_by_the_code_of_today() {
+        let mut folders = vec![PathBuf::from(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../experiments"
+        ))];
+        let mut files = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|ending| ending == "json") {
+                    let text = std::fs::read_to_string(&path).unwrap();
+                    let today = judged(store::read(&path).unwrap()).unwrap();
+                    let is_same = store::to_text(&today).unwrap() == text;
+                    assert!(is_same, "run `weir-lab judge {}`", path.display());
+                    files += 1;
+                }
+            }
+        }
+        assert!(files > 0);
     }
 }
