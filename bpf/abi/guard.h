@@ -61,7 +61,9 @@
 	X(syn_reset_rate, refuse, "weir answered the SYN with a RST: its class is over its rate (over_rate = rst)") \
 	X(queue_reset_full, refuse, "weir reset a connection that waited for accept(): the queue is full, and a connection of higher priority takes its place (queue = priority)") \
 	X(queue_reset_limit, refuse, "weir reset a connection that waited for accept(): more of its class waited than queue_limit allows (queue = priority)") \
-	X(syn_time_wait, pass, "weir let the SYN in where others get a SYN cookie: its port is in TIME-WAIT at the server, so the client is real")
+	X(syn_time_wait, pass, "weir let the SYN in where others get a SYN cookie: its port is in TIME-WAIT at the server, so the client is real") \
+	X(syn_dropped_held, refuse, "weir dropped the SYN: the controller holds its class at controlled_rate (reject_syn = drop)") \
+	X(syn_reset_held, refuse, "weir answered the SYN with a RST: the controller holds its class at controlled_rate (reject_syn = rst)")
 
 enum verdict {
 #define X(name, kind, text) VERDICT_##name,

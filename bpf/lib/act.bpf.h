@@ -24,6 +24,7 @@ static const char reason_full[REASON_LEN + 1] = "server overloaded: queue is ful
 static const char reason_wait[REASON_LEN + 1] = "server overloaded: queue is slow";
 static const char reason_fin[REASON_LEN + 1] = "half-closed connections: refused";
 static const char reason_rate[REASON_LEN + 1] = "too many connections: over rate.";
+static const char reason_held[REASON_LEN + 1] = "server overloaded: class is held";
 
 static __always_inline const char *reason_for(enum verdict v)
 {
@@ -35,6 +36,8 @@ static __always_inline const char *reason_for(enum verdict v)
 		return reason_wait;
 	case VERDICT_syn_reset_rate:
 		return reason_rate;
+	case VERDICT_syn_reset_held:
+		return reason_held;
 	default:
 		return reason_full;
 	}

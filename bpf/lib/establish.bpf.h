@@ -202,7 +202,8 @@ static __always_inline bool sends_cookie(enum verdict v)
 
 static __always_inline bool sends_rst(enum verdict v)
 {
-	return v == VERDICT_syn_reset_full || v == VERDICT_syn_reset_wait || v == VERDICT_syn_reset_rate;
+	return v == VERDICT_syn_reset_full || v == VERDICT_syn_reset_wait || v == VERDICT_syn_reset_rate ||
+	       v == VERDICT_syn_reset_held;
 }
 
 /* Whether the SYN goes to the server: with a place for it, or to be decided at its final ACK. */

@@ -78,7 +78,7 @@ static __always_inline const struct bucket_limit *limit_of(const struct class_po
 	return policy->limit.interval ? &policy->limit : NULL;
 }
 
-enum police { POLICE_PASS, POLICE_DROP, POLICE_RST, POLICE_LISTENER };
+enum police { POLICE_PASS, POLICE_DROP, POLICE_RST, POLICE_HELD };
 
 /*
  * May a SYN of this class come in? What is over the controller's rate gets what the listener gives to those
@@ -100,7 +100,7 @@ __noinline int police(u32 class, u32 copy)
 	if (!limit || bucket_take(&state->next, now, limit))
 		return POLICE_PASS;
 	if (limit != &policy->limit)
-		return POLICE_LISTENER;
+		return POLICE_HELD;
 	return policy->over_rate == OVER_RATE_RST ? POLICE_RST : POLICE_DROP;
 }
 
@@ -115,9 +115,9 @@ static __always_inline bool class_limited(u32 class, u32 copy)
 
 static __always_inline enum verdict rate_verdict(const struct listener_policy *listener, int police)
 {
-	bool rst = police == POLICE_LISTENER ? listener->reject_syn == REJECT_RST : police == POLICE_RST;
-
-	return rst ? VERDICT_syn_reset_rate : VERDICT_syn_dropped_rate;
+	if (police == POLICE_HELD)
+		return listener->reject_syn == REJECT_RST ? VERDICT_syn_reset_held : VERDICT_syn_dropped_held;
+	return police == POLICE_RST ? VERDICT_syn_reset_rate : VERDICT_syn_dropped_rate;
 }
 
 /* As sample(), of what its class's rate refuses, before any queue is looked at. */

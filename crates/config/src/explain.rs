@@ -173,7 +173,7 @@ fn advice(name: &str) -> Option<&'static str> {
 }
 
 /// One row per verdict; the test `every_verdict_has_advice` holds it complete.
-const ADVICE: [(&str, &str); 25] = [
+const ADVICE: [(&str, &str); 27] = [
     (
         "syn_admitted",
         "The good case. With reserv, weir keeps a place for this connection until the server accepts it.",
@@ -273,6 +273,14 @@ const ADVICE: [(&str, &str); 25] = [
     (
         "syn_time_wait",
         "A server that closes first keeps its clients' ports in TIME-WAIT for 60 s, and clients behind NAT use a port again sooner. A cookie would not reach the listening socket, so weir lets the SYN in, as the kernel does, and decides again at the final ACK.",
+    ),
+    (
+        "syn_dropped_held",
+        "The server is overloaded, and the controller limits the classes of the lowest priority first; the limit expires by itself. `weir status` shows controlled_rate. min_rate keeps a class a share; reject_syn = rst refuses at once.",
+    ),
+    (
+        "syn_reset_held",
+        "The server is overloaded, and the controller limits the classes of the lowest priority first; the limit expires by itself. `weir status` shows controlled_rate. min_rate keeps a class a share.",
     ),
 ];
 

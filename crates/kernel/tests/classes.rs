@@ -222,6 +222,11 @@ fn a_controlled_rate_holds_beside_the_own_one_the_lower_and_ends_when_it_is_lift
         .set_controlled_rates(&limit(OTHER, Some(Limit::new(0.1, 1))))
         .unwrap();
     assert_eq!(admitted(&guard, "192.0.2.1"), 1);
+    // The verdict says whose limit it was.
+    let counted = |class: &str, verdict| guard.class_counters().unwrap()[class].get(verdict);
+    assert_eq!(counted("gold", Verdict::SynDroppedRate), 7);
+    assert_eq!(counted(OTHER, Verdict::SynResetHeld), 9);
+    assert_eq!(counted(OTHER, Verdict::SynResetRate), 0);
     // The controller opens again: what 0.1/s has left of the bucket, ten seconds of debt, holds no longer.
     guard
         .set_controlled_rates(&limit(OTHER, Some(Limit::new(1e6, 100))))

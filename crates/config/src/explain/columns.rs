@@ -25,8 +25,13 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "over_rate",
-        "Connections of the class that weir refused because they came over its rate or over controlled_rate",
+        "Connections of the class that weir refused because they came over its rate",
         "The verdicts syn_dropped_rate and syn_reset_rate.",
+    ),
+    column(
+        "over_controlled",
+        "Connections of the class that weir refused because they came over controlled_rate, the controller's limit",
+        "The verdicts syn_dropped_held and syn_reset_held.",
     ),
     column(
         "wait",

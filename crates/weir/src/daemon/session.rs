@@ -482,7 +482,10 @@ fn refusal_line(event: &Event) -> String {
     }
     if !matches!(
         event.verdict,
-        Verdict::SynDroppedRate | Verdict::SynResetRate
+        Verdict::SynDroppedRate
+            | Verdict::SynResetRate
+            | Verdict::SynDroppedHeld
+            | Verdict::SynResetHeld
     ) {
         line += &format!(
             ", queue {}/{}, half-open {}, wait {}",

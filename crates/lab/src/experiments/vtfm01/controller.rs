@@ -563,7 +563,12 @@ fn waits(accepts: &[Record]) -> Histogram<u64> {
 
 /// All verdicts of policing, over all listeners and classes.
 fn policed(status: &Value) -> u64 {
-    const VERDICTS: [&str; 2] = ["syn_dropped_rate", "syn_reset_rate"];
+    const VERDICTS: [&str; 4] = [
+        "syn_dropped_rate",
+        "syn_reset_rate",
+        "syn_dropped_held",
+        "syn_reset_held",
+    ];
     let listeners = status["listeners"].as_array().into_iter().flatten();
     let counters = listeners.flat_map(|listener| {
         VERDICTS.map(|verdict| listener["counters"][verdict].as_u64().unwrap_or(0))

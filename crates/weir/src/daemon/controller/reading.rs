@@ -27,7 +27,7 @@ const LET_IN: [Verdict; 6] = [
     Verdict::CookieAccepted,
 ];
 /// Verdicts that are each on one SYN; cookies are answered SYNs.
-const SYNS: [Verdict; 13] = [
+const SYNS: [Verdict; 15] = [
     Verdict::SynAdmitted,
     Verdict::SynTimeWait,
     Verdict::SynLeft,
@@ -41,6 +41,8 @@ const SYNS: [Verdict; 13] = [
     Verdict::CookieSentFlood,
     Verdict::SynDroppedRate,
     Verdict::SynResetRate,
+    Verdict::SynDroppedHeld,
+    Verdict::SynResetHeld,
 ];
 
 /// What stays between readings.

@@ -52,17 +52,20 @@ fn head() -> Vec<(&'static str, Align)> {
         ("waiting", Right),
         ("admitted", Right),
         ("over rate", Right),
+        ("over controlled", Right),
         ("refused", Right),
     ]
 }
 
 fn row(class: &Class) -> Vec<String> {
     let number = |n: Option<f64>| n.map_or("-".to_owned(), |n| n.to_string());
-    let sum = |over_rate: bool| -> u64 {
+    let refused = |wanted: &dyn Fn(&str) -> bool| -> u64 {
         let refuses = VERDICTS.iter().filter(|row| row.kind == Kind::Refuse);
-        let wanted = refuses.filter(|row| row.name.ends_with("_rate") == over_rate);
+        let wanted = refuses.filter(|row| wanted(row.name));
         wanted.filter_map(|row| class.counters.get(row.name)).sum()
     };
+    let over_rate = |name: &str| name.ends_with("_rate");
+    let held = |name: &str| name.ends_with("_held");
     let count = |name: &str| class.counters.get(name).copied().unwrap_or(0);
     vec![
         class.name.clone(),
@@ -71,9 +74,10 @@ fn row(class: &Class) -> Vec<String> {
         class.burst.map_or("-".to_owned(), |n| n.to_string()),
         number(class.controlled_rate.map(rounded)),
         class.waiting.map_or("-".to_owned(), |n| n.to_string()),
-        (count("syn_admitted") + count("cookie_accepted")).to_string(),
-        sum(true).to_string(),
-        sum(false).to_string(),
+        (count("syn_admitted") + count("syn_time_wait") + count("cookie_accepted")).to_string(),
+        refused(&over_rate).to_string(),
+        refused(&held).to_string(),
+        refused(&|name| !over_rate(name) && !held(name)).to_string(),
     ]
 }
 
@@ -161,6 +165,20 @@ mod tests {
             "from=10.1.0.0/16,10.2.0.1,10.3.0.1,10.4.0.1,+1 listener=web over_rate=rst to_port=443";
         assert!(text.contains(rule), "{text}");
         assert!(!text.contains("drop"), "low has no rate: {text}");
+    }
+
+    #[test]
+    fn who_the_controller_holds_is_not_over_a_rate() {
+        let mut low = class("low");
+        for (name, count) in [
+            ("syn_admitted", 5),
+            ("syn_dropped_rate", 1),
+            ("syn_reset_held", 7),
+            ("syn_reset_full", 2),
+        ] {
+            low.counters.insert(name.into(), count);
+        }
+        assert_eq!(row(&low)[6..], ["5", "1", "7", "2"]);
     }
 
     #[test]

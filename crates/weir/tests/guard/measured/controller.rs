@@ -211,7 +211,7 @@ fn overload_is_held_at_the_target_and_the_limit_goes_with_it() {
         // docs/controller.md names the measurement of that.
         let median = quantile(&mut over.served, 0.5);
         assert!(median <= 2 * TARGET + SERVICE, "{median:?}");
-        let refused = bed.counter(0, "syn_reset_rate");
+        let refused = bed.counter(0, "syn_reset_held");
         assert!(refused > 0, "{status:#}");
         assert_eq!(bed.counter(0, "syn_reset_wait"), 0, "{status:#}");
         let decisions = status["controller"]["decisions"].as_array().unwrap();
@@ -224,14 +224,14 @@ fn overload_is_held_at_the_target_and_the_limit_goes_with_it() {
         until("the limit is lifted", || {
             held_at(&bed.status()).is_none().then_some(())
         });
-        let before = bed.counter(0, "syn_reset_rate") + bed.counter(0, "syn_dropped_rate");
+        let before = bed.counter(0, "syn_reset_held") + bed.counter(0, "syn_dropped_held");
         let after = load(bed.veth4(), 0.5, Duration::from_secs(2));
         assert_eq!(
             (after.refused, after.lost),
             (0, 0),
             "nothing stays of the overload"
         );
-        let now = bed.counter(0, "syn_reset_rate") + bed.counter(0, "syn_dropped_rate");
+        let now = bed.counter(0, "syn_reset_held") + bed.counter(0, "syn_dropped_held");
         assert_eq!(now, before);
     });
 }
@@ -250,7 +250,7 @@ fn observe_tells_what_it_would_hold_and_lets_everybody_in() {
             "{decisions:?}"
         );
         assert_eq!(
-            bed.counter(0, "syn_reset_rate") + bed.counter(0, "syn_dropped_rate"),
+            bed.counter(0, "syn_reset_held") + bed.counter(0, "syn_dropped_held"),
             0
         );
     });
@@ -320,10 +320,10 @@ fn a_controlled_rate_ends_with_the_controller() {
             serde_json::json!([]),
             "{status:#}"
         );
-        let before = bed.counter(0, "syn_reset_rate");
+        let before = bed.counter(0, "syn_reset_held");
         let calm = load(bed.veth4(), 0.5, Duration::from_secs(1));
         assert_eq!(
-            (calm.refused, bed.counter(0, "syn_reset_rate")),
+            (calm.refused, bed.counter(0, "syn_reset_held")),
             (0, before)
         );
     });
