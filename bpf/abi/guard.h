@@ -55,7 +55,7 @@
 	X(fin_reset, refuse, "weir reset the connection at the client's FIN: the listener does not serve half-closed connections (half_close = reset)") \
 	X(fallback_mptcp, note, "of the refused SYNs, those on an MPTCP listener, where no-syn-drop cannot send a cookie") \
 	X(refused_at_xdp, note, "of the refused and answered SYNs and final ACKs, those that the XDP front handled, before the kernel's receive queues") \
-	X(syn_left_flood, pass, "weir left the SYN to the kernel, which sends its own SYN cookie: half-open connections hold most places, and weir cannot send a cookie here (MPTCP listener, kernel before 6.9)") \
+	X(syn_left_flood, pass, "weir left the SYN to the kernel, which sends its own SYN cookie: half-open connections hold most places, and weir cannot send a cookie here (conntrack, MPTCP listener, kernel before 6.9)") \
 	X(syn_unjudged, pass, "weir passed the SYN without a verdict: more listening sockets are busy than weir can remember") \
 	X(syn_dropped_rate, refuse, "weir dropped the SYN: its class is over its rate (over_rate = drop)") \
 	X(syn_reset_rate, refuse, "weir answered the SYN with a RST: its class is over its rate (over_rate = rst)") \

@@ -38,9 +38,17 @@ pub struct Environment {
     pub syn_cookies: SynCookies,
     /// The kernel takes cookies from BPF (`bpf_sk_assign_tcp_reqsk`, Linux 6.9).
     pub bpf_cookies: bool,
+    /// Conntrack follows the connections of the network namespace, because rules there need it.
+    pub conntrack: bool,
 }
 
 impl Environment {
+    /// Whether weir answers SYNs with cookies of its own. Conntrack does not see a SYN that weir answers, so it would
+    /// take the final ACK for a connection without a SYN, which many rules drop.
+    pub fn sends_cookies(self) -> bool {
+        !self.conntrack
+    }
+
     /// Why a cookie of weir's cannot become a connection, and what would change that.
     fn no_cookies_because(&self) -> Option<&'static str> {
         if !self.bpf_cookies {
@@ -84,11 +92,12 @@ pub fn fit(asked: &Listener, environment: Environment) -> Result<Fitted, Fault> 
         && let Some(because) = environment.no_cookies_because()
     {
         listener.establish = Establish::Reserv;
-        let policy = policy_words(&listener);
         fallback = Some(Fallback {
-            policy,
+            policy: policy_words(&listener),
             because: because.to_owned(),
         });
+    } else if environment.conntrack {
+        fallback = fit_conntrack(&mut listener);
     }
     if listener.establish == Establish::Reserv && environment.syn_cookies == SynCookies::Always {
         return Err(Fault::new(
@@ -98,6 +107,25 @@ pub fn fit(asked: &Listener, environment: Environment) -> Result<Fitted, Fault> 
         ));
     }
     Ok(Fitted { listener, fallback })
+}
+
+/// Leaves SYN cookies to the kernel. `abort` then decides at the final ACK, as no-syn-drop does; `reserv` reserves,
+/// and leaves what a flood brings on top to the kernel.
+fn fit_conntrack(listener: &mut Listener) -> Option<Fallback> {
+    let policy = match listener.establish {
+        Establish::NoSynDrop => {
+            listener.establish = Establish::Abort;
+            policy_words(listener)
+        }
+        Establish::Reserv => format!("{} with the kernel's SYN cookies", policy_words(listener)),
+        Establish::Default | Establish::Abort => return None,
+    };
+    Some(Fallback {
+        policy,
+        because: "rules of this network namespace follow connections (conntrack) and may want to see each \
+                  SYN, which a cookie from weir would keep from them"
+            .into(),
+    })
 }
 
 /// What no-syn-drop becomes on an MPTCP listener, whose cookies the kernel does not take.
@@ -138,6 +166,7 @@ mod tests {
         Environment {
             syn_cookies,
             bpf_cookies: true,
+            conntrack: false,
         }
     }
 
@@ -146,6 +175,7 @@ mod tests {
         let old = Environment {
             syn_cookies: SynCookies::WhenNeeded,
             bpf_cookies: false,
+            conntrack: false,
         };
         for (environment, word) in [(environment(SynCookies::Never), "sysctl"), (old, "6.9")] {
             for (reject_syn, policy) in [
@@ -172,11 +202,38 @@ mod tests {
         let old = Environment {
             syn_cookies: SynCookies::Always,
             bpf_cookies: false,
+            conntrack: false,
         };
         assert!(
             fit(&asked(Establish::NoSynDrop), old).is_err(),
             "its fallback is reserv"
         );
+    }
+
+    #[test]
+    fn beside_conntrack_weir_sends_no_cookies_and_says_so() {
+        let beside = Environment {
+            conntrack: true,
+            ..environment(SynCookies::WhenNeeded)
+        };
+        assert!(!beside.sends_cookies());
+        for (establish, in_force, policy) in [
+            (Establish::NoSynDrop, Establish::Abort, "abort"),
+            (
+                Establish::Reserv,
+                Establish::Reserv,
+                "reserv with the kernel's SYN cookies",
+            ),
+        ] {
+            let fitted = fit(&asked(establish), beside).unwrap();
+            assert_eq!(fitted.listener.establish, in_force);
+            let fallback = fitted.fallback.unwrap();
+            assert_eq!(fallback.policy, policy);
+            assert!(fallback.because.contains("conntrack"));
+        }
+        for establish in [Establish::Default, Establish::Abort] {
+            assert_eq!(fit(&asked(establish), beside).unwrap().fallback, None);
+        }
     }
 
     #[test]

@@ -12,7 +12,8 @@ use header::Headers;
 use libbpf_cargo::SkeletonBuilder;
 
 /// What weir runs: source in bpf/ and name of the skeleton.
-const PROGRAMS: [(&str, &str); 3] = [
+const PROGRAMS: [(&str, &str); 4] = [
+    ("conntrack.bpf.c", "conntrack"),
     ("guard.bpf.c", "guard"),
     ("queue.bpf.c", "queue"),
     ("splice.bpf.c", "splice"),

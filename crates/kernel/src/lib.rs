@@ -4,6 +4,7 @@
 //! process attached goes with it, also after `kill -9`.
 
 mod clock;
+mod conntrack;
 mod error;
 pub mod exec;
 mod guard;
@@ -16,6 +17,7 @@ mod sysctl;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use conntrack::conntrack_follows;
 pub use error::{Error, Result};
 pub use guard::listeners::ListenSocket;
 pub use guard::{CONTROLLED_FOR, Event, Guard};

@@ -49,6 +49,8 @@ pub struct Guard {
     further: Further,
     slots: BTreeMap<String, u16>,
     classes: Classes,
+    /// Cookies may be sent, as far as the caller has said.
+    cookies: bool,
     generation: u32,
 }
 
@@ -76,6 +78,7 @@ impl Guard {
             further: Further::default(),
             slots: BTreeMap::new(),
             classes: Classes::default(),
+            cookies: true,
             generation: 0,
         })
     }
@@ -91,9 +94,10 @@ impl Guard {
             .write(&self.skel.maps, classes, place(&slots))?;
         let other = self.classes.other_is_controlled();
         self.generation += 1;
-        let generation = self.generation;
+        let (generation, cookies) = (self.generation, self.cookies);
         self.swap(|policy| {
             fill(policy, listeners, &table, &slots);
+            policy.cookies &= u8::from(cookies);
             for (l, listener) in policy.listeners.iter_mut().zip(listeners) {
                 l.classes = next.mark(&listener.name, other);
             }
@@ -101,6 +105,12 @@ impl Guard {
         })?;
         self.slots = slots;
         self.classes.put_in_force(&self.skel.maps, next)
+    }
+
+    /// Whether weir may answer SYNs with cookies of its own, from the next [`Guard::apply`] on; else the kernel
+    /// answers with its own when its SYN queue is full. Cookies that are out stay valid.
+    pub fn allow_cookies(&mut self, allowed: bool) {
+        self.cookies = allowed;
     }
 
     /// Puts other classes in force, atomically for every packet; the listeners stay as they are.

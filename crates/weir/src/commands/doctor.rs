@@ -156,6 +156,7 @@ fn facts() -> Result<Facts> {
         somaxconn: sysctl("net/core/somaxconn"),
         netdev_max_backlog: sysctl("net/core/netdev_max_backlog"),
         abort_on_overflow: sysctl("net/ipv4/tcp_abort_on_overflow"),
+        conntrack: weir_kernel::conntrack_follows(),
         receive_drops: softnet.as_deref().and_then(receive_drops),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         receivers: receivers(&links, Path::new("/sys/class/net")),

@@ -16,6 +16,8 @@ use crate::host::links::{self, Peer};
 pub trait Backend {
     /// Puts a policy in force, atomically; on failure nothing has changed.
     fn apply(&mut self, listeners: &[Listener], classes: &[Class]) -> Result<()>;
+    /// Whether weir may send cookies of its own, from the next `apply` on.
+    fn allow_cookies(&mut self, allowed: bool);
     /// Puts other classes in force, atomically; on failure nothing has changed.
     fn set_classes(&mut self, classes: &[Class]) -> Result<()>;
     /// Sets or lifts the controller's limits of these classes, which end by themselves without renewal.
@@ -49,6 +51,10 @@ pub trait Backend {
 impl Backend for Guard {
     fn apply(&mut self, listeners: &[Listener], classes: &[Class]) -> Result<()> {
         Guard::apply(self, listeners, classes)
+    }
+
+    fn allow_cookies(&mut self, allowed: bool) {
+        Guard::allow_cookies(self, allowed);
     }
 
     fn set_classes(&mut self, classes: &[Class]) -> Result<()> {
@@ -124,6 +130,7 @@ pub mod fake {
     pub struct State {
         pub applied: Vec<Listener>,
         pub applies: usize,
+        pub cookies: Option<bool>,
         pub attached: BTreeMap<u32, bool>,
         pub counters: BTreeMap<String, Counters>,
         pub sockets: Vec<ListenSocket>,
@@ -173,6 +180,10 @@ pub mod fake {
             state.applied = listeners.to_vec();
             state.applies += 1;
             Ok(())
+        }
+
+        fn allow_cookies(&mut self, allowed: bool) {
+            self.0.borrow_mut().cookies = Some(allowed);
         }
 
         fn set_classes(&mut self, classes: &[Class]) -> Result<()> {

@@ -17,6 +17,7 @@ use weir_core::listener::{Listener, MAX_LISTENERS, Mode};
 use weir_kernel::Guard;
 
 use crate::daemon::backend::Backend;
+use crate::daemon::conntrack::ConntrackWatch;
 use crate::daemon::controller::Control;
 use crate::daemon::frame::{Frame, refuse};
 use crate::daemon::overload::{OverloadLog, Total};
@@ -105,6 +106,7 @@ impl Start {
         overload.run(&session, &[]);
         let service = GuardService {
             session,
+            conntrack: ConntrackWatch::new(self.environment.conntrack, Instant::now()),
             watch: self.watch,
             file: file.clone(),
             namespace: self.namespace,
@@ -188,10 +190,19 @@ impl Daemon {
     }
 }
 
+/// What this namespace allows now.
+fn environment(conntrack: &ConntrackWatch) -> Environment {
+    let mut environment = environment::read();
+    // A firewall that is being reloaded may have no rule at this moment.
+    environment.conntrack |= conntrack.follows();
+    environment
+}
+
 /// A guard that is on.
 pub struct GuardService<B> {
     /// What guards.
     pub session: Session<B>,
+    conntrack: ConntrackWatch,
     watch: LinkWatch,
     /// The config file of `weir run`; `None`: `weir protect`.
     file: Option<PathBuf>,
@@ -276,7 +287,7 @@ impl<B: Backend> GuardService<B> {
         follow.due = now + FOLLOW_EVERY;
         match self
             .session
-            .follow_sockets(environment::read(), &follow.listener)
+            .follow_sockets(environment(&self.conntrack), &follow.listener)
         {
             Ok(followed) => {
                 for listener in &followed.new {
@@ -305,6 +316,22 @@ impl<B: Backend> GuardService<B> {
         self.overload.run(&self.session, &held);
     }
 
+    fn follow_conntrack(&mut self) {
+        let look = weir_kernel::conntrack_follows;
+        let Some(follows) = self.conntrack.look(Instant::now(), look) else {
+            return;
+        };
+        match self.session.refit(environment(&self.conntrack)) {
+            Ok(()) if follows => tracing::info!(
+                "rules follow connections here now (conntrack): weir sends no SYN cookies of its own"
+            ),
+            Ok(()) => tracing::info!(
+                "no rules follow connections here any more (conntrack): weir sends SYN cookies of its own again"
+            ),
+            Err(failure) => tracing::error!("conntrack has come or gone, but {failure}"),
+        }
+    }
+
     fn print_refusals(&mut self) {
         let now = Instant::now();
         if self.refusals_due.is_some_and(|due| due <= now) {
@@ -325,7 +352,8 @@ impl<B: Backend> Service for GuardService<B> {
         let refusals = self.refusals_due.map(|_| REFUSALS_EVERY);
         let looks = self.control.as_ref().map(Control::due_in);
         let follow = self.follow.as_ref().map(|_| FOLLOW_EVERY);
-        let due = refusals.into_iter().chain(looks).chain(follow);
+        let conntrack = Some(self.conntrack.due_in(Instant::now()));
+        let due = [refusals, looks, follow, conntrack].into_iter().flatten();
         Some(due.fold(self.overload.due_in(), |least, due| least.min(due)))
     }
 
@@ -333,6 +361,7 @@ impl<B: Backend> Service for GuardService<B> {
         if ready == [true] {
             self.follow_links();
         }
+        self.follow_conntrack();
         self.print_refusals();
         self.look_for_servers();
         self.log_overload();
@@ -410,8 +439,9 @@ impl<B: Backend> Service for GuardService<B> {
 
     fn reload(&mut self, config: Config, _file: &Path) -> Result<Reloaded> {
         let listeners = config.listeners.len();
+        let environment = environment(&self.conntrack);
         self.session
-            .swap(environment::read(), config.listeners, config.classes)?;
+            .swap(environment, config.listeners, config.classes)?;
         self.set_controller(config.controller)?;
         self.told = self.session.warnings_apart();
         let (not_in_force, warnings) = self.session.notices_apart()?;

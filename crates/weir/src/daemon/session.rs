@@ -92,6 +92,7 @@ impl<B: Backend> Session<B> {
         let policies = fit_all(listeners, environment)?;
         let classes = Classes::new(classes);
         let applied = Applied::of(&policies, &links);
+        backend.allow_cookies(environment.sends_cookies());
         backend.apply(&applied.listeners, classes.list())?;
         let mut session = Session {
             queues: Queues::default(),
@@ -126,10 +127,29 @@ impl<B: Backend> Session<B> {
         }
         let classes = self.classes.replaced(classes);
         let applied = Applied::of(&policies, &self.links);
+        self.backend.allow_cookies(environment.sends_cookies());
         self.backend.apply(&applied.listeners, classes.list())?;
         (self.policies, self.classes, self.applied) = (policies, classes, applied);
         self.follow_links();
         self.prioritize()
+    }
+
+    /// Fits the policies that were asked for to an environment that has changed.
+    ///
+    /// # Errors
+    /// As in [`Session::start`]; the policies in force then stay.
+    pub fn refit(&mut self, environment: Environment) -> Result<()> {
+        let asked = self.policies.iter().map(|p| p.asked.clone()).collect();
+        let mut policies = fit_all(asked, environment)?;
+        for policy in &mut policies {
+            policy.fitted.listener.target_wait = at_least(&policy.asked, self.least_wait);
+        }
+        let applied = Applied::of(&policies, &self.links);
+        self.backend.allow_cookies(environment.sends_cookies());
+        self.backend
+            .apply(&applied.listeners, self.classes.list())?;
+        (self.policies, self.applied) = (policies, applied);
+        Ok(())
     }
 
     /// Follows interfaces that have appeared, disappeared, or been renamed or enslaved.

@@ -105,6 +105,8 @@ pub struct Facts {
     pub netdev_max_backlog: Option<u32>,
     /// `net.ipv4.tcp_abort_on_overflow`.
     pub abort_on_overflow: Option<u32>,
+    /// Conntrack follows the connections of this network namespace.
+    pub conntrack: bool,
     /// Packets that the CPUs' receive queues have dropped since boot, over all CPUs.
     pub receive_drops: Option<u64>,
     /// CPUs that are online.
@@ -154,6 +156,7 @@ impl Socket {
 pub fn advise(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![syn_cookies(facts)];
     findings.extend(facts.abort_on_overflow.map(abort_on_overflow));
+    findings.extend(facts.conntrack.then(conntrack));
     findings.push(receive_queues(facts));
     findings.extend(
         facts
@@ -254,6 +257,16 @@ fn abort_on_overflow(value: u32) -> Finding {
             "sysctl -w net.ipv4.tcp_abort_on_overflow=0, and establish = \"abort\" where it is wanted",
         ),
     }
+}
+
+fn conntrack() -> Finding {
+    finding(
+        "conntrack",
+        State::Ok,
+        "in use: rules follow connections here and may want to see each SYN, so weir leaves SYN cookies to the \
+         kernel: reserv does so in a SYN flood, and no-syn-drop works as abort",
+        "",
+    )
 }
 
 /// Packets lost there are lost before the guard: each SYN among them costs its client 1 s.
@@ -450,6 +463,7 @@ mod tests {
             somaxconn: Some(4096),
             netdev_max_backlog: Some(1000),
             abort_on_overflow: Some(0),
+            conntrack: false,
             receive_drops: Some(0),
             cpus: 2,
             receivers: vec![Receiver {

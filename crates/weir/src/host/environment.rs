@@ -16,6 +16,7 @@ pub fn read() -> Environment {
     Environment {
         syn_cookies: SynCookies::from_sysctl(syn_cookies).unwrap_or(SynCookies::Always),
         bpf_cookies: weir_kernel::has_cookie_kfunc(),
+        conntrack: weir_kernel::conntrack_follows(),
     }
 }
 

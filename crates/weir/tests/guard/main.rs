@@ -9,6 +9,7 @@ mod classes;
 mod close;
 mod common;
 mod establish;
+mod firewall;
 mod front;
 mod life;
 mod observe;

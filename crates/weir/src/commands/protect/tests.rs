@@ -24,6 +24,7 @@ fn lines(flags: &[&str], sockets: Vec<ListenSocket>) -> String {
     let environment = Environment {
         syn_cookies: SynCookies::WhenNeeded,
         bpf_cookies: true,
+        conntrack: false,
     };
     let session = Session::start(fake, environment, listeners, Vec::new(), links).unwrap();
     on_lines(&session, &wanted).unwrap()

@@ -11,6 +11,7 @@ use crate::host::links::fake::link;
 const NORMAL: Environment = Environment {
     syn_cookies: SynCookies::WhenNeeded,
     bpf_cookies: true,
+    conntrack: false,
 };
 
 fn machine() -> Vec<Link> {
@@ -89,6 +90,7 @@ fn a_failed_swap_leaves_the_running_policy_in_force() {
     let always = Environment {
         syn_cookies: SynCookies::Always,
         bpf_cookies: true,
+        conntrack: false,
     };
     assert_eq!(
         session
@@ -219,11 +221,40 @@ fn an_mptcp_listener_falls_back_and_status_says_so() {
 }
 
 #[test]
+fn conntrack_that_comes_and_goes_is_followed_and_status_says_so() {
+    let fake = Fake::default();
+    let cookies = Listener {
+        establish: Establish::NoSynDrop,
+        ..web()
+    };
+    let mut session = start(&fake, vec![cookies]);
+    assert_eq!(fake.0.borrow().cookies, Some(true));
+    let fallback = |session: &Session<Fake>| session.listeners().unwrap().remove(0).fallback;
+    assert_eq!(fallback(&session), None);
+    let beside = Environment {
+        conntrack: true,
+        ..NORMAL
+    };
+    session.refit(beside).unwrap();
+    assert_eq!(fake.0.borrow().cookies, Some(false));
+    assert_eq!(fake.0.borrow().applied[0].establish, Establish::Abort);
+    assert_eq!(fallback(&session).as_deref(), Some("abort rst-syn"));
+    fake.0.borrow_mut().refuse_apply = true;
+    assert!(session.refit(NORMAL).is_err());
+    assert!(fallback(&session).is_some(), "what is in force stays");
+    fake.0.borrow_mut().refuse_apply = false;
+    session.refit(NORMAL).unwrap();
+    assert_eq!(fallback(&session), None);
+    assert_eq!(fake.0.borrow().applied[0].establish, Establish::NoSynDrop);
+}
+
+#[test]
 fn without_syncookies_reserv_is_applied_and_no_syn_drop_still_shown_as_asked() {
     let fake = Fake::default();
     let never = Environment {
         syn_cookies: SynCookies::Never,
         bpf_cookies: true,
+        conntrack: false,
     };
     let cookies = Listener {
         establish: Establish::NoSynDrop,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use weir_testbed::bed::Tap;
 
 use crate::common::{Bed, Fate, PORT, Peer, Raw, accept, connect, fate, greet, listen, until};
+use crate::firewall::Rules;
 
 const SYNS_PER_S: f64 = 5000.0;
 const FLOOD: Duration = Duration::from_secs(3);
@@ -94,4 +95,34 @@ fn a_spoofed_flood_leaves_the_door_open_and_reservations_come_back_after_it() {
 #[test]
 fn a_spoofed_flood_does_not_shut_a_small_door_either() {
     door_stays_open(16);
+}
+
+/// With rules that want a SYN first: once the flood's half-open connections have shown what they are, no client
+/// is lost, and none is refused.
+#[test]
+fn a_spoofed_flood_costs_no_client_behind_stateful_rules() {
+    for establish in ["reserv", "no-syn-drop"] {
+        let Some(bed) = Bed::new() else { return };
+        if !Rules::Nftables.load(&bed, &[]) {
+            return;
+        }
+        let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
+        let listener = listen(bed.server(), any, 128);
+        let _weir = bed.protect(&format!("{PORT} --establish {establish}"));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let flooding = scope.spawn(|| flood(&bed.links.wire, &stop));
+            let begun = Instant::now();
+            let mut visits = 0;
+            while !flooding.is_finished() {
+                let fate = visit(&bed, &listener);
+                if begun.elapsed() > TAKEOVER {
+                    visits += 1;
+                    let verdicts = || bed.verdicts(0);
+                    assert_eq!(fate, Some(Fate::Served), "{establish}: {:?}", verdicts());
+                }
+            }
+            assert!(visits > 20, "{visits}");
+        });
+    }
 }
