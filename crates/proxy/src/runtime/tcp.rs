@@ -106,7 +106,7 @@ impl TcpStream {
     }
 
     /// As [`readable_or_broken`](Self::readable_or_broken), but `other`, if epoll does not know it yet, is registered
-    /// only when this has waited for [`UNWATCHED`]: a reset of it is noticed that much later.
+    /// only when this has waited for `UNWATCHED`: a reset of it is noticed that much later.
     ///
     /// # Errors
     /// `TimedOut` after the task's deadline.

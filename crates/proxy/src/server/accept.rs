@@ -1,4 +1,4 @@
-//! A thread accepts connections until it is told to stop, and then serves the clients that it has.
+//! A thread accepts connections until a command ends that, and then serves the clients that it has.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::worker::{ClientGuard, ClientPermit, Worker};
 use crate::runtime::{Clock, Mailbox, TcpListener, TcpStream, first};
 use crate::shortage;
 
-/// How long accepting pauses when the process is out of descriptors or memory.
+/// Pause of accepting when the process is out of descriptors or memory.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 
 /// How long the thread waits for handshakes under way when accepting ends. The kernel sends a SYN/ACK again after a

@@ -1,4 +1,4 @@
-//! Whether a client may use the proxy, and what is found out about it before its first request.
+//! Whether a client may use the proxy, and what the proxy finds out about it before its first request.
 
 use weir_core::class::OTHER_PRIORITY;
 use weir_core::prefix::covers;
@@ -10,10 +10,10 @@ use super::worker::Worker;
 use crate::proxy_protocol::{self, ProxyHeader};
 
 impl Client {
-    /// Whether it is let in. It is not if it does not introduce itself as it must, nor if it may not
-    /// use the proxy; but one that speaks HTTP is let in as far as to be told so.
+    /// Whether the client is let in. A client without the PROXY header that it must send is not, nor one that may not use
+    /// the proxy. A client of HTTP that may not use the proxy is let in as far as its first request, to get a 403.
     pub async fn is_admitted(&mut self, worker: &Worker) -> bool {
-        // In memory of its own, for the task of every client is as large as its largest wait.
+        // Boxed: the task of every client is as large as its largest wait.
         if worker.settings.accept_proxy && !Box::pin(self.reads_proxy_header(worker)).await {
             self.stream.reset_on_close();
             worker.counters.clients_refused.add(1);

@@ -22,7 +22,7 @@ pub struct Client {
     pub stream: TcpStream,
     /// What was received of it and not yet used.
     pub buffer: ReadBuffer,
-    /// Its address: that of the peer, or what the proxy in front says.
+    /// Its address: that of the peer, or the one that the proxy in front has sent.
     pub source: SocketAddr,
     pub(super) admission: Admission,
     /// What only some settings ask for.
@@ -32,18 +32,18 @@ pub struct Client {
 /// What is known of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// Nothing yet: [`Client::is_admitted`] was not asked.
+    /// It was not checked yet: see [`Client::is_admitted`].
     Unchecked,
     /// It may use the proxy.
     Admitted,
-    /// It may not use the proxy, and is to be told so.
+    /// It may not use the proxy. Its first request gets a 403.
     Denied,
 }
 
 /// What only some settings ask for.
 #[derive(Default)]
 pub struct Rare {
-    /// The address that it connected to, where the proxy in front has said it.
+    /// The address that it connected to, if the proxy in front has sent it.
     pub(super) destination: Option<SocketAddr>,
     /// Its rank in the queues of backends, 0 the first; set where connections are limited.
     pub(super) rank: u8,
@@ -86,12 +86,12 @@ impl Client {
         }
     }
 
-    /// Whether it was not yet decided if it is let in.
+    /// Whether it was not checked yet.
     pub fn is_unchecked(&self) -> bool {
         self.admission == Admission::Unchecked
     }
 
-    /// Whether it was let in only to be told that it may not use the proxy.
+    /// Whether it may not use the proxy, and its request gets a 403.
     pub fn is_denied(&self) -> bool {
         self.admission == Admission::Denied
     }
@@ -154,7 +154,7 @@ impl Client {
         header
     }
 
-    /// What requests say of this client.
+    /// What requests to servers say of this client; `None` if nothing.
     pub fn announcement(&self, settings: &Proxy) -> Option<Announcement<'_>> {
         let field = match settings.forwarded {
             Forwarded::Off => return None,
@@ -169,7 +169,7 @@ impl Client {
     }
 }
 
-/// Which form of the PROXY header is sent.
+/// The version of the PROXY header that is sent; `None` if none is.
 pub fn version(send_proxy: SendProxy) -> Option<ProxyProtocol> {
     match send_proxy {
         SendProxy::Off => None,

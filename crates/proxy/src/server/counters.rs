@@ -8,11 +8,11 @@ use crate::metrics::{BackendCounters, BackendGauges, ListenerCounters};
 /// The counters of one thread.
 #[derive(Debug, Clone)]
 pub struct Counters {
-    /// Of the clients' side.
+    /// Counters of the clients' side.
     pub listener: Arc<ListenerCounters>,
-    /// Of each backend, in the order of the settings.
+    /// Counters of each backend, in the order of the settings.
     pub backends: Vec<BackendAccount>,
-    /// Of all servers of mode forward.
+    /// Counters of all servers of mode forward together.
     pub origins: BackendAccount,
     /// What the thread is doing.
     pub state: Arc<StateCell>,
@@ -21,9 +21,9 @@ pub struct Counters {
 /// What one thread counts of one backend.
 #[derive(Debug, Clone, Default)]
 pub struct BackendAccount {
-    /// What it did.
+    /// What the thread did with it.
     pub counters: Arc<BackendCounters>,
-    /// What it has now.
+    /// Connections to it now.
     pub gauges: Arc<BackendGauges>,
 }
 

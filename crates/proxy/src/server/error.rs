@@ -6,15 +6,15 @@ use std::net::SocketAddr;
 /// Why a proxy cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be listened on.
+    /// The proxy cannot listen on an address.
     #[error("cannot listen on {address}: {cause}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
         /// As bind(2) and listen(2).
         cause: io::Error,
     },
-    /// A setting that this machine does not take.
+    /// This machine does not take a setting.
     #[error("cannot use {key} = {value:?}: {cause}")]
     Setting {
         /// Its key.
@@ -24,7 +24,7 @@ pub enum Error {
         /// As bind(2) and setsockopt(2).
         cause: io::Error,
     },
-    /// A setting that does not go with another.
+    /// Two settings exclude each other.
     #[error("cannot use {key}: {cause}")]
     Conflict {
         /// Its key.
@@ -32,10 +32,10 @@ pub enum Error {
         /// Why not.
         cause: &'static str,
     },
-    /// A thread ended that should not have.
+    /// A thread panicked or lost its epoll, too often to restart it.
     #[error("thread {index} failed: {why}")]
     ThreadFailed {
-        /// Which, from 0.
+        /// Its number, from 0.
         index: usize,
         /// Its panic or its error.
         why: String,

@@ -71,7 +71,7 @@ pub struct Server {
     sockets: Option<Sockets>,
     threads: Vec<Thread>,
     waker: Option<Waker>,
-    /// While clients are accepted, if backends are checked.
+    /// The health checks, while the proxy accepts clients; `None` if backends are not checked.
     checks: Option<Checks>,
 }
 
@@ -86,7 +86,7 @@ pub struct StartOptions {
     pub waker: Option<Waker>,
     /// The state of the proxy that this one replaces.
     pub predecessor: Option<ReloadState>,
-    /// What engine sockmap hands tunnels of short messages to; the other engines leave it.
+    /// Carries tunnels of short messages for engine sockmap; the other engines do not use it.
     pub redirector: Option<Arc<dyn Redirector>>,
 }
 
@@ -116,21 +116,20 @@ impl Server {
     /// Listens, and starts the threads. Port 0 is any free port.
     ///
     /// # Errors
-    /// The address is taken or not of this machine, settings do not go together or not with this
-    /// machine, or the kernel is out of something.
+    /// The address is in use or not of this machine, settings exclude each other or this machine does not take one, or
+    /// the kernel lacks memory or descriptors.
     pub fn start(settings: Proxy) -> Result<Server, Error> {
         Server::start_with(settings, StartOptions::default())
     }
 
-    /// Starts the threads, on sockets that listen already if there are some. There are as many
-    /// threads as sockets then, or more.
+    /// As [`start`](Self::start), with options. With inherited sockets there are at least as many threads as sockets.
     ///
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_with(settings: Proxy, options: StartOptions) -> Result<Server, Error> {
         let redirector = redirector(&settings, options.redirector)?;
         settings::check(&settings)?;
-        // Before it listens: clients are not to find a proxy that then cannot start.
+        // Before it listens: clients must not find a proxy that then cannot start.
         let log = access_log::of_settings(&settings).map_err(|cause| Error::Setting {
             key: "access_log".to_owned(),
             value: settings.access_log.clone().unwrap_or_default(),
@@ -259,7 +258,7 @@ impl Server {
         }
     }
 
-    /// Where it listens; with the port that was free, if 0 was asked for.
+    /// Where it listens; with the port that the kernel chose, if the settings say 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -330,7 +329,7 @@ impl Server {
             .map_or(0, |connection_limit| connection_limit.waiting())
     }
 
-    /// How many of them are of each priority, 1 to 64; only those of which there are any.
+    /// How many clients of each priority wait, 1 to 64; only priorities with at least one.
     pub fn waiting_by_priority(&self) -> Vec<(u8, u32)> {
         let waiting = self
             .shared
@@ -490,7 +489,8 @@ impl Server {
         self.threads.iter().all(Thread::has_ended)
     }
 
-    /// Waits until every thread has ended, which they do once they are drained; then what they did.
+    /// Waits until every thread has ended, and returns what they did. Threads end after [`drain`](Self::drain) or
+    /// [`retire`](Self::retire).
     ///
     /// # Errors
     /// A thread failed.
@@ -512,7 +512,7 @@ fn thread_count(settings: &Proxy) -> usize {
     }
 }
 
-/// Engine sockmap is nothing without its redirector.
+/// The redirector, if the engine is sockmap: that cannot do without.
 fn redirector(
     settings: &Proxy,
     given: Option<Arc<dyn Redirector>>,

@@ -6,11 +6,11 @@ use std::ops::Range;
 use crate::runtime::TcpStream;
 use crate::transfer::{BUFFER_BYTES, Buffer, Buffers};
 
-/// Kept free in front of what is received: a rewritten head may be longer than the one that came, and
-/// one send is to take it with the body that came behind it.
+/// Space kept free in front of received bytes: a rewritten head may be longer than the one that came, and one send takes
+/// it together with the body that came behind it.
 const HEADROOM_BYTES: usize = 512;
 
-/// Bytes in a buffer of the thread, which goes back as soon as they are used up.
+/// Received bytes, in a buffer that the thread lends. The buffer goes back as soon as they are used up.
 #[derive(Default)]
 pub struct ReadBuffer {
     buffer: Option<Buffer>,
@@ -53,7 +53,7 @@ impl ReadBuffer {
         self.filled.start == self.filled.end
     }
 
-    /// The first bytes are used.
+    /// Drops the first bytes, which are used.
     pub fn consume(&mut self, bytes: usize) {
         let filled = self.filled.range();
         debug_assert!(bytes <= filled.len());
@@ -76,8 +76,7 @@ impl ReadBuffer {
         taken
     }
 
-    /// Puts bytes in front of those that are there, into the place of what was used; false if that is
-    /// too small.
+    /// Puts bytes in front of the others, into the space in front of them; false if that is too small.
     pub fn prepend(&mut self, bytes: &[u8]) -> bool {
         let filled = self.filled.range();
         let Some(start) = filled.start.checked_sub(bytes.len()) else {

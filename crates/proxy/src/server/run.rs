@@ -29,10 +29,10 @@ use crate::upstream::{
     ThreadConnectionLimit,
 };
 
-/// How often idle connections to servers are looked through.
+/// How often the thread looks for idle connections to servers to close.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// The thread's whole life. Sends to `started` what takes commands.
+/// Runs a thread to its end. Once it has started, sends what takes its commands to `started`.
 pub fn run(
     index: usize,
     shared: Shared,
@@ -171,7 +171,7 @@ fn backends(
 
 impl Worker {
     /// Spawns the tasks beside those of clients. They handle wake-ups for free client slots, looked-up names, and
-    /// connections from other threads, and close connections that nobody uses.
+    /// connections from other threads, and close connections that stay unused.
     fn spawn_background_tasks(
         self: &Rc<Self>,
         called: Mailbox<()>,

@@ -1,4 +1,4 @@
-//! What a proxy has of its servers now.
+//! The servers of a proxy, as status shows them.
 
 use std::iter::Sum;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use crate::upstream::BackendState;
 /// The servers of a proxy, over all its threads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Servers {
-    /// Connections to those that clients name (mode forward).
+    /// Connections to servers that clients name (mode forward).
     pub origins: Connections,
     /// The backends, in the order of the settings.
     pub backends: Vec<BackendReport>,
@@ -24,21 +24,21 @@ pub struct BackendReport {
     pub connections: Connections,
     /// What health checks have found.
     pub state: BackendState,
-    /// What the last one came to; empty before the first.
+    /// The result of the last check; empty before the first.
     pub last_check: String,
 }
 
 /// Connections now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Connections {
-    /// Those that carry something, or are being made.
+    /// Connections that carry something, or are being made.
     pub in_use: u64,
-    /// Those that are kept for the next request.
+    /// Connections that are kept for the next request.
     pub idle: u64,
 }
 
 impl Connections {
-    /// Adds those of another generation.
+    /// Adds the connections of another generation.
     pub fn add(&mut self, other: Connections) {
         self.in_use += other.in_use;
         self.idle += other.idle;

@@ -18,18 +18,18 @@ pub struct Shared {
     pub settings: Arc<Proxy>,
     /// The rules of the settings' classes.
     pub classes: Arc<class::Rules>,
-    /// If requests are to be logged.
+    /// The access log; `None`: requests are not logged.
     pub log: Option<Arc<AccessLog>>,
-    /// Of mode forward.
+    /// Looks names up, in mode forward.
     pub resolver: Option<Resolver>,
-    /// If replies are kept.
+    /// The cache; `None`: replies are not kept.
     pub cache: Option<Arc<Cache>>,
-    /// Where connections to backends are limited.
+    /// `max_connections`; `None`: no limit.
     pub connection_limit: Option<Arc<ConnectionLimit>>,
-    /// Where backends are checked.
+    /// The health of the backends; `None`: they are not checked.
     pub health: Option<Arc<HealthBoard>>,
-    /// Of engine sockmap.
+    /// Carries tunnels of short messages, with engine sockmap.
     pub redirector: Option<Arc<dyn Redirector>>,
-    /// All clients, those of earlier settings too.
+    /// `max_clients`, over all threads and earlier generations.
     pub client_limit: Arc<ClientLimit>,
 }

@@ -57,7 +57,7 @@ pub struct Worker {
     pub counters: Arc<ListenerCounters>,
     /// What the thread is doing.
     pub(super) state: Arc<StateCell>,
-    /// Where requests that end are logged.
+    /// The access log; `None`: requests are not logged.
     pub journal: Option<Journal>,
     /// Connections of clients that are open.
     pub(super) clients: Cell<usize>,
@@ -65,7 +65,7 @@ pub struct Worker {
     pub(super) client_limit: ThreadClientLimit,
     /// See [`is_draining`](Self::is_draining).
     pub(super) draining: Cell<bool>,
-    /// Clients that ask nothing are not waited for.
+    /// See [`ends_idle`](Self::ends_idle).
     pub(super) ends_idle: Cell<bool>,
     /// The task that accepts, and waits for the last client.
     pub(super) main: TaskId,
@@ -96,13 +96,13 @@ impl Worker {
         self.draining.get()
     }
 
-    /// Whether connections are to be closed between two requests. While others accept on the same
-    /// sockets there is time: a client whose next request is on its way would be reset.
+    /// Whether connections are closed between two requests. They are not while a successor accepts on the same sockets:
+    /// that would reset a client whose next request is on its way.
     pub fn ends_idle(&self) -> bool {
         self.ends_idle.get()
     }
 
-    /// How bodies and tunnels are moved.
+    /// What transfers of bodies and tunnels work with.
     pub fn transfers(&self) -> TransferContext<'_> {
         TransferContext {
             resources: &self.resources,
@@ -113,7 +113,7 @@ impl Worker {
         }
     }
 
-    /// Writes the line of what this client asked for, which has ended.
+    /// Writes the log line of this client's request, which has ended.
     pub fn log(&self, client: &mut Client) {
         if let (Some(journal), Some(entry)) = (&self.journal, client.take_entry())
             && !journal.write(entry)

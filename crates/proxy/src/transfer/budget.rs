@@ -11,7 +11,7 @@ const TURN_BYTES: u64 = 1024 * 1024;
 pub struct YieldBudget(u64);
 
 impl YieldBudget {
-    /// Takes bytes into account; after [`TURN_BYTES`] the other tasks run.
+    /// Takes bytes into account; after `TURN_BYTES` the other tasks run.
     pub async fn spend(&mut self, bytes: usize, handle: &Handle) {
         self.0 += bytes as u64;
         if self.0 >= TURN_BYTES {

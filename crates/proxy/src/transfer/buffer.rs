@@ -8,7 +8,7 @@ use std::rc::Rc;
 pub const BUFFER_BYTES: usize = 64 * 1024;
 /// Buffers kept for the next user.
 const KEPT: usize = 16;
-/// From so many buffers in use on, a receiver's room is asked for before anything is read for it.
+/// From so many buffers in use on, a transfer asks for the receiver's space before it reads for it.
 const MANY_LENT: usize = 64;
 
 /// Buffers that are lent while they carry bytes.

@@ -7,9 +7,9 @@ use weir_core::proxy::Engine;
 
 use crate::runtime::TcpStream;
 
-/// A body with at least this much left is spliced: GETs of 64 KB then take 0.84 of what copying takes, those of 10 KB
-/// come whole with their heads (docs/design/proxy.md has the command). A shorter rest is the caller's: received with
-/// what may be behind it, it tells that there is nothing, which would have to be asked for.
+/// A body with at least this much left is spliced: GETs of 64 KB then take 0.84 of what copying takes, and GETs of 10 KB
+/// come whole with their heads (docs/design/proxy.md has the command). A shorter rest is the caller's, which receives it
+/// together with what may follow it. If nothing follows, the short read says so without another call.
 pub const SPLICE_FROM_BYTES: u64 = 16 * 1024;
 /// A read at least this long is bulk: it pays to hold back its last, short segment for the next.
 /// After a shorter one the sender may be pausing, and its bytes must not wait.

@@ -15,7 +15,7 @@ pub struct Redirect {
 }
 
 impl Redirect {
-    /// Takes over the thread's share.
+    /// Of the lane that [`Redirector::lane`](super::Redirector::lane) made for this thread.
     pub fn new(lane: Box<dyn RedirectLane>) -> Redirect {
         Redirect {
             lane,

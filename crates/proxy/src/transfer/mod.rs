@@ -1,5 +1,5 @@
-//! Moves bytes from one connection to another: so many, or until the end; then both connections
-//! are the caller's again.
+//! Moves bytes from one connection to another: a given number, or all until the end. Then both connections are the
+//! caller's again.
 //!
 //! Two engines. *copy* receives into a buffer of the thread and sends from it; *splice* moves the
 //! kernel's pages through a pipe. `auto` takes the one that was measured to be cheaper

@@ -29,7 +29,7 @@ pub struct Transferred {
     pub bytes: u64,
     /// The sender has ended.
     pub ended: bool,
-    /// The last segment waits for what the caller sends next: see [`readable_or_pushed`].
+    /// The last segment waits for what the caller sends next: see [`readable_or_pushed`](super::readable_or_pushed).
     pub held_back: bool,
 }
 

@@ -14,7 +14,7 @@ const PIPE_BYTES: usize = 256 * 1024;
 const KEPT: usize = 16;
 /// Pipes lent at most: beyond, transfers copy. Two descriptors each.
 const MOST: usize = 256;
-/// From so many pipes in use on, a receiver's room is asked for before anything is read for it.
+/// From so many pipes in use on, a transfer asks for the receiver's space before it reads for it.
 const MANY_LENT: usize = 32;
 
 /// Pipes that are lent while they carry bytes.

@@ -9,11 +9,11 @@ pub enum After {
     Close,
     /// The end, after a tunnel.
     Tunnelled,
-    /// The end, though the client may still be sending: its last bytes must not become a RST that
-    /// overtakes the answer (RFC 9112 Section 9.6).
+    /// The end, though the client may still be sending: its bytes must not cause a RST that overtakes the answer
+    /// (RFC 9112 Section 9.6).
     Linger,
-    /// A RST once the client has acknowledged what it was sent: only so can it know that a reply
-    /// whose end is the connection's end is not whole.
+    /// A RST, once the client has acknowledged what it was sent. Only a RST says that a reply that ends with its
+    /// connection is not whole.
     CutOff,
     /// A RST at once: the client itself has failed.
     Reset,

@@ -1,4 +1,4 @@
-//! Moves a body from one side to the other, whatever says where it ends.
+//! Moves a body from one connection to another, however its end is marked.
 
 use std::io;
 
@@ -12,8 +12,7 @@ use crate::transfer::{
 };
 use weir_core::proxy::Engine;
 
-/// Chunk data that is at least this long is moved by the engines unseen; what is shorter comes with
-/// the framing behind it in one receive.
+/// The engines move chunk data of at least this length. Shorter data comes in one receive with the framing behind it.
 const UNSEEN_BYTES: u64 = 32 * 1024;
 
 /// What is still to come of a body.
@@ -46,7 +45,7 @@ impl From<Broken> for Stopped {
 }
 
 impl Body {
-    /// The whole body. A tunnel is none: it has its own life.
+    /// The whole body. A tunnel is not a body, and has length 0 here.
     pub fn new(kind: BodyKind) -> Body {
         match kind {
             BodyKind::None | BodyKind::Tunnel => Body::Length(0),
@@ -91,7 +90,7 @@ impl Body {
         }
     }
 
-    /// What is to be moved unseen.
+    /// What the engines may move unseen.
     fn unseen(&self, engine: Engine) -> Option<Limit> {
         match self {
             Body::Length(left) => {
@@ -176,7 +175,7 @@ impl BodyTransfer<'_> {
         Ok(self.to.send_all(&rest, false).await.map_err(Broken::To)?)
     }
 
-    /// As [`send_with_head`], what the socket takes now. The rest, which is to be sent next, comes back in
+    /// As [`send_with_head`](Self::send_with_head), what the socket takes now. The rest, which is to be sent next, comes back in
     /// memory of its own length; mostly it is nothing. Whatever comes of it, what was claimed is out of the buffer: what is
     /// left there is read as the next message.
     pub fn try_send_with_head(&mut self, head: &[u8], behind: Behind) -> Result<Vec<u8>, Stopped> {

@@ -79,7 +79,7 @@ async fn linger(worker: &Worker, client: &mut Client) {
     }
 }
 
-/// How what was sent is arriving.
+/// How the bytes that were sent arrive at the client.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     /// Bytes on the way when some last arrived.
@@ -98,8 +98,8 @@ impl Arrival {
         }
     }
 
-    /// How long until it is worth a look again: as long as it has stood still, so that thousands of clients that take
-    /// nothing cost next to nothing, and the wait of one that goes on is at most doubled.
+    /// Milliseconds until the next look: as many as nothing has arrived for. So thousands of clients that take nothing cost
+    /// next to nothing, and the wait for a client that goes on is at most doubled.
     fn pause(&self, now: Clock) -> Clock {
         (now - self.since).clamp(LOOK_AGAIN, LOOK_LATEST)
     }

@@ -23,7 +23,7 @@ use crate::server::worker::Worker;
 use crate::transfer::Broken;
 use crate::upstream::{Lease, Link};
 
-/// Gets the client its reply from where the request leads.
+/// Sends the request to its destination, and the client the reply.
 pub async fn send_on(worker: &Worker, client: &mut Client, request: &Request) -> After {
     match &request.destination {
         Destination::Backend => {
@@ -41,7 +41,7 @@ pub async fn send_on(worker: &Worker, client: &mut Client, request: &Request) ->
 
 /// Answers with an error of the proxy's own.
 async fn fail(worker: &Worker, client: &Client, request: &Request, answer: Answer<'_>) -> After {
-    // What is refused is no failure that something kept could stand in for.
+    // A refusal is no failure that a kept reply could stand in for.
     if answer.status >= 500
         && request.asked.is_some()
         && let Some(after) = Box::pin(cached::stand_in(worker, client, request)).await
@@ -240,7 +240,7 @@ async fn failed(exchange: Exchange<'_>, client: &mut Client, failure: Failure) -
     broken(exchange, client, failure).await
 }
 
-/// RFC 9110 Section 9.2.2. A body is gone once it was sent.
+/// Whether the request is idempotent (RFC 9110 Section 9.2.2) and has no body: that is gone once it was sent.
 fn may_be_sent_again(facts: &RequestFacts) -> bool {
     facts.method.is_idempotent() && facts.body == BodyKind::None
 }
@@ -282,7 +282,7 @@ async fn run(
         return while_taken(idle, peers, reply).await;
     }
     let upload = pin!(upload(exchange, &mut body, &rest));
-    // The upload first: when both have waited too long, it is for the client's bytes.
+    // The upload first: when both are too late, the proxy has waited for the client's bytes.
     while_taken(idle, peers, pin!(first(upload, reply))).await
 }
 

@@ -21,7 +21,7 @@ pub enum Failure {
     Client(io::Error),
     /// The request's body stopped on its way.
     Upload(Stopped),
-    /// The reply broke off, in its head or after that was sent to the client.
+    /// The reply broke off: in its head, or after the client had got that.
     Broken(Stopped),
 }
 
@@ -67,7 +67,7 @@ impl Failure {
         }
     }
 
-    /// Nothing came, or went, for too long.
+    /// Whether nothing came or went for too long.
     pub fn is_timeout(&self) -> bool {
         match self {
             Failure::Late | Failure::Slow => true,

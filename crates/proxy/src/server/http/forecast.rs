@@ -1,4 +1,4 @@
-//! What a reply will be, judged by the last one to the same target.
+//! Whether a reply will be large, by the last one to the same target.
 //!
 //! A small reply is cheapest received whole, head and body in one call. Of a large one only the head
 //! should be received: the rest can be spliced, but what a receive has taken must be copied out again.
@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hasher};
 
-/// Targets told apart. Those that fall together spoil each other's forecast, nothing else.
+/// Number of forecasts. Targets that share one spoil each other's forecast, nothing else.
 const SLOTS: usize = 4096;
 
 /// Whether the last reply to each target was large.

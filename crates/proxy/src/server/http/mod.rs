@@ -1,8 +1,17 @@
 //! Modes forward and reverse: HTTP/1 requests, one after the other, and tunnels.
 //!
-//! A connection of a client is one [task]. A head is read and sent on, the bodies are moved,
-//! and it begins again; between requests nothing of the thread is held: what an exchange needs is in
-//! the [pool](exchange_pool).
+//! A client's connection is one [task]. It reads a head and sends it on, moves the bodies, and begins again. Between two
+//! requests it holds nothing of the thread: what an exchange needs comes from a [pool](exchange_pool).
+//!
+//! ```text
+//! task, exchange_pool    a client between requests, and the future that serves one
+//! read_request, serve    from a client's bytes to what follows the reply
+//! exchange               a server is chosen, the request sent, tried again where that is safe
+//! reply, body            the reply's heads and its body
+//! finish, closing        what follows a whole reply: the next request, a tunnel, the end
+//! refuse, unreachable    replies of the proxy's own
+//! cached                 what the cache does before, between and after these
+//! ```
 
 mod after;
 mod body;

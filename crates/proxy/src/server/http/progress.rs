@@ -30,11 +30,11 @@ pub struct Progress {
     pub up: Moved,
     /// Bytes of the reply's body.
     pub down: Moved,
-    /// The request is with the server, whole.
+    /// Whether the server has the whole request.
     pub uploaded: Cell<bool>,
     /// What the client has of its reply.
     pub answered: Cell<Answered>,
-    /// The status that it was sent.
+    /// The status that the client got.
     pub status: Cell<Option<u16>>,
 }
 
@@ -67,7 +67,7 @@ pub enum Answered {
     /// Nothing.
     #[default]
     No,
-    /// The head at least, which says where the body ends: what breaks off is seen to.
+    /// The head at least, which says where the body ends: the client sees if it breaks off.
     Framed,
     /// The head at least; the body ends with the connection.
     UntilClose,

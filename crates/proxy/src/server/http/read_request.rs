@@ -1,4 +1,4 @@
-//! From a client's bytes to a request that is fit to be sent on.
+//! From a client's bytes to a request that can be sent on.
 
 use std::io::{self, ErrorKind};
 use std::task::Poll;
@@ -56,7 +56,7 @@ pub async fn next(
                 Err(refusal) => {
                     let answer = Answer::to_refused_request(refusal);
                     if worker.journal.is_some() {
-                        // What is malformed has no method and no target to go by.
+                        // A malformed request has no method and no target to log.
                         client.begin_entry(None);
                     }
                     return Err(refuse(worker, client, answer, false, false).await);
@@ -84,7 +84,7 @@ pub fn is_silent(worker: &Worker, client: &mut Client) -> bool {
     matches!(try_first_bytes(worker, client), Ok(None))
 }
 
-/// Receives more of a head. Its first bytes are not waited for: that is what [`poll_due`] does.
+/// Receives more of a head. It does not wait for the first bytes: [`poll_due`] does.
 async fn more(worker: &Worker, client: &mut Client) -> io::Result<Option<usize>> {
     match client.buffer.is_empty() {
         true => try_first_bytes(worker, client),

@@ -8,7 +8,7 @@ use crate::http::{BodyKind, Method, persists};
 use crate::server::client::Client;
 use crate::server::worker::Worker;
 
-/// To a client that may not use the proxy.
+/// The answer to a client that may not use the proxy.
 pub const DENIED: Answer<'static> = Answer {
     status: 403,
     error: ProxyError::HttpRequestDenied,
@@ -40,7 +40,7 @@ pub async fn refuse(
         &mut reply,
     );
     worker.handle.set_deadline(worker.settings.idle_timeout);
-    // What does not go on ends next, in one packet with this.
+    // A connection that does not go on ends next, in one packet with this.
     match client.stream.send_all(&reply, !keep_alive).await {
         Ok(()) if keep_alive => After::Continue,
         Ok(()) => After::Linger,

@@ -21,9 +21,8 @@ use crate::server::worker::Worker;
 
 /// A reply of this size is large: its body is cheaper spliced than received.
 const LARGE_BYTES: u64 = 24 * 1024;
-/// Interim replies (1xx) to one request. A server that says each second that it is still working has a
-/// quarter of an hour and more. One that never stops is ended: waiting would not do it, as there is
-/// always something to read.
+/// Interim replies (1xx) to one request at most. A server that sends one each second has more than a quarter of an hour.
+/// A server that never stops would never be late, because there is always something to read.
 const MOST_INTERIM: u32 = 1000;
 /// Most heads are shorter.
 const HEAD_BYTES: usize = 2 * 1024;
@@ -128,7 +127,7 @@ pub async fn deliver(
     }))
 }
 
-/// What a failure is that may come after interim replies: with them the server has begun to answer.
+/// The failure, if it came after interim replies: with them the server has begun to answer.
 fn after_interim(failure: Failure, has_begun: bool) -> Failure {
     match failure {
         Failure::Unanswered(_) if has_begun => Failure::Broken(Stopped::Incomplete),

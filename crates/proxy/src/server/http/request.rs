@@ -8,13 +8,13 @@ use crate::http::RequestFacts;
 
 /// A request whose head has been read and taken out of the buffer.
 pub struct Request {
-    /// What it is.
+    /// What its head says of its body and its connection.
     pub facts: RequestFacts,
     /// The head that goes to the server.
     pub head: Head,
     /// Where it goes.
     pub destination: Destination,
-    /// Where the size of its reply is foretold.
+    /// Where the size of its reply is forecast.
     pub forecast_slot: ForecastSlot,
     /// What the cache knows of it; `None` if the cache has no part in it.
     pub asked: Option<Box<Asked>>,

@@ -13,7 +13,7 @@ use crate::http::{Authority, Method, RequestHead, Role, Scheme, Target};
 use crate::runtime::{Clock, Handle};
 use crate::upstream::{Backend, BackendWalk, Backends, Link, Names, Origins, Requester, race};
 
-/// Addresses of one name that are tried at most.
+/// Most addresses of one name that the proxy tries.
 const MOST_ADDRESSES: usize = 8;
 
 /// Where a request goes.
@@ -63,7 +63,7 @@ const NO_TLS: Answer<'static> = Answer {
     details: "https is for CONNECT: this proxy does not speak TLS",
 };
 
-/// Reads it from the head.
+/// Reads the destination from the head.
 pub fn destination(head: &RequestHead<'_>, role: Role) -> Destination {
     if head.max_forwards == Some(0) {
         return match head.facts.method {
@@ -91,7 +91,7 @@ pub fn destination(head: &RequestHead<'_>, role: Role) -> Destination {
     }
 }
 
-/// All servers that the proxy knows, and the way to those that it does not.
+/// The servers of the proxy: its backends, and in mode forward those that clients name.
 pub struct Upstreams {
     /// Of mode reverse and tcp.
     pub backends: Backends,

@@ -32,8 +32,8 @@ pub enum Decision {
     Retry,
 }
 
-/// Decides it. `head` is the head that would go to the client; if the cache takes no part in the
-/// reply, it says so in it.
+/// What the cache makes of a reply; `None`: it takes no part. `head` is the head that would go to the client. With
+/// `None`, it has got its `Cache-Status`.
 pub fn decide(
     context: CacheContext<'_>,
     facts: &ReplyFacts,
@@ -88,7 +88,7 @@ fn with_status(head: &[u8], how: CacheStatus) -> Vec<u8> {
     out
 }
 
-/// What is kept may be served because the server failed (RFC 5861).
+/// The kept reply, if it may be served because the server failed (RFC 5861).
 pub(super) fn stale_usable(context: CacheContext<'_>) -> Option<Arc<Entry>> {
     let CacheContext {
         thread_cache,

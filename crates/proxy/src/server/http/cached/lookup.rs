@@ -23,8 +23,8 @@ use crate::server::http::request::Request;
 use crate::server::http::target::Destination;
 use crate::server::worker::Worker;
 
-/// How long a request waits for another's fetch before it goes out itself: a server that is slow, or
-/// a first client that is, must not hold all others.
+/// How long a request waits for another's fetch before it goes out itself: one slow server or client must not hold up
+/// all others.
 const FOLLOW_FOR: Duration = Duration::from_secs(5);
 
 const NOTHING_KEPT: Answer<'static> = Answer {
@@ -81,8 +81,8 @@ pub async fn answer(
     }
 }
 
-/// Whose replies a client may be given: a forward proxy goes to some servers for some clients only,
-/// and what it has got for one must not reach another past that.
+/// The realm of a client: it gets only replies that were fetched for its realm. A forward proxy connects some clients only
+/// to some servers, and a reply that it got for one client must not reach another past that.
 fn realm(worker: &Worker, client: &Client) -> u8 {
     match worker.role() {
         Role::Reverse => 0,
@@ -161,7 +161,7 @@ async fn next(
             let stale = asked.stale.borrow().clone();
             return hit(stale.expect("found above"));
         }
-        // It wants news; what is under way was asked for before.
+        // The client wants a validated reply. The fetch under way began before it asked.
         Some(FetchRole::Follow(_)) if asked.control.no_cache => {}
         Some(FetchRole::Follow(fetch)) => {
             worker.handle.set_deadline(FOLLOW_FOR);
@@ -182,8 +182,8 @@ async fn next(
     Next::GoOut
 }
 
-/// Makes the request one for all: without the conditions of this client, which the cache will answer,
-/// and with its own.
+/// Makes the request one for all clients: without the conditions of this one, which the cache will answer, and with those
+/// of the cache.
 fn lead_out(request: &mut Request, asked: &Asked, lead: Lead) {
     asked.lead.set(Some(lead));
     let stale = asked.stale.borrow();

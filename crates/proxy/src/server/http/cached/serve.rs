@@ -21,7 +21,7 @@ use crate::server::http::closing;
 use crate::server::http::refuse::leaves_nothing;
 use crate::transfer::YieldBudget;
 
-/// Bytes given to the kernel in one call: what it takes in about the time that a splice does.
+/// Bytes in one send: the kernel takes about as long for them as for a splice.
 const SEND_BYTES: u64 = 256 * 1024;
 
 /// What a client gets of a kept reply.
@@ -104,7 +104,7 @@ enum Unsent {
     Reply,
 }
 
-/// Sends it.
+/// Sends a kept reply to the client.
 pub async fn serve(
     context: CacheContext<'_>,
     client: &Client,

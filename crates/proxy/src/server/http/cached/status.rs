@@ -47,7 +47,7 @@ pub enum CacheStatus {
 }
 
 impl CacheStatus {
-    /// Whether a server has made or confirmed it for this request.
+    /// Whether a server has made or confirmed the reply for this request.
     pub fn is_news(self) -> bool {
         matches!(
             self,
