@@ -36,7 +36,7 @@ pub struct RunFlags {
     /// The weir program [default: beside weir-lab, else from PATH]
     #[arg(long, value_name = "PATH")]
     pub weir: Option<PathBuf>,
-    /// Folder for results.json, rounds.jsonl and the pictures [default: out/ID]
+    /// Folder for results.json, rounds.jsonl and the pictures; with several experiments DIR/ID [default: out/ID]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Print the results as JSON instead of tables
@@ -96,7 +96,7 @@ pub fn dispatch(name: &str, matches: &ArgMatches) -> Option<Result<()>> {
     };
     let entry = experiments::all().find(|entry| entry.id == id && entry.has_command())?;
     let words: Vec<String> = std::env::args().skip(1).collect();
-    Some(run_and_tell(entry, matches, &words))
+    Some(run_flags(matches).and_then(|flags| run_and_tell(entry, matches, &flags, &words)))
 }
 
 /// `weir-lab run`.
@@ -104,50 +104,35 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let entries = args.ids.iter().map(|id| experiments::find(id));
     for entry in entries.collect::<Result<Vec<&Entry>>>()? {
         let mut words = split(if args.quick { entry.quick } else { entry.full });
-        let flags = &args.flags;
-        let folder = || PathBuf::from("out").join(entry.id);
-        let given = [
-            ("--rounds", flags.rounds.map(|n| n.to_string())),
-            ("--seed", flags.seed.map(|n| n.to_string())),
-            (
-                "--weir",
-                flags.weir.as_ref().map(|path| path.display().to_string()),
-            ),
-            (
-                "--out",
-                Some(
-                    flags
-                        .out
-                        .clone()
-                        .unwrap_or_else(folder)
-                        .display()
-                        .to_string(),
-                ),
-            ),
-        ];
-        for (flag, value) in given {
-            words.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
-        }
-        for (flag, is_set) in [
-            ("--resume", flags.resume),
-            ("--add", flags.add),
-            ("--json", flags.json),
-        ] {
-            words.extend(is_set.then(|| flag.to_owned()));
+        if let Some(rounds) = args.flags.rounds {
+            words.extend(["--rounds".to_owned(), rounds.to_string()]);
         }
         let matches = parse(entry, &words)?;
-        let command = entry
-            .command
-            .split_once('-')
-            .filter(|(family, _)| *family == FAMILY);
-        let mut all = match command {
-            Some((family, name)) => vec![family.to_owned(), name.to_owned()],
-            None => vec![entry.command.to_owned()],
+        let flags = RunFlags {
+            rounds: run_flags(&matches)?.rounds,
+            out: args.folder(entry.id),
+            ..args.flags.clone()
         };
-        all.extend(words);
-        run_and_tell(entry, &matches, &all)?;
+        let command = [split(&entry.subcommand()), words].concat();
+        run_and_tell(entry, &matches, &flags, &command)?;
     }
     Ok(())
+}
+
+impl RunArgs {
+    /// The folder of one of the experiments: several do not share one.
+    fn folder(&self, id: &str) -> Option<PathBuf> {
+        let out = self.flags.out.as_ref()?;
+        Some(match self.ids.len() {
+            1 => out.clone(),
+            _ => out.join(id),
+        })
+    }
+}
+
+fn run_flags(matches: &ArgMatches) -> Result<RunFlags> {
+    RunFlags::from_arg_matches(matches)
+        .map_err(|cause| Error::usage("bad flags", cause.to_string()))
 }
 
 /// The flags of an experiment.
@@ -174,9 +159,12 @@ pub fn split(text: &str) -> Vec<String> {
     words
 }
 
-fn run_and_tell(entry: &Entry, matches: &ArgMatches, words: &[String]) -> Result<()> {
-    let flags = RunFlags::from_arg_matches(matches)
-        .map_err(|cause| Error::usage("bad flags", cause.to_string()))?;
+fn run_and_tell(
+    entry: &Entry,
+    matches: &ArgMatches,
+    flags: &RunFlags,
+    words: &[String],
+) -> Result<()> {
     let program = Program {
         weir: flags.weir.clone(),
     };
@@ -186,7 +174,7 @@ fn run_and_tell(entry: &Entry, matches: &ArgMatches, words: &[String]) -> Result
         .clone()
         .unwrap_or_else(|| PathBuf::from("out").join(entry.id));
     let store = Store::at(&out)?;
-    let results = measure(entry, experiment.as_mut(), &flags, words, Some(&store))?;
+    let results = measure(entry, experiment.as_mut(), flags, words, Some(&store))?;
     picture::write(&results, &out)?;
     eprintln!("weir-lab: wrote {}", out.join("results.json").display());
     match flags.json {
@@ -394,11 +382,10 @@ pub fn once(id: &str, flags: &str, weir: Option<PathBuf>) -> Result<Results> {
     let entry = experiments::find(id)?;
     let words = split(flags);
     let matches = parse(entry, &words)?;
-    let run_flags = RunFlags::from_arg_matches(&matches)
-        .map_err(|cause| Error::usage("bad flags", cause.to_string()))?;
     let mut experiment = entry.build(&matches, &Program { weir })?;
-    let words = [vec![entry.command.to_owned()], words].concat();
-    measure(entry, experiment.as_mut(), &run_flags, &words, None)
+    let command = [split(&entry.subcommand()), words].concat();
+    let flags = run_flags(&matches)?;
+    measure(entry, experiment.as_mut(), &flags, &command, None)
 }
 
 #[cfg(test)]
@@ -468,5 +455,24 @@ mod tests {
             }
         }
         assert!(files > 0);
+    }
+
+    #[test]
+    fn several_experiments_do_not_share_a_folder() {
+        let folder = |ids: &[&str], id| {
+            let args = RunArgs {
+                ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+                quick: true,
+                full: false,
+                flags: RunFlags {
+                    out: Some("d".into()),
+                    ..RunFlags::default()
+                },
+            };
+            args.folder(id)
+        };
+        assert_eq!(folder(&["bursts"], "bursts"), Some("d".into()));
+        let two = ["bursts", "crosscheck"].map(|id| folder(&["bursts", "crosscheck"], id));
+        assert_eq!(two, [Some("d/bursts".into()), Some("d/crosscheck".into())]);
     }
 }

@@ -74,7 +74,7 @@ fn crowd(args: &Args, program: &Program) -> Result<Results> {
     let words = cli::split(entry.full);
     let mut experiment = entry.build(&cli::parse(entry, &words)?, program)?;
     let store = Store::at(&args.out)?;
-    let words = [vec![entry.command.to_owned()], words].concat();
+    let words = [cli::split(&entry.subcommand()), words].concat();
     let results = cli::measure(
         entry,
         experiment.as_mut(),

@@ -156,15 +156,15 @@ impl Entry {
         (self.build)(matches, program)
     }
 
+    /// The subcommand whose flags these are.
+    pub fn subcommand(&self) -> String {
+        self.command.replacen("vtfm01-", "vtfm01 ", 1)
+    }
+
     /// The command of the full run.
     pub fn recipe(&self) -> String {
-        format!(
-            "weir-lab {} {}",
-            self.command.replacen("vtfm01-", "vtfm01 ", 1),
-            self.full
-        )
-        .trim_end()
-        .to_owned()
+        let command = format!("weir-lab {} {}", self.subcommand(), self.full);
+        command.trim_end().to_owned()
     }
 }
 

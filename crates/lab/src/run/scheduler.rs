@@ -156,7 +156,7 @@ fn begin(plan: &Plan, results: &mut Results) -> Result<Vec<Measurement>> {
 /// A command without what may differ between a run and its continuation.
 fn without_rounds(command: &str) -> String {
     let mut words: Vec<&str> = command.split(' ').collect();
-    if let Some(at) = words.iter().position(|word| *word == "--rounds") {
+    while let Some(at) = words.iter().position(|word| *word == "--rounds") {
         words.drain(at..(at + 2).min(words.len()));
     }
     words.retain(|word| !word.starts_with("--rounds="));
@@ -318,4 +318,15 @@ pub fn once(experiment: &mut dyn Experiment) -> Result<Results> {
         },
     };
     run(experiment, &plan, &mut |_, _, _| {})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_may_be_continued_with_other_rounds_than_its_recipe_has() {
+        let commands = ["a --rounds 7 -x --rounds 2", "a -x --rounds=3", "a -x"];
+        assert_eq!(commands.map(without_rounds), ["a -x"; 3].map(String::from));
+    }
 }
