@@ -105,3 +105,46 @@ impl<In, Out> Future for Running<In, Out> {
         Poll::Ready(output)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Waker;
+
+    use super::*;
+
+    /// Doubles its input, in two polls.
+    async fn double(handoff: Rc<Handoff<u32, u32>>) -> Infallible {
+        loop {
+            let input = handoff.next().await;
+            let mut polled = false;
+            poll_fn(|_| match std::mem::replace(&mut polled, true) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            })
+            .await;
+            handoff.finish(2 * input);
+        }
+    }
+
+    fn free(pool: &FuturePool<u32, u32>) -> usize {
+        pool.0.borrow().len()
+    }
+
+    #[test]
+    fn a_future_serves_again_and_one_that_is_dropped_at_work_does_not() {
+        let pool = FuturePool::default();
+        let context = &mut Context::from_waker(Waker::noop());
+        for input in [1, 2] {
+            let mut running = pin!(pool.begin(input, double));
+            assert_eq!(free(&pool), 0, "the first one is used again");
+            assert_eq!(running.as_mut().poll(context), Poll::Pending);
+            assert_eq!(running.as_mut().poll(context), Poll::Ready(2 * input));
+            assert_eq!(free(&pool), 1);
+        }
+        let mut dropped = Box::pin(pool.begin(3, double));
+        assert_eq!(dropped.as_mut().poll(context), Poll::Pending);
+        drop(dropped);
+        assert_eq!(free(&pool), 0);
+    }
+}
