@@ -54,6 +54,9 @@ pub fn render(results: &Results) -> Result<String> {
             .map_or_else(|| fact.to_string(), str::to_owned);
         text += &format!("{}\n", wrapped(WIDTH, &format!("{name}: {fact}")));
     }
+    if let Some(note) = &results.note {
+        text += &format!("{}\n", wrapped(WIDTH, note));
+    }
     text += &format!("\n{}", case_tables(results)?);
     for case in &results.cases {
         let of = label(&case.parameters);
