@@ -85,7 +85,10 @@ struct {
 	__uint(max_entries, 64 * 1024);
 } listen_events SEC(".maps");
 
-/* The server's socket with the shortest queue, handshakes under way included; that length, and its limit. */
+/*
+ * The server's socket with the shortest queue, young handshakes included; that length, and its limit. Those
+ * whose SYN/ACK had to be repeated are mostly a flood's, and never come.
+ */
 static __always_inline u32 shortest(const struct parking_group *group, u32 *length, u32 *limit)
 {
 	u32 best = 0, i;
@@ -101,7 +104,7 @@ static __always_inline u32 shortest(const struct parking_group *group, u32 *leng
 		tp = listener_at(group->server[i & (WEIR_MAX_SERVERS - 1)].socket, group->port);
 		if (!tp)
 			continue;
-		here = listener_length(tp) + listener_half_open(tp);
+		here = listener_length(tp) + listener_young(tp);
 		if (here < *length) {
 			*length = here;
 			*limit = listener_limit(tp);

@@ -61,6 +61,12 @@ static __always_inline u32 listener_half_open(const struct tcp_sock *tp)
 	return *(volatile int *)&tp->inet_conn.icsk_accept_queue.qlen.counter;
 }
 
+/* Of the half-open connections, those whose SYN/ACK was not repeated yet. */
+static __always_inline u32 listener_young(const struct tcp_sock *tp)
+{
+	return *(volatile int *)&tp->inet_conn.icsk_accept_queue.young.counter;
+}
+
 /* 1 + the number of the group that a listening socket is of; 0: of none. */
 static __always_inline u32 group_with(u64 socket)
 {

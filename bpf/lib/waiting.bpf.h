@@ -35,7 +35,6 @@ static __always_inline void sum_slots(struct parking_group *group, struct parkin
 	to->sent = *(volatile u32 *)&group->sent;
 	bpf_for(i, 0, WEIR_MAX_SLOTS) {
 		const struct parking_slot *slot = &group->slot[i & (WEIR_MAX_SLOTS - 1)];
-		const struct request_sock_queue *requests;
 		const struct tcp_sock *tp;
 
 		if (i >= group->slots)
@@ -46,10 +45,9 @@ static __always_inline void sum_slots(struct parking_group *group, struct parkin
 		priority = slot->priority;
 		if (!tp || priority > WEIR_PRIORITIES)
 			continue;
-		requests = &tp->inet_conn.icsk_accept_queue;
 		to->length[priority] += listener_length(tp);
 		to->half_open[priority] += listener_half_open(tp);
-		to->young[priority] += *(volatile int *)&requests->young.counter;
+		to->young[priority] += listener_young(tp);
 	}
 	bpf_for (priority, 1, WEIR_PRIORITIES + 1) {
 		if (priority > WEIR_PRIORITIES)

@@ -495,10 +495,9 @@ impl Parked {
         while let Some(server) = servers.iter_mut().min_by_key(|s| s.length)
             && let Some(first) = self.order.first(now)
         {
-            let is_free = match first.priority <= rule.top {
-                true => server.used() < server.limit,
-                false => in_time && server.length < rule.depth,
-            };
+            // In a SYN flood handshakes that never end hold the whole limit: what is free for any is free for the first.
+            let is_free = (in_time && server.length < rule.depth)
+                || (first.priority <= rule.top && server.used() < server.limit);
             if !is_free {
                 break;
             }

@@ -238,3 +238,7 @@ fn no_syn_drop_serves_ports_in_time_wait_through_a_flood() {
 fn reserv_serves_ports_in_time_wait_through_a_flood() {
     flooded("establish = \"reserv\"");
 }
+#[test]
+fn priority_serves_ports_in_time_wait_through_a_flood() {
+    flooded("queue = \"priority\"");
+}
