@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_connection_goes_to_the_first_who_waits_before_it_is_idle() {
+    fn a_free_connection_goes_to_the_first_waiter_before_it_is_idle() {
         let mut slots = slots(1, 1);
         slots.acquire(0, 0..1, 0, "a");
         waits(slots.acquire(1, 0..1, 5, "low"));

@@ -142,7 +142,7 @@ impl Behind {
 
 /// Sends the first bytes of the buffer. Those that the socket does not take at once wait in memory of
 /// their own length.
-pub async fn send_from_inbox(
+pub async fn send_from_buffer(
     buffer: &mut ReadBuffer,
     bytes: usize,
     to: &TcpStream,
@@ -229,7 +229,7 @@ impl BodyTransfer<'_> {
                 let claimed = body.claim(buffer.bytes(), moved);
                 let claimed = claimed.map_err(Stopped::Malformed)?;
                 to.handle().set_deadline(rules.idle);
-                send_from_inbox(buffer, claimed, to)
+                send_from_buffer(buffer, claimed, to)
                     .await
                     .map_err(Broken::To)?;
                 held_back = false;
@@ -293,7 +293,7 @@ pub async fn relay_data_alone(
             Piece::Framing(bytes) => buffer.consume(bytes),
             Piece::Data(bytes) => {
                 moved.add(bytes as u64);
-                send_from_inbox(buffer, bytes, to)
+                send_from_buffer(buffer, bytes, to)
                     .await
                     .map_err(Broken::To)?;
                 budget.spend(bytes, to.handle()).await;

@@ -13,7 +13,7 @@ use crate::cache::{
 use crate::http::{ChunkScanner, Delivery, Piece, ReplyFacts};
 use crate::runtime::TcpStream;
 use crate::server::client::Client;
-use crate::server::http::body::{Behind, Body, BodyTransfer, Stopped, send_from_inbox};
+use crate::server::http::body::{Behind, Body, BodyTransfer, Stopped, send_from_buffer};
 use crate::server::http::failure::Failure;
 use crate::server::http::progress::{Answered, Exchange, Progress};
 use crate::server::peer::{Peer, ReadHalf};
@@ -77,7 +77,7 @@ impl Recipient<'_> {
     /// Sends the first bytes of the buffer, or throws them away if the client is gone.
     async fn give(&mut self, buffer: &mut ReadBuffer, bytes: usize, moved: u64) {
         let after = buffer.bytes().len() - bytes;
-        if self.gone.is_none() && send_from_inbox(buffer, bytes, self.client).await.is_err() {
+        if self.gone.is_none() && send_from_buffer(buffer, bytes, self.client).await.is_err() {
             self.gone = Some((self.client.handle().now(), moved));
         }
         buffer.consume(buffer.bytes().len() - after);
