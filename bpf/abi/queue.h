@@ -63,7 +63,7 @@ struct parking_group {
 	__u32 summing;		/* 1: a CPU writes the other one */
 	struct parking_sums sums[2];
 	__u32 sent;		/* connections sent to slots, ever; wraps */
-	__u32 servers;		/* used entries of server[] */
+	__u32 servers;		/* entries of server[] that may be in use */
 	__u32 slots;		/* entries of slot[] that may be in use */
 	__u16 port;		/* host order */
 	__u16 listener;		/* 1 + counters index of the guarded listener */

@@ -1,26 +1,23 @@
 //! The parking listeners beside one server's sockets.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapFlags};
-use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use nix::sys::socket::{
-    AddressFamily, Backlog, Shutdown, SockFlag, SockType, SockaddrStorage, bind, listen, shutdown,
-    socket,
-};
-use nix::unistd::{Uid, fchown};
+use nix::sys::socket::{Shutdown, SockFlag, listen, shutdown};
 use weir_core::abi::{MAX_SERVERS, MAX_SLOTS, PARKED};
 
-use super::options::{self, Options, set_number};
+use super::model::Model;
 use super::owner;
 use super::programs::{Programs, failed};
 use super::reuseport;
+use super::servers::Servers;
 use super::table::Table;
 use super::types::{Ends, Slot};
+use crate::clock::now_ns;
 use crate::error::{Error, Result, of_libbpf};
 use crate::guard::listeners::ListenSocket;
 use crate::object::Plain;
@@ -41,41 +38,37 @@ const STEP_MOST: u32 = 256;
 /// A connection that was sent to a slot and that the slot does not hold: its SYN was dropped, or
 /// answered with a cookie. Long enough for a SYN to get from the lookup into the tables.
 const NEVER_CAME_NS: u64 = 100_000_000;
-/// How long the kernel may take to free the program of a weir that was killed, which still holds the
-/// server's socket in its table.
-const FREED_WITHIN: Duration = Duration::from_secs(2);
+/// A connection that was sent to a slot has come there by then, if it does.
+const ON_THE_WAY_NS: u64 = 5_000_000;
+/// The kernel gives a handshake up after this (tcp_synack_retries 5: 63 s).
+pub const HANDSHAKE_OVER: Duration = Duration::from_secs(64);
+/// So many closed slots with handshakes are remembered. Of more, the kernel chooses the socket that gets them.
+const GONE_MOST: usize = 2048;
 /// How many sockets are remembered that SO_REUSEPORT was lent to while they were bound.
 const HEIRS: usize = 32;
 /// How long handshakes may take to end before parking listeners are closed under them. The kernel
 /// migrates them too; this only spares it.
-const DRAIN: Duration = Duration::from_millis(20);
+pub const DRAIN: Duration = Duration::from_millis(20);
 
 /// See [`super::Parking::attach`].
 pub struct Group {
-    /// The server's sockets, by inode and kernel address.
-    servers: Vec<(u64, u64)>,
-    /// Those on which SO_REUSEPORT was off before.
-    lent: Vec<u64>,
+    number: u32,
+    servers: Servers,
     model: Model,
     slots: BTreeMap<u32, Parking>,
-    /// Kernel addresses of slots that are closed, while the program may still need them.
-    gone: Vec<u64>,
+    /// Kernel addresses of closed slots on which handshakes began that the kernel may still migrate, the oldest
+    /// first, and when they were closed.
+    gone: Vec<(Instant, u64)>,
     /// Numbers below `most` that are no slot's, the least one last.
     unused: Vec<u32>,
+    /// How many slots there may be.
+    most: u32,
     /// How many slots are to be free.
     ready: u32,
     /// As many more would stand ready, but for the limit of descriptors.
     forbidden: u32,
     /// [`Table::taken_ever`] when slots were made last.
     taken: u32,
-}
-
-/// What a parking listener has to be like.
-struct Model {
-    address: SocketAddr,
-    uid: u32,
-    backlog: i32,
-    options: Options,
 }
 
 struct Parking {
@@ -91,105 +84,132 @@ impl Group {
         listener: u16,
     ) -> Result<Group> {
         check(servers)?;
-        let descriptors: Vec<OwnedFd> = servers
-            .iter()
-            .map(|s| owner::descriptor(s.inode))
-            .collect::<Result<_>>()?;
-        let first = descriptors[0].as_fd();
-        // One for each place that the guard gives out, and some.
-        let places: u32 = servers
-            .iter()
-            .fold(0, |sum, s| sum.saturating_add(s.queue_limit));
-        let most = places.saturating_add(SPARE).min(MAX_SLOTS);
-        let wanted = places.clamp(READY_LEAST, READY_MOST);
-        let ready = wanted.min(programs.descriptors_left());
+        let descriptors = descriptors(servers)?;
         let mut group = Group {
-            servers: servers.iter().map(|s| (s.inode, s.socket)).collect(),
-            lent: Vec::new(),
-            model: Model::of(&servers[0], first)?,
+            number,
+            servers: Servers::new(number),
+            model: Model::of(&servers[0], descriptors[0].as_fd())?,
             slots: BTreeMap::new(),
             gone: Vec::new(),
-            // Number 0 is made before the others.
-            unused: (1..most).rev().collect(),
-            ready,
-            forbidden: wanted - ready,
+            unused: Vec::new(),
+            most: 0,
+            ready: 0,
+            forbidden: 0,
             taken: 0,
         };
-        let sockets: Vec<u64> = servers.iter().map(|s| s.socket).collect();
-        programs
-            .table
-            .begin(number, &sockets, group.model.address, listener);
-        if let Err(error) = group.set_up(programs, number, &descriptors) {
-            group.undo(programs, number, &descriptors);
+        group.size(programs, servers);
+        programs.table.begin(number, group.model.address, listener);
+        if let Err(error) = group.set_up(programs, servers, &descriptors) {
+            group.undo(programs);
             return Err(error);
         }
         // Its own close is to be the last. Only now, as what follows takes long.
         drop(descriptors);
-        if let Err(error) = group.make(programs, number, READY_MOST) {
-            if !group.detach(programs, number) {
-                group.forget(programs, number);
+        if let Err(error) = group.make(programs, READY_MOST) {
+            if !group.detach(programs, DRAIN) {
+                group.forget(programs);
             }
             return Err(error);
         }
         Ok(group)
     }
 
-    fn set_up(&mut self, programs: &mut Programs, number: u32, servers: &[OwnedFd]) -> Result<()> {
-        let lent = reuseport::cookies();
-        for (i, fd) in servers.iter().enumerate() {
-            let socket = self.servers[i].1;
-            programs
-                .skel
-                .maps
-                .group_of
-                .update(socket.bytes(), number.bytes(), MapFlags::ANY)
-                .map_err(of_libbpf("enter the server's socket"))?;
-            let off =
-                options::number(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(0);
-            if off {
-                set_number(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
-                    .map_err(|e| failed("set SO_REUSEPORT on the server's socket", e))?;
-            }
-            let cookie = reuseport::cookie(fd.as_fd());
-            if off || lent.contains(&cookie) || programs.heirs.contains(&cookie) {
-                self.lent.push(self.servers[i].0);
-                programs.table.lend(number, i as u32);
-            }
-        }
-        // A server's group exists already if it has SO_REUSEPORT itself. If not, the first parking
-        // listener makes it; a connection that comes just then waits in that one, to be released.
-        let program = programs.skel.progs.queue_steer.as_fd().as_raw_fd();
-        let in_force = attach_program(program, servers[0].as_fd());
-        self.open(
-            programs,
-            Slot {
-                group: number,
-                number: 0,
-            },
-        )?;
-        if in_force.is_err() {
-            attach_program(program, servers[0].as_fd())
-                .map_err(|e| failed("attach the program that steers connections", e))?;
-        }
-        for (i, fd) in servers.iter().enumerate() {
-            let key = number * MAX_SERVERS + i as u32;
-            enter_server(&programs.skel.maps.server_socks, key, fd.as_fd())?;
-        }
-        Ok(())
+    /// Sizes it for these sockets: a slot for each place that the guard gives out, and some.
+    fn size(&mut self, programs: &Programs, servers: &[ListenSocket]) {
+        let places: u32 = servers
+            .iter()
+            .fold(0, |sum, s| sum.saturating_add(s.queue_limit));
+        let most = places.saturating_add(SPARE).min(MAX_SLOTS);
+        let more = (self.most..most).rev();
+        self.unused.splice(..0, more);
+        self.most = self.most.max(most);
+        let wanted = places.clamp(READY_LEAST, READY_MOST);
+        self.ready = wanted.min(programs.descriptors_left());
+        self.forbidden = wanted - self.ready;
     }
 
-    fn undo(&mut self, programs: &mut Programs, number: u32, servers: &[OwnedFd]) {
-        self.gone = self.slots.values().map(|p| p.socket).collect();
-        self.slots.clear();
-        for (fd, (inode, _)) in servers.iter().zip(&self.servers) {
-            reuseport::give_up(fd.as_fd(), self.lent.contains(inode), true);
+    fn set_up(
+        &mut self,
+        programs: &mut Programs,
+        servers: &[ListenSocket],
+        descriptors: &[OwnedFd],
+    ) -> Result<()> {
+        let mut indices = Vec::new();
+        for (server, fd) in servers.iter().zip(descriptors) {
+            indices.push(self.servers.take(programs, server, fd.as_fd())?);
         }
-        self.forget(programs, number);
+        let attach = |programs: &Programs| {
+            let steer = programs.skel.progs.queue_steer.as_fd();
+            reuseport::attach_program(steer, descriptors[0].as_fd())
+        };
+        let enter = |group: &Group, programs: &Programs| {
+            let mut sockets = indices.iter().zip(descriptors);
+            sockets.try_for_each(|(&i, fd)| group.servers.enter(programs, i, fd.as_fd()))
+        };
+        // A server that has SO_REUSEPORT itself, or had it from weir, is of a SO_REUSEPORT group. Then nothing is
+        // parked before the program steers.
+        if attach(programs).is_ok() {
+            return enter(self, programs);
+        }
+        // If not, the first parking listener makes the group; a connection that comes just then waits in that one.
+        let Some(number) = self.unused.pop() else {
+            return Ok(());
+        };
+        let first = Slot {
+            group: self.number,
+            number,
+        };
+        self.open(programs, first)?;
+        attach(programs).map_err(|e| failed("attach the program that steers connections", e))?;
+        enter(self, programs)?;
+        self.release(programs, first)
     }
 
-    /// Number of the server's sockets.
-    pub fn servers(&self) -> u32 {
-        self.servers.len() as u32
+    fn undo(&mut self, programs: &mut Programs) {
+        self.close_all();
+        self.servers.leave(programs);
+        self.servers.give_up(true);
+        self.forget(programs);
+    }
+
+    /// See [`super::Parking::change`].
+    pub fn change(&mut self, programs: &mut Programs, servers: &[ListenSocket]) -> Result<bool> {
+        check(servers)?;
+        let known = self.servers.inodes();
+        let fresh = servers.iter().filter(|s| !known.contains(&s.inode));
+        let fresh: Vec<ListenSocket> = fresh.cloned().collect();
+        let descriptors = descriptors(&fresh)?;
+        for (server, fd) in fresh.iter().zip(&descriptors) {
+            if Model::of(server, fd.as_fd())? != self.model {
+                return Ok(false);
+            }
+        }
+        for (server, fd) in fresh.iter().zip(&descriptors) {
+            let index = self.servers.take(programs, server, fd.as_fd());
+            let entered = index.and_then(|i| self.servers.enter(programs, i, fd.as_fd()));
+            if let Err(error) = entered {
+                self.servers.keep(programs, &known);
+                return Err(error);
+            }
+        }
+        let inodes: Vec<u64> = servers.iter().map(|s| s.inode).collect();
+        self.servers.keep(programs, &inodes);
+        self.size(programs, servers);
+        Ok(true)
+    }
+
+    /// The server's sockets.
+    pub fn servers(&self) -> &Servers {
+        &self.servers
+    }
+
+    /// Takes a socket out that has ceased to listen. Returns whether another one is left; if not, this one stays.
+    pub fn lose(&mut self, programs: &Programs, socket: u64) -> bool {
+        let others = self.servers.indices().nth(1).is_some();
+        if others {
+            self.servers.lose(programs, socket);
+        }
+        others
     }
 
     /// Slots that have a parking listener.
@@ -203,15 +223,16 @@ impl Group {
     }
 
     /// See [`super::Parking::grow`].
-    pub fn grow(&mut self, programs: &mut Programs, group: u32) -> Result<()> {
-        let taken = programs.table.taken_ever(group);
+    pub fn grow(&mut self, programs: &mut Programs) -> Result<()> {
+        let taken = programs.table.taken_ever(self.number);
         let burst = taken.wrapping_sub(self.taken);
         self.taken = taken;
-        self.make(programs, group, burst.clamp(STEP, STEP_MOST))
+        self.make(programs, burst.clamp(STEP, STEP_MOST))
     }
 
     /// Makes those that are missing, at most so many.
-    fn make(&mut self, programs: &mut Programs, group: u32, step: u32) -> Result<()> {
+    fn make(&mut self, programs: &mut Programs, step: u32) -> Result<()> {
+        let group = self.number;
         let missing = self
             .ready
             .saturating_sub(programs.table.free(group))
@@ -234,10 +255,10 @@ impl Group {
     }
 
     /// See [`super::Parking::shrink`].
-    pub fn shrink(&mut self, programs: &mut Programs, group: u32) -> Result<()> {
+    pub fn shrink(&mut self, programs: &mut Programs) -> Result<()> {
         let too_many = self.slots().saturating_sub(self.ready).min(STEP);
         for _ in 0..too_many {
-            let Some(slot) = programs.table.take(group) else {
+            let Some(slot) = programs.table.take(self.number) else {
                 break;
             };
             programs.table.close(slot);
@@ -369,7 +390,8 @@ impl Group {
 
     /// Gives slots back whose connection never came. Call after `queue_look` with `sweep`.
     /// `looked_ns`: before that look. By now, on a busy machine, what it saw may be old.
-    pub fn sweep(&mut self, group: u32, table: &Table, looked_ns: u64) {
+    pub fn sweep(&mut self, table: &Table, looked_ns: u64) {
+        let group = self.number;
         for &number in self.slots.keys() {
             let slot = Slot { group, number };
             let (taken_ns, holds) = table.taken_since(slot);
@@ -379,90 +401,135 @@ impl Group {
         }
     }
 
-    /// See [`super::Parking::detach`]. Returns whether handshakes are left that the kernel is still to migrate:
-    /// then the program stays, and with it the group's entries.
-    pub fn detach(&mut self, programs: &mut Programs, group: u32) -> bool {
-        if programs.look_at(false).is_err() || !self.listens(programs, group) {
-            self.leave_the_port(&programs.table, group);
+    /// See [`super::Parking::detach`]. Returns whether handshakes are left after `drain` that the kernel is still to
+    /// migrate: then the program stays, and with it the group's entries.
+    pub fn detach(&mut self, programs: &mut Programs, drain: Duration) -> bool {
+        if programs.look_at(false).is_err() || !self.listens(programs) {
+            self.leave_the_port(&programs.table);
             return false;
         }
-        programs.table.stop_parking(group);
-        let open = self.wait_for_handshakes(programs, group);
-        self.gone = self.slots.values().map(|p| p.socket).collect();
-        self.slots.clear();
-        for (inode, _) in &self.servers {
-            if let Ok(fd) = owner::descriptor(*inode) {
-                reuseport::give_up(fd.as_fd(), self.lent.contains(inode), !open);
-            }
-        }
+        programs.table.stop_parking(self.number);
+        let open = self.drain(programs, drain);
+        self.servers.leave(programs);
+        self.servers.give_up(!open);
         open
     }
 
-    /// Whether a socket of the server listened at the last look.
-    fn listens(&self, programs: &Programs, group: u32) -> bool {
-        (0..self.servers()).any(|i| programs.table.server(group, i).listening)
-    }
-
-    /// Closes all parking listeners of a server that is gone. It may want to bind anew just now, so there is
-    /// nothing but the closing itself.
-    pub fn leave_the_port(&mut self, table: &Table, group: u32) {
-        table.stop_parking(group);
-        self.gone = self.slots.values().map(|p| p.socket).collect();
-        // A server without SO_REUSEPORT leaves nobody behind to whom connections could go: they would wander
-        // from one parking listener to the next until the last is closed, which takes three times as long.
-        let heirless = self.lent.len() == self.servers.len();
-        if let Some(any) = self.slots.values().next().filter(|_| heirless) {
-            reuseport::give_up(any.fd.as_fd(), false, true);
-        }
-        self.slots.clear();
-    }
-
-    /// Waits for a moment until no handshake is under way on a parking listener. Returns whether one is.
-    fn wait_for_handshakes(&self, programs: &mut Programs, group: u32) -> bool {
-        let end = Instant::now() + DRAIN;
+    /// Closes all parking listeners, last those on which handshakes are under way; what is established goes to the
+    /// server at once. Returns whether such handshakes are left after `drain`.
+    fn drain(&mut self, programs: &mut Programs, drain: Duration) -> bool {
+        let end = Instant::now() + drain;
         loop {
-            if programs.look_at(true).is_err() || !self.listens(programs, group) {
-                return false;
+            let looked_ns = now_ns();
+            let listens = programs.look_at(true).is_ok() && self.listens(programs);
+            let over = !listens || Instant::now() >= end;
+            let numbers: Vec<u32> = self.slots.keys().copied().collect();
+            for number in numbers {
+                let slot = Slot {
+                    group: self.number,
+                    number,
+                };
+                let busy = programs.table.half_open(slot) > 0;
+                let (taken_ns, holds) = programs.table.taken_since(slot);
+                // Whoever was sent here just now may be on the way: its SYN would find a closed socket.
+                let expected = taken_ns + ON_THE_WAY_NS > looked_ns && holds == 0;
+                if over || (!busy && !expected) {
+                    self.close_for_good(programs, number, busy);
+                }
             }
-            // What is established is migrated when the listener closes.
-            if !self.slots.keys().any(|&number| {
-                let slot = Slot { group, number };
-                programs.table.half_open(slot) > 0
-            }) {
-                return false;
-            }
-            if Instant::now() >= end {
-                return true;
+            if self.slots.is_empty() {
+                self.gone
+                    .retain(|(since, _)| since.elapsed() < HANDSHAKE_OVER);
+                return listens && !self.gone.is_empty();
             }
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Whether the server has, or had, a socket at this kernel address.
-    pub fn serves_with(&self, socket: u64) -> bool {
-        self.servers.iter().any(|(_, its)| *its == socket)
+    /// Closes a slot that is not to be used again. `busy`: the kernel is still to migrate what began on it.
+    fn close_for_good(&mut self, programs: &Programs, number: u32, busy: bool) {
+        let Some(parking) = self.slots.remove(&number) else {
+            return;
+        };
+        let socket = parking.socket;
+        drop(parking);
+        if busy {
+            self.gone.push((Instant::now(), socket));
+        } else {
+            programs.forget_socket(socket, self.number | PARKED);
+        }
+    }
+
+    /// Takes the program off that was left for the last handshakes.
+    pub fn give_up_program(&self) {
+        self.servers.give_up(true);
+    }
+
+    /// Takes over what a group with a socket of this one's servers has left behind.
+    pub fn adopt(&mut self, programs: &mut Programs, mut other: Group) {
+        let was = other.number | PARKED;
+        for (since, socket) in std::mem::take(&mut other.gone) {
+            let group_of = &programs.skel.maps.group_of;
+            let is = group_of.lookup(socket.bytes(), MapFlags::ANY);
+            if is.is_ok_and(|is| is.as_deref() == Some(was.bytes())) {
+                let mine = self.number | PARKED;
+                let _ = group_of.update(socket.bytes(), mine.bytes(), MapFlags::ANY);
+                self.gone.push((since, socket));
+            }
+        }
+        let too_many = self.gone.len().saturating_sub(GONE_MOST);
+        for (_, socket) in self.gone.drain(..too_many) {
+            programs.forget_socket(socket, self.number | PARKED);
+        }
+        other.forget(programs);
+    }
+
+    /// Whether a socket of the server listened at the last look.
+    fn listens(&self, programs: &Programs) -> bool {
+        let table = &programs.table;
+        let mut indices = self.servers.indices();
+        indices.any(|i| table.server(self.number, i).listening)
+    }
+
+    /// Closes all parking listeners of a server that is gone. It may want to bind anew just now, so there is
+    /// nothing but the closing itself.
+    pub fn leave_the_port(&mut self, table: &Table) {
+        table.stop_parking(self.number);
+        // A server without SO_REUSEPORT leaves nobody behind to whom connections could go: they would wander
+        // from one parking listener to the next until the last is closed, which takes three times as long.
+        let heirless = self.servers.are_lent();
+        if let Some(any) = self.slots.values().next().filter(|_| heirless) {
+            reuseport::give_up(any.fd.as_fd(), false, true);
+        }
+        self.close_all();
+    }
+
+    /// Closes all parking listeners. The program still knows them.
+    fn close_all(&mut self) {
+        let (now, slots) = (Instant::now(), std::mem::take(&mut self.slots));
+        self.gone.extend(slots.values().map(|p| (now, p.socket)));
     }
 
     /// Takes the group out of the tables.
-    pub fn forget(&mut self, programs: &mut Programs, group: u32) {
-        let servers = self.servers.iter().map(|(_, socket)| (*socket, group));
-        let parked = self.gone.drain(..).map(|socket| (socket, group | PARKED));
-        let group_of = &programs.skel.maps.group_of;
-        for (socket, was) in servers.chain(parked) {
-            // The address may be another group's socket's by now.
-            let is = group_of.lookup(socket.bytes(), MapFlags::ANY);
-            if is.is_ok_and(|is| is.as_deref() == Some(was.bytes())) {
-                let _ = group_of.delete(socket.bytes());
-            }
+    pub fn forget(&mut self, programs: &mut Programs) {
+        self.servers.forget(programs);
+        for (_, socket) in self.gone.drain(..) {
+            programs.forget_socket(socket, self.number | PARKED);
         }
-        programs.table.end(group);
-        let heir = programs.table.heir(group);
+        programs.table.end(self.number);
+        let heir = programs.table.heir(self.number);
         if heir != 0 {
             // Before it has listened and been found, others may follow, but not many.
             programs.heirs.truncate(HEIRS - 1);
             programs.heirs.insert(0, heir);
         }
     }
+}
+
+/// A descriptor of each.
+fn descriptors(servers: &[ListenSocket]) -> Result<Vec<OwnedFd>> {
+    let servers = servers.iter();
+    servers.map(|s| owner::descriptor(s.inode)).collect()
 }
 
 /// Whether parking can serve these sockets.
@@ -495,64 +562,6 @@ fn check(servers: &[ListenSocket]) -> Result<()> {
     Ok(())
 }
 
-impl Model {
-    fn of(server: &ListenSocket, fd: BorrowedFd<'_>) -> Result<Model> {
-        let stat =
-            nix::sys::stat::fstat(fd).map_err(|e| failed("look at the server's socket", e))?;
-        let address = SocketAddr::new(server.ip, server.port);
-        let fresh = new_socket(&address)?;
-        Ok(Model {
-            address,
-            uid: stat.st_uid,
-            backlog: server.queue_limit.clamp(1, i32::MAX as u32) as i32,
-            options: Options::of(fd, fresh.as_fd()),
-        })
-    }
-
-    fn backlog(&self) -> Backlog {
-        Backlog::new(self.backlog).unwrap_or(Backlog::MAXCONN)
-    }
-
-    /// A socket bound to the server's address, as the server's own is.
-    fn make(&self) -> Result<OwnedFd> {
-        let fd = new_socket(&self.address)?;
-        let what = |what: &str| format!("make a parking listener: {what}");
-        let raw = fd.as_raw_fd();
-        // Only sockets of one user are of one SO_REUSEPORT group.
-        fchown(&fd, Some(Uid::from_raw(self.uid)), None)
-            .map_err(|e| failed(&what("give it to the server's user"), e))?;
-        self.options
-            .apply(fd.as_fd())
-            .map_err(|e| failed(&what("set the server's socket options"), e))?;
-        for name in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
-            set_number(raw, libc::SOL_SOCKET, name, 1)
-                .map_err(|e| failed(&what("set SO_REUSEPORT"), e))?;
-        }
-        bind(raw, &SockaddrStorage::from(self.address))
-            .map_err(|e| failed(&what(&format!("bind it to {}", self.address)), e))?;
-        Ok(fd)
-    }
-}
-
-fn new_socket(address: &SocketAddr) -> Result<OwnedFd> {
-    let family = match address {
-        SocketAddr::V4(_) => AddressFamily::Inet,
-        SocketAddr::V6(_) => AddressFamily::Inet6,
-    };
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    socket(family, SockType::Stream, flags, None).map_err(|e| failed("make a socket", e))
-}
-
-fn attach_program(program: i32, server: BorrowedFd<'_>) -> std::result::Result<(), Errno> {
-    let raw = server.as_raw_fd();
-    set_number(
-        raw,
-        libc::SOL_SOCKET,
-        libc::SO_ATTACH_REUSEPORT_EBPF,
-        program,
-    )
-}
-
 fn enter_slot(
     slot_socks: &libbpf_rs::MapMut<'_>,
     slot: Slot,
@@ -561,27 +570,4 @@ fn enter_slot(
     let key = slot.group * MAX_SLOTS + slot.number;
     let value = fd.as_raw_fd() as u64;
     slot_socks.update(key.bytes(), value.bytes(), MapFlags::ANY)
-}
-
-/// Enters a server's socket. One that is still in the table of a weir that was killed is free only
-/// once the kernel has freed that table, with the program that this one replaced.
-fn enter_server(server_socks: &libbpf_rs::MapMut<'_>, key: u32, fd: BorrowedFd<'_>) -> Result<()> {
-    let value = fd.as_raw_fd() as u64;
-    let end = Instant::now() + FREED_WITHIN;
-    loop {
-        // SAFETY: key and value are readable, 4 and 8 bytes as the map was made for.
-        let result = unsafe {
-            libbpf_sys::bpf_map_update_elem(
-                server_socks.as_fd().as_raw_fd(),
-                std::ptr::from_ref(&key).cast(),
-                std::ptr::from_ref(&value).cast(),
-                libbpf_sys::BPF_ANY.into(),
-            )
-        };
-        match Errno::from_raw(-result) {
-            _ if result == 0 => return Ok(()),
-            Errno::EBUSY if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
-            e => return Err(failed("enter the server's socket", e)),
-        }
-    }
 }

@@ -5,11 +5,13 @@
 //! dropped, or the process dies, the parked connections go to the server.
 
 mod group;
+mod model;
 mod options;
 pub(crate) mod owner;
 mod parking;
 mod programs;
 mod reuseport;
+mod servers;
 pub(crate) mod skel;
 mod table;
 mod types;

@@ -72,6 +72,7 @@ struct Value {
 }
 
 /// The options of a socket that are not as a new socket has them.
+#[derive(PartialEq)]
 pub struct Options(Vec<(i32, i32, Value)>);
 
 impl Options {

@@ -8,7 +8,7 @@ use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use weir_core::abi::MAX_GROUPS;
 use weir_core::queue::Rule;
 
-use super::group::Group;
+use super::group::{DRAIN, Group, HANDSHAKE_OVER};
 use super::programs::{LISTEN_EVENTS, Programs, failed};
 use super::skel::types::listen_event;
 use super::types::{Ends, Event, ServerQueue, Slot, Taken};
@@ -17,8 +17,9 @@ use crate::error::{Error, Result};
 use crate::guard::QueueMaps;
 use crate::guard::listeners::{self, ListenSocket};
 
-/// The kernel gives a handshake up after this (tcp_synack_retries 5: 63 s).
-const HANDSHAKE_OVER: Duration = Duration::from_secs(64);
+/// How long the handshakes on parking listeners may take when the queue goes for good: one that has lost a packet
+/// goes on after 1 s.
+const LAST_DRAIN: Duration = Duration::from_millis(1500);
 
 /// The loaded programs, and the groups of parking listeners that they serve.
 pub struct Parking {
@@ -74,28 +75,61 @@ impl Parking {
                 cause: format!("{MAX_GROUPS} addresses are"),
             })?;
         self.programs.slots_of_others = self.slots_without(number);
-        let group = Group::attach(&mut self.programs, number, servers, listener)?;
+        let inodes: Vec<u64> = servers.iter().map(|s| s.inode).collect();
+        let shared = |group: &Group| group.servers().inodes().iter().any(|i| inodes.contains(i));
+        let predecessors = self.retired.iter().filter(|(_, (_, group))| shared(group));
+        let predecessors: Vec<u32> = predecessors.map(|(number, _)| *number).collect();
+        let mut group = Group::attach(&mut self.programs, number, servers, listener)?;
+        for number in predecessors {
+            if let Some((_, retired)) = self.retired.remove(&number) {
+                group.adopt(&mut self.programs, retired);
+            }
+        }
         self.groups.insert(number, group);
         Ok(number)
+    }
+
+    /// Has a group serve these sockets of the same server instead of those that it serves, without closing a parking
+    /// listener. Returns whether it does; if not, parking listeners for them would not look like those that there
+    /// are, and the group serves its sockets as before.
+    ///
+    /// # Errors
+    /// Why these cannot be served.
+    pub fn change(&mut self, group: u32, servers: &[ListenSocket]) -> Result<bool> {
+        self.programs.slots_of_others = self.slots_without(group);
+        match self.groups.get_mut(&group) {
+            Some(g) => g.change(&mut self.programs, servers),
+            None => Ok(false),
+        }
+    }
+
+    /// Inodes of the sockets that a group serves, sorted.
+    pub fn inodes(&self, group: u32) -> Vec<u64> {
+        let group = self.groups.get(&group);
+        group.map_or(Vec::new(), |group| group.servers().inodes())
     }
 
     /// Closes the parking listeners of a server that is gone, and what is in them.
     pub fn abandon(&mut self, group: u32) {
         if let Some(mut g) = self.groups.remove(&group) {
-            g.leave_the_port(&self.programs.table, group);
-            g.forget(&mut self.programs, group);
+            g.leave_the_port(&self.programs.table);
+            g.forget(&mut self.programs);
         }
     }
 
     /// Takes the parking listeners away; what is in them goes to the server.
     pub fn detach(&mut self, group: u32) {
+        self.detach_within(group, DRAIN);
+    }
+
+    fn detach_within(&mut self, group: u32, drain: Duration) {
         let Some(mut g) = self.groups.remove(&group) else {
             return;
         };
-        if g.detach(&mut self.programs, group) {
+        if g.detach(&mut self.programs, drain) {
             self.retired.insert(group, (Instant::now(), g));
         } else {
-            g.forget(&mut self.programs, group);
+            g.forget(&mut self.programs);
         }
     }
 
@@ -104,7 +138,8 @@ impl Parking {
         let over: Vec<u32> = self.retired.iter().filter(over).map(|(n, _)| *n).collect();
         for number in over {
             if let Some((_, mut group)) = self.retired.remove(&number) {
-                group.forget(&mut self.programs, number);
+                group.give_up_program();
+                group.forget(&mut self.programs);
             }
         }
     }
@@ -122,8 +157,8 @@ impl Parking {
         let before = now_ns();
         self.programs.look_at(sweep)?;
         if sweep {
-            for (number, group) in &mut self.groups {
-                group.sweep(*number, &self.programs.table, before);
+            for group in self.groups.values_mut() {
+                group.sweep(&self.programs.table, before);
             }
             self.forget_retired();
         }
@@ -132,8 +167,8 @@ impl Parking {
 
     /// The server's queues as of the last [`Parking::look`].
     pub fn servers(&self, group: u32) -> Vec<ServerQueue> {
-        let servers = self.groups.get(&group).map_or(0, Group::servers);
-        (0..servers)
+        let its = self.groups.get(&group).into_iter();
+        its.flat_map(|g| g.servers().indices())
             .map(|i| self.programs.table.server(group, i))
             .collect()
     }
@@ -191,12 +226,17 @@ impl Parking {
         Ok(events)
     }
 
-    fn listeners_changed(&self, change: &listen_event) -> Event {
-        let its = |group: &Group| change.listening == 0 && group.serves_with(change.socket);
-        let mut ceased_in = self.groups.iter().filter(|(_, group)| its(group));
+    fn listeners_changed(&mut self, change: &listen_event) -> Event {
+        let its = |group: &Group| change.listening == 0 && group.servers().has(change.socket);
+        let mut its = self.groups.iter_mut().filter(|(_, group)| its(group));
+        let ceased_in = its.next().and_then(|(number, group)| {
+            // At once: a parking listener may get its address.
+            let others = group.lose(&self.programs, change.socket);
+            (!others).then_some(*number)
+        });
         Event::ListenersChanged {
             port: change.port,
-            ceased_in: ceased_in.next().map(|(number, _)| *number),
+            ceased_in,
         }
     }
 
@@ -222,12 +262,12 @@ impl Parking {
     /// Sees to it that enough parking listeners stand ready, as long as there are fewer than the server
     /// has places.
     pub fn grow(&mut self, group: u32) -> Result<()> {
-        self.with_group(group, |g, programs| g.grow(programs, group))
+        self.with_group(group, |g, programs| g.grow(programs))
     }
 
     /// Closes some of the parking listeners that are more than stand ready. Call while nothing waits.
     pub fn shrink(&mut self, group: u32) -> Result<()> {
-        self.with_group(group, |g, programs| g.shrink(programs, group))
+        self.with_group(group, |g, programs| g.shrink(programs))
     }
 
     /// How many parking listeners stand ready, and how many of these the limit of descriptors forbids.
@@ -256,8 +296,15 @@ impl Parking {
 
 impl Drop for Parking {
     fn drop(&mut self) {
+        let end = Instant::now() + LAST_DRAIN;
         for group in self.groups.keys().copied().collect::<Vec<_>>() {
-            self.detach(group);
+            let left = end.saturating_duration_since(Instant::now());
+            self.detach_within(group, left);
+        }
+        // Nothing is to be left on the servers' sockets, also if a handshake is lost by that.
+        for (_, mut group) in std::mem::take(&mut self.retired).into_values() {
+            group.give_up_program();
+            group.forget(&mut self.programs);
         }
     }
 }

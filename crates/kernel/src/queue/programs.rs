@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::OpenSkel;
+use libbpf_rs::{MapCore, MapFlags, ProgramInput};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::resource::{Resource, getrlimit};
 
@@ -86,6 +86,16 @@ impl Programs {
     pub fn take_changes(&self) -> Vec<listen_event> {
         self.ring.consume();
         self.changes.take()
+    }
+
+    /// The programs know this socket no more, whose entry in group_of is `was`.
+    pub fn forget_socket(&self, socket: u64, was: u32) {
+        let group_of = &self.skel.maps.group_of;
+        // The address may be another group's socket's by now.
+        let is = group_of.lookup(socket.bytes(), MapFlags::ANY);
+        if is.is_ok_and(|is| is.as_deref() == Some(was.bytes())) {
+            let _ = group_of.delete(socket.bytes());
+        }
     }
 
     /// How many descriptors the parking listeners of the group that is worked on may have; the rest of the

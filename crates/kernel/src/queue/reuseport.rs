@@ -5,17 +5,24 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
 
-use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions, ProgramInfo};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramMut};
+use nix::errno::Errno;
 use weir_core::abi::{MAX_GROUPS, MAX_SERVERS};
 
 use super::options::set_number;
 use super::owner;
+use super::programs::failed;
 use super::skel::types::parking_group;
 use crate::error::{Error, Result, of_errno, of_libbpf};
 use crate::object::Plain;
 use crate::sockets::owned_sockets;
+
+/// How long to wait for the kernel to free the table of a weir that was killed. Connections are not parked
+/// meanwhile, and those parked for other servers wait: who needs more tries again.
+const FREED_WITHIN: Duration = Duration::from_millis(20);
 
 /// A server's socket in the tables of a weir, which may be gone.
 struct Entry {
@@ -45,6 +52,7 @@ pub fn undo() -> Result<u32> {
         let cookie = cookie(fd.as_fd());
         if let Some(entry) = entries.iter().find(|entry| entry.cookie == cookie) {
             give_up(fd.as_fd(), entry.lent, true);
+            take_out(cookie);
             undone += 1;
         }
     }
@@ -60,20 +68,33 @@ pub fn cookies() -> BTreeSet<u64> {
 /// The servers' sockets in the tables of all queue_steer there are. A group keeps its program, and the
 /// program its tables, as long as it has a socket.
 fn entries() -> Vec<Entry> {
-    let options = ProgInfoQueryOptions::default().include_map_ids(true);
-    let programs = ProgInfoIter::with_query_opts(options);
     let mut entries = Vec::new();
-    for program in programs.filter(|program| program.name == "queue_steer") {
-        let map = |name: &str| {
-            let maps = program.map_ids.iter();
-            let mut maps = maps.filter_map(|id| MapHandle::from_map_id(*id).ok());
-            maps.find(|map| map.name() == name)
-        };
-        if let (Some(servers), Some(parking)) = (map("server_socks"), map("parking")) {
+    for program in steering() {
+        if let (Some(servers), Some(parking)) =
+            (table(&program, "server_socks"), table(&program, "parking"))
+        {
             (0..MAX_GROUPS).for_each(|number| read(&servers, &parking, number, &mut entries));
         }
     }
     entries
+}
+
+/// All queue_steer there are.
+fn steering() -> impl Iterator<Item = ProgramInfo> {
+    let options = ProgInfoQueryOptions::default().include_map_ids(true);
+    let programs = ProgInfoIter::with_query_opts(options);
+    programs.filter(|program| program.name == "queue_steer")
+}
+
+/// The tables of this name of all queue_steer there are.
+fn tables(name: &str) -> impl Iterator<Item = MapHandle> {
+    steering().filter_map(move |program| table(&program, name))
+}
+
+fn table(program: &ProgramInfo, name: &str) -> Option<MapHandle> {
+    let maps = program.map_ids.iter();
+    let mut maps = maps.filter_map(|id| MapHandle::from_map_id(*id).ok());
+    maps.find(|map| map.name() == name)
 }
 
 fn read(servers: &MapHandle, parking: &MapHandle, number: u32, into: &mut Vec<Entry>) {
@@ -154,6 +175,66 @@ fn cgroup_root() -> Result<File> {
     });
     let root = root.ok_or_else(|| failed("no cgroup2 is mounted".into()))?;
     File::open(root).map_err(|e| failed(e.to_string()))
+}
+
+/// Has a program steer the connections of a socket's group.
+///
+/// # Errors
+/// EINVAL: the socket is of no group yet.
+pub fn attach_program(
+    program: BorrowedFd<'_>,
+    server: BorrowedFd<'_>,
+) -> std::result::Result<(), Errno> {
+    set_number(
+        server.as_raw_fd(),
+        libc::SOL_SOCKET,
+        libc::SO_ATTACH_REUSEPORT_EBPF,
+        program.as_raw_fd(),
+    )
+}
+
+/// Enters a socket in a table from which programs choose. The kernel has a socket in one such table at most
+/// (`sk_user_data`, reuseport_array_update_check()), and takes it out when the table is freed: that of a weir
+/// that was killed some RCU grace periods after its program was replaced. So it is taken out of there, where
+/// the rights suffice; else this waits for a moment.
+///
+/// # Errors
+/// It is still in another table, or the kernel's.
+pub fn enter(table: &impl MapCore, key: u32, socket: BorrowedFd<'_>) -> Result<()> {
+    let value = socket.as_raw_fd() as u64;
+    let end = Instant::now() + FREED_WITHIN;
+    let mut left_behind = true;
+    loop {
+        // SAFETY: key and value are readable, 4 and 8 bytes as the map was made for.
+        let result = unsafe {
+            libbpf_sys::bpf_map_update_elem(
+                table.as_fd().as_raw_fd(),
+                std::ptr::from_ref(&key).cast(),
+                std::ptr::from_ref(&value).cast(),
+                libbpf_sys::BPF_ANY.into(),
+            )
+        };
+        match Errno::from_raw(-result) {
+            _ if result == 0 => return Ok(()),
+            Errno::EBUSY if std::mem::take(&mut left_behind) => take_out(cookie(socket)),
+            Errno::EBUSY if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+            e => return Err(failed("enter the server's socket", e)),
+        }
+    }
+}
+
+/// Takes a socket out of the table of whichever weir has it, if this process may look into those
+/// (CAP_SYS_ADMIN).
+fn take_out(cookie: u64) {
+    for table in tables("server_socks") {
+        let mut keys = (0..MAX_GROUPS * MAX_SERVERS).filter(|key| {
+            let socket = table.lookup(key.bytes(), MapFlags::ANY).ok().flatten();
+            socket.and_then(|bytes| u64::read(&bytes)) == Some(cookie)
+        });
+        if let Some(key) = keys.next() {
+            let _ = table.delete(key.bytes());
+        }
+    }
 }
 
 /// Leaves the server's socket as it was found, the program too if `program` says so.

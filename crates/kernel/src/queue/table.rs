@@ -37,8 +37,8 @@ impl Table {
         self.0.at(group)
     }
 
-    /// Begins a group whose server has these sockets. Nothing is parked yet.
-    pub fn begin(&self, group: u32, servers: &[u64], address: SocketAddr, listener: u16) {
+    /// Begins a group whose server has no sockets yet. Nothing is parked.
+    pub fn begin(&self, group: u32, address: SocketAddr, listener: u16) {
         let ip = match address.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
@@ -47,18 +47,10 @@ impl Table {
         // SAFETY: plain memory inside the mapping; BPF programs find no socket of this group yet.
         unsafe {
             std::ptr::write_bytes(g, 0, 1);
-            for (i, &socket) in servers.iter().enumerate() {
-                (*g).server[i] = parking_server {
-                    socket,
-                    ..Default::default()
-                };
-            }
             (*g).port = address.port();
             (*g).addr = std::mem::transmute::<[u8; 16], [u32; 4]>(ip.octets());
             (*g).listener = listener + 1;
             (*g).rule = raw(Rule::default());
-            fence(Ordering::SeqCst);
-            addr_of_mut!((*g).servers).write_volatile(servers.len() as u32);
         }
     }
 
@@ -68,10 +60,31 @@ impl Table {
         unsafe { addr_of_mut!((*self.group(group)).servers).write_volatile(0) };
     }
 
-    /// SO_REUSEPORT of the group's server of this number is weir's.
-    pub fn lend(&self, group: u32, i: u32) {
-        // SAFETY: an aligned field inside the mapping.
-        unsafe { addr_of_mut!((*self.group(group)).server[i as usize].lent).write_volatile(1) };
+    /// Enters a socket of the server, by its kernel address. `lent`: its SO_REUSEPORT is weir's.
+    pub fn set_server(&self, group: u32, index: u32, socket: u64, lent: bool) {
+        let g = self.group(group);
+        let server = parking_server {
+            socket,
+            lent: lent.into(),
+            ..Default::default()
+        };
+        // SAFETY: inside the mapping. The programs may read it half written: an address that is not (any more)
+        // that of a listening socket is no server's to them.
+        unsafe {
+            addr_of_mut!((*g).server[index as usize]).write_volatile(server);
+            fence(Ordering::SeqCst);
+            let servers = addr_of_mut!((*g).servers);
+            servers.write_volatile(servers.read_volatile().max(index + 1));
+        }
+    }
+
+    /// The server has no socket of this index any more.
+    pub fn clear_server(&self, group: u32, index: u32) {
+        // SAFETY: as above.
+        unsafe {
+            addr_of_mut!((*self.group(group)).server[index as usize])
+                .write_volatile(parking_server::default());
+        }
     }
 
     /// The socket that it was lent to when the server was gone; 0: none.

@@ -11,7 +11,7 @@ pub enum Event {
     ListenersChanged {
         /// The port.
         port: u16,
-        /// It ceased to, and was a server's of this group.
+        /// It ceased to, and was the last one of the server of this group.
         ceased_in: Option<u32>,
     },
     /// A descriptor given to [`super::Parking::watch`] is readable.

@@ -44,14 +44,20 @@ impl Bed {
         self.netns.run(|| Ok(work())).unwrap()
     }
 
-    /// Writes the configuration: a listener on each port, and the three classes.
+    /// Writes the configuration: a listener with a prioritized queue on each port, and the three classes.
     pub fn configure(&self, ports: &[u16], settings: &str) {
+        self.configure_listeners(
+            ports,
+            &format!("queue = \"priority\"\nadmit = \"queue\"\n{settings}"),
+        );
+    }
+
+    /// The same with all keys of the listeners but their names and addresses.
+    pub fn configure_listeners(&self, ports: &[u16], keys: &str) {
         let mut text = String::new();
         for port in ports {
-            text += &format!(
-                "[[listener]]\nname = \"port{port}\"\naddress = \"*:{port}\"\nqueue = \"priority\"\n\
-                 admit = \"queue\"\n{settings}\n"
-            );
+            text +=
+                &format!("[[listener]]\nname = \"port{port}\"\naddress = \"*:{port}\"\n{keys}\n");
         }
         for third in CLASSES {
             text += &format!(
@@ -107,6 +113,11 @@ pub struct Weir<'a> {
 }
 
 impl Weir<'_> {
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until the listener on this port is as wanted; gives its status.
     pub fn until(&mut self, what: &str, port: u16, wanted: impl Fn(&Value) -> bool) -> Value {
         let name = format!("port{port}");

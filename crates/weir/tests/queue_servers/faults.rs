@@ -17,7 +17,7 @@ fn rounds(short: usize) -> usize {
 }
 
 /// `WEIR_SEED`, or another one each time; says which.
-fn random(test: &str) -> fastrand::Rng {
+pub fn random(test: &str) -> fastrand::Rng {
     let given = std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok());
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let seed = given.unwrap_or_else(|| now.unwrap().as_nanos() as u64);
@@ -25,19 +25,23 @@ fn random(test: &str) -> fastrand::Rng {
     fastrand::Rng::with_seed(seed)
 }
 
-fn pause(random: &mut fastrand::Rng, most: Duration) {
+/// Sleeps for at most so long.
+pub fn pause(random: &mut fastrand::Rng, most: Duration) {
     std::thread::sleep(most.mul_f64(random.f64()));
 }
 
 /// A server under load, and a configuration of weir for it.
-struct Stage {
-    bed: Bed,
+pub struct Stage {
+    /// Where it runs.
+    pub bed: Bed,
     program: Program,
-    server: Option<Server>,
+    /// The server.
+    pub server: Option<Server>,
 }
 
 impl Stage {
-    fn new(role: &str, program: Program) -> Option<Stage> {
+    /// `None` where it cannot run; says so.
+    pub fn new(role: &str, program: Program) -> Option<Stage> {
         let bed = Bed::new(role)?;
         if !program.is_installed() {
             return None;
@@ -51,7 +55,8 @@ impl Stage {
         })
     }
 
-    fn port(&self) -> u16 {
+    /// The server's port.
+    pub fn port(&self) -> u16 {
         self.program.port()
     }
 
@@ -69,10 +74,7 @@ impl Stage {
 
     fn under_load(&self, work: impl FnOnce(Clock)) -> Outcome {
         let outcome = load::during(&self.bed, self.port(), work);
-        println!(
-            "{} replies, the slowest after {:?}, {} SYNs again, {:?}",
-            outcome.replies, outcome.slowest, outcome.repeated, outcome.troubles
-        );
+        outcome.print();
         outcome
     }
 }
@@ -133,11 +135,15 @@ fn no_connection_is_lost_or_delayed_by_reloads() {
         stage.until_in_use(&mut weir);
         for round in 0..rounds(20) {
             // Another ageing, or none; every third time fifo for a moment.
-            let ageing = ["off", "1s", "500ms"][round % 3];
-            let settings = format!("ageing = \"{ageing}\"");
-            stage.bed.configure(&[stage.port()], &settings);
+            let queue = match ["off", "1s", "fifo"][round % 3] {
+                "fifo" => "queue = \"fifo\"".to_owned(),
+                ageing => format!("queue = \"priority\"\nageing = \"{ageing}\""),
+            };
+            stage
+                .bed
+                .configure_listeners(&[stage.port()], &format!("admit = \"queue\"\n{queue}"));
             weir.reload();
-            println!("round {round}: reloaded at {:?}", clock.now());
+            println!("round {round}: {queue} at {:?}", clock.now());
             pause(&mut random, Duration::from_millis(100));
         }
         stage.until_in_use(&mut weir);
@@ -181,17 +187,32 @@ fn a_server_that_is_killed_comes_back_to_its_port_and_none_of_its_connections_is
 
 #[test]
 fn a_reload_of_nginx_loses_no_connection() {
-    let Some(stage) = Stage::new("nginx-reload", Program::NginxMultiAccept) else {
+    server_reloads("nginx-reload", Program::NginxMultiAccept);
+}
+
+#[test]
+fn a_haproxy_that_takes_over_from_another_loses_no_connection() {
+    server_reloads("haproxy-sf", Program::Haproxy);
+}
+
+#[test]
+fn a_reload_of_haproxys_master_loses_no_connection() {
+    server_reloads("haproxy-master", Program::HaproxyMaster);
+}
+
+fn server_reloads(role: &str, program: Program) {
+    let Some(mut stage) = Stage::new(role, program) else {
         return;
     };
-    let mut random = random("nginx-reload");
+    let mut random = random(role);
+    let server = std::cell::RefCell::new(stage.server.take().unwrap());
     let outcome = stage.under_load(|clock| {
         let mut weir = stage.bed.start();
         weir.until_parking(stage.port());
         for round in 0..rounds(5) {
             pause(&mut random, Duration::from_millis(300));
-            stage.server.as_ref().unwrap().reload();
-            println!("round {round}: nginx reloads at {:?}", clock.now());
+            server.borrow_mut().reload(&stage.bed);
+            println!("round {round}: the server reloads at {:?}", clock.now());
         }
         weir.until_parking(stage.port());
     });

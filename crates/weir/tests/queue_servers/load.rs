@@ -13,8 +13,10 @@ use nix::sys::time::TimeVal;
 
 use super::bed::{Bed, CLASSES};
 
-/// Clients of the high, the middle and the low class.
-const CLIENTS: [usize; 3] = [2, 6, 40];
+/// Clients of the high, the middle and the low class, more than [`super::servers::Program::PythonSlow`] can serve.
+const MANY: [usize; 3] = [2, 6, 40];
+/// So few that none waits for long.
+const FEW: [usize; 3] = [2, 2, 2];
 /// A connection that takes longer is stuck.
 const STUCK: Duration = Duration::from_secs(10);
 /// Nobody waits for so long unless something holds him: 40 clients of a server that takes 1 ms for each, ageing
@@ -68,6 +70,7 @@ pub struct Outcome {
 
 /// What the clients share.
 struct Load {
+    clients: [usize; 3],
     port: u16,
     clock: Instant,
     ends: AtomicBool,
@@ -99,7 +102,17 @@ impl Drop for EndsOnDrop<'_> {
 
 /// Loads the server on this port while `work` goes on; returns when the last connection has ended.
 pub fn during(bed: &Bed, port: u16, work: impl FnOnce(Clock)) -> Outcome {
+    with_clients(MANY, bed, port, work)
+}
+
+/// The same with clients that wait only if something holds them.
+pub fn light_during(bed: &Bed, port: u16, work: impl FnOnce(Clock)) -> Outcome {
+    with_clients(FEW, bed, port, work)
+}
+
+fn with_clients(clients: [usize; 3], bed: &Bed, port: u16, work: impl FnOnce(Clock)) -> Outcome {
     let load = Load {
+        clients,
         port,
         clock: Instant::now(),
         ends: AtomicBool::new(false),
@@ -133,6 +146,14 @@ fn repeated_syns() -> u64 {
 }
 
 impl Outcome {
+    /// Prints it.
+    pub fn print(&self) {
+        println!(
+            "{} replies, the slowest after {:?}, {} SYNs again, {:?}",
+            self.replies, self.slowest, self.repeated, self.troubles
+        );
+    }
+
     /// Fails unless every connection ended with a whole reply, and none had to knock twice.
     pub fn assert_untroubled(&self) {
         assert!(self.troubles.is_empty(), "{:?}", self.troubles);
@@ -145,7 +166,7 @@ impl Outcome {
 impl Load {
     fn run(&self) {
         std::thread::scope(|scope| {
-            for (third, clients) in CLASSES.into_iter().zip(CLIENTS) {
+            for (third, clients) in CLASSES.into_iter().zip(self.clients) {
                 for _ in 0..clients {
                     scope.spawn(move || self.client(third));
                 }

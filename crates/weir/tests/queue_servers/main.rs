@@ -6,5 +6,6 @@
 mod bed;
 mod faults;
 mod load;
+mod measured;
 mod order;
 mod servers;

@@ -42,6 +42,10 @@ pub enum Program {
     Node,
     /// `weir proxy` before a server of its own, whose numbers are in the order in which the proxy asked.
     WeirProxy,
+    /// A process that a new one with a socket of its own takes over from (`-sf`). Its numbers are no accepts'.
+    Haproxy,
+    /// A master that hands its socket to each new worker (`-W`).
+    HaproxyMaster,
 }
 
 /// Processes of the servers that have several.
@@ -74,6 +78,7 @@ impl Program {
             Program::ApachePrefork => "apache2",
             Program::Go | Program::GoMptcp => "go",
             Program::Node => "node",
+            Program::Haproxy | Program::HaproxyMaster => "haproxy",
             _ => "python3",
         }
     }
@@ -109,6 +114,8 @@ impl Program {
             Program::GoMptcp => go(bed, &port),
             Program::Node => command("node", &[&source("server.mjs"), &port]),
             Program::WeirProxy => weir_proxy(bed, self.port()),
+            Program::Haproxy => haproxy(bed, self.port(), &["-db"]),
+            Program::HaproxyMaster => haproxy(bed, self.port(), &["-W", "-db"]),
         }
     }
 }
@@ -183,6 +190,18 @@ fn go(bed: &Bed, port: &str) -> Command {
     server
 }
 
+fn haproxy(bed: &Bed, port: u16, way: &[&str]) -> Command {
+    let text = format!(
+        "defaults\n  mode http\n  timeout client 10s\n  timeout connect 10s\n  timeout server 10s\n\
+         frontend web\n  bind :{port}\n  \
+         http-request return status 200 content-type text/plain string \"stamp=0\\n\"\n"
+    );
+    let config = write(bed.folder().join(format!("haproxy{port}.cfg")), text);
+    let mut command = command("haproxy", way);
+    command.args(["-f", &config]);
+    command
+}
+
 fn weir_proxy(bed: &Bed, port: u16) -> Command {
     let (front, back) = (format!("127.0.0.1:{port}"), port + 1000);
     let proxy = bed.command(&[
@@ -211,7 +230,11 @@ fn weir_proxy(bed: &Bed, port: u16) -> Command {
 
 /// A running server; killed on drop with its workers.
 pub struct Server {
+    program: Program,
+    /// The leader of their process group.
     child: Child,
+    /// That took over from it.
+    successors: Vec<Child>,
 }
 
 impl Server {
@@ -225,7 +248,9 @@ impl Server {
             .stderr(File::create(&stderr).unwrap())
             .process_group(0);
         let mut server = Server {
+            program,
             child: bed.within(|| command.spawn().unwrap()),
+            successors: Vec::new(),
         };
         let port = program.port();
         until("the server replies", || {
@@ -259,9 +284,31 @@ impl Server {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Has nginx's master read its configuration again: new workers, and the old ones end gracefully.
-    pub fn reload(&self) {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).unwrap();
+    /// Has new processes take over, while the old ones end gracefully, as its service manager would. Of
+    /// [`Program::Haproxy`] returns when the old one has ended.
+    pub fn reload(&mut self, bed: &Bed) {
+        let master = Pid::from_raw(self.child.id() as i32);
+        match self.program {
+            Program::Haproxy => self.succeed(bed),
+            Program::HaproxyMaster => kill(master, Signal::SIGUSR2).unwrap(),
+            _ => kill(master, Signal::SIGHUP).unwrap(),
+        }
+    }
+
+    fn succeed(&mut self, bed: &Bed) {
+        let old = self.successors.last().unwrap_or(&self.child).id();
+        let mut command = self.program.command(bed);
+        command
+            .args(["-sf", &old.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(self.child.id() as i32);
+        let new = bed.within(|| command.spawn().unwrap());
+        let old = self.successors.last_mut().unwrap_or(&mut self.child);
+        until("the old process ends", || old.try_wait().unwrap())
+            .unwrap_or_else(|| panic!("process {} stays", old.id()));
+        self.successors.push(new);
     }
 
     fn signal(&self, signal: Signal) {
@@ -272,7 +319,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
-        let _ = self.child.wait();
+        for process in self.successors.iter_mut().chain([&mut self.child]) {
+            let _ = process.wait();
+        }
     }
 }
 

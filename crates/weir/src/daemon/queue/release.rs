@@ -25,8 +25,10 @@ const PARK: Duration = Duration::from_millis(20);
 /// How long after a change of the listening sockets they are read again: one that begins to listen is
 /// told of before the kernel has entered it.
 const SETTLE: Duration = Duration::from_millis(5);
-/// A server that could not be served is tried again this often.
-const TRY_AGAIN: Duration = Duration::from_secs(5);
+/// A server that could not be served is tried again after this; each time after twice as long as before, up to
+/// the second.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+const TRY_AGAIN_MOST: Duration = Duration::from_secs(5);
 
 /// The thread.
 pub fn run(maps: QueueMaps, shared: &Shared, bell: &EventFd) {
@@ -48,6 +50,7 @@ pub fn run(maps: QueueMaps, shared: &Shared, bell: &EventFd) {
         states: BTreeMap::new(),
         examples: Vec::new(),
         scan_at: None,
+        again: TRY_AGAIN,
         changed: false,
     };
     releaser.run(shared, bell);
@@ -91,6 +94,8 @@ struct Releaser {
     examples: Vec<weir_kernel::Event>,
     /// When to read the listening sockets again.
     scan_at: Option<Instant>,
+    /// After how long to try again those that could not be served.
+    again: Duration,
     /// A server has come or gone: nothing is parked before the next look, and the state is not published.
     changed: bool,
 }
@@ -98,7 +103,6 @@ struct Releaser {
 /// A group of sockets with parking listeners.
 struct Parked {
     listener: String,
-    sockets: Vec<u64>,
     classes: BTreeMap<u32, ClassLimits>,
     /// Of `classes`: see [`is_highest_bounded`].
     bounded: bool,
@@ -186,15 +190,10 @@ impl Releaser {
         Ok(())
     }
 
-    /// The server's sockets are not the same any more. `ceased_in`: of this group one has ceased to listen,
+    /// The server's sockets are not the same any more. `ceased_in`: of this group the last one has ceased to listen,
     /// though another one may have its address in the kernel by now.
     fn listeners_changed(&mut self, port: u16, ceased_in: Option<u32>) -> weir_kernel::Result<()> {
-        if let Some(group) = ceased_in
-            && self
-                .parked
-                .get(&group)
-                .is_some_and(|p| p.sockets.len() == 1)
-        {
+        if let Some(group) = ceased_in {
             self.parked.remove(&group);
             self.queue.abandon(group);
             self.changed = true;
@@ -205,7 +204,7 @@ impl Releaser {
         self.queue.look(false)?;
         let gone = |queue: &Parking, group: u32| {
             let servers = queue.servers(group);
-            servers.iter().any(|server| !server.listening)
+            servers.iter().all(|server| !server.listening)
         };
         let groups: Vec<u32> = self.parked.keys().copied().collect();
         for group in groups {
@@ -255,10 +254,15 @@ impl Releaser {
                     Ok(number) => kept.push(number),
                     Err(error) => {
                         refused.insert(wanted.listener.name.clone(), error.to_string());
-                        self.scan_at = Some(Instant::now() + TRY_AGAIN);
                     }
                 }
             }
+        }
+        if refused.is_empty() {
+            self.again = TRY_AGAIN;
+        } else {
+            self.scan_at = Some(Instant::now() + self.again);
+            self.again = (self.again * 2).min(TRY_AGAIN_MOST);
         }
         let over: Vec<u32> = self
             .parked
@@ -316,20 +320,11 @@ impl Releaser {
         let inodes = identity(sockets);
         let priorities: Vec<u8> = wanted.classes.values().map(|c| c.priority).collect();
         let ageing = wanted.listener.ageing;
-        let mut known = self.parked.iter().filter(|(_, p)| p.sockets == inodes);
-        let number = match known.next() {
-            Some((number, _)) => *number,
-            None => {
-                // One of them may be in another group, with sockets that are gone or came since.
-                let others: Vec<u32> = self
-                    .parked
-                    .iter()
-                    .filter(|(_, p)| p.sockets.iter().any(|inode| inodes.contains(inode)))
-                    .map(|(number, _)| *number)
-                    .collect();
-                others.into_iter().for_each(|number| self.detach(number));
-                self.attach(wanted, sockets, &priorities)?
-            }
+        let mut numbers = self.parked.keys().copied();
+        let known = numbers.find(|number| self.queue.inodes(*number) == inodes);
+        let number = match known.or_else(|| self.changed_group(wanted, sockets, &inodes)) {
+            Some(number) => number,
+            None => self.attach(wanted, sockets, &priorities)?,
         };
         if let Some(parked) = self.parked.get_mut(&number) {
             parked.classes = wanted.classes.clone();
@@ -337,6 +332,29 @@ impl Releaser {
             parked.order.change(&priorities, ageing);
         }
         Ok(number)
+    }
+
+    /// The group that has one of these sockets, with others that are gone or without some that came: it serves these
+    /// from now on. `None`: there is none any more.
+    fn changed_group(
+        &mut self,
+        wanted: &Wanted,
+        sockets: &[ListenSocket],
+        inodes: &[u64],
+    ) -> Option<u32> {
+        let shares = |n: &u32| self.queue.inodes(*n).iter().any(|i| inodes.contains(i));
+        let sharing: Vec<u32> = self.parked.keys().copied().filter(shares).collect();
+        if let [one] = sharing[..]
+            && let Some(parked) = self.parked.get_mut(&one)
+            && parked.listener == wanted.listener.name
+            && self.queue.change(one, sockets).unwrap_or(false)
+        {
+            parked.limit = sockets.iter().map(|s| s.queue_limit).sum();
+            self.changed = true;
+            return Some(one);
+        }
+        sharing.into_iter().for_each(|number| self.detach(number));
+        None
     }
 
     fn attach(
@@ -355,7 +373,6 @@ impl Releaser {
         }
         let parked = Parked {
             listener: wanted.listener.name.clone(),
-            sockets: identity(sockets),
             classes: BTreeMap::new(),
             bounded: false,
             order: ReleaseOrder::new(priorities, wanted.listener.ageing),
