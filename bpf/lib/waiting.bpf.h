@@ -119,13 +119,19 @@ static __always_inline u32 priority_of(u32 class)
 	return policy ? policy->priority : WEIR_PRIORITIES;
 }
 
-/* What a connection of this class finds before it in the queue that `state` is about. */
+/*
+ * What a connection of this class finds before it in the queue that `state` is
+ * about. A group without a listening socket has ended since the state was found:
+ * then the queue is the socket's own again.
+ */
 static __always_inline void queue_before(const struct listen_state *state, u32 class, struct queue_view *queue)
 {
-	if (state->group)
+	if (state->group) {
 		read_parked(state->group - 1, priority_of(class), queue);
-	else
-		queue_read(bpf_rdonly_cast((void *)state->socket, bpf_core_type_id_kernel(struct tcp_sock)), queue);
+		if (queue->limit)
+			return;
+	}
+	queue_read(bpf_rdonly_cast((void *)state->socket, bpf_core_type_id_kernel(struct tcp_sock)), queue);
 }
 
 /*
@@ -135,7 +141,7 @@ static __always_inline void queue_before(const struct listen_state *state, u32 c
 __noinline int whole_queue(u64 *socket)
 {
 	struct parking_group *group;
-	u32 number;
+	u32 number, i;
 
 	if (!socket)
 		return 0;
@@ -143,8 +149,17 @@ __noinline int whole_queue(u64 *socket)
 	group = number ? parking_group(number - 1) : NULL;
 	if (!group)
 		return 0;
-	*socket = group->server[0].socket;
-	return number;
+	bpf_for(i, 0, WEIR_MAX_SERVERS) {
+		u64 server = group->server[i & (WEIR_MAX_SERVERS - 1)].socket;
+
+		if (i >= group->servers)
+			break;
+		if (!server)
+			continue;
+		*socket = server;
+		return number;
+	}
+	return 0;
 }
 
 /* As queue_state(), of the whole queue that a listening socket is a part of. */
