@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -34,6 +34,10 @@ const REQUEST_BYTES: u64 = 128 << 10;
 const ANSWER_BYTES: u64 = 16 << 20;
 /// Longer than a detach takes (it drains for some 300 ms) and than a reload of many listeners.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// `weir status` locks the file for a moment to see whether another process has it, and a process that was killed has it
+/// until its last socket is closed.
+const LOCKED_FOR_A_LOOK: Duration = Duration::from_millis(200);
 
 /// What can be asked of the running process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -296,6 +300,7 @@ pub fn create_dir(dir: &Path) -> io::Result<()> {
 /// Locks the file and writes the process id into it.
 fn take_lock(path: &Path) -> Result<Flock<File>> {
     let failed = |error: io::Error| Failure::io(format_args!("lock {}", path.display()), error);
+    let end = Instant::now() + LOCKED_FOR_A_LOOK;
     loop {
         let file = OpenOptions::new()
             .read(true)
@@ -307,6 +312,10 @@ fn take_lock(path: &Path) -> Result<Flock<File>> {
             .map_err(failed)?;
         let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
+            Err((_, Errno::EWOULDBLOCK)) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
             Err((file, Errno::EWOULDBLOCK)) => return Err(taken(file)),
             Err((_, errno)) => return Err(failed(errno.into())),
         };

@@ -19,14 +19,15 @@ const STALL: Duration = Duration::from_millis(50);
 /// be good. That a connection fails is never forgiven.
 const ATTEMPTS: usize = 3;
 
-/// A server under load. It, and the clients that this thread starts, run before all else on this machine, so that
-/// only what happens to their connections holds them.
+/// A server under load. It, and what this thread starts, run before all else on this machine, so that only what happens
+/// to their connections holds the clients.
 fn stage(role: &str, program: Program) -> Option<Stage> {
     schedule("-r", "1", gettid().as_raw() as u32);
     Stage::new(role, program)
 }
 
-/// Starts weir, which runs as anything else.
+/// Starts weir beside clients. It runs as anything else: they are not to wait for the CPU on which its programs are
+/// verified.
 fn start(stage: &Stage) -> Weir<'_> {
     let weir = stage.bed.start();
     schedule("-o", "0", weir.id());
@@ -64,7 +65,7 @@ fn switching_a_queue_to_fifo_and_back_holds_no_connection() {
     let Some(stage) = stage("switch", Program::PythonSlow) else {
         return;
     };
-    let weir = RefCell::new(start(&stage));
+    let weir = RefCell::new(stage.bed.start());
     weir.borrow_mut().until_parking(stage.port());
     holds_nobody(&stage, |clock| {
         for round in 0..20 {
@@ -124,7 +125,7 @@ fn two_hundred_reloads_of_random_policies_take_less_than_30_s() {
         return;
     };
     let mut random = random("reloads");
-    let mut weir = start(&stage);
+    let mut weir = stage.bed.start();
     weir.until_parking(stage.port());
     holds_nobody(&stage, |clock| {
         for _ in 0..200 {
@@ -150,7 +151,7 @@ fn reloads_of_the_server(role: &str, program: Program) {
         return;
     };
     let server: RefCell<Server> = RefCell::new(stage.server.take().unwrap());
-    let weir = RefCell::new(start(&stage));
+    let weir = RefCell::new(stage.bed.start());
     weir.borrow_mut().until_parking(stage.port());
     let mut random = random(role);
     holds_nobody(&stage, |clock| {
