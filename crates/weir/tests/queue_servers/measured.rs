@@ -99,7 +99,8 @@ fn starts_and_stops_hold_no_connection() {
                 clock.now() - parks
             );
         }
-        assert!(clock.now() < Duration::from_secs(50), "{:?}", clock.now());
+        // Most of it is the verifier, on the CPU that others leave.
+        assert!(clock.now() < Duration::from_secs(100), "{:?}", clock.now());
     });
 }
 
