@@ -10,9 +10,10 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::socket::{Shutdown, SockFlag, listen, shutdown};
 use weir_core::abi::{MAX_SERVERS, MAX_SLOTS, PARKED};
 
+use super::failure::failed;
 use super::model::Model;
 use super::owner;
-use super::programs::{Programs, failed};
+use super::programs::Programs;
 use super::reuseport;
 use super::servers::Servers;
 use super::table::Table;

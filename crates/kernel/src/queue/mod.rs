@@ -4,6 +4,7 @@
 //! One thread uses [`Parking`]. Its caller decides which connection is released when. When it is
 //! dropped, or the process dies, the parked connections go to the server.
 
+mod failure;
 mod group;
 mod model;
 mod options;

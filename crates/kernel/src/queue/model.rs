@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, socket};
 use nix::unistd::{Uid, fchown};
 
+use super::failure::failed;
 use super::options::{Options, set_number};
-use super::programs::failed;
 use crate::error::Result;
 use crate::guard::listeners::ListenSocket;
 

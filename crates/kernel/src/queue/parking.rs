@@ -8,8 +8,9 @@ use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use weir_core::abi::MAX_GROUPS;
 use weir_core::queue::Rule;
 
+use super::failure::failed;
 use super::group::{DRAIN, Group, HANDSHAKE_OVER};
-use super::programs::{LISTEN_EVENTS, Programs, failed};
+use super::programs::{LISTEN_EVENTS, Programs};
 use super::skel::types::listen_event;
 use super::types::{Ends, Event, ServerQueue, Slot, Taken};
 use crate::clock::now_ns;

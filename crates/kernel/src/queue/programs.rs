@@ -9,6 +9,7 @@ use libbpf_rs::{MapCore, MapFlags, ProgramInput};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::resource::{Resource, getrlimit};
 
+use super::failure::failed;
 use super::reuseport;
 use super::skel::types::{listen_event, look};
 use super::skel::{QueueSkel, QueueSkelBuilder};
@@ -132,11 +133,4 @@ fn namespace() -> Result<u32> {
             what: format!("look at {path}"),
             cause: e.to_string(),
         })
-}
-
-pub(super) fn failed(what: &str, e: nix::errno::Errno) -> Error {
-    Error::Failed {
-        what: what.into(),
-        cause: e.desc().into(),
-    }
 }

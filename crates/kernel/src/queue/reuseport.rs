@@ -12,9 +12,9 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramMut};
 use nix::errno::Errno;
 use weir_core::abi::{MAX_GROUPS, MAX_SERVERS};
 
+use super::failure::failed;
 use super::options::set_number;
 use super::owner;
-use super::programs::failed;
 use super::skel::types::parking_group;
 use crate::error::{Error, Result, of_errno, of_libbpf};
 use crate::object::Plain;

@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use libbpf_rs::{MapCore, MapFlags};
 use weir_core::abi::MAX_SERVERS;
 
+use super::failure::failed;
 use super::options::{self, set_number};
 use super::owner;
-use super::programs::{Programs, failed};
+use super::programs::Programs;
 use super::reuseport;
 use crate::error::{Result, of_libbpf};
 use crate::guard::listeners::ListenSocket;
