@@ -34,26 +34,44 @@ impl Cause {
     /// All of them.
     pub const ALL: [Cause; 3] = [Cause::Overload, Cause::OverRate, Cause::SynFlood];
 
-    /// Connections that this cause has turned away, since the listener is guarded. `held`: the controller holds some
-    /// class of the listener, so that refusals by rate are those of an overload.
-    pub fn turned_away(self, counters: &Counters, held: bool) -> u64 {
+    /// Connections turned away between two readings with which an episode begins. Under an overload some handshakes
+    /// are slow too, so a few cookies make no flood.
+    pub fn least(self) -> u64 {
+        match self {
+            Cause::Overload | Cause::OverRate => 1,
+            Cause::SynFlood => 50,
+        }
+    }
+}
+
+/// Connections that each cause has turned away at a listener.
+#[derive(Debug, Clone, Default)]
+pub struct TurnedAway {
+    by_rate: Option<u64>,
+    held: bool,
+    overload: u64,
+    over_rate: u64,
+}
+
+impl TurnedAway {
+    /// Takes the counters in and gives the sums of [`Cause::ALL`], which only rise. `held`: the controller holds some
+    /// class now, so that what a rate refuses is refused for an overload.
+    pub fn take(&mut self, counters: &Counters, held: bool) -> [u64; Cause::ALL.len()] {
         let of = |verdicts: &[Verdict]| -> u64 { verdicts.iter().map(|v| counters.get(*v)).sum() };
         let by_rate = of(&[Verdict::SynDroppedRate, Verdict::SynResetRate]);
-        match self {
-            Cause::Overload => {
-                let refusals = counters.rows().filter(|(row, _)| row.kind == Kind::Refuse);
-                let all: u64 = refusals.map(|(_, n)| n).sum();
-                let by_full_queue = all - by_rate - counters.get(Verdict::FinReset);
-                // The kernel drops those that weir leaves to it.
-                let left = counters.get(Verdict::SynLeft);
-                by_full_queue + left + if held { by_rate } else { 0 }
-            }
-            Cause::OverRate => match held {
-                true => 0,
-                false => by_rate,
-            },
-            Cause::SynFlood => of(&[Verdict::CookieSentFlood, Verdict::SynLeftFlood]),
+        let more = by_rate.saturating_sub(self.by_rate.replace(by_rate).unwrap_or(by_rate));
+        // A limit that was lifted since the last reading has refused some of these.
+        match std::mem::replace(&mut self.held, held) || held {
+            true => self.overload += more,
+            false => self.over_rate += more,
         }
+        let refusals = counters.rows().filter(|(row, _)| row.kind == Kind::Refuse);
+        let all: u64 = refusals.map(|(_, n)| n).sum();
+        // What is reset at its FIN was served; the kernel drops what weir leaves to it.
+        let by_queue = all - by_rate - counters.get(Verdict::FinReset);
+        let left = counters.get(Verdict::SynLeft);
+        let cookies = of(&[Verdict::CookieSentFlood, Verdict::SynLeftFlood]);
+        [by_queue + left + self.overload, self.over_rate, cookies]
     }
 }
 
@@ -121,8 +139,9 @@ pub enum Change {
 }
 
 /// Follows one listener and one cause.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Tracker {
+    least: u64,
     last: Option<Reading>,
     open: Option<Open>,
 }
@@ -137,12 +156,22 @@ struct Open {
 }
 
 impl Tracker {
+    /// Follows this cause from the first reading on.
+    pub fn new(cause: Cause) -> Tracker {
+        Tracker {
+            least: cause.least(),
+            last: None,
+            open: None,
+        }
+    }
+
     /// Takes a reading in. The first one only says what was before.
     pub fn take(&mut self, now: Reading) -> Option<Change> {
         let before = self.last.replace(now)?;
         let more = now.turned_away > before.turned_away;
         let Some(open) = &mut self.open else {
-            return more.then(|| Change::Begins(self.begin(before, now)));
+            let begins = now.turned_away.saturating_sub(before.turned_away) >= self.least;
+            return begins.then(|| Change::Begins(self.begin(before, now)));
         };
         let episode = &mut open.episode;
         if more {
@@ -285,7 +314,7 @@ mod tests {
 
     #[test]
     fn an_episode_begins_with_a_refusal_and_ends_after_ten_quiet_seconds() {
-        let mut tracker = Tracker::default();
+        let mut tracker = Tracker::new(Cause::Overload);
         assert_eq!(tracker.take(reading(0, 7, 100)), None, "what was before");
         assert_eq!(tracker.take(reading(1, 9, 100)), None);
         let Some(Change::Begins(begun)) = tracker.take(reading(2, 12, 104)) else {
@@ -308,7 +337,7 @@ mod tests {
 
     #[test]
     fn an_episode_that_lasts_is_reported_ever_less_often() {
-        let mut tracker = Tracker::default();
+        let mut tracker = Tracker::new(Cause::Overload);
         let mut lines = Vec::new();
         for second in 0..4 * 3600 {
             let change = tracker.take(reading(second, second, second));
@@ -340,21 +369,41 @@ mod tests {
     #[test]
     fn refusals_by_rate_are_an_overload_s_only_while_the_controller_holds() {
         let mut counters = Counters::default();
-        counters.0[Verdict::SynResetRate as usize] = 5;
-        counters.0[Verdict::SynResetFull as usize] = 2;
-        counters.0[Verdict::SynLeft as usize] = 1;
-        counters.0[Verdict::FinReset as usize] = 9;
-        counters.0[Verdict::CookieSentFlood as usize] = 3;
-        let away = |held| Cause::ALL.map(|cause| cause.turned_away(&counters, held));
-        assert_eq!(away(false), [3, 5, 3]);
-        assert_eq!(away(true), [8, 0, 3]);
+        let mut away = TurnedAway::default();
+        let mut take = |by_rate: u64, held| {
+            counters.0[Verdict::SynResetRate as usize] = by_rate;
+            counters.0[Verdict::SynResetFull as usize] = 2;
+            counters.0[Verdict::SynLeft as usize] = 1;
+            counters.0[Verdict::FinReset as usize] = 9;
+            counters.0[Verdict::CookieSentFlood as usize] = 3;
+            away.take(&counters, held)
+        };
+        assert_eq!(take(5, false), [3, 0, 3], "what was before is nobody's");
+        assert_eq!(take(6, false), [3, 1, 3]);
+        assert_eq!(take(16, true), [13, 1, 3]);
+        assert_eq!(take(17, false), [14, 1, 3], "lifted meanwhile");
+        assert_eq!(
+            take(19, false),
+            [14, 3, 3],
+            "no sum moves from one to the other"
+        );
+    }
+
+    #[test]
+    fn a_few_cookies_are_no_flood() {
+        let begins = |cookies| {
+            let mut tracker = Tracker::new(Cause::SynFlood);
+            tracker.take(reading(0, 0, 0));
+            tracker.take(reading(1, 0, cookies)).is_some()
+        };
+        assert!(!begins(49) && begins(50));
     }
 
     proptest! {
         /// However the load swings, at most two lines a listener in ten seconds, and what begins ends.
         #[test]
         fn lines_are_bounded_and_every_end_has_its_beginning(steps in prop::collection::vec((0_u64..5000, 0_u64..3), 1..400)) {
-            let mut tracker = Tracker::default();
+            let mut tracker = Tracker::new(Cause::Overload);
             let (mut at, mut away, mut open) = (0, 0, false);
             let mut begins: Vec<u64> = Vec::new();
             for (ms, more) in steps {

@@ -203,7 +203,7 @@ fn what_does_not_fit_is_refused_counted_and_summed_up() {
     protect.child.signal(Signal::SIGINT);
     let (summary, exit) = protect.end();
     assert!(
-        summary.contains("admitted 4, refused 8 (67 %), answered 0 with a cookie\n"),
+        summary.contains("admitted 4, refused 8 (67 %)\n"),
         "{summary}"
     );
     assert_eq!(exit.code(), Some(0));
@@ -616,6 +616,27 @@ fn a_reload_whose_only_listener_is_nowhere_in_force_exits_with_5_and_says_why_in
         log.contains("ERROR listener \"web\" is not in force"),
         "{log}"
     );
+}
+
+#[test]
+fn a_start_says_which_listener_is_not_in_force_until_its_interface_appears() {
+    let Some(bed) = Bed::new("start") else {
+        return;
+    };
+    let listener = RESERV.replace("\"web\"", "\"web\"\ninterfaces = [\"weir7\"]");
+    let daemon = bed.run(&listener);
+    assert!(
+        bed.status()["warnings"][0]
+            .as_str()
+            .unwrap()
+            .contains("\"web\" is not in force")
+    );
+    run("ip", &["link", "add", "weir7", "type", "bridge"]);
+    bed.until(|status| status["listeners"][0]["in_force"] == true);
+    let log = daemon.log();
+    let error = "ERROR listener \"web\" is not in force: interface weir7 does not exist yet";
+    assert_eq!(log.matches(error).count(), 1, "{log}");
+    assert!(log.contains("guarding interface weir7"), "{log}");
 }
 
 #[test]

@@ -26,8 +26,9 @@ pub fn guard() -> &'static [Metric] {
     &METRICS
 }
 
-fn listeners() -> [Metric; 7] {
+fn listeners() -> [Metric; 8] {
     [
+        gauge("in_force", |l| f64::from(u8::from(l.in_force))),
         counter("released", |l| l.released),
         counter("overtook", |l| l.overtook),
         gauge("parked", |l| l.parked.into()),

@@ -25,7 +25,8 @@ fn keys() -> Vec<Key<Listener>> {
             .absent("port-PORT"),
         Key::new("address", field!(Listener, address), address(),
             "The address and port to guard; * is every address, IPv4 and IPv6")
-            .required("address = \"*:80\""),
+            .required("address = \"*:80\"")
+            .note("[::]:80 guards IPv4 too, as a server's socket there takes it without IPV6_V6ONLY, unless another listener has 0.0.0.0:80."),
         Key::new("interfaces", field!(Listener, interfaces), interfaces(),
             "The interfaces on which weir guards it")
             .absent("all, also those that appear later").example("[\"eth0\"]").empty("all"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use weir_core::listener::Mode;
-use weir_core::overload::{Budget, Cause, Change, Episode, Reading, Tracker, Waits};
+use weir_core::overload::{Budget, Cause, Change, Episode, Reading, Tracker, TurnedAway, Waits};
 use weir_core::units::about_duration;
 use weir_core::verdict::Counters;
 
@@ -13,8 +13,10 @@ use crate::daemon::backend::Backend;
 use crate::daemon::session::{Glance, Session};
 use crate::show::describe;
 
-/// Time between two looks. It is also how late a line may be, and how coarse the peaks are.
-const EVERY: Duration = Duration::from_millis(250);
+/// Time between two looks while connections come. It is also how coarse the peaks are.
+const BUSY: Duration = Duration::from_millis(250);
+/// Time between two looks while none comes: a first line may be this late.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// Follows all listeners.
 pub struct OverloadLog {
@@ -22,13 +24,35 @@ pub struct OverloadLog {
     due: Instant,
     listeners: BTreeMap<String, Followed>,
     budget: Budget,
+    /// Sum of all counters at the last look.
+    counted: u64,
     failed: bool,
 }
 
-#[derive(Default)]
 struct Followed {
+    turned_away: TurnedAway,
     trackers: [Tracker; Cause::ALL.len()],
     waits: Waits,
+    /// Classes that the controller has held in this overload, each with its lowest rate in connections/s.
+    held: BTreeMap<String, f64>,
+}
+
+impl Followed {
+    fn new() -> Followed {
+        Followed {
+            turned_away: TurnedAway::default(),
+            trackers: Cause::ALL.map(Tracker::new),
+            waits: Waits::default(),
+            held: BTreeMap::new(),
+        }
+    }
+
+    fn hold(&mut self, held: &[(String, f64)]) {
+        for (class, rate) in held {
+            let lowest = self.held.entry(class.clone()).or_insert(*rate);
+            *lowest = lowest.min(*rate);
+        }
+    }
 }
 
 /// A line of the log.
@@ -48,6 +72,7 @@ impl OverloadLog {
             due: now,
             listeners: BTreeMap::new(),
             budget: Budget::default(),
+            counted: 0,
             failed: false,
         }
     }
@@ -63,10 +88,13 @@ impl OverloadLog {
         if now < self.due {
             return;
         }
-        self.due = now + EVERY;
+        self.due = now + IDLE;
         match session.glances() {
             Ok(glances) => {
                 self.failed = false;
+                if self.is_busy(&glances) {
+                    self.due = now + BUSY;
+                }
                 for line in self.take(self.started.elapsed(), &glances, held) {
                     match line.good {
                         true => tracing::info!("{}", line.text),
@@ -82,6 +110,14 @@ impl OverloadLog {
         }
     }
 
+    /// Whether connections have come since the last look, or wait.
+    fn is_busy(&mut self, glances: &[Glance]) -> bool {
+        let of = |glance: &Glance| glance.counters.rows().map(|(_, n)| n).sum::<u64>();
+        let counted = glances.iter().map(of).sum();
+        let more = std::mem::replace(&mut self.counted, counted) != counted;
+        more || glances.iter().any(|glance| glance.queue_length > 0)
+    }
+
     /// The waits of a listener as they were read.
     pub fn waits(&self, listener: &str) -> Waits {
         let found = self.listeners.get(listener);
@@ -93,15 +129,23 @@ impl OverloadLog {
             .retain(|name, _| glances.iter().any(|glance| glance.name == *name));
         let mut lines = Vec::new();
         for glance in glances {
-            let followed = self.listeners.entry(glance.name.clone()).or_default();
+            let listeners = &mut self.listeners;
+            let followed = listeners
+                .entry(glance.name.clone())
+                .or_insert_with(Followed::new);
+            let turned_away = followed
+                .turned_away
+                .take(&glance.counters, !held.is_empty());
+            followed.hold(held);
             if let Some(wait) = glance.wait.filter(|_| glance.queue_length > 0) {
                 followed.waits.add(wait);
             }
-            for (cause, tracker) in Cause::ALL.into_iter().zip(&mut followed.trackers) {
+            let causes = Cause::ALL.into_iter().zip(turned_away);
+            for ((cause, turned_away), tracker) in causes.zip(&mut followed.trackers) {
                 let reading = Reading {
                     at,
                     let_in: describe::admitted(&glance.counters),
-                    turned_away: cause.turned_away(&glance.counters, !held.is_empty()),
+                    turned_away,
                     wait: glance.wait,
                     queue_length: glance.queue_length,
                 };
@@ -111,7 +155,7 @@ impl OverloadLog {
                 let Some(withheld) = self.budget.take(at) else {
                     continue;
                 };
-                let mut text = line(glance, cause, &change, held);
+                let mut text = line(glance, cause, &change, &followed.held);
                 if withheld > 0 {
                     text += &format!(
                         " ({} like this were left out)",
@@ -119,6 +163,9 @@ impl OverloadLog {
                     );
                 }
                 let good = matches!(change, Change::Ends(_));
+                if good && cause == Cause::Overload {
+                    followed.held.clear();
+                }
                 lines.push(Line { text, good });
             }
         }
@@ -126,8 +173,8 @@ impl OverloadLog {
     }
 }
 
-/// `web: overload begins: refused 12 connections so far; queue 4/4, wait 508 ms; held: other at 48/s`
-fn line(glance: &Glance, cause: Cause, change: &Change, held: &[(String, f64)]) -> String {
+/// `web: overload begins: refused 12 connections so far; queue 4/4, wait 508 ms; held: other to 48/s`
+fn line(glance: &Glance, cause: Cause, change: &Change, held: &BTreeMap<String, f64>) -> String {
     let name = &glance.name;
     let what = match cause {
         Cause::Overload => "overload",
@@ -184,7 +231,7 @@ fn line(glance: &Glance, cause: Cause, change: &Change, held: &[(String, f64)]) 
     if cause == Cause::Overload && !held.is_empty() {
         let held: Vec<String> = held
             .iter()
-            .map(|(class, rate)| format!("{class} at {rate:.0}/s"))
+            .map(|(class, rate)| format!("{class} to {rate:.0}/s"))
             .collect();
         let names: Vec<&str> = held.iter().map(String::as_str).collect();
         text += &format!("; held: {}", describe::examples(&names));
@@ -241,14 +288,14 @@ mod tests {
         assert_eq!(
             texts(&mut log, 1, glance("web", 88, 12), &held),
             [
-                "web: overload begins: refused 12 of 100 connections (12 %); queue 4/4, wait 508 ms; held: other at 48/s"
+                "web: overload begins: refused 12 of 100 connections (12 %); queue 4/4, wait 508 ms; held: other to 48/s"
             ]
         );
         assert!(texts(&mut log, 9, glance("web", 100, 300), &[]).is_empty());
         assert_eq!(
             texts(&mut log, 19, glance("web", 900, 300), &[]),
             [
-                "web: overload has ended after 9.0 s: refused 300 of 400 connections (75 %); at most queue 4/4, wait 508 ms"
+                "web: overload has ended after 9.0 s: refused 300 of 400 connections (75 %); at most queue 4/4, wait 508 ms; held: other to 48/s"
             ]
         );
         let observed = Glance {

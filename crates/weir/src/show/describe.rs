@@ -92,7 +92,7 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// `admitted 70, refused 30 (30 %), answered 0 with a cookie`; in observe mode what would have been done.
+/// `admitted 70, refused 30 (30 %), answered 5 with a cookie`; in observe mode what would have been done.
 pub fn totals(mode: Mode, counters: &Counters) -> String {
     let admitted = admitted(counters);
     let answered = counters.cookies_sent();
@@ -104,9 +104,10 @@ pub fn totals(mode: Mode, counters: &Counters) -> String {
     let reset = counters.get(Verdict::FinReset);
     let refused = counters.refused() - reset;
     let percent = percent(share(refused, admitted));
-    let mut text = format!(
-        "admitted {admitted}, {would}refused {refused} ({percent}), {would}answered {answered} with a cookie"
-    );
+    let mut text = format!("admitted {admitted}, {would}refused {refused} ({percent})");
+    if answered > 0 {
+        text += &format!(", {would}answered {answered} with a cookie");
+    }
     if reset > 0 {
         text += &format!(", {would}reset {reset} at the client's FIN");
     }

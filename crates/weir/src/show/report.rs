@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_api::{Listener, Process, Socket, Status};
-use weir_core::verdict::VERDICTS;
+use weir_core::listener::Mode;
+use weir_core::verdict::{Counters, VERDICTS};
+use weir_core::word::Word;
 
 pub use classes::class_list;
 
@@ -108,7 +110,12 @@ fn listener_row(listener: &Listener) -> Vec<String> {
     vec![
         listener.name.clone(),
         listener.address.clone(),
-        listener.mode.clone(),
+        if listener.in_force {
+            &listener.mode
+        } else {
+            "not in force"
+        }
+        .to_owned(),
         if listener.listening {
             queue(listener.queue_length, listener.queue_limit)
         } else {
@@ -154,8 +161,9 @@ fn details(listener: &Listener, view: &View<'_>) -> String {
         Some((&same.counters, time))
     });
     let counters = verdict_table(&listener.counters, view, before);
-    if counters.is_empty() {
-        lines.push("no verdict yet".to_owned());
+    match counters.is_empty() {
+        true => lines.push("no verdict yet".to_owned()),
+        false => lines.push(totals(listener)),
     }
     let mut text = format!("\n{}\n", listener.name);
     text += &indent(&lines.join("\n"));
@@ -163,6 +171,17 @@ fn details(listener: &Listener, view: &View<'_>) -> String {
         text += &indent(&some_classes(&listener.classes, listener.classes_left_out));
     }
     text + &indent(&counters)
+}
+
+/// `admitted 70, refused 30 (30 %)`
+fn totals(listener: &Listener) -> String {
+    let mut counters = Counters::default();
+    for row in &VERDICTS {
+        let count = listener.counters.get(row.name).copied();
+        counters.0[row.verdict as usize] = count.unwrap_or(0);
+    }
+    let mode = Mode::from_word(&listener.mode).unwrap_or(Mode::Enforce);
+    describe::totals(mode, &counters)
 }
 
 /// What an operator can do about a server that listens with MPTCP.
@@ -303,6 +322,7 @@ web       *:80        enforce  5/1022          2  1.5 ms
 web
   policy: reserv rst-syn, admit wait 20ms
   fallback to reserv rst-syn: cookies are off
+  admitted 12345, refused 0 (0 %)
   verdict       count
   syn_admitted  12345
 ";

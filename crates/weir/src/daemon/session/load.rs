@@ -13,6 +13,7 @@ use super::{Applied, Policy, Session, at_least};
 use crate::daemon::backend::Backend;
 use crate::daemon::controller::listener_reading;
 use crate::failure::{Failure, Result};
+use crate::host::sockets::serving;
 
 /// A listener in short.
 #[derive(Debug, Clone)]
@@ -53,9 +54,10 @@ impl<B: Backend> Session<B> {
     /// The kernel half cannot be read.
     pub fn glances(&self) -> Result<Vec<Glance>> {
         let sockets = self.backend.listen_sockets()?;
+        let all: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
         let glance = |policy: &Policy| {
             let Listener { name, mode, .. } = &policy.asked;
-            let serving = self.serving(&policy.asked, &sockets);
+            let serving = serving(&policy.asked, &all, &sockets);
             let servers = serving.iter().filter(|socket| !socket.parked);
             Ok(Glance {
                 name: name.clone(),

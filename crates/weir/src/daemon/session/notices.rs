@@ -37,12 +37,12 @@ impl<B: Backend> Session<B> {
                 format!("interface {name} does not exist yet"),
                 match did_you_mean(name, &there) {
                     Some(meant) => format!("did you mean {meant}?"),
-                    None => format!("there are {}", describe::examples(&there)),
+                    None => format!("the interfaces are {}", describe::examples(&there)),
                 },
             ),
             names => (
                 format!("interfaces {} do not exist yet", names.join(", ")),
-                format!("there are {}", describe::examples(&there)),
+                format!("the interfaces are {}", describe::examples(&there)),
             ),
         };
         Cause {
