@@ -222,6 +222,14 @@ fn a_client_that_the_rules_drop_stays_out_in_a_flood() {
                 "establish = \"{policy}\"\nreject_syn = \"drop\""
             )));
             fill_with_half_open(&bed);
+            let raw = Raw(&bed.links.wire);
+            let mut flood = 4 * ROOMY as u32..;
+            until("weir sees the flood, or answers none", || {
+                raw.syn(Peer::v4(flood.next().unwrap(), PORT), 0);
+                raw.discard();
+                let seen = bed.counter(0, "syn_left_flood") + bed.counter(0, "cookie_sent_flood");
+                (policy == "no-syn-drop" || seen > 0).then_some(())
+            });
             listener.set_nonblocking(true).unwrap();
             for path in [bed.veth4(), bed.veth6()] {
                 assert_eq!(connect(path.client, path.at(PORT), 1).counts(), (0, 0, 1));
