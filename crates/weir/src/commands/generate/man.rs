@@ -197,10 +197,11 @@ pub fn page(name: &str, command: &Command, others: &[String]) -> io::Result<Vec<
         .section(SECTION)
         .render(&mut page)?;
     let own = name.strip_prefix("weir-").unwrap_or(name);
-    let page = String::from_utf8_lossy(&page);
+    // clap_mangen's head for what clap shows after the options.
+    let page = String::from_utf8_lossy(&page).replace(".SH EXTRA", ".SH NOTES");
     let (before, version) = match page.find("\n.SH VERSION") {
         Some(at) => page.split_at(at + 1),
-        None => (&*page, ""),
+        None => (page.as_str(), ""),
     };
     let mut text = before.to_owned();
     let examples = EXAMPLES.iter().find(|(command, _)| *command == own);

@@ -65,3 +65,53 @@ impl<B: Backend> Session<B> {
         Ok(Followed { new, left_out })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_config::SynCookies;
+    use weir_core::listener::ListenAddress;
+
+    use super::*;
+    use crate::daemon::backend::fake::{Fake, socket};
+    use crate::host::links::fake::link;
+
+    const NORMAL: Environment = Environment {
+        syn_cookies: SynCookies::WhenNeeded,
+        bpf_cookies: true,
+        conntrack: false,
+    };
+
+    fn listener(port: u16) -> Listener {
+        Listener::new(format!("port-{port}"), ListenAddress { ip: None, port })
+    }
+
+    #[test]
+    fn servers_that_come_are_guarded_and_one_that_has_gone_makes_room_only_when_it_must() {
+        let fake = Fake::default();
+        let sockets = |ports: std::ops::Range<u16>| -> Vec<ListenSocket> {
+            ports.map(|port| socket("0.0.0.0", port)).collect()
+        };
+        fake.0.borrow_mut().sockets = sockets(1..3);
+        let first = listeners_of(&sockets(1..3), listener);
+        let links = vec![link(1, "lo")];
+        let mut session = Session::start(fake.clone(), NORMAL, first, Vec::new(), links).unwrap();
+        let mut follow = || session.follow_sockets(NORMAL, listener).unwrap();
+        assert_eq!(follow(), Followed::default(), "nothing has changed");
+        fake.0.borrow_mut().sockets = sockets(2..4);
+        assert_eq!(follow().new, [listener(3)]);
+        let names = |fake: &Fake| -> Vec<String> {
+            let state = fake.0.borrow();
+            state.applied.iter().map(|one| one.name.clone()).collect()
+        };
+        assert_eq!(names(&fake), ["port-1", "port-2", "port-3"]);
+        fake.0.borrow_mut().sockets = sockets(2..300);
+        let followed = follow();
+        assert_eq!(names(&fake).len(), MAX_LISTENERS);
+        assert!(
+            !names(&fake).contains(&"port-1".to_owned()),
+            "its server has gone"
+        );
+        assert_eq!(followed.left_out.len(), 298 - MAX_LISTENERS);
+        assert_eq!(follow().left_out, followed.left_out, "no room yet");
+    }
+}

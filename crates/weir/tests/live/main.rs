@@ -2,7 +2,9 @@
 //! goes with the test's thread and its children.
 
 #[allow(dead_code, reason = "the other tests use the rest of it")]
+#[path = "../common/mod.rs"]
 mod common;
+mod protect;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
@@ -298,97 +300,6 @@ fn detach_ends_a_protect_which_then_sums_up() {
 }
 
 #[test]
-fn all_guards_every_listener_and_those_that_come_later() {
-    let Some(bed) = Bed::new("all") else {
-        return;
-    };
-    let none = bed.weir("protect all");
-    assert_eq!(none.status.code(), Some(1));
-    assert!(stderr(&none).contains("no TCP server listens"), "{none:?}");
-    let _server = idle_server(PORT);
-    let protect = Bed::until_protected(bed.command("protect all"));
-    let first = "weir: protecting all TCP servers, 1 listener now (reserv rst-syn, admit wait 20ms) on lo; ";
-    assert!(protect.line.starts_with(first), "{}", protect.line);
-    let _later = idle_server(8443);
-    let status = bed.until(|status| status["listeners"][1]["address"] == "*:8443");
-    assert_eq!(status["listeners"][1]["queue_limit"], BACKLOG);
-    assert_eq!(connect(12, &mut Vec::new()).refused, 8);
-    protect.child.signal(Signal::SIGINT);
-    let (summary, exit) = protect.end();
-    assert_eq!(exit.code(), Some(0));
-    for words in [
-        "protection of port 8080 is off",
-        "weir: 1 listener had no connection\n",
-    ] {
-        assert!(summary.contains(words), "{summary}");
-    }
-}
-
-#[test]
-fn several_ports_are_guarded_together_and_each_is_summed_up() {
-    let Some(bed) = Bed::new("several") else {
-        return;
-    };
-    let _servers = [idle_server(PORT), idle_server(8443)];
-    let missing = bed.weir("protect 8080 8443 8444 8445");
-    assert_eq!(missing.status.code(), Some(1));
-    for port in ["*:8444", "*:8445"] {
-        assert!(
-            stderr(&missing).contains(&format!("nothing listens on {port}")),
-            "{missing:?}"
-        );
-    }
-    let protect = bed.protect("8443");
-    assert!(
-        protect
-            .line
-            .starts_with("weir: protecting ports 8080, 8443 ("),
-        "{}",
-        protect.line
-    );
-    assert_eq!(connect(6, &mut Vec::new()).refused, 2);
-    let names: Vec<Value> = (0..2)
-        .map(|n| bed.status()["listeners"][n]["name"].clone())
-        .collect();
-    assert_eq!(names, ["port-8080", "port-8443"]);
-    protect.child.signal(Signal::SIGINT);
-    let (rest, _) = protect.end();
-    assert!(rest.contains("  *:8443: listen queue 0 of 4\n"), "{rest}");
-    assert!(rest.contains("refused 2 (33 %)"), "{rest}");
-}
-
-#[test]
-fn protect_warns_of_a_small_backlog_and_the_log_says_when_overload_begins_and_ends() {
-    let Some(bed) = Bed::new("overload") else {
-        return;
-    };
-    let server = idle_server(PORT);
-    let mut protect = bed.protect("");
-    let mut log = BufReader::new(protect.child.0.stderr.take().unwrap()).lines();
-    let mut until = |words: &str| -> String {
-        log.find_map(|line| line.ok().filter(|line| line.contains(words)))
-            .unwrap_or_else(|| panic!("the log ends without {words:?}"))
-    };
-    until("warning: backlog of 0.0.0.0:8080 (live-");
-    until("hint: call listen() with a larger backlog");
-    let mut kept = Vec::new();
-    assert_eq!(connect(12, &mut kept).refused, 8);
-    let begins = until("port-8080: overload begins: ");
-    assert!(begins.contains("Z  WARN port-8080: "), "{begins}");
-    assert!(
-        begins.contains(" refused ") && begins.contains("queue 4/4"),
-        "{begins}"
-    );
-    let ended = until("port-8080: overload has ended after ");
-    assert!(ended.contains("Z  INFO "), "{ended}");
-    assert!(
-        ended.contains("refused 8 of 12 connections (67 %); at most queue 4/4"),
-        "{ended}"
-    );
-    drop(server);
-}
-
-#[test]
 fn status_shows_again_and_again_what_it_shows() {
     let Some(bed) = Bed::new("watch") else {
         return;
@@ -405,30 +316,6 @@ fn status_shows_again_and_again_what_it_shows() {
     drop(lines);
     // The reader has gone, so it ends.
     assert!(watch.wait().success());
-}
-
-#[test]
-fn a_server_in_another_network_namespace_is_named_in_the_hint() {
-    let Some(bed) = Bed::new("container") else {
-        return;
-    };
-    let mut unshared = Command::new("unshare");
-    unshared.args(["--net", "python3", "-c"]).arg(
-        "import socket, sys\ns = socket.socket()\ns.bind(('', 8080))\ns.listen(9)\nprint(flush=True)\nsys.stdin.read()",
-    );
-    unshared.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut server = Daemon(unshared.spawn().unwrap());
-    let mut line = String::new();
-    BufReader::new(server.0.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    let here = bed.weir("protect 8080");
-    let pid = server.0.id();
-    let hint = format!("python3 (pid {pid}): `nsenter -t {pid} --net weir protect 8080`");
-    assert!(stderr(&here).contains(&hint), "{}", stderr(&here));
-    assert!(
-        stderr(&here).starts_with("error: nothing listens on *:8080 in this network namespace\n")
-    );
 }
 
 const RESERV: &str = "[[listener]]\nname = \"web\"\naddress = \"*:8080\"\n";
