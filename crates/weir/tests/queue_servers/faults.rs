@@ -2,7 +2,11 @@
 //! printed, while clients of all classes ask. No connection may be lost, delayed or stuck but those that the
 //! server's own end costs with any kernel.
 
+use std::cell::RefCell;
+use std::net::TcpStream;
 use std::time::{Duration, SystemTime};
+
+use weir_testbed::raw::{Peer, Raw, Tunnel};
 
 use super::bed::{Bed, Weir};
 use super::load::{self, Clock, End, Outcome};
@@ -70,6 +74,12 @@ impl Stage {
         weir.until("connections are parked", self.port(), |l| {
             l["queue_way"] == "parking" && l["queue_length"].as_u64() >= Some(least)
         });
+    }
+
+    /// Writes a configuration with `queue = WORD`.
+    pub fn configure(&self, queue: &str) {
+        let keys = format!("admit = \"queue\"\nqueue = \"{queue}\"");
+        self.bed.configure_listeners(&[self.port()], &keys);
     }
 
     fn under_load(&self, work: impl FnOnce(Clock)) -> Outcome {
@@ -159,8 +169,8 @@ fn a_server_that_is_killed_comes_back_to_its_port_and_none_of_its_connections_is
         return;
     };
     let mut random = random("restart");
-    let server = std::cell::RefCell::new(stage.server.take());
-    let gone = std::cell::RefCell::new(Vec::new());
+    let server = RefCell::new(stage.server.take());
+    let gone = RefCell::new(Vec::new());
     let outcome = stage.under_load(|clock| {
         let mut weir = stage.bed.start();
         for _ in 0..rounds(5) {
@@ -205,7 +215,7 @@ fn server_reloads(role: &str, program: Program) {
         return;
     };
     let mut random = random(role);
-    let server = std::cell::RefCell::new(stage.server.take().unwrap());
+    let server = RefCell::new(stage.server.take().unwrap());
     let outcome = stage.under_load(|clock| {
         let mut weir = stage.bed.start();
         weir.until_parking(stage.port());
@@ -217,4 +227,47 @@ fn server_reloads(role: &str, program: Program) {
         weir.until_parking(stage.port());
     });
     outcome.assert_untroubled();
+}
+
+/// What `weir detach` finds on servers' sockets when no weir runs.
+fn left_over(bed: &Bed) -> String {
+    let mut detach = bed.command(&["detach"]);
+    let output = bed.within(|| detach.output().unwrap());
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A handshake on a parking listener that its client never ends.
+#[test]
+fn a_handshake_that_never_ends_leaves_nothing_on_the_server_s_socket() {
+    let Some(stage) = Stage::new("never-ends", Program::PythonSlow) else {
+        return;
+    };
+    let (bed, port) = (&stage.bed, stage.port());
+    let wire = Tunnel::create(&bed.netns, "tun0").unwrap();
+    let peer = |number| Peer::v4(number, port);
+    bed.netns
+        .ip_batch(&format!(
+            "address add {}/32 dev lo\nlink set tun0 up\nroute add 10.128.0.0/9 dev tun0",
+            peer(0).server.ip()
+        ))
+        .unwrap();
+    stage.server.as_ref().unwrap().stand_still();
+    for (number, last) in ["priority", "fifo"].into_iter().enumerate() {
+        stage.configure("priority");
+        let mut weir = bed.start();
+        weir.until_parking(port);
+        let clients = RefCell::new(Vec::new());
+        weir.until("one is parked", port, |l| {
+            let client = bed.within(|| TcpStream::connect(("127.0.0.1", port)).unwrap());
+            clients.borrow_mut().push(client);
+            l["parked"].as_u64() > Some(0)
+        });
+        Raw(&wire).half_open(peer(number as u32));
+        stage.configure(last);
+        weir.reload();
+        weir.stop();
+        let said = left_over(bed);
+        assert!(said.contains("nothing is attached"), "{last}: {said}");
+    }
 }

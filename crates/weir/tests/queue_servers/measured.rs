@@ -55,11 +55,6 @@ fn holds_nobody(stage: &Stage, mut work: impl FnMut(Clock)) {
     panic!("the slowest connection of each attempt took {slowest:?}");
 }
 
-fn switch_to(stage: &Stage, queue: &str) {
-    let keys = format!("admit = \"queue\"\nqueue = \"{queue}\"");
-    stage.bed.configure_listeners(&[stage.port()], &keys);
-}
-
 #[test]
 fn switching_a_queue_to_fifo_and_back_holds_no_connection() {
     let Some(stage) = stage("switch", Program::PythonSlow) else {
@@ -69,7 +64,7 @@ fn switching_a_queue_to_fifo_and_back_holds_no_connection() {
     weir.borrow_mut().until_parking(stage.port());
     holds_nobody(&stage, |clock| {
         for round in 0..20 {
-            switch_to(&stage, ["fifo", "priority"][round % 2]);
+            stage.configure(["fifo", "priority"][round % 2]);
             let begun = clock.now();
             weir.borrow_mut().reload();
             let ended = clock.now();
