@@ -88,7 +88,8 @@ enum half_close { HALF_CLOSE_KEEP, HALF_CLOSE_RESET };
 struct listener_policy {
 	__u64 target_wait_ns;	/* admit = wait: 1 ms .. 10 s */
 	__u64 interval_ns;	/* how long the wait must stand over the target before it refuses */
-	__u32 overbook_1024;	/* overbook in 1/1024 of the backlog, 0 .. 16 * 1024 */
+	__u16 overbook_1024;	/* overbook in 1/1024 of the backlog, 0 .. 16 * 1024 */
+	__u16 least_length;	/* admit = wait refuses from so many waiting connections on; 0: the wait alone decides */
 	__u16 counters;		/* index of its counters, 0 .. WEIR_MAX_LISTENERS - 1 */
 	__u8 establish;		/* enum establish */
 	__u8 reject_syn;	/* enum reject */

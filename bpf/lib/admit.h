@@ -14,7 +14,8 @@
  * measured time between accepts. It stands when it was over the target for a
  * whole interval without draining by an eighth from its highest mark; while
  * it stands, a SYN is refused whenever the wait is over the target; it ends
- * when the wait was under the target for an interval.
+ * when the wait was under the target for an interval. A queue shorter than
+ * least_length is under the target, however slow the server is.
  */
 #ifndef WEIR_ADMIT_H
 #define WEIR_ADMIT_H
@@ -61,6 +62,13 @@ static __always_inline u64 wait_now(const struct wait_state *wait, u32 length)
 	return length * wait->service_ns;
 }
 
+/* Whether a queue of this length is over the target. */
+static __always_inline bool wait_over(const struct wait_state *wait, u32 length,
+				      const struct listener_policy *listener)
+{
+	return length >= listener->least_length && wait_now(wait, length) >= listener->target_wait_ns;
+}
+
 static __always_inline void wait_restart_sample(struct wait_state *wait, u64 now, u32 admitted, u32 used, u32 length)
 {
 	wait->sample_ns = now;
@@ -99,13 +107,14 @@ static __always_inline void wait_measure(struct wait_state *wait, u64 now, u32 a
 	wait_restart_sample(wait, now, admitted, used, length);
 }
 
-static __always_inline void wait_judge(struct wait_state *wait, u64 now, u32 length, u64 target_ns, u64 interval_ns)
+static __always_inline void wait_judge(struct wait_state *wait, u64 now, u32 length,
+				       const struct listener_policy *listener)
 {
-	if (wait->above_ns && now - wait->last_above_ns >= interval_ns) {
+	if (wait->above_ns && now - wait->last_above_ns >= listener->interval_ns) {
 		wait->standing = 0;
 		wait->above_ns = 0;
 	}
-	if (wait_now(wait, length) < target_ns) {
+	if (!wait_over(wait, length, listener)) {
 		if (!wait->standing)
 			wait->above_ns = 0;
 		return;
@@ -120,7 +129,7 @@ static __always_inline void wait_judge(struct wait_state *wait, u64 now, u32 len
 		wait->above_ns = now;
 		wait->high_mark = length;
 	}
-	if (now - wait->above_ns >= interval_ns)
+	if (now - wait->above_ns >= listener->interval_ns)
 		wait->standing = 1;
 }
 
@@ -129,7 +138,7 @@ static __always_inline void wait_judge(struct wait_state *wait, u64 now, u32 len
  * exclusive access to *wait, at most every WAIT_STEP_NS.
  */
 static __always_inline void wait_look(struct wait_state *wait, u64 now, const struct queue_view *queue, u32 admitted,
-				      u64 target_ns, u64 interval_ns)
+				      const struct listener_policy *listener)
 {
 	u32 used = queue->length + queue->half_open;
 
@@ -139,7 +148,7 @@ static __always_inline void wait_look(struct wait_state *wait, u64 now, const st
 	else
 		wait_measure(wait, now, admitted, used, queue->length);
 	wait->looked_ns = now;
-	wait_judge(wait, now, queue->length, target_ns, interval_ns);
+	wait_judge(wait, now, queue->length, listener);
 }
 
 /*
@@ -147,9 +156,10 @@ static __always_inline void wait_look(struct wait_state *wait, u64 now, const st
  * that the wait is over the target: held there, the queue may be below it at
  * every look.
  */
-static __always_inline bool wait_refuses(struct wait_state *wait, u64 now, u32 length, u64 target_ns)
+static __always_inline bool wait_refuses(struct wait_state *wait, u64 now, u32 length,
+					 const struct listener_policy *listener)
 {
-	if (!wait->standing || wait_now(wait, length) < target_ns)
+	if (!wait->standing || !wait_over(wait, length, listener))
 		return false;
 	if (wait->last_above_ns != now)
 		wait->last_above_ns = now;

@@ -308,7 +308,7 @@ __noinline int judge_syn(struct __sk_buff *skb, const struct listener_policy *li
 		return arrival->verdict;
 	claim_begin(state);
 	view_queue(skb, state, listener, arrival, 1);
-	waiting = wait_refuses(&state->wait, arrival->now, arrival->queue.length, listener->target_wait_ns);
+	waiting = wait_refuses(&state->wait, arrival->now, arrival->queue.length, listener);
 	arrival->verdict = verdict_on(listener, arrival, waiting, cookies, flooded(state, arrival->now));
 	if (!lets_in(arrival->verdict))
 		claim_cancel(state);

@@ -175,17 +175,17 @@ static __always_inline struct listen_state *queue_state_of(const struct tcp_sock
 }
 
 /* One look at the wait in the whole queue; `before` is what a connection finds before it. Global, as above. */
-__noinline int look_at_wait(struct listen_state *state, const struct queue_view *before, u64 now, u64 target_ns,
-			    u64 interval_ns)
+__noinline int look_at_wait(struct listen_state *state, const struct listener_policy *listener,
+			    const struct queue_view *before, u64 now)
 {
 	struct queue_view all;
 
-	if (!state || !before || __sync_val_compare_and_swap(&state->wait_busy, 0, 1))
+	if (!state || !listener || !before || __sync_val_compare_and_swap(&state->wait_busy, 0, 1))
 		return 0;
 	all = *before;
 	if (state->group)
 		read_parked(state->group - 1, WEIR_PRIORITIES, &all);
-	wait_look(&state->wait, now, &all, claims_ever(state), target_ns, interval_ns);
+	wait_look(&state->wait, now, &all, claims_ever(state), listener);
 	*(volatile u32 *)&state->wait_busy = 0;
 	return 0;
 }
@@ -195,8 +195,8 @@ static __always_inline bool waits_too_long(struct listen_state *state, const str
 					   const struct queue_view *queue, u64 now)
 {
 	if (now - state->wait.looked_ns >= WAIT_STEP_NS)
-		look_at_wait(state, queue, now, listener->target_wait_ns, listener->interval_ns);
-	return wait_refuses(&state->wait, now, queue->length, listener->target_wait_ns);
+		look_at_wait(state, listener, queue, now);
+	return wait_refuses(&state->wait, now, queue->length, listener);
 }
 
 #endif

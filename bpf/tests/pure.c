@@ -56,15 +56,15 @@ u8 pure_cookie_ack_verdict(const struct listener_policy *l, const struct queue_v
 	return cookie_ack_verdict(l, q, waiting);
 }
 
-void pure_wait_look(struct wait_state *w, u64 now, const struct queue_view *q, u32 admitted, u64 target_ns,
-		    u64 interval_ns)
+void pure_wait_look(struct wait_state *w, u64 now, const struct queue_view *q, u32 admitted,
+		    const struct listener_policy *l)
 {
-	wait_look(w, now, q, admitted, target_ns, interval_ns);
+	wait_look(w, now, q, admitted, l);
 }
 
-u8 pure_wait_refuses(struct wait_state *w, u64 now, u32 length, u64 target_ns)
+u8 pure_wait_refuses(struct wait_state *w, u64 now, u32 length, const struct listener_policy *l)
 {
-	return wait_refuses(w, now, length, target_ns);
+	return wait_refuses(w, now, length, l);
 }
 
 u32 pure_cookie_make(const struct flow *f, u32 isn, u64 now_ns, const struct syn_options *o,

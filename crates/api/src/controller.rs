@@ -64,6 +64,12 @@ pub struct ListenerStatistics {
     ///
     /// Of one that was never busy only a lower bound is seen.
     pub capacity: Option<f64>,
+    /// Connections that the controller leaves waiting; null while capacity is not known
+    pub kept_queue_length: Option<f64>,
+    /// The wait of so many connections, in microseconds; null while capacity is not known
+    ///
+    /// target_wait, or more: the controller leaves a slow server 10 connections, since it would be idle with fewer.
+    pub kept_wait_us: Option<u64>,
 }
 
 /// A class as the controller sees it. Rates are connections/s.

@@ -41,7 +41,8 @@ const SUBJECTS: [Subject; 1] = [Subject {
     note: "The controller acts when a queue stands over target_wait for three intervals, or for two if the queue grows fast. It \
         then computes a budget: the rate at which the server accepts, corrected by a bounded PID on the queue. Each \
         class gets its min_rate, and priorities divide the rest. A class that the controller holds is limited to its \
-        controlled_rate. The limits go once clients ask for less than the budget. See docs/controller.md.",
+        controlled_rate. The limits go once clients ask for less than the budget. At a server that accepts fewer \
+        than 10 connections in target_wait, 10 connections wait, however long. See docs/controller.md.",
 }];
 
 /// A name that weir does not know.

@@ -52,6 +52,7 @@ fn every_key_is_read() {
         admit: Admit::Queue,
         target_wait: Duration::from_millis(1500),
         interval: Duration::from_secs(3),
+        least_length: 0,
         queue: weir_core::listener::QueueOrder::Priority,
         ageing: None,
         half_close: HalfClose::Reset,

@@ -29,7 +29,7 @@ pub struct QueueSpace {
     /// When the queue counts as having no room.
     pub admit: Admit,
     /// Places promised beyond the backlog, in 1/1024 of it.
-    pub overbook_1024: u32,
+    pub overbook_1024: u16,
     /// Being taken off: all are let in.
     pub draining: bool,
 }

@@ -138,6 +138,9 @@ pub struct Listener {
     pub target_wait: Duration,
     /// How long the wait must stand over the target before it refuses. 1 ms..=10 s.
     pub interval: Duration,
+    /// Waiting connections from which on `admit = wait` refuses; 0: the wait alone decides. No key sets it:
+    /// it is of a listener beside a controller ([`crate::controller::Settings::yields`]).
+    pub least_length: u16,
     /// Which waiting connection the server accepts next.
     pub queue: QueueOrder,
     /// How long a connection waits until it counts as of the next higher priority; `None`: never
@@ -180,6 +183,7 @@ impl Listener {
             admit: Admit::Wait,
             target_wait: DEFAULT_TARGET_WAIT,
             interval: DEFAULT_INTERVAL,
+            least_length: 0,
             queue: QueueOrder::Fifo,
             ageing: Some(DEFAULT_AGEING),
             half_close: HalfClose::Keep,
@@ -190,9 +194,9 @@ impl Listener {
     }
 
     /// Places promised beyond the backlog, in 1/1024 of it: only `reserv` overbooks.
-    pub fn overbook_1024(&self) -> u32 {
+    pub fn overbook_1024(&self) -> u16 {
         match self.establish {
-            Establish::Reserv => (self.overbook * 1024.0).round() as u32,
+            Establish::Reserv => (self.overbook * 1024.0).round() as u16,
             _ => 0,
         }
     }

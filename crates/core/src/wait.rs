@@ -6,6 +6,7 @@
 //! server.
 
 use crate::admit::QueueView;
+use crate::listener::Listener;
 
 /// Least time that one sample of the service time spans, ns.
 pub const SAMPLE_MIN_NS: u64 = 10_000_000;
@@ -15,6 +16,28 @@ pub const SAMPLE_MAX_NS: u64 = 100_000_000;
 pub const SAMPLE_ACCEPTS: i32 = 16;
 /// A service time above this is a stopped server.
 pub const SERVICE_MAX_NS: u64 = 10_000_000_000;
+
+/// When `admit = wait` refuses: the part of a listener's policy that judges its wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitRule {
+    /// The wait over which it refuses, ns; 1 ms..=10 s.
+    pub target_ns: u64,
+    /// How long the wait must stand over the target before it refuses, ns; 1 ms..=10 s.
+    pub interval_ns: u64,
+    /// Waiting connections from which on it refuses; with fewer the wait is under the target, however slow
+    /// the server. 0: the wait alone decides.
+    pub least_length: u16,
+}
+
+impl From<&Listener> for WaitRule {
+    fn from(listener: &Listener) -> WaitRule {
+        WaitRule {
+            target_ns: listener.target_wait.as_nanos() as u64,
+            interval_ns: listener.interval.as_nanos() as u64,
+            least_length: listener.least_length,
+        }
+    }
+}
 
 /// The estimator of one listening socket (struct wait_state).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,10 +70,14 @@ impl Wait {
         u64::from(length).wrapping_mul(self.service_ns)
     }
 
+    fn is_over(&self, length: u32, rule: &WaitRule) -> bool {
+        length >= u32::from(rule.least_length) && self.now(length) >= rule.target_ns
+    }
+
     /// Whether a new connection is refused for the wait before it. A refusal says that the wait is
     /// over the target: held there, the queue may be below it at every look.
-    pub fn refuses(&mut self, now: u64, length: u32, target_ns: u64) -> bool {
-        let over = self.standing && self.now(length) >= target_ns;
+    pub fn refuses(&mut self, now: u64, length: u32, rule: &WaitRule) -> bool {
+        let over = self.standing && self.is_over(length, rule);
         if over {
             self.last_above_ns = now;
         }
@@ -58,14 +85,7 @@ impl Wait {
     }
 
     /// One look at the queue. `admitted`: connections let in, ever; wraps.
-    pub fn look(
-        &mut self,
-        now: u64,
-        q: &QueueView,
-        admitted: u32,
-        target_ns: u64,
-        interval_ns: u64,
-    ) {
+    pub fn look(&mut self, now: u64, q: &QueueView, admitted: u32, rule: &WaitRule) {
         let used = q.length.wrapping_add(q.half_open);
         if self.looked_ns == 0 || now.wrapping_sub(self.looked_ns) >= SAMPLE_MAX_NS {
             self.restart_sample(now, admitted, used, q.length);
@@ -73,7 +93,7 @@ impl Wait {
             self.measure(now, admitted, used, q.length);
         }
         self.looked_ns = now;
-        self.judge(now, q.length, target_ns, interval_ns);
+        self.judge(now, q.length, rule);
     }
 
     fn restart_sample(&mut self, now: u64, admitted: u32, used: u32, length: u32) {
@@ -104,12 +124,12 @@ impl Wait {
         self.restart_sample(now, admitted, used, length);
     }
 
-    fn judge(&mut self, now: u64, length: u32, target_ns: u64, interval_ns: u64) {
-        if self.above_ns != 0 && now.wrapping_sub(self.last_above_ns) >= interval_ns {
+    fn judge(&mut self, now: u64, length: u32, rule: &WaitRule) {
+        if self.above_ns != 0 && now.wrapping_sub(self.last_above_ns) >= rule.interval_ns {
             self.standing = false;
             self.above_ns = 0;
         }
-        if self.now(length) < target_ns {
+        if !self.is_over(length, rule) {
             if !self.standing {
                 self.above_ns = 0;
             }
@@ -125,7 +145,7 @@ impl Wait {
             self.above_ns = now;
             self.high_mark = length;
         }
-        if now.wrapping_sub(self.above_ns) >= interval_ns {
+        if now.wrapping_sub(self.above_ns) >= rule.interval_ns {
             self.standing = true;
         }
     }
@@ -137,11 +157,16 @@ mod tests {
 
     const MS: u64 = 1_000_000;
     const TARGET: u64 = 20 * MS;
-    const INTERVAL: u64 = 100 * MS;
+    const RULE: WaitRule = WaitRule {
+        target_ns: TARGET,
+        interval_ns: 100 * MS,
+        least_length: 0,
+    };
 
     /// A server of one accept every `service` ns behind a fluid queue, looked at every 1 ms.
     struct Sim {
         wait: Wait,
+        rule: WaitRule,
         now: u64,
         admitted: u32,
         length: f64,
@@ -156,6 +181,7 @@ mod tests {
             let wait = Wait::default();
             Sim {
                 wait,
+                rule: RULE,
                 now: 1,
                 admitted: 0,
                 length: 0.0,
@@ -183,15 +209,14 @@ mod tests {
                     limit: 8192,
                     ..Default::default()
                 };
-                self.wait
-                    .look(self.now, &q, self.admitted, TARGET, INTERVAL);
+                self.wait.look(self.now, &q, self.admitted, &self.rule);
             }
             self.refused - before
         }
 
         fn arrive(&mut self) {
             let length = self.length as u32;
-            if self.wait.refuses(self.now, length, TARGET) || self.length >= self.limit {
+            if self.wait.refuses(self.now, length, &self.rule) || self.length >= self.limit {
                 self.refused += 1;
             } else {
                 self.length += 1.0;
@@ -258,9 +283,24 @@ mod tests {
             ..Default::default()
         };
         for ms in 1..=250 {
-            wait.look(ms * MS, &q, 50, TARGET, INTERVAL);
+            wait.look(ms * MS, &q, 50, &RULE);
         }
-        assert!(wait.refuses(250 * MS, 50, TARGET));
+        assert!(wait.refuses(250 * MS, 50, &RULE));
+    }
+
+    #[test]
+    fn a_queue_shorter_than_the_least_length_is_never_over_the_target() {
+        // One in 20 ms: two that wait are over the target.
+        let slow = |least_length| {
+            let mut sim = Sim::new(20_000_000, 511);
+            sim.rule.least_length = least_length;
+            sim.run(10_000, 4.0);
+            sim
+        };
+        assert!(slow(0).length < 3.0);
+        let held = slow(32);
+        assert!((31.0..=33.0).contains(&held.length), "{}", held.length);
+        assert!(held.refused > 0);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use weir_core::class::{Bucket, Limit};
 use weir_core::listener::{Admit, Establish, RejectSyn};
 use weir_core::packet::{self, TimeWait};
 use weir_core::queue::Rule;
-use weir_core::wait::Wait;
+use weir_core::wait::{Wait, WaitRule};
 use weir_kernel::testing::pure::{self, CWait, CookieJar, Options};
 
 fn runner(cases: u32) -> TestRunner {
@@ -52,7 +52,7 @@ fn room() -> impl Strategy<Value = QueueSpace> {
     ]);
     let reject_syn = prop::sample::select(vec![RejectSyn::Drop, RejectSyn::Rst]);
     let admit = prop::sample::select(vec![Admit::Queue, Admit::Wait]);
-    (establish, reject_syn, admit, 0u32..3000, any::<bool>()).prop_map(
+    (establish, reject_syn, admit, 0u16..3000, any::<bool>()).prop_map(
         |(establish, reject_syn, admit, overbook_1024, draining)| QueueSpace {
             establish,
             reject_syn,
@@ -146,19 +146,24 @@ fn the_estimator_goes_through_the_model_s_states() {
     let looks = prop::collection::vec(look, 1..200);
     runner(5_000)
         .run(
-            &(looks, 1u64..50_000_000, 1u64..200_000_000),
-            |(looks, target, interval)| {
+            &(looks, 1u64..50_000_000, 1u64..200_000_000, 0u16..14),
+            |(looks, target_ns, interval_ns, least_length)| {
+                let rule = WaitRule {
+                    target_ns,
+                    interval_ns,
+                    least_length,
+                };
                 let (mut c, mut model) = (CWait::default(), Wait::default());
                 let (mut now, mut admitted) = (1u64, u32::MAX - 500);
                 for (step, q, more) in looks {
                     now += step;
                     admitted = admitted.wrapping_add(more);
-                    c.look(now, &q, admitted, target, interval);
-                    model.look(now, &q, admitted, target, interval);
+                    c.look(now, &q, admitted, &rule);
+                    model.look(now, &q, admitted, &rule);
                     prop_assert_eq!(c.state(), model);
                     prop_assert_eq!(
-                        c.refuses(now, q.length, target),
-                        model.refuses(now, q.length, target)
+                        c.refuses(now, q.length, &rule),
+                        model.refuses(now, q.length, &rule)
                     );
                 }
                 Ok(())

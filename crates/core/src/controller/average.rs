@@ -1,5 +1,11 @@
 //! Exponential averages, and rates from counters that only grow.
 
+/// Events that a rate's interval lasts for at least: over fewer, an average says more about chance than about
+/// the rate. Five such intervals are 40 events, which err by a sixth.
+const EVENTS_OF_INTERVAL: f64 = 8.0;
+/// but no longer than this, in seconds.
+const LONGEST_INTERVAL: f64 = 10.0;
+
 /// An exponential average over the last n intervals: a sample of one interval weighs 2 / (n + 1), so that
 /// the average age of what it is made of is that of a plain mean over n. A sample of half an interval weighs
 /// accordingly less.
@@ -26,6 +32,18 @@ impl Average {
         });
     }
 
+    /// Takes in a rate of events, /s, that was seen for so long. At few events a second the average is over a
+    /// longer time: an interval lasts for [`EVENTS_OF_INTERVAL`], of the average or of the sample.
+    pub fn take_rate(&mut self, rate: f64, span: Span) {
+        let sample = match rate * span.seconds >= EVENTS_OF_INTERVAL {
+            true => rate,
+            false => 0.0,
+        };
+        let known = self.value.unwrap_or(0.0).max(sample);
+        let interval = (EVENTS_OF_INTERVAL / known).min(LONGEST_INTERVAL);
+        self.take(rate, span.intervals.min(span.seconds / interval));
+    }
+
     /// Takes a sample in that says only that the value is no smaller.
     pub fn take_at_least(&mut self, sample: f64) {
         if self.value.is_none_or(|value| sample > value) {
@@ -48,12 +66,13 @@ pub struct Span {
     pub intervals: f64,
 }
 
-/// The rate of a counter, /s: of the last interval, and averaged.
+/// The rate of a counter, /s: of the last interval, averaged over time, and over events.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     before: Option<u64>,
     last: f64,
     average: Average,
+    steady: Average,
 }
 
 impl Rate {
@@ -63,6 +82,7 @@ impl Rate {
             before: None,
             last: 0.0,
             average: Average::over(samples),
+            steady: Average::over(samples),
         }
     }
 
@@ -72,6 +92,7 @@ impl Rate {
             let grown = count.checked_sub(before).unwrap_or(count);
             self.last = grown as f64 / since.seconds;
             self.average.take(self.last, since.intervals);
+            self.steady.take_rate(self.last, since);
         }
         self.before = Some(count);
     }
@@ -81,9 +102,14 @@ impl Rate {
         self.last
     }
 
-    /// Averaged, /s.
+    /// Averaged over time, /s.
     pub fn mean(&self) -> f64 {
         self.average.value().unwrap_or(0.0)
+    }
+
+    /// Averaged over events, /s: of few a second over a longer time ([`Average::take_rate`]).
+    pub fn steady(&self) -> f64 {
+        self.steady.value().unwrap_or(0.0)
     }
 }
 
@@ -123,6 +149,32 @@ mod tests {
             parts.take(1.0, 0.25);
         }
         assert!((parts.value().unwrap() - whole.value().unwrap()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_rate_of_few_events_is_steady_and_one_that_has_risen_is_soon_known() {
+        let span = Span {
+            seconds: 0.025,
+            intervals: 0.25,
+        };
+        let (mut rate, mut count) = (Rate::over(5), 0);
+        rate.read(count, span);
+        // One event every 40 looks: one a second.
+        let mut off: f64 = 0.0;
+        for look in 1..8000 {
+            count += u64::from(look % 40 == 0);
+            rate.read(count, span);
+            if look > 4000 {
+                off = off.max((rate.steady() - 1.0).abs());
+            }
+        }
+        assert!(off < 0.1, "{off}");
+        // Then 1000 a second: 25 every look.
+        for _ in 0..40 {
+            count += 25;
+            rate.read(count, span);
+        }
+        assert!(rate.steady() > 900.0, "{}", rate.steady());
     }
 
     #[test]

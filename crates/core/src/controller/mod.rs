@@ -29,11 +29,16 @@ mod step;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]
+mod speeds;
+#[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
+use crate::listener::{Admit, Listener, Mode};
+
 pub use average::{Average, Rate};
+pub use queue::Kept;
 pub use share::{Demand, share};
 pub use statistics::{
     ClassReading, ClassStatistics, CpuTime, ListenerReading, ListenerStatistics, Reading,
@@ -55,6 +60,28 @@ pub struct Settings {
     pub samples: u32,
     /// Whether limits are set or only told.
     pub mode: crate::listener::Mode,
+}
+
+/// A listener's `admit = wait` refuses from so many times [`Settings::target_wait`] on: it bounds the wait until
+/// the controller has reacted, and does not do its work.
+const LISTENER_WAITS: u32 = 2;
+/// and, at a server so slow that a few connections are that wait, from so many on: with fewer it would refuse before the
+/// controller, whose set point is [`queue::LEAST_QUEUE`] connections at least, has seen a queue. High classes are
+/// let in above the set point, and what chance adds to them fits into the rest.
+const LISTENER_LENGTH: u16 = 32;
+
+impl Settings {
+    /// A listener as it is beside this controller: `admit = wait` knows no classes, so it must not refuse before
+    /// the controller can.
+    pub fn beside(&self, listener: &Listener) -> Listener {
+        let mut listener = listener.clone();
+        let target = self.target_wait.filter(|_| self.mode == Mode::Enforce);
+        if let (Some(target), Admit::Wait) = (target, listener.admit) {
+            listener.target_wait = listener.target_wait.max(LISTENER_WAITS * target);
+            listener.least_length = LISTENER_LENGTH;
+        }
+        listener
+    }
 }
 
 impl Default for Settings {

@@ -10,10 +10,14 @@ use super::statistics::ListenerStatistics;
 const STANDS_INTERVALS: u32 = 3;
 /// And for the time of so many accepts: with fewer, a short queue of a slow server is chance.
 const STANDS_ACCEPTS: f64 = 32.0;
+/// And so many of one that has no need to stand as long.
+const RUNS_AWAY_ACCEPTS: f64 = 8.0;
 /// One that is so many times its set point and still rises has no need to stand as long,
 const FAR: f64 = 4.0;
 /// nor one of which so much is taken, which refuses high and low,
 const FULL: f64 = 0.95;
+/// as the listener itself refuses at a slow server from some 3 times the set point on,
+const SLOW_FULL: f64 = 2.0;
 /// but only for so many intervals: what comes in until then, the server works off before anybody else is served.
 const RISES_INTERVALS: u32 = 2;
 /// A queue that is over its set point for so many intervals stands, however it looks between.
@@ -21,7 +25,10 @@ const OVER_INTERVALS: u32 = 8;
 /// And for the time of so many accepts.
 const OVER_ACCEPTS: f64 = 96.0;
 /// The shortest set point, in connections: a server of long service has one waiting at every moment.
-const LEAST_QUEUE: f64 = 4.0;
+const LEAST_QUEUE: f64 = 10.0;
+/// Connections of the classes above the lowest that may come at once at a slow server: they fit between the set point
+/// and the length from which the listener refuses by itself ([`super::LISTENER_LENGTH`]).
+const ROOM_ABOVE: f64 = 16.0;
 /// The longest set point, as a share of the backlog: beyond it bursts of high classes find no place.
 const OF_BACKLOG: f64 = 0.5;
 /// Below this share of its set point the queue may run empty, and the server be throttled for nothing.
@@ -33,20 +40,36 @@ const LEAST_SHARE: f64 = 0.05;
 /// While a long queue is worked off the lowest class waits. So much of what the server accepts stays for those
 /// above it: with more, the queue of four times saturation would not be gone within two seconds.
 const ABOVE_SHARE: f64 = 0.25;
+/// A sum of rates is not less than itself summed otherwise.
+const ROUNDING: f64 = 1.0 + 1e-9;
+/// How far the average of a rate that the server can just accept may be above that by chance, in deviations,
+const CHANCE: f64 = 2.0;
+/// of a number of events that is the least that an average is over,
+const AVERAGED_EVENTS: f64 = 40.0;
+/// or of what comes in so many intervals.
+const AVERAGED_INTERVALS: f64 = 5.0;
+/// More at a server so slow that the wait is over the target whatever comes: there it is only the refusals that the
+/// classes above can be spared.
+const SLOW_ABOVE_SHARE: f64 = 0.75;
 /// And so much for what was promised, which goes before the time that the queue takes.
 const PROMISED_SHARE: f64 = 0.75;
 /// The least budget in connections a second.
 pub const LEAST_RATE: f64 = 1.0;
+/// or as a share of what a slow server accepts.
+const LEAST_RATE_SHARE: f64 = 0.02;
 /// Clients that ask for less than this share of what the server can need no limit any more,
 pub const UNUSED: f64 = 0.95;
 /// after so many intervals.
 const CALM_INTERVALS: u32 = 5;
 
+/// Accepts between two looks, as the PID sees them: one that corrects the queue by less would only follow chance.
+const LOOK_ACCEPTS: f64 = 2.0;
+
 const GAINS: Gains = Gains {
     proportional: 0.4,
     integral: 0.05,
     derivative: 0.1,
-    output: (LEAST_SHARE - 1.0, 0.2),
+    output: (LEAST_SHARE - 1.0, 2.0),
     windup: 0.2,
 };
 
@@ -55,19 +78,64 @@ const GAINS: Gains = Gains {
 pub struct Budget {
     /// Connections a second.
     pub rate: f64,
+    /// What no class is limited below, connections/s.
+    pub least: f64,
+    /// Connections that may come at once however low the rate: of the lowest class, and of those above it.
+    pub room: Room,
     /// In words, for the decision log.
     pub reason: String,
 }
 
+/// Connections that may come at once, 1.0 at least.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Room {
+    /// Of the lowest class: what its queue is short of the set point, for at few connections a second a bucket
+    /// of one would refuse by chance those that there is room for.
+    pub lowest: f64,
+    /// Of classes above it.
+    pub above: f64,
+}
+
+impl Room {
+    /// No more than the rate gives.
+    pub const ONE: Room = Room {
+        lowest: 1.0,
+        above: 1.0,
+    };
+}
+
 /// What clients ask of a listener, connections/s.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Asked {
     /// What clients try and the operator's own rates let through.
     pub all: f64,
-    /// Of that, what comes of the classes above the lowest,
-    pub above: f64,
+    /// Of that, what comes of each priority above the lowest and of all above it, the highest first,
+    pub above: Vec<f64>,
     /// and what classes were promised.
     pub promised: f64,
+}
+
+impl Asked {
+    /// What all classes above the lowest ask for.
+    fn all_above(&self) -> f64 {
+        self.above.last().copied().unwrap_or(0.0)
+    }
+
+    /// What the classes ask for that the server can accept together: those of the highest priorities. The next one is
+    /// the class that gives way.
+    fn fits(&self, most: f64) -> f64 {
+        let fitting = self.above.iter().copied().filter(|sum| *sum <= most);
+        fitting.fold(0.0, f64::max)
+    }
+}
+
+/// What a listener's loop keeps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Kept {
+    /// Connections that wait: the set point.
+    pub length: f64,
+    /// Their wait. Longer than the target at a slow server, which would be idle with fewer.
+    pub wait: Duration,
 }
 
 /// The time of a step.
@@ -95,6 +163,7 @@ pub struct QueueLoop {
     standing: Standing,
     /// What the server accepts, as last known, /s; 0.0: not yet.
     capacity: f64,
+    kept: Option<Kept>,
     on: Option<On>,
 }
 
@@ -115,25 +184,31 @@ impl QueueLoop {
         enforce: bool,
         listener: &ListenerStatistics,
         target: Duration,
-        asked: Asked,
+        asked: &Asked,
     ) -> Option<Budget> {
         // A server that stands still keeps the speed that it had: it says nothing about another.
         let seen = listener.capacity.value().unwrap_or(0.0);
         self.capacity = if seen > 0.0 { seen } else { self.capacity };
         let capacity = self.capacity;
-        if capacity == 0.0 {
-            // Nothing was accepted yet: nothing is known, and nobody is refused.
+        if capacity == 0.0 || listener.accepted < RUNS_AWAY_ACCEPTS {
+            // Next to nothing was accepted yet: nothing is known, and nobody is refused.
             return None;
         }
         let set_point = set_point(listener, capacity, target);
+        self.kept = Some(Kept {
+            length: set_point,
+            wait: accepts(set_point, capacity),
+        });
         let been = self
             .standing
             .look(clock.now, listener.queue_length, set_point);
         let needed = |intervals: u32, n| (intervals * clock.nominal).max(accepts(n, capacity));
-        let is_full = listener.queue_length >= FULL * listener.queue_limit;
+        let is_slow = is_slow(set_point, capacity, target);
+        let is_full = listener.queue_length >= FULL * listener.queue_limit
+            || is_slow && listener.queue_length >= SLOW_FULL * set_point;
         let runs_away = is_full || been.rises && listener.queue_length > FAR * set_point;
         let stands = been.stood >= needed(STANDS_INTERVALS, STANDS_ACCEPTS)
-            || runs_away && been.stood >= needed(RISES_INTERVALS, STANDS_ACCEPTS)
+            || runs_away && been.stood >= needed(RISES_INTERVALS, RUNS_AWAY_ACCEPTS)
             || been.over >= needed(OVER_INTERVALS, OVER_ACCEPTS);
         if self.on.is_none() && !stands {
             return None;
@@ -142,8 +217,8 @@ impl QueueLoop {
         on.correct(
             listener,
             capacity,
-            set_point,
-            clock.interval,
+            (set_point, target),
+            clock,
             asked,
             enforce,
         );
@@ -155,8 +230,18 @@ impl QueueLoop {
         }
         Some(Budget {
             rate: on.budget,
+            least: least_rate(capacity),
+            room: Room {
+                lowest: (set_point - listener.queue_length).clamp(1.0, LEAST_QUEUE),
+                above: ROOM_ABOVE,
+            },
             reason: reason(listener, target, asked.all),
         })
+    }
+
+    /// What it keeps; `None` while the server's speed is not known.
+    pub fn kept(&self) -> Option<Kept> {
+        self.kept
     }
 
     /// Whether the queue was over its set point at the last look.
@@ -170,21 +255,33 @@ impl On {
         &mut self,
         listener: &ListenerStatistics,
         capacity: f64,
-        set_point: f64,
-        interval: Duration,
-        asked: Asked,
+        (set_point, target): (f64, Duration),
+        clock: Clock,
+        asked: &Asked,
         enforce: bool,
     ) {
         let binds = self.budget == 0.0 || asked.all > self.budget;
-        let error = (set_point - listener.queue_length) / (capacity * interval.as_secs_f64());
+        let at_next_look = (capacity * clock.interval.as_secs_f64()).max(LOOK_ACCEPTS);
+        let error = (set_point - listener.queue_length) / at_next_look;
         let correction = match enforce {
             true => self.pid.next(&GAINS, error, binds) + self.probe(listener, set_point, binds),
             false => 0.0,
         };
+        // Far from its set point the queue is more than the lowest class can bring down alone in time.
+        let is_slow = is_slow(set_point, capacity, target);
+        let above = match listener.queue_length > FAR * set_point {
+            true if is_slow => asked
+                .fits(by_chance(capacity, clock))
+                .min(capacity * SLOW_ABOVE_SHARE),
+            true => asked.all_above().min(capacity * ABOVE_SHARE),
+            // What only seems more than the server can, by chance, is not limited: it will not last.
+            false if is_slow => asked.fits(by_chance(capacity, clock)) * ROUNDING,
+            false => asked.fits(by_chance(capacity, clock)).min(capacity),
+        };
         let least = (capacity * LEAST_SHARE)
-            .max(asked.above.min(capacity * ABOVE_SHARE))
+            .max(above)
             .max(asked.promised.min(capacity * PROMISED_SHARE))
-            .max(LEAST_RATE);
+            .max(least_rate(capacity));
         self.budget = (capacity * (1.0 + correction)).max(least);
     }
 
@@ -204,6 +301,22 @@ impl On {
 fn set_point(listener: &ListenerStatistics, capacity: f64, target: Duration) -> f64 {
     let most = (listener.queue_limit * OF_BACKLOG).max(1.0);
     (capacity * target.as_secs_f64()).max(LEAST_QUEUE).min(most)
+}
+
+/// What the average of a rate may be that is no more than this.
+fn by_chance(rate: f64, clock: Clock) -> f64 {
+    let events = rate * AVERAGED_INTERVALS * clock.nominal.as_secs_f64();
+    rate * (1.0 + CHANCE / events.max(AVERAGED_EVENTS).sqrt())
+}
+
+/// What no class is limited below, so that a listener that opens up again does so at once.
+fn least_rate(capacity: f64) -> f64 {
+    LEAST_RATE.min(capacity * LEAST_RATE_SHARE)
+}
+
+/// Whether the server is so slow that its set point is a longer wait than the target.
+fn is_slow(set_point: f64, capacity: f64, target: Duration) -> bool {
+    set_point > capacity * target.as_secs_f64()
 }
 
 /// The time of so many accepts, a minute at most.

@@ -2,12 +2,14 @@
 //! a server that takes its time. Everything random comes from one seed.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use super::*;
+use crate::admit::QueueView;
 use crate::class::Bucket;
-use crate::listener::Mode;
+use crate::listener::{ListenAddress, Listener, Mode};
+use crate::wait::{Wait, WaitRule};
 
 /// SplitMix64: enough randomness for arrivals.
 pub struct Random(u64);
@@ -30,6 +32,9 @@ impl Random {
     }
 }
 
+/// How often a load is looked at, s.
+const LOAD_AGAIN: f64 = 0.01;
+
 /// How a refused client goes on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Refusal {
@@ -47,7 +52,7 @@ pub type Service = Box<dyn Fn(f64) -> f64>;
 pub struct Class {
     pub rule: ClassRule,
     load: Load,
-    syns: u64,
+    pub syns: u64,
     admitted: u64,
     pub refused: u64,
     pub served: u64,
@@ -55,12 +60,37 @@ pub struct Class {
     bucket: Bucket,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrival { class: usize, attempt: u8 },
     Next { class: usize },
     Free,
     Look,
+}
+
+/// `admit = wait` of the listener, which knows no classes.
+struct AdmitWait {
+    wait: Wait,
+    rule: WaitRule,
+}
+
+/// Time between two looks of the estimator at least, ns (WAIT_STEP_NS).
+const WAIT_STEP_NS: u64 = 1_000_000;
+
+impl AdmitWait {
+    /// As the kernel half judges a SYN.
+    fn refuses(&mut self, now_s: f64, length: usize, admitted: u64) -> bool {
+        let (now, length) = (1 + (now_s * 1e9) as u64, length as u32);
+        if now - self.wait.looked_ns >= WAIT_STEP_NS {
+            let queue = QueueView {
+                length,
+                limit: u32::MAX,
+                ..QueueView::default()
+            };
+            self.wait.look(now, &queue, admitted as u32, &self.rule);
+        }
+        self.wait.refuses(now, length, &self.rule)
+    }
 }
 
 /// The machine's CPU. What the server cannot have because of others, it takes from them.
@@ -75,8 +105,7 @@ struct Cpu {
 pub struct World {
     pub now: f64,
     random: Random,
-    events: BinaryHeap<Reverse<(u64, u64)>>,
-    kinds: BTreeMap<u64, Event>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     number: u64,
     pub classes: Vec<Class>,
     refusal: Refusal,
@@ -85,11 +114,14 @@ pub struct World {
     pub spread: f64,
     queue: VecDeque<(usize, f64)>,
     limit: usize,
+    admit_wait: Option<AdmitWait>,
     workers: usize,
     idle: usize,
     pub statistics: Statistics,
     pub controller: Controller,
     refused: u64,
+    /// Of those, the ones that the listener's own rule refused, not a class's rate.
+    turned_away: u64,
     syns: u64,
     admitted: u64,
     /// Every wait of an accepted connection: when it was accepted, and the wait.
@@ -120,7 +152,6 @@ impl World {
             now: 0.0,
             random: Random::new(seed),
             events: BinaryHeap::new(),
-            kinds: BTreeMap::new(),
             number: 0,
             classes: Vec::new(),
             refusal: Refusal::Reset,
@@ -128,11 +159,13 @@ impl World {
             spread: 1.0,
             queue: VecDeque::new(),
             limit: 4096,
+            admit_wait: None,
             workers,
             idle: workers,
             statistics: Statistics::new(&settings),
             controller: Controller::new(settings),
             refused: 0,
+            turned_away: 0,
             syns: 0,
             admitted: 0,
             waits: Vec::new(),
@@ -152,6 +185,18 @@ impl World {
 
     pub fn with_backlog(mut self, limit: usize) -> World {
         self.limit = limit;
+        self
+    }
+
+    /// A listener with `admit = wait`, as it is by default and beside this controller.
+    pub fn with_admit_wait(mut self) -> World {
+        let address = ListenAddress { ip: None, port: 80 };
+        let listener = Listener::new("web", address);
+        let listener = self.controller.settings().beside(&listener);
+        self.admit_wait = Some(AdmitWait {
+            wait: Wait::default(),
+            rule: WaitRule::from(&listener),
+        });
         self
     }
 
@@ -184,23 +229,18 @@ impl World {
 
     fn at(&mut self, time: f64, event: Event) {
         self.number += 1;
-        self.kinds.insert(self.number, event);
-        self.events
-            .push(Reverse(((time * 1e9) as u64, self.number)));
+        let at = (time * 1e9) as u64;
+        self.events.push(Reverse((at, self.number, event)));
     }
 
     /// Runs until this time, s.
     pub fn run(&mut self, until: f64) {
-        while let Some(&Reverse((at, number))) = self.events.peek() {
+        while let Some(&Reverse((at, _, event))) = self.events.peek() {
             if at as f64 / 1e9 > until {
                 break;
             }
             self.events.pop();
             self.now = at as f64 / 1e9;
-            let event = self
-                .kinds
-                .remove(&number)
-                .expect("every event has its kind");
             self.on(event);
         }
         self.now = until;
@@ -210,16 +250,18 @@ impl World {
         match event {
             Event::Next { class } => {
                 let rate = (self.classes[class].load)(self.now);
-                // A load of nothing is looked at again soon.
-                let gap = if rate > 0.0 {
-                    self.random.exponential(1.0 / rate)
-                } else {
-                    0.01
+                let gap = match rate > 0.0 {
+                    true => self.random.exponential(1.0 / rate),
+                    false => f64::INFINITY,
                 };
-                if rate > 0.0 {
-                    self.arrive(class, 0);
+                // A load of nothing, or of little, is looked at again soon: the time that has gone by without an
+                // arrival says nothing about the next.
+                if gap > LOAD_AGAIN {
+                    self.at(self.now + LOAD_AGAIN, Event::Next { class });
+                } else {
+                    self.at(self.now + gap, Event::Arrival { class, attempt: 0 });
+                    self.at(self.now + gap, Event::Next { class });
                 }
-                self.at(self.now + gap.min(1.0), Event::Next { class });
             }
             Event::Arrival { class, attempt } => self.arrive(class, attempt),
             Event::Free => {
@@ -235,19 +277,20 @@ impl World {
     }
 
     fn arrive(&mut self, index: usize, attempt: u8) {
-        let (now, has_room) = (self.now, self.queue.len() < self.limit);
-        let class = &mut self.classes[index];
-        class.syns += 1;
+        let now = self.now;
         self.syns += 1;
-        if class.conforms(now) && has_room {
-            class.admitted += 1;
+        self.classes[index].syns += 1;
+        let conforms = self.classes[index].conforms(now);
+        if conforms && self.has_room() {
+            self.classes[index].admitted += 1;
             self.admitted += 1;
             self.queue.push_back((index, now));
             self.accept();
             return;
         }
-        class.refused += 1;
+        self.classes[index].refused += 1;
         self.refused += 1;
+        self.turned_away += u64::from(conforms);
         if self.refusal == Refusal::Dropped && attempt < 2 {
             let wait = [1.0, 3.0][usize::from(attempt)];
             self.at(
@@ -258,6 +301,14 @@ impl World {
                 },
             );
         }
+    }
+
+    /// Whether the listener's own rule, which knows no classes, lets one more in.
+    fn has_room(&mut self) -> bool {
+        let length = self.queue.len();
+        let admit_wait = self.admit_wait.as_mut();
+        let waits = admit_wait.is_some_and(|one| one.refuses(self.now, length, self.admitted));
+        !waits && length < self.limit
     }
 
     fn accept(&mut self) {

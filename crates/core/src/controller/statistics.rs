@@ -85,10 +85,13 @@ pub struct ListenerStatistics {
     pub admitted: Rate,
     /// Connections refused.
     pub refused: Rate,
+    /// Connections accepted since the first reading.
+    pub accepted: f64,
     /// Connections accepted in the last interval, /s.
     pub accepts: f64,
     /// As averaged.
     pub accepts_mean: Average,
+    accepts_steady: Average,
     /// What the server accepts while it is busy, /s. Of one that is not busy only a lower bound is seen.
     pub capacity: Average,
     used: Option<f64>,
@@ -196,6 +199,15 @@ impl Statistics {
         self.interval
     }
 
+    /// Between the last two readings, in seconds and in intervals.
+    pub(super) fn span(&self) -> Span {
+        let seconds = self.interval.as_secs_f64();
+        Span {
+            seconds,
+            intervals: seconds / self.nominal.as_secs_f64(),
+        }
+    }
+
     /// CPU use of the machine, averaged; 0.0..=1.0.
     pub fn machine_cpu(&self) -> Option<f64> {
         self.machine.as_ref()?.average.value()
@@ -262,8 +274,10 @@ impl ListenerStatistics {
             syns: Rate::over(samples),
             admitted: Rate::over(samples),
             refused: Rate::over(samples),
+            accepted: 0.0,
             accepts: 0.0,
             accepts_mean: Average::over(samples),
+            accepts_steady: Average::over(samples),
             capacity: Average::over(CAPACITY_SAMPLES),
             used: None,
         }
@@ -271,7 +285,7 @@ impl ListenerStatistics {
 
     fn take(&mut self, now: &ListenerReading, span: Span) {
         let length = f64::from(now.queue_length);
-        let was_busy = self.queue_length > 0.0 && length > 0.0;
+        let was_busy = self.was_busy(length, span);
         self.queue_length = length;
         self.queue_length_mean.take(length, span.intervals);
         self.queue_limit = f64::from(now.queue_limit);
@@ -284,13 +298,24 @@ impl ListenerStatistics {
             // before it is averaged: what one reading of the queue errs by, the next takes back.
             let left = self.admitted.last() - (used - before) / span.seconds;
             self.accepts = left.max(0.0);
+            self.accepted += left * span.seconds;
             self.accepts_mean.take(left, span.intervals);
-            match was_busy {
-                true => self.capacity.take(left, span.intervals),
-                false => self.capacity.take_at_least(self.accepts),
+            self.accepts_steady.take_rate(left, span);
+            match (was_busy, self.accepts_steady.value()) {
+                (true, _) => self.capacity.take_rate(left, span),
+                (false, Some(mean)) => self.capacity.take_at_least(mean),
+                (false, None) => {}
             }
         }
         self.used = Some(used);
+    }
+
+    /// Whether the server was busy from the last reading to this one: connections waited at both. Or as many waited at the
+    /// last as it accepts in that time: those of a slow server that accepted its last one count, else it
+    /// would seem slower than it is.
+    fn was_busy(&self, length: f64, span: Span) -> bool {
+        let accepts = self.capacity.value().unwrap_or(0.0) * span.seconds;
+        self.queue_length > 0.0 && (length > 0.0 || self.queue_length >= accepts)
     }
 
     /// How long a connection that comes now waits for accept(): length / accept rate. `None` while the

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Settings;
-use super::average::Average;
+use super::average::{Average, Rate};
 use super::cpu::{CpuLoop, Measure};
-use super::queue::{Asked, Budget, Clock, LEAST_RATE, QueueLoop};
+use super::queue::{Asked, Budget, Clock, Kept, QueueLoop};
 use super::share::{Demand, share};
 use super::statistics::{ListenerStatistics, Statistics};
 use crate::class;
@@ -16,6 +16,8 @@ use crate::listener::Mode;
 const TELLS: f64 = 0.2;
 /// nor one that was told so shortly before.
 const TELLS_AFTER: Duration = Duration::from_secs(1);
+/// or before so many connections: at few a second the limit moves with each of them.
+const TELLS_AFTER_EVENTS: f64 = 200.0;
 /// A burst is so much of the target's wait: less than the queue has room for.
 const BURST_OF_TARGET: f64 = 0.5;
 /// Readings an interval while a queue is over its set point or somebody is held.
@@ -133,6 +135,11 @@ impl Controller {
         &self.held
     }
 
+    /// What it keeps at a listener; `None` while that is not known, or without an objective for the wait.
+    pub fn kept(&self, listener: &str) -> Option<Kept> {
+        self.queues.get(listener)?.kept()
+    }
+
     /// Decides by the last reading.
     pub fn step(&mut self, rules: &[ClassRule], statistics: &Statistics) -> Outcome {
         let mut limits: BTreeMap<String, (Limit, String)> = BTreeMap::new();
@@ -146,7 +153,7 @@ impl Controller {
                 .map(|rule| ClassDemand {
                     rule,
                     part: 1.0,
-                    rate: wanted(rule, statistics),
+                    rate: wanted(rule, statistics, Rate::mean),
                 })
                 .collect();
             hold(&mut limits, &budget, &demands, self.burst_time());
@@ -197,7 +204,7 @@ impl Controller {
             let asked = asked(&demands_of(name, rules, statistics));
             let queue = self.queues.entry(name.clone()).or_default();
             if let Some(mut budget) =
-                queue.step(clock(statistics), enforce, listener, target, asked)
+                queue.step(clock(statistics), enforce, listener, target, &asked)
             {
                 budget.reason = format!("listener {name:?}: {}", budget.reason);
                 budgets.push((name.clone(), budget));
@@ -215,7 +222,7 @@ impl Controller {
     ) -> Option<Duration> {
         let promised = rules
             .iter()
-            .filter(|rule| rule.covers(listener) && wanted(rule, statistics) > 0.0)
+            .filter(|rule| rule.covers(listener) && wanted(rule, statistics, Rate::mean) > 0.0)
             .filter_map(|rule| rule.max_wait);
         promised.chain(self.settings.target_wait).min()
     }
@@ -230,7 +237,10 @@ impl Controller {
             max_cpu,
             admitted: listeners().map(|one| one.admitted.mean()).sum(),
             accepted: listeners().filter_map(|one| one.accepts_mean.value()).sum(),
-            demand: rules.iter().map(|rule| wanted(rule, statistics)).sum(),
+            demand: rules
+                .iter()
+                .map(|rule| wanted(rule, statistics, Rate::mean))
+                .sum(),
             queued: listeners().map(|one| one.queue_length).sum(),
             samples: self.settings.samples,
         };
@@ -259,14 +269,16 @@ impl Controller {
             }
             stays
         });
-        let intervals = statistics.interval().as_secs_f64() / statistics.nominal().as_secs_f64();
+        let span = statistics.span();
         for (class, (limit, reason)) in limits {
             let known = self.held.remove(class);
             let from = known.as_ref().map(|held| held.told.0);
             let mut held = known.unwrap_or_else(|| Held::new(*limit, at, self.settings.samples));
             held.limit = *limit;
             held.reason = reason.clone();
-            held.mean.take(limit.rate, intervals);
+            let asked = statistics.classes().get(class);
+            let asked = asked.map_or(limit.rate, |class| class.syns.steady());
+            held.mean.take_rate(limit.rate.min(asked), span);
             if held.is_news(from, at) {
                 held.told = (held.rate(), at);
                 decisions.push(Decision {
@@ -302,7 +314,10 @@ impl Held {
     fn is_news(&self, from: Option<f64>, now: Duration) -> bool {
         let Some(told) = from else { return true };
         let change = (self.rate() - told).abs();
-        change > TELLS * told.max(self.rate()) && now.saturating_sub(self.told.1) >= TELLS_AFTER
+        let least = TELLS_AFTER.max(Duration::from_secs_f64(
+            TELLS_AFTER_EVENTS / self.rate().max(1.0),
+        ));
+        change > TELLS * told.max(self.rate()) && now.saturating_sub(self.told.1) >= least
     }
 }
 
@@ -331,11 +346,9 @@ impl ClassDemand<'_> {
 }
 
 /// What the clients of a class try and its own rate lets through, /s.
-fn wanted(rule: &ClassRule, statistics: &Statistics) -> f64 {
-    let tried = statistics
-        .classes()
-        .get(&rule.name)
-        .map_or(0.0, |class| class.syns.mean());
+fn wanted(rule: &ClassRule, statistics: &Statistics, rate: fn(&Rate) -> f64) -> f64 {
+    let class = statistics.classes().get(&rule.name);
+    let tried = class.map_or(0.0, |class| rate(&class.syns));
     rule.rate.map_or(tried, |rate| tried.min(rate))
 }
 
@@ -348,7 +361,7 @@ fn demands_of<'a>(
     let shared = shared_part(listener, rules, statistics);
     let of_rule = |rule: &'a ClassRule| {
         let part = if rule.listener.is_some() { 1.0 } else { shared };
-        let rate = wanted(rule, statistics) * part;
+        let rate = wanted(rule, statistics, Rate::steady) * part;
         ClassDemand { rule, part, rate }
     };
     rules
@@ -358,17 +371,29 @@ fn demands_of<'a>(
         .collect()
 }
 
+/// The lowest priority of which clients come.
+fn lowest_asking(classes: &[ClassDemand<'_>]) -> Option<u8> {
+    let asking = classes.iter().filter(|class| class.rate > 0.0);
+    asking.map(|class| class.rule.priority).max()
+}
+
 /// What all classes ask of a listener together.
 fn asked(classes: &[ClassDemand<'_>]) -> Asked {
-    let asking = classes.iter().filter(|class| class.rate > 0.0);
-    let lowest = asking.map(|class| class.rule.priority).max();
-    let above = classes
-        .iter()
-        .filter(|class| Some(class.rule.priority) < lowest);
+    let lowest = lowest_asking(classes);
+    let mut above: BTreeMap<u8, f64> = BTreeMap::new();
+    for class in classes {
+        if Some(class.rule.priority) < lowest {
+            *above.entry(class.rule.priority).or_default() += class.rate;
+        }
+    }
+    let sums = above.into_values().scan(0.0, |sum, rate| {
+        *sum += rate;
+        Some(*sum)
+    });
     let promised = |class: &ClassDemand<'_>| class.promised().min(class.rate);
     Asked {
         all: classes.iter().map(|class| class.rate).sum(),
-        above: above.map(|class| class.rate).sum(),
+        above: sums.collect(),
         promised: classes.iter().map(promised).sum(),
     }
 }
@@ -380,8 +405,8 @@ fn shared_part(listener: &str, rules: &[ClassRule], statistics: &Statistics) -> 
         let own = rules
             .iter()
             .filter(|rule| rule.listener.as_ref() == Some(name));
-        let claimed: f64 = own.map(|rule| wanted(rule, statistics)).sum();
-        (one.syns.mean() - claimed).max(0.0)
+        let claimed: f64 = own.map(|rule| wanted(rule, statistics, Rate::steady)).sum();
+        (one.syns.steady() - claimed).max(0.0)
     };
     let all: f64 = statistics.listeners().iter().map(unclaimed).sum();
     let here = statistics
@@ -404,16 +429,21 @@ fn hold(
         min_rate: class.promised(),
     };
     let demands: Vec<Demand> = classes.iter().map(demand).collect();
+    let lowest = lowest_asking(classes);
     for (class, limit) in classes.iter().zip(share(budget.rate, &demands)) {
         let Some(rate) = limit else { continue };
         // A class of which nobody comes here is not this listener's to hold.
         if class.part == 0.0 {
             continue;
         }
-        let rate = (rate / class.part).max(LEAST_RATE);
+        let rate = (rate / class.part).max(budget.least);
+        let room = match Some(class.rule.priority) < lowest {
+            true => budget.room.above,
+            false => budget.room.lowest,
+        };
         let limit = Limit {
             rate,
-            burst: (rate * burst_time).max(1.0),
+            burst: (rate * burst_time).max(room),
         };
         match limits.get(&class.rule.name) {
             Some((held, _)) if held.rate <= rate => {}

@@ -68,6 +68,7 @@ fn listener_policy(l: &Listener, slot: u16) -> types::listener_policy {
         target_wait_ns: l.target_wait.as_nanos() as u64,
         interval_ns: l.interval.as_nanos() as u64,
         overbook_1024: l.overbook_1024(),
+        least_length: l.least_length,
         counters: slot,
         establish: l.establish as u8,
         reject_syn: l.reject_syn as u8,

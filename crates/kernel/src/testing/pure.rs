@@ -6,7 +6,7 @@ use weir_core::class::{Bucket, Limit};
 use weir_core::packet::{Packet, TimeWait};
 use weir_core::queue::{PRIORITIES, Rule};
 use weir_core::verdict::{VERDICTS, Verdict};
-use weir_core::wait::Wait;
+use weir_core::wait::{Wait, WaitRule};
 
 use super::skel::types::{
     answer, bucket_limit, flow, listener_policy, packet, parking_rule, queue_view, siphash_key,
@@ -45,10 +45,14 @@ unsafe extern "C" {
         now: u64,
         q: *const queue_view,
         admitted: u32,
-        target_ns: u64,
-        interval_ns: u64,
+        l: *const listener_policy,
     );
-    fn pure_wait_refuses(w: *mut wait_state, now: u64, length: u32, target_ns: u64) -> u8;
+    fn pure_wait_refuses(
+        w: *mut wait_state,
+        now: u64,
+        length: u32,
+        l: *const listener_policy,
+    ) -> u8;
     fn pure_cookie_make(
         f: *const flow,
         isn: u32,
@@ -107,6 +111,15 @@ fn raw_policy(room: &QueueSpace) -> listener_policy {
         reject_syn: room.reject_syn as u8,
         admit: room.admit as u8,
         draining: room.draining.into(),
+        ..Default::default()
+    }
+}
+
+fn raw_wait_rule(rule: &WaitRule) -> listener_policy {
+    listener_policy {
+        target_wait_ns: rule.target_ns,
+        interval_ns: rule.interval_ns,
+        least_length: rule.least_length,
         ..Default::default()
     }
 }
@@ -228,31 +241,23 @@ pub struct CWait(wait_state);
 
 impl CWait {
     /// `wait_look()`.
-    pub fn look(
-        &mut self,
-        now: u64,
-        q: &QueueView,
-        admitted: u32,
-        target_ns: u64,
-        interval_ns: u64,
-    ) {
-        // SAFETY: the state is exclusively ours, the view lives through the call.
+    pub fn look(&mut self, now: u64, q: &QueueView, admitted: u32, rule: &WaitRule) {
+        // SAFETY: the state is exclusively ours, the view and the policy live through the call.
         unsafe {
             pure_wait_look(
                 &mut self.0,
                 now,
                 &raw_view(q),
                 admitted,
-                target_ns,
-                interval_ns,
+                &raw_wait_rule(rule),
             );
         }
     }
 
     /// `wait_refuses()`.
-    pub fn refuses(&mut self, now: u64, length: u32, target_ns: u64) -> bool {
-        // SAFETY: the state is exclusively ours.
-        unsafe { pure_wait_refuses(&mut self.0, now, length, target_ns) != 0 }
+    pub fn refuses(&mut self, now: u64, length: u32, rule: &WaitRule) -> bool {
+        // SAFETY: the state is exclusively ours, the policy lives through the call.
+        unsafe { pure_wait_refuses(&mut self.0, now, length, &raw_wait_rule(rule)) != 0 }
     }
 
     /// Its fields, in the model's words.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
 
 use weir_api::{ClassStatistics, Decision, ListenerStatistics, Statistics as StatisticsReport};
-use weir_core::controller::{self, Controller, Outcome, Settings, Statistics};
+use weir_core::controller::{self, Controller, Kept, Outcome, Settings, Statistics};
 use weir_core::listener::Mode;
 
 use crate::daemon::backend::Backend;
@@ -135,7 +135,7 @@ impl Control {
             cpu: self.statistics.machine_cpu().map(thousandths),
             cgroup_cpu: self.statistics.cgroup_cpu().map(thousandths),
             listeners: listeners
-                .map(|(name, one)| listener_report(name, one))
+                .map(|(name, one)| listener_report(name, one, self.controller.kept(name)))
                 .collect(),
             classes: classes
                 .map(|(name, one)| self.class_report(name, one))
@@ -156,7 +156,11 @@ impl Control {
     }
 }
 
-fn listener_report(name: &str, one: &controller::ListenerStatistics) -> ListenerStatistics {
+fn listener_report(
+    name: &str,
+    one: &controller::ListenerStatistics,
+    kept: Option<Kept>,
+) -> ListenerStatistics {
     ListenerStatistics {
         name: name.to_owned(),
         queue_length: tenths(one.queue_length_mean.value().unwrap_or(0.0)),
@@ -166,6 +170,8 @@ fn listener_report(name: &str, one: &controller::ListenerStatistics) -> Listener
         refused: tenths(one.refused.mean()),
         accepted: tenths(one.accepts_mean.value().unwrap_or(0.0).max(0.0)),
         capacity: one.capacity.value().map(|rate| tenths(rate.max(0.0))),
+        kept_queue_length: kept.map(|kept| tenths(kept.length)),
+        kept_wait_us: kept.map(|kept| kept.wait.as_micros() as u64),
     }
 }
 

@@ -13,7 +13,7 @@ use weir_api::{Process, Status};
 use weir_config::{ApiSettings, Config, Environment};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
-use weir_core::listener::{Listener, MAX_LISTENERS, Mode};
+use weir_core::listener::{Listener, MAX_LISTENERS};
 use weir_kernel::Guard;
 
 use crate::daemon::backend::Backend;
@@ -41,10 +41,6 @@ const DRAIN: Duration = Duration::from_millis(300);
 const REFUSALS_EVERY: Duration = Duration::from_millis(200);
 /// How often new servers are looked for (`weir protect all`).
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
-
-/// Times the controller's target below which no listener refuses by itself: `admit = wait` is the bound
-/// behind the controller, and does not know classes.
-const BACKSTOP: u32 = 2;
 
 /// All that a guard needs before its policy is put in force. Nothing is attached yet.
 pub struct Start {
@@ -251,10 +247,7 @@ impl<B: Backend> GuardService<B> {
         // What another one has set is nobody's now.
         self.session.control(&BTreeMap::new())?;
         self.control = None;
-        let enforced = settings.filter(|settings| settings.mode == Mode::Enforce);
-        let target = enforced.and_then(|settings| settings.target_wait);
-        self.session
-            .yield_below(target.map(|target| target * BACKSTOP))?;
+        self.session.yield_to(settings)?;
         self.control = settings.map(Control::new);
         Ok(())
     }

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use weir_config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
 use weir_core::class::Class;
-use weir_core::listener::{Admit, Listener, Mode, QueueOrder};
+use weir_core::controller::Settings;
+use weir_core::listener::{Listener, Mode, QueueOrder};
 use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::{Event, ListenSocket};
 
@@ -46,8 +46,8 @@ pub struct Session<B> {
     classes: Classes,
     /// Servers whose accept() calls `weir exec` answers.
     exec: ExecServers,
-    /// Below this wait no listener refuses by itself: the controller does.
-    least_wait: Option<Duration>,
+    /// The controller beside the listeners' own rules.
+    controller: Option<Settings>,
     links: Vec<Link>,
     /// The policy as the kernel half has it, and what its interface names meant then.
     applied: Applied,
@@ -100,7 +100,7 @@ impl<B: Backend> Session<B> {
             policies,
             classes,
             exec: ExecServers::default(),
-            least_wait: None,
+            controller: None,
             links,
             applied,
             attached: BTreeMap::new(),
@@ -123,7 +123,7 @@ impl<B: Backend> Session<B> {
     ) -> Result<()> {
         let mut policies = fit_all(listeners, environment)?;
         for policy in &mut policies {
-            policy.fitted.listener.target_wait = at_least(&policy.asked, self.least_wait);
+            policy.fit_to(self.controller);
         }
         let classes = self.classes.replaced(classes);
         let applied = Applied::of(&policies, &self.links);
@@ -142,7 +142,7 @@ impl<B: Backend> Session<B> {
         let asked = self.policies.iter().map(|p| p.asked.clone()).collect();
         let mut policies = fit_all(asked, environment)?;
         for policy in &mut policies {
-            policy.fitted.listener.target_wait = at_least(&policy.asked, self.least_wait);
+            policy.fit_to(self.controller);
         }
         let applied = Applied::of(&policies, &self.links);
         self.backend.allow_cookies(environment.sends_cookies());
@@ -305,7 +305,7 @@ impl<B: Backend> Session<B> {
             name: asked.name.clone(),
             address: asked.address.to_string(),
             mode: weir_core::word::Word::word(asked.mode).to_owned(),
-            policy: describe::policy(&policy.fitted.listener),
+            policy: describe::policy(&policy.shown()),
             in_force: self.is_in_force(asked),
             listening: !serving.is_empty(),
             queue_length: held + all.iter().map(|s| s.queue_length).sum::<u32>(),
@@ -409,6 +409,22 @@ impl<B: Backend> Session<B> {
 }
 
 impl Policy {
+    /// Has the listener's own rule on the wait leave to this controller what it decides.
+    fn fit_to(&mut self, controller: Option<Settings>) {
+        let beside = controller.map(|settings| settings.beside(&self.asked));
+        let rule = beside.as_ref().unwrap_or(&self.asked);
+        self.fitted.listener.target_wait = rule.target_wait;
+        self.fitted.listener.least_length = rule.least_length;
+    }
+
+    /// The listener as people are shown it: what this namespace carries out, with the wait that was configured.
+    fn shown(&self) -> Listener {
+        Listener {
+            target_wait: self.asked.target_wait,
+            ..self.fitted.listener.clone()
+        }
+    }
+
     /// What is carried out instead of what was asked for, given the sockets that serve it.
     fn fallback(&self, serving: &[&ListenSocket]) -> Option<Fallback> {
         let mptcp = serving.iter().any(|socket| socket.mptcp);
@@ -445,14 +461,6 @@ fn fit_all(listeners: Vec<Listener>, environment: Environment) -> Result<Vec<Pol
         Ok(Policy { asked, fitted })
     };
     listeners.into_iter().map(fitted).collect()
-}
-
-/// The target of a listener's `admit = wait` beside a controller.
-fn at_least(listener: &Listener, least: Option<Duration>) -> Duration {
-    match listener.admit {
-        Admit::Wait => listener.target_wait.max(least.unwrap_or_default()),
-        Admit::Queue => listener.target_wait,
-    }
 }
 
 fn not_guarded(place: &Place, error: &weir_kernel::Error) -> String {

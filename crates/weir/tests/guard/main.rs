@@ -21,5 +21,6 @@ mod scope;
 mod measured {
     mod controller;
     mod flood;
+    mod slow;
     mod time_wait;
 }

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_core::controller::ListenerReading;
+use weir_core::controller::{ListenerReading, Settings};
 use weir_core::listener::{Listener, Mode};
 use weir_core::verdict::Counters;
 use weir_kernel::ListenSocket;
 
-use super::{Applied, Policy, Session, at_least};
+use super::{Applied, Policy, Session};
 use crate::daemon::backend::Backend;
 use crate::daemon::controller::listener_reading;
 use crate::failure::{Failure, Result};
@@ -111,27 +111,25 @@ impl<B: Backend> Session<B> {
             .collect())
     }
 
-    /// Has `admit = wait` of every listener refuse from this wait on at least: below it the controller
-    /// decides, which knows the classes. `None`: each listener's own target is in force.
+    /// Has `admit = wait` of every listener leave to this controller what it decides, which knows the classes
+    /// ([`Settings::beside`]). `None`: each listener's own rule is in force.
     ///
     /// # Errors
     /// The kernel half refuses; then nothing has changed.
-    pub fn yield_below(&mut self, least: Option<Duration>) -> Result<()> {
-        if least == self.least_wait {
+    pub fn yield_to(&mut self, controller: Option<Settings>) -> Result<()> {
+        if controller == self.controller {
             return Ok(());
         }
-        let before = std::mem::replace(&mut self.least_wait, least);
-        let targets = |policy: &Policy| policy.fitted.listener.target_wait;
-        let was: Vec<Duration> = self.policies.iter().map(targets).collect();
-        for policy in &mut self.policies {
-            policy.fitted.listener.target_wait = at_least(&policy.asked, least);
-        }
+        let before = std::mem::replace(&mut self.controller, controller);
+        self.policies
+            .iter_mut()
+            .for_each(|policy| policy.fit_to(controller));
         let applied = Applied::of(&self.policies, &self.links);
         if let Err(error) = self.backend.apply(&applied.listeners, self.classes.list()) {
-            self.least_wait = before;
-            for (policy, target) in self.policies.iter_mut().zip(was) {
-                policy.fitted.listener.target_wait = target;
-            }
+            self.controller = before;
+            self.policies
+                .iter_mut()
+                .for_each(|policy| policy.fit_to(before));
             return Err(Failure::from(error));
         }
         self.applied = applied;

@@ -201,6 +201,36 @@ fn sockets_of_one_listener_are_summed_and_shown() {
 }
 
 #[test]
+fn beside_a_controller_a_listener_refuses_later_and_is_shown_as_it_is_configured() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![web()]);
+    let rule = || {
+        let state = fake.0.borrow();
+        (
+            state.applied[0].target_wait.as_millis(),
+            state.applied[0].least_length,
+        )
+    };
+    let shown = |session: &Session<Fake>| session.listeners().unwrap().remove(0).policy;
+    assert_eq!(rule(), (20, 0));
+    session.yield_to(Some(Settings::default())).unwrap();
+    assert_eq!(rule(), (40, 32));
+    assert_eq!(shown(&session), "reserv rst-syn, admit wait 20ms");
+    session.swap(NORMAL, vec![web()], Vec::new()).unwrap();
+    assert_eq!(rule(), (40, 32), "and after a reload");
+    session.refit(NORMAL).unwrap();
+    assert_eq!(rule(), (40, 32), "and after a change of the environment");
+    session.yield_to(None).unwrap();
+    assert_eq!(rule(), (20, 0));
+    let observes = Settings {
+        mode: Mode::Observe,
+        ..Settings::default()
+    };
+    session.yield_to(Some(observes)).unwrap();
+    assert_eq!(rule(), (20, 0), "one that sets nothing decides nothing");
+}
+
+#[test]
 fn an_mptcp_listener_falls_back_and_status_says_so() {
     let fake = Fake::default();
     fake.0.borrow_mut().sockets = vec![ListenSocket {

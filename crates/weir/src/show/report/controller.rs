@@ -1,12 +1,18 @@
 //! The controller as people see it, in `weir status` and `weir explain controller`.
 
-use weir_api::{ClassStatistics, Controller, Decision};
+use std::time::Duration;
+
+use weir_api::{ClassStatistics, Controller, Decision, ListenerStatistics};
+use weir_core::units::{format_duration, parse_duration};
 
 use crate::daemon::controller::line;
 use crate::show::table::{Align, indent, table};
 
 /// Decisions that `weir status` shows.
 pub const RECENT: usize = 5;
+
+/// Times the target that a wait is told of: less is rounding.
+const SLOWER: f64 = 1.05;
 
 /// Objective, statistics, who is held, and the last decisions.
 pub fn text(controller: &Controller, decisions: usize) -> String {
@@ -58,11 +64,29 @@ fn statistics(controller: &Controller) -> String {
             .capacity
             .map_or("-".to_owned(), |rate| format!("{rate:.0}"));
         lines += &format!(
-            "\n{}: {:.0} SYN/s, {:.0}/s let in, {:.0}/s accepted, at most {capacity}/s so far",
+            "\n{}: {:.0} SYN/s, {:.0}/s let in, {:.0}/s accepted, capacity {capacity}/s",
             one.name, one.syns, one.admitted, one.accepted,
         );
+        lines += &kept(one, controller.target_wait.as_deref());
     }
     lines
+}
+
+/// What is kept instead of a target that a slow server cannot have; else nothing.
+fn kept(one: &ListenerStatistics, target: Option<&str>) -> String {
+    let target = target.and_then(|text| parse_duration(text).ok());
+    let kept = one.kept_queue_length.zip(one.kept_wait_us);
+    let Some((target, (length, wait_us))) = target.zip(kept) else {
+        return String::new();
+    };
+    let wait = Duration::from_micros(wait_us);
+    if wait <= target.mul_f64(SLOWER) {
+        return String::new();
+    }
+    let wait = format_duration(Duration::from_millis(wait.as_millis() as u64));
+    format!(
+        "; {length:.0} connections wait {wait} at this speed, and with fewer the server would be idle"
+    )
 }
 
 fn held_row(class: &ClassStatistics) -> Option<Vec<String>> {
@@ -99,7 +123,7 @@ fn timed(decision: &Decision) -> String {
 
 #[cfg(test)]
 mod tests {
-    use weir_api::{ListenerStatistics, Statistics};
+    use weir_api::Statistics;
 
     use super::*;
 
@@ -145,7 +169,7 @@ mod tests {
         let expected = "\
 controller: wait 20ms, CPU at most 90 % (observe: nothing is set)
   CPU 42 %
-  web: 61000 SYN/s, 29900/s let in, 29800/s accepted, at most 29800/s so far
+  web: 61000 SYN/s, 29900/s let in, 29800/s accepted, capacity 29800/s
   class  SYN/s  held at  because
   other  61000  29000/s  listener \"web\": …
 
@@ -153,6 +177,20 @@ controller: wait 20ms, CPU at most 90 % (observe: nothing is set)
   07:15:02.340 class other would be held at 29000/s: listener \"web\": …
 ";
         assert_eq!(text(&controller(), RECENT), expected);
+    }
+
+    #[test]
+    fn a_wait_that_a_slow_server_cannot_have_is_told() {
+        let mut slow = controller();
+        slow.statistics.listeners[0].kept_queue_length = Some(10.0);
+        slow.statistics.listeners[0].kept_wait_us = Some(208_333);
+        let text = text(&slow, RECENT);
+        assert!(
+            text.contains("; 10 connections wait 208ms at this speed"),
+            "{text}"
+        );
+        slow.statistics.listeners[0].kept_wait_us = Some(20_000);
+        assert!(!super::text(&slow, RECENT).contains("at this speed"));
     }
 
     #[test]
