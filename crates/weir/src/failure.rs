@@ -97,10 +97,11 @@ impl Failure {
         failures.into_iter().reduce(together)
     }
 
-    /// A failed system call or file operation; a missing right gets the hint to be root.
+    /// A failed system call or file operation; a missing right gets the hint to be root. The capabilities of
+    /// [`ROOT_HINT`] are no right to files.
     pub fn io(what: impl fmt::Display, error: std::io::Error) -> Failure {
         let hint = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => ROOT_HINT,
+            std::io::ErrorKind::PermissionDenied => "run it as root (sudo)",
             _ => "",
         };
         Failure::failed(format!("cannot {what}: {error}"), hint)

@@ -13,7 +13,7 @@ use std::time::Duration;
 use nix::unistd::{Group, chown};
 use weir_config::ApiSettings;
 
-use crate::failure::{Failure, ROOT_HINT, Result};
+use crate::failure::{Failure, Result};
 use crate::ipc::call::Line;
 use crate::ipc::http::{Endpoint, Limits, Listener};
 use crate::ipc::socket_file::SocketFile;
@@ -81,7 +81,7 @@ fn cannot_listen(socket: &Path, error: io::Error) -> Failure {
         ErrorKind::AlreadyExists => "choose another path; weir replaces sockets only",
         ErrorKind::AddrInUse => "choose another path: each weir needs one of its own",
         ErrorKind::NotFound => "make its folder first; weir makes no other than its own",
-        ErrorKind::PermissionDenied => ROOT_HINT,
+        ErrorKind::PermissionDenied => "choose a path in a folder to which weir's user may write",
         _ => "",
     };
     Failure::failed(message, hint)

@@ -22,9 +22,9 @@ use nix::sys::socket::{MsgFlags, getsockopt, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
 use weir_config::Given;
 
-use crate::failure::{Cause, Failure, ROOT_HINT, Result};
+use crate::failure::{Cause, Failure, Result};
 use crate::ipc::peer::Peer;
-use crate::ipc::socket_file::SocketFile;
+use crate::ipc::socket_file::{SocketFile, remove_dead};
 
 /// A request is one short line; whoever is slower to send it than this is not served.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -202,12 +202,17 @@ impl Claim {
     /// Another weir has it, or the runtime directory cannot be written.
     pub fn take(dir: &Path, namespace: u64) -> Result<Claim> {
         let shown = dir.display();
-        create_dir(dir).map_err(|error| Failure::io(format_args!("create {shown}"), error))?;
+        create_dir(dir).map_err(|error| no_access(format_args!("create {shown}"), dir, error))?;
         let lock_path = lock_path(dir, namespace);
         let lock = take_lock(&lock_path)?;
         let socket = socket_path(dir, namespace);
-        let (socket, listener) = SocketFile::listen(&socket)
-            .map_err(|error| Failure::io(format_args!("listen on {}", socket.display()), error))?;
+        let (socket, listener) = SocketFile::listen(&socket).map_err(|error| {
+            no_access(
+                format_args!("listen on {}", socket.display()),
+                &socket,
+                error,
+            )
+        })?;
         Ok(Claim {
             socket,
             listener,
@@ -297,9 +302,30 @@ pub fn create_dir(dir: &Path) -> io::Result<()> {
         .create(dir)
 }
 
+/// A failure with a file of the runtime directory. No capability that weir asks for is a right to files: the hint says
+/// whose they are.
+fn no_access(what: impl fmt::Display, path: &Path, error: io::Error) -> Failure {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return Failure::io(what, error);
+    }
+    let mut places = path.ancestors();
+    let owner = places.find_map(|place| Some((place, place.symlink_metadata().ok()?.uid())));
+    let hint = owner.map_or(String::new(), |(place, uid)| {
+        let (place, owner) = (place.display(), user_name(uid));
+        format!("{place} belongs to {owner}: run weir as {owner}, or name a folder of your own with --runtime-dir")
+    });
+    Failure::failed(format!("cannot {what}: {error}"), hint)
+}
+
+/// Its name; the number of one that has none.
+fn user_name(uid: u32) -> String {
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+    user.map_or_else(|| format!("user {uid}"), |user| user.name)
+}
+
 /// Locks the file and writes the process id into it.
 fn take_lock(path: &Path) -> Result<Flock<File>> {
-    let failed = |error: io::Error| Failure::io(format_args!("lock {}", path.display()), error);
+    let failed = |error| no_access(format_args!("lock {}", path.display()), path, error);
     let end = Instant::now() + LOCKED_FOR_A_LOOK;
     loop {
         let file = OpenOptions::new()
@@ -416,7 +442,12 @@ pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Ok(None),
             io::ErrorKind::PermissionDenied => {
                 let message = format!("no right to ask {}: {error}", path.display());
-                Err(Failure::failed(message, ROOT_HINT))
+                let owner = path.symlink_metadata().map_or(0, |file| file.uid());
+                let hint = match owner {
+                    0 => "ask as root (sudo)".to_owned(),
+                    uid => format!("ask as root (sudo), or as {}, who runs it", user_name(uid)),
+                };
+                Err(Failure::failed(message, hint))
             }
             _ => Err(Failure::io(
                 format_args!("connect to {}", path.display()),
@@ -459,8 +490,18 @@ pub fn ask_on(stream: &UnixStream, path: &Path, request: Request) -> Result<Answ
 /// # Errors
 /// The files cannot be removed.
 pub fn sweep(dir: &Path, namespace: u64) -> Result<()> {
-    if socket_path(dir, namespace).exists() || lock_path(dir, namespace).exists() {
-        drop(Claim::take(dir, namespace)?);
+    let api = dir.join(weir_client::default_socket_name(namespace));
+    let files = [
+        socket_path(dir, namespace),
+        lock_path(dir, namespace),
+        api.clone(),
+    ];
+    if files.iter().any(|file| file.exists()) {
+        let claim = Claim::take(dir, namespace)?;
+        if let Err(error) = remove_dead(&api) {
+            tracing::warn!("{} stays: {error}", api.display());
+        }
+        drop(claim);
     }
     Ok(())
 }
@@ -519,6 +560,20 @@ mod tests {
             }
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_look_at_the_lock_keeps_nobody_from_the_claim() {
+        let dir = Dir::new("look");
+        create_dir(&dir.0).unwrap();
+        let file = File::create(lock_path(&dir.0, 1)).unwrap();
+        let look = Flock::lock(file, FlockArg::LockSharedNonblock).unwrap();
+        std::thread::scope(|scope| {
+            let claim = scope.spawn(|| Claim::take(&dir.0, 1).map(drop));
+            std::thread::sleep(Duration::from_millis(20));
+            drop(look);
+            claim.join().unwrap().unwrap();
+        });
     }
 
     #[test]
