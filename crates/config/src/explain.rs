@@ -35,15 +35,26 @@ pub struct Subject {
 }
 
 /// What is explained as a whole; the command adds what the running weir has to say.
-const SUBJECTS: [Subject; 1] = [Subject {
-    name: "controller",
-    text: "Keeps the wait for accept(), or the CPU, at an objective: it limits the rates of classes, the lowest priority first",
-    note: "The controller acts when a queue stands over target_wait for three intervals, or for two if the queue grows fast. It \
+const SUBJECTS: [Subject; 2] = [
+    Subject {
+        name: "controller",
+        text: "Keeps the wait for accept(), or the CPU, at an objective: it limits the rates of classes, the lowest priority first",
+        note: "The controller acts when a queue stands over target_wait for three intervals, or for two if the queue grows fast. It \
         then computes a budget: the rate at which the server accepts, corrected by a bounded PID on the queue. Each \
         class gets its min_rate, and priorities divide the rest. A class that the controller holds is limited to its \
         controlled_rate. The limits go once clients ask for less than the budget. At a server that accepts fewer \
         than 10 connections in target_wait, 10 connections wait, however long. See docs/controller.md.",
-}];
+    },
+    Subject {
+        name: "overload",
+        text: "A listener turns connections away; the log says when it begins, that it lasts, and when it has ended",
+        note: "An overload begins with the first connection that is refused because the queue is full or stands, or because the \
+            controller holds a class. It has ended once none was refused for 10 s; meanwhile the log has a line after 1, 3, 7 \
+            minutes and so on, at least every hour. `SYN flood` and `classes over their rate` are logged in the same way. The \
+            shares are of connections let in and refused since it began, the queue and the wait are the longest that were \
+            read. See docs/operating.md.",
+    },
+];
 
 /// A name that weir does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

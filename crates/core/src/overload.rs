@@ -88,6 +88,8 @@ pub struct Reading {
     pub wait: Option<Duration>,
     /// Connections that wait for accept().
     pub queue_length: u32,
+    /// Handshakes under way.
+    pub half_open: u32,
 }
 
 /// A time in which connections are turned away.
@@ -105,6 +107,8 @@ pub struct Episode {
     pub peak_wait: Duration,
     /// The longest queue that was read meanwhile.
     pub peak_queue: u32,
+    /// The most handshakes under way that were read meanwhile.
+    pub peak_half_open: u32,
 }
 
 impl Episode {
@@ -207,6 +211,7 @@ impl Tracker {
             turned_away: 0,
             peak_wait: Duration::ZERO,
             peak_queue: 0,
+            peak_half_open: 0,
         };
         episode.see(&before, &now);
         self.open = Some(Open {
@@ -225,6 +230,7 @@ impl Episode {
         self.turned_away = now.turned_away.saturating_sub(before.turned_away);
         self.peak_wait = self.peak_wait.max(now.wait.unwrap_or_default());
         self.peak_queue = self.peak_queue.max(now.queue_length);
+        self.peak_half_open = self.peak_half_open.max(now.half_open);
     }
 }
 
@@ -309,6 +315,7 @@ mod tests {
             turned_away,
             wait: Some(Duration::from_millis(at_s)),
             queue_length: 4,
+            half_open: 0,
         }
     }
 

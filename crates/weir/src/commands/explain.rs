@@ -35,7 +35,8 @@ pub fn run(runtime_dir: &Path, args: &Explain) -> Result<()> {
         };
     }
     let mut text = texts.join("\n");
-    if let Ok(Topic::Subject(_)) = topic(name)
+    if let Ok(Topic::Subject(subject)) = topic(name)
+        && subject.name == "controller"
         && let Some(live) = running_controller(runtime_dir)
     {
         text += &format!("\n{}", report::controller::text(&live, usize::MAX));

@@ -148,6 +148,7 @@ impl OverloadLog {
                     turned_away,
                     wait: glance.wait,
                     queue_length: glance.queue_length,
+                    half_open: glance.half_open,
                 };
                 let Some(change) = tracker.take(reading) else {
                     continue;
@@ -205,7 +206,11 @@ fn line(glance: &Glance, cause: Cause, change: &Change, held: &BTreeMap<String, 
             wait => format!(", wait {}", about_duration(wait)),
         };
         let (queue, limit) = (episode.peak_queue, glance.queue_limit);
-        format!("queue {queue}/{limit}{wait}")
+        let half_open = match episode.peak_half_open {
+            0 => String::new(),
+            n => format!(", half-open {n}"),
+        };
+        format!("queue {queue}/{limit}{half_open}{wait}")
     };
     let mut text = match change {
         Change::Begins(episode) => {
@@ -266,6 +271,7 @@ mod tests {
             counters,
             queue_length: 4,
             queue_limit: 4,
+            half_open: 0,
             wait: Some(Duration::from_micros(507_500)),
         }
     }
@@ -300,11 +306,16 @@ mod tests {
         );
         let observed = Glance {
             mode: Mode::Observe,
+            half_open: 2,
             ..glance("web", 900, 301)
         };
         let line = texts(&mut log, 20, observed, &[]).remove(0);
         assert!(
             line.contains("begins: would have refused 1 of 1 connections"),
+            "{line}"
+        );
+        assert!(
+            line.ends_with("; queue 4/4, half-open 2, wait 508 ms"),
             "{line}"
         );
         assert_eq!(log.waits("web").peak, Duration::from_micros(507_500));

@@ -28,6 +28,8 @@ pub struct Glance {
     pub queue_length: u32,
     /// Places in its listen queues.
     pub queue_limit: u32,
+    /// Handshakes under way.
+    pub half_open: u32,
     /// The estimated wait for accept(), the longest of its sockets; `None` while not known.
     pub wait: Option<Duration>,
 }
@@ -64,6 +66,7 @@ impl<B: Backend> Session<B> {
                 mode: *mode,
                 counters: self.counters(name)?,
                 queue_length: serving.iter().map(|socket| socket.queue_length).sum(),
+                half_open: serving.iter().map(|socket| socket.half_open).sum(),
                 queue_limit: servers.clone().map(|socket| socket.queue_limit).sum(),
                 wait: servers.filter_map(|socket| socket.wait).max(),
             })
