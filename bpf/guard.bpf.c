@@ -4,7 +4,8 @@
  * gets a place in the listen queue, and what the others are told.
  *
  * A packet's way (tc ingress, tcx; every step may say "pass"):
- *   1. parse: only whole, plain TCP (packet.h)
+ *   1. parse: only whole, plain TCP (packet.h); of the others SYNs are policed
+ *      (unusual.bpf.h)
  *   2. one array load by destination port: not guarded -> pass
  *   3. SYN            -> on_syn():  police.bpf.h, if its class has a rate; then
  *                         admit.h decides from the listener's own counters
@@ -45,6 +46,7 @@
 #include "lib/front.bpf.h"
 #include "lib/close.bpf.h"
 #include "lib/report.bpf.h"
+#include "lib/unusual.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -62,7 +64,7 @@ static __always_inline int judge_skb(struct __sk_buff *skb)
 	u8 flags;
 
 	if (!parse_skb(skb, &arrival.packet) && (!pull_headers(skb) || !parse_skb(skb, &arrival.packet)))
-		return PASS;
+		return may_be_unusual(skb) ? on_unusual(skb, &arrival) : PASS;
 	policy = policy_in_force();
 	if (!port_guarded(policy, arrival.packet.dport))
 		return PASS;
@@ -70,7 +72,7 @@ static __always_inline int judge_skb(struct __sk_buff *skb)
 	flags = arrival.packet.flags;
 	if (is_plain_ack(flags) && !acks_watched())
 		return PASS;
-	if (CTX_LOAD(skb, vlan_present) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)
+	if (in_vlan(skb) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)
 		return PASS;
 	listener = listener_of(policy, &arrival.packet, skb_start(skb) + link_header, skb_end(skb));
 	if (!listener || !on_interface(listener, CTX_LOAD(skb, ifindex)))

@@ -63,7 +63,9 @@
 	X(queue_reset_limit, refuse, "weir reset a connection that waited for accept(): more of its class waited than queue_limit allows (queue = priority)") \
 	X(syn_time_wait, pass, "weir let the SYN in where others get a SYN cookie: its port is in TIME-WAIT at the server, so the client is real") \
 	X(syn_dropped_held, refuse, "weir dropped the SYN: the controller holds its class at controlled_rate (reject_syn = drop)") \
-	X(syn_reset_held, refuse, "weir answered the SYN with a RST: the controller holds its class at controlled_rate (reject_syn = rst)")
+	X(syn_reset_held, refuse, "weir answered the SYN with a RST: the controller holds its class at controlled_rate (reject_syn = rst)") \
+	X(syn_not_plain, pass, "weir passed a SYN with IP options or extension headers, or in fragments: its class's rate let it in, and weir did not compare it with the queue") \
+	X(syn_in_fragments, pass, "weir passed the first fragment of a TCP segment without a verdict: its flags are in another fragment, so it may be a SYN")
 
 enum verdict {
 #define X(name, kind, text) VERDICT_##name,

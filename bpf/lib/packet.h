@@ -5,8 +5,8 @@
  * property tests against weir-core's `packet` module.
  *
  * Everything that is not a plain, whole TCP header over IPv4 without options
- * or IPv6 without extension headers is "not ours" and passes: fragments,
- * VLAN tags, IP options, truncated packets.
+ * or IPv6 without extension headers is "not ours": fragments, VLAN tags, IP
+ * options, truncated packets. headers.h looks for SYNs among them.
  */
 #ifndef WEIR_PACKET_H
 #define WEIR_PACKET_H

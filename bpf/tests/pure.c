@@ -9,10 +9,27 @@
 #include "lib/reply.h"
 #include "lib/bucket.h"
 #include "lib/steer.h"
+#include "lib/headers.h"
 
 int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p)
 {
 	return packet_parse(frame, frame + len, len, l3, bpf_htons(ethertype), p);
+}
+
+/* ip: HEADERS_MAX bytes, of which the packet has len. Returns enum headers. */
+int pure_headers(const u8 *ip, u32 len, u8 v6, struct packet *p)
+{
+	struct header_walk walk;
+
+	headers_begin(ip, len, v6, &walk);
+	for (u32 i = 0; i < HEADERS_STEPS && !walk.ended; i++)
+		headers_step(ip, walk.at, &walk);
+	return headers_end(ip, v6, &walk, p);
+}
+
+u8 pure_unusual(const u8 *ip, u8 v6)
+{
+	return v6 ? unusual6((const void *)ip) : unusual4((const void *)ip);
 }
 
 u8 pure_bucket_take(u64 *next, u64 now_ns, const struct bucket_limit *limit)

@@ -185,7 +185,7 @@ fn advice(name: &str) -> Option<&'static str> {
 }
 
 /// One row per verdict; the test `every_verdict_has_advice` holds it complete.
-const ADVICE: [(&str, &str); 27] = [
+const ADVICE: [(&str, &str); 29] = [
     (
         "syn_admitted",
         "The good case. With reserv, weir keeps a place for this connection until the server accepts it.",
@@ -293,6 +293,14 @@ const ADVICE: [(&str, &str); 27] = [
     (
         "syn_reset_held",
         "The server is overloaded, and the controller limits the classes of the lowest priority first; the limit expires by itself. `weir status` shows controlled_rate. min_rate keeps a class a share.",
+    ),
+    (
+        "syn_not_plain",
+        "Ordinary clients send no such SYNs; a client does that tries to evade a rate. Over its rate weir drops the SYN, also with over_rate = rst. The kernel's own limits hold for the queue.",
+    ),
+    (
+        "syn_in_fragments",
+        "No ordinary client sends a TCP header in two fragments; it evades every rate. A firewall rule can drop fragments: `ip frag-off & 0x1fff != 0 drop` before defragmentation.",
     ),
 ];
 

@@ -9,6 +9,7 @@ pub mod abi;
 pub mod admit;
 pub mod class;
 pub mod controller;
+pub mod headers;
 pub mod ledger;
 pub mod listener;
 pub mod overload;

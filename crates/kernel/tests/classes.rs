@@ -183,6 +183,120 @@ fn ten_thousand_rules_are_in_force_in_a_moment_and_each_finds_its_class() {
     }
 }
 
+/// A SYN to `to` in each way that is not plain, by its name. IPv4 clients are 10/8, IPv6 ones fd01::/16.
+fn syns_that_are_not_plain(port: u16) -> Vec<(&'static str, Vec<u8>)> {
+    let v4 = syn(([10, 0, 0, 1], 1000).into(), ([127, 0, 0, 1], port).into());
+    let from = SocketAddr::new("fd01::1".parse().unwrap(), 1000);
+    let v6 = syn(from, SocketAddr::new("::1".parse().unwrap(), port));
+    let with_length = |mut frame: Vec<u8>| {
+        let length = (frame.len() - 14) as u16;
+        match frame[12] {
+            0x86 => frame[18..20].copy_from_slice(&(length - 40).to_be_bytes()),
+            _ => frame[16..18].copy_from_slice(&length.to_be_bytes()),
+        }
+        frame
+    };
+    let options = |words: u8| {
+        let mut frame = v4.clone();
+        frame[14] += words;
+        frame.splice(34..34, vec![1; usize::from(words) * 4]);
+        with_length(frame)
+    };
+    let behind = |next: &[u8]| {
+        let mut frame = v6.clone();
+        let mut headers = Vec::new();
+        for (index, _) in next.iter().enumerate() {
+            headers.extend([*next.get(index + 1).unwrap_or(&6), 0, 0, 0, 0, 0, 0, 0]);
+        }
+        frame[20] = next[0];
+        frame.splice(54..54, headers);
+        with_length(frame)
+    };
+    let mut first = v4.clone();
+    (first[20], first[21]) = (0x20, 0);
+    let mut first6 = behind(&[44]);
+    first6[57] = 1;
+    vec![
+        ("four NOPs", options(1)),
+        ("forty bytes of options", options(10)),
+        ("a first fragment", first),
+        ("hop-by-hop options", behind(&[0])),
+        ("a routing header", behind(&[43])),
+        ("destination options", behind(&[60])),
+        ("an atomic fragment", behind(&[44])),
+        ("a first fragment of IPv6", first6),
+        ("a hundred headers", behind(&[60; 100])),
+    ]
+}
+
+#[test]
+fn a_syn_that_is_not_plain_takes_a_token_of_its_class_too() {
+    for over_rate in [OverRate::Drop, OverRate::Rst] {
+        let Some((mut guard, listeners, _sockets)) = world(&["one"]) else {
+            return;
+        };
+        for (name, frame) in syns_that_are_not_plain(listeners[0].address.port) {
+            let class = Class {
+                from: vec![
+                    parse_prefix("10.0.0.0/8").unwrap(),
+                    parse_prefix("fd01::/16").unwrap(),
+                ],
+                rate: Some(0.1),
+                burst: Some(3),
+                over_rate,
+                ..Class::new(name)
+            };
+            guard
+                .apply(&listeners, &[class])
+                .expect("the policy is taken");
+            let judge = |_| guard.judge_tc(&frame).expect("a test run").action;
+            let actions: Vec<i32> = (0..10).map(judge).collect();
+            assert_eq!(
+                actions,
+                [[PASS; 3].as_slice(), &[DROP; 7]].concat(),
+                "{name}"
+            );
+            let counters = guard.class_counters().unwrap()[name];
+            assert_eq!(counters.get(Verdict::SynNotPlain), 3, "{name}");
+            assert_eq!(counters.get(Verdict::SynDroppedRate), 7, "{name}");
+            // The front leaves it to tc, where it is policed.
+            assert_eq!(
+                guard.judge_xdp(&frame).expect("a test run").action,
+                2,
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_fragment_without_flags_is_counted_and_passes() {
+    let Some((mut guard, listeners, _sockets)) = world(&["one"]) else {
+        return;
+    };
+    guard
+        .apply(
+            &listeners,
+            &[Class {
+                rate: Some(0.1),
+                burst: Some(1),
+                from: vec![parse_prefix("10.0.0.0/8").unwrap()],
+                ..Class::new("all")
+            }],
+        )
+        .unwrap();
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, listeners[0].address.port));
+    let mut frame = syn(([10, 0, 0, 1], 1000).into(), to);
+    frame.truncate(14 + 20 + 8);
+    frame[16..18].copy_from_slice(&28u16.to_be_bytes());
+    (frame[20], frame[21]) = (0x20, 0);
+    for _ in 0..5 {
+        assert_eq!(guard.judge_tc(&frame).expect("a test run").action, PASS);
+    }
+    let counters = guard.class_counters().unwrap()["all"];
+    assert_eq!(counters.get(Verdict::SynInFragments), 5);
+}
+
 #[test]
 fn a_controlled_rate_holds_beside_the_own_one_the_lower_and_ends_when_it_is_lifted() {
     let Some((mut guard, listeners, _sockets)) = world(&["one"]) else {

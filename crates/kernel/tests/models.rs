@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use weir_core::admit::{QueueSpace, QueueView};
 use weir_core::class::{Bucket, Limit};
+use weir_core::headers;
 use weir_core::listener::{Admit, Establish, RejectSyn};
 use weir_core::packet::{self, TimeWait};
 use weir_core::queue::Rule;
@@ -223,6 +224,74 @@ fn packets_are_read_as_the_model_reads_them() {
             Ok(())
         })
         .unwrap();
+}
+
+/// A packet from its IP header on: options or extension headers, a fragment or not, TCP, and now and then a bent byte.
+fn unusual() -> impl Strategy<Value = (Vec<u8>, bool)> {
+    let extension = (
+        prop::sample::select(vec![0u8, 43, 44, 60, 60, 51]),
+        0u8..3,
+        0u16..24,
+    );
+    let extensions = prop::collection::vec(extension, 0..5);
+    let bent = prop::collection::vec((0usize..100, any::<u8>()), 0..3);
+    let fragment = prop::sample::select(vec![0u16, 0x4000, 0x2000, 0x2001, 1]);
+    let tcp = (any::<[u8; 24]>(), 0usize..25, 4u8..7);
+    (any::<bool>(), extensions, 5u8..16, fragment, tcp, bent).prop_map(
+        |(v6, extensions, ihl, fragment, (mut tcp, keep, offset), bent)| {
+            tcp[12] = offset << 4;
+            let mut ip = vec![0u8; if v6 { 40 } else { usize::from(ihl) * 4 }];
+            let mut nexts: Vec<u8> = extensions.iter().map(|e| e.0).collect();
+            nexts.push(6);
+            for (index, (kind, words, offset)) in extensions.iter().enumerate().filter(|_| v6) {
+                let size = if *kind == 44 {
+                    8
+                } else {
+                    (usize::from(*words) + 1) * 8
+                };
+                let mut header = vec![0u8; size];
+                (header[0], header[1]) = (nexts[index + 1], *words);
+                if *kind == 44 {
+                    // Mostly of a first fragment.
+                    let of_fragment = if *offset < 20 { offset & 1 } else { offset * 8 };
+                    header[2..4].copy_from_slice(&of_fragment.to_be_bytes());
+                }
+                ip.extend(header);
+            }
+            ip.extend(&tcp[..if keep < 8 { 24 } else { keep }]);
+            let len = ip.len() as u16;
+            if v6 {
+                (ip[0], ip[6]) = (0x60, nexts[0]);
+                ip[4..6].copy_from_slice(&(len - 40).to_be_bytes());
+            } else {
+                (ip[0], ip[9]) = (0x40 | ihl, 6);
+                ip[2..4].copy_from_slice(&len.to_be_bytes());
+                ip[6..8].copy_from_slice(&fragment.to_be_bytes());
+            }
+            for (at, byte) in bent {
+                if let Some(b) = ip.get_mut(at) {
+                    *b = byte;
+                }
+            }
+            ip.resize(ip.len().max(40), 0);
+            (ip, v6)
+        },
+    )
+}
+
+#[test]
+fn tcp_behind_options_and_extension_headers_is_found_as_the_model_finds_it() {
+    let found = std::cell::Cell::new(0);
+    runner(200_000)
+        .run(&unusual(), |(ip, v6)| {
+            let model = headers::find(&ip, v6);
+            prop_assert_eq!(pure::find_headers(&ip, v6), model);
+            prop_assert_eq!(pure::is_unusual(&ip, v6), headers::is_unusual(&ip, v6));
+            found.set(found.get() + usize::from(model.is_some()));
+            Ok(())
+        })
+        .unwrap();
+    assert!(found.get() > 30_000, "{} were found", found.get());
 }
 
 fn jar() -> impl Strategy<Value = CookieJar> {

@@ -14,6 +14,7 @@ use nix::sys::socket::{
 use proptest::prelude::Rng as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use weir_core::admit::{QueueSpace, QueueView};
+use weir_core::headers;
 use weir_core::listener::{Establish, HalfClose, ListenAddress, Listener, RejectSyn};
 use weir_core::packet::{Fate, answerable, fate, parse};
 use weir_core::policy::{Table, table};
@@ -94,6 +95,8 @@ fn a_million_random_packets_meet_the_model_s_verdicts() {
         Verdict::CookieSent,
         Verdict::SynUnheard,
         Verdict::SynLeft,
+        Verdict::SynNotPlain,
+        Verdict::SynInFragments,
     ] {
         assert!(
             seen[v as usize] > 100,
@@ -215,7 +218,9 @@ impl World {
     /// The model of guard() in bpf/guard.bpf.c. `None`: not ours, or nothing to decide.
     fn verdict(&self, frame: &[u8]) -> Option<Verdict> {
         let ethertype = u16::from_be_bytes([frame[12], frame[13]]);
-        let p = parse(frame, 14, ethertype)?;
+        let Some(p) = parse(frame, 14, ethertype) else {
+            return self.unusual(frame, ethertype);
+        };
         let for_us = frame[..6] == [0; 6];
         let destination: IpAddr = match p.v6 {
             true => IpAddr::from(<[u8; 16]>::try_from(&frame[38..54]).unwrap()),
@@ -258,6 +263,28 @@ impl World {
         may.then_some(verdict)
     }
 
+    /// The same for a packet that is not plain. No class has a rate, so all that is counted passes.
+    fn unusual(&self, frame: &[u8], ethertype: u16) -> Option<Verdict> {
+        let (ip, v6) = (&frame[14..], ethertype == 0x86dd);
+        if !(v6 || ethertype == 0x0800) || !headers::is_unusual(ip, v6) {
+            return None;
+        }
+        let found = headers::find(ip, v6)?;
+        let destination: IpAddr = match v6 {
+            true => IpAddr::from(<[u8; 16]>::try_from(&ip[24..40]).unwrap()),
+            false => IpAddr::from(<[u8; 4]>::try_from(&ip[16..20]).unwrap()),
+        };
+        let number = self.table.listener_of(destination, found.destination_port);
+        if number == 0 || frame[..6] != [0; 6] {
+            return None;
+        }
+        match found.flags {
+            None => Some(Verdict::SynInFragments),
+            Some(flags) if flags & 0x17 == 0x02 => Some(Verdict::SynNotPlain),
+            Some(_) => None,
+        }
+    }
+
     fn check_counters(&self, seen: &[u64]) {
         let mut counted = weir_core::verdict::Counters::default();
         for l in &self.listeners {
@@ -287,6 +314,9 @@ fn random_frame(random: &mut TestRng, world: &World) -> Vec<u8> {
         return noise;
     }
     let mut frame = valid_frame(random, world);
+    if random.next_u32().is_multiple_of(8) {
+        frame = not_plain(random, frame);
+    }
     match random.next_u32() % 8 {
         0 | 1 => {
             let at = random.next_u32() as usize % frame.len();
@@ -301,6 +331,41 @@ fn random_frame(random: &mut TestRng, world: &World) -> Vec<u8> {
         3 => frame.truncate(15 + random.next_u32() as usize % (frame.len() - 14)),
         4 => frame.extend([0; 6]),
         _ => {}
+    }
+    frame
+}
+
+/// The frame with IPv4 options or an extension header, or as a first fragment. Checksums are of no matter.
+fn not_plain(random: &mut TestRng, mut frame: Vec<u8>) -> Vec<u8> {
+    if frame[12..14] == [0x86, 0xdd] {
+        let next = pick(random, &[0u8, 43, 44, 44, 60]);
+        let fragment = pick(random, &[0u8, 1, 8]);
+        let size = if next == 44 {
+            0
+        } else {
+            random.next_u32() as u8 % 3
+        };
+        let mut header = vec![6, size];
+        header.resize(8 + usize::from(size) * 8, 0);
+        header[3] = if next == 44 { fragment } else { 0 };
+        frame[20] = next;
+        frame.splice(54..54, header);
+    } else if random.next_u32().is_multiple_of(2) {
+        let words = random.next_u32() as usize % 11;
+        frame[14] = 0x45 + words as u8;
+        frame.splice(34..34, vec![1; words * 4]);
+    } else {
+        frame[20] = pick(random, &[0x20, 0x00]);
+        frame[21] = pick(random, &[0, 0, 1]);
+        // So short that the flags are in the next one.
+        if random.next_u32().is_multiple_of(3) {
+            frame.truncate(34 + 8);
+        }
+    }
+    let length = (frame.len() - 14) as u16;
+    match frame[12..14] == [0x86, 0xdd] {
+        true => frame[18..20].copy_from_slice(&(length - 40).to_be_bytes()),
+        false => frame[16..18].copy_from_slice(&length.to_be_bytes()),
     }
     frame
 }

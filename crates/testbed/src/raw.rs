@@ -53,6 +53,8 @@ pub enum Shape {
     Options,
     /// VLAN 7.
     Vlan,
+    /// A priority tag: VLAN 0 (IEEE 802.1Q).
+    Priority,
 }
 
 /// A segment to send.
@@ -313,8 +315,9 @@ pub fn frame(peer: Peer, shape: Shape, segment: &Segment) -> Vec<u8> {
     let ip = ip_headers(peer, shape == Shape::Options);
     let mut frame = Vec::new();
     let written = match shape {
-        Shape::Vlan => {
-            let vlan = etherparse::VlanId::try_new(7).unwrap();
+        Shape::Vlan | Shape::Priority => {
+            let number = if shape == Shape::Vlan { 7 } else { 0 };
+            let vlan = etherparse::VlanId::try_new(number).unwrap();
             builder
                 .single_vlan(vlan)
                 .ip(ip)

@@ -3,6 +3,7 @@
 
 use weir_core::admit::{QueueSpace, QueueView};
 use weir_core::class::{Bucket, Limit};
+use weir_core::headers::{Found, HEADERS_MAX};
 use weir_core::packet::{Packet, TimeWait};
 use weir_core::queue::{PRIORITIES, Rule};
 use weir_core::verdict::{VERDICTS, Verdict};
@@ -15,6 +16,8 @@ use super::skel::types::{
 
 unsafe extern "C" {
     fn pure_parse(frame: *const u8, len: u32, l3: u32, ethertype: u16, p: *mut packet) -> i32;
+    fn pure_headers(ip: *const u8, len: u32, v6: u8, p: *mut packet) -> i32;
+    fn pure_unusual(ip: *const u8, v6: u8) -> u8;
     fn pure_bucket_take(next: *mut u64, now_ns: u64, limit: *const bucket_limit) -> u8;
     fn pure_straight_for_all(r: *const parking_rule, length: u32, all_park: u8) -> u8;
     fn pure_straight_as_next(
@@ -141,6 +144,29 @@ pub fn parse(frame: &[u8], l3: u32, ethertype: u16) -> Option<Packet> {
         header_len: p.header_len,
         tcp_len: p.tcp_len,
     })
+}
+
+/// `headers_begin()` to `headers_end()` of bpf/lib/headers.h, on a packet of 40 bytes or more.
+pub fn find_headers(ip: &[u8], v6: bool) -> Option<Found> {
+    const CUT: i32 = 1;
+    const TCP: i32 = 2;
+    let (mut p, mut buffer) = (packet::default(), [0; HEADERS_MAX]);
+    let known = ip.len().min(HEADERS_MAX);
+    buffer[..known].copy_from_slice(&ip[..known]);
+    // SAFETY: the buffer has the bytes that the C side may read, p is writable, and the C side keeps neither.
+    let found = unsafe { pure_headers(buffer.as_ptr(), ip.len() as u32, v6.into(), &mut p) };
+    (found == CUT || found == TCP).then(|| Found {
+        source_port: u16::from_be(p.sport),
+        destination_port: u16::from_be(p.dport),
+        flags: (found == TCP).then_some(p.flags),
+    })
+}
+
+/// `unusual4()` and `unusual6()` of bpf/lib/headers.h, on a packet of 40 bytes or more.
+pub fn is_unusual(ip: &[u8], v6: bool) -> bool {
+    assert!(ip.len() >= 40, "the C side reads an IP header");
+    // SAFETY: as asserted.
+    unsafe { pure_unusual(ip.as_ptr(), v6.into()) != 0 }
 }
 
 /// `bucket_take()` of bpf/lib/bucket.h.

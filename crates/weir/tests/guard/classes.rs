@@ -1,12 +1,13 @@
 //! Classes: who is policed, by which rule, and what changes while connections come.
 
+use std::net::{Ipv6Addr, SocketAddr};
 use std::process::Output;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use weir_kernel::Guard;
 
-use crate::common::{Bed, PORT, Peer, Raw, accept, connect, listen, until, within};
+use crate::common::{Bed, PORT, Peer, Raw, Segment, Shape, accept, connect, listen, until, within};
 
 /// In the time of a test no more than the burst comes in.
 const HARDLY: &str = "rate = 0.1";
@@ -133,6 +134,39 @@ fn a_connection_is_of_the_class_whose_rule_is_the_most_specific_by_every_field()
             let n = row["counters"]["syn_admitted"].as_u64().unwrap_or(0);
             (n == expected[0].1).then_some(())
         });
+    }
+}
+
+#[test]
+fn a_priority_tag_and_ip_options_evade_no_rate() {
+    for shape in [Shape::Plain, Shape::Priority, Shape::Options] {
+        let Some(bed) = Bed::new() else { return };
+        let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
+        let _listener = listen(bed.server(), any, 64);
+        let _weir = bed.run(&(listener("") + &class("all", &format!("{HARDLY}\nburst = 3"))));
+        let raw = Raw(&bed.links.wire);
+        let syn = Segment {
+            syn: true,
+            ..Segment::default()
+        };
+        let mut answered = 0;
+        for number in 0..5 {
+            let peers = [Peer::v4(number, PORT), Peer::v6(number as u16, PORT)];
+            for peer in peers {
+                raw.send(peer, shape, &syn);
+                answered += raw.answers_until_now(peer).len();
+            }
+        }
+        let counted = counted(&bed, "all");
+        let let_in = if shape == Shape::Options {
+            "syn_not_plain"
+        } else {
+            "syn_admitted"
+        };
+        assert_eq!(answered, 3, "{shape:?}: {counted:?}");
+        let mut expected = [(let_in, 3), ("syn_dropped_rate", 7)];
+        expected.sort();
+        assert_eq!(counted, verdicts(expected), "{shape:?}");
     }
 }
 

@@ -18,18 +18,20 @@ use crate::ipc::api::owners;
 const FIND_EVERY: Duration = Duration::from_secs(10);
 
 /// Verdicts on a SYN after which the server may get the connection.
-const LET_IN: [Verdict; 6] = [
+const LET_IN: [Verdict; 7] = [
     Verdict::SynAdmitted,
     Verdict::SynTimeWait,
+    Verdict::SynNotPlain,
     Verdict::SynLeft,
     Verdict::SynLeftFlood,
     Verdict::SynUnjudged,
     Verdict::CookieAccepted,
 ];
 /// Verdicts that are each on one SYN; cookies are answered SYNs.
-const SYNS: [Verdict; 15] = [
+const SYNS: [Verdict; 16] = [
     Verdict::SynAdmitted,
     Verdict::SynTimeWait,
+    Verdict::SynNotPlain,
     Verdict::SynLeft,
     Verdict::SynLeftFlood,
     Verdict::SynUnjudged,
