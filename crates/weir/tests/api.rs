@@ -146,8 +146,8 @@ fn what_is_asked_is_answered_and_what_is_written_is_in_force_and_logged() {
     let web = weir.listener("web").unwrap();
     assert!(web.listening && web.queue_limit > 0 && web.counters.contains_key("syn_admitted"));
     assert_eq!(
-        web.policy, "reserv rst-syn, admit wait 40ms",
-        "the rule yields to the controller"
+        web.policy, "reserv rst-syn, admit wait 20ms",
+        "target_wait is shown as configured, though the rule yields to the controller"
     );
     assert_eq!(status_of(weir.listener("wbe")), 404);
 
