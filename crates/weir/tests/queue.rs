@@ -518,6 +518,38 @@ fn capabilities_of_the_unit() -> String {
     format!("--bounding-set=-all{}", names.collect::<String>())
 }
 
+fn run_as_the_unit(folder: &Folder, stderr: Stdio) -> Child {
+    let run = folder.command(&format!("run --config {}", folder.config().display()));
+    Command::new("setpriv")
+        .args(["--no-new-privs", "--inh-caps=-all"])
+        .args([&capabilities_of_the_unit(), "--"])
+        .arg(run.get_program())
+        .args(run.get_args())
+        .stderr(stderr)
+        .spawn()
+        .unwrap()
+}
+
+/// The unit may not look into the tables of the one that was killed: it parks when the kernel has freed these.
+#[test]
+fn with_the_capabilities_of_the_packaged_unit_it_parks_again_soon_after_it_was_killed() {
+    const SOON: Duration = Duration::from_secs(3);
+    let Some((server, mut bed)) = bed("queue-unit-kill") else {
+        return;
+    };
+    for _ in 0..5 {
+        bed.weir.kill().unwrap();
+        bed.weir.wait().unwrap();
+        let begun = Instant::now();
+        bed.weir = run_as_the_unit(&bed.folder, Stdio::null());
+        bed.until_parking();
+        println!("parks after {:?}", begun.elapsed());
+        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    }
+    let client = connect(1);
+    assert_eq!(accepted(&server), client.local_addr().unwrap());
+}
+
 #[test]
 fn with_the_capabilities_of_the_packaged_unit_it_parks_for_a_server_of_another_user() {
     if !own_namespace() {
@@ -526,16 +558,8 @@ fn with_the_capabilities_of_the_packaged_unit_it_parks_for_a_server_of_another_u
     let _server = server_of_nobody();
     let folder = Folder::new("queue-unit");
     folder.write_config(&CONFIG.replace("*:8080", "*:80"));
-    let run = folder.command(&format!("run --config {}", folder.config().display()));
     let log = folder.path.join("log");
-    let weir = Command::new("setpriv")
-        .args(["--no-new-privs", "--inh-caps=-all"])
-        .args([&capabilities_of_the_unit(), "--"])
-        .arg(run.get_program())
-        .args(run.get_args())
-        .stderr(File::create(&log).unwrap())
-        .spawn()
-        .unwrap();
+    let weir = run_as_the_unit(&folder, File::create(&log).unwrap().into());
     let bed = Bed { folder, weir };
     let said_so = |listener: &Value| {
         listener["queue_way"] == "parking" || listener["queue_way_because"].is_string()
