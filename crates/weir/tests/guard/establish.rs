@@ -9,8 +9,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind,
 use weir_testbed::netns::Netns;
 
 use crate::common::{
-    BACKLOG, Bed, Fate, PORT, Path, Peer, Raw, accept, connect, connect_patiently, echo_both_ways,
-    fate, greet, listen, output, until, within,
+    BACKLOG, Bed, Fate, PORT, Path, Peer, Raw, Segment, Shape, accept, connect, connect_patiently,
+    echo_both_ways, fate, greet, listen, output, until, within,
 };
 
 /// A config that guards the port on each path's address with the same policy.
@@ -254,6 +254,61 @@ fn no_syn_drop_serves_a_client_that_comes_again_from_a_port_in_time_wait() {
     greet(&mut accept(&listener, BACKLOG as usize + 1));
     assert_eq!(fate(&mut client), Fate::Served, "{:?}", bed.verdicts(0));
     assert_eq!(bed.counter(0, "syn_time_wait"), 1);
+}
+
+#[test]
+fn an_old_duplicate_for_a_port_in_time_wait_is_the_kernels_to_answer() {
+    let Some(bed) = Bed::new() else { return };
+    let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
+    let listener = listen(bed.server(), any, BACKLOG);
+    let _weir = bed.protect(&format!("{PORT} --establish no-syn-drop --admit queue"));
+    let raw = Raw(&bed.links.wire);
+    for peer in [Peer::v4(0, PORT), Peer::v6(0, PORT)] {
+        let server_seq = raw.half_open(peer);
+        raw.final_ack(peer, server_seq);
+        // The server closes first, then the client, at sequence number 1.
+        drop(accept(&listener, 1));
+        until("the server's FIN", || {
+            raw.answer(peer).header.fin.then_some(())
+        });
+        let fin = Segment {
+            seq: 1,
+            ack: Some(server_seq.wrapping_add(2)),
+            fin: true,
+            ..Segment::default()
+        };
+        raw.send(peer, Shape::Plain, &fin);
+        until("the server's side is in TIME_WAIT", || {
+            let sockets = bed.output("ss", &["-tanH", "state", "time-wait"]);
+            sockets
+                .contains(&peer.client.port().to_string())
+                .then_some(())
+        });
+        let loopback = bed.loopback4();
+        let full = connect(loopback.client, loopback.at(PORT), BACKLOG as usize);
+        let answer_to = |seq| {
+            raw.discard();
+            raw.syn(peer, seq);
+            let header = raw.answer(peer).header;
+            (header.syn, header.ack, header.rst)
+        };
+        // The last byte that the server had was number 1: 2 is not after what it expects, 3 is.
+        assert_eq!(answer_to(2), (false, true, false), "an ACK to {peer:?}");
+        assert_eq!(answer_to(3), (true, true, false), "a SYN/ACK to {peer:?}");
+        drop(accept(&listener, full.connected.len()));
+        raw.send(
+            peer,
+            Shape::Plain,
+            &Segment {
+                seq: 4,
+                rst: true,
+                ..Segment::default()
+            },
+        );
+        drop(full);
+    }
+    assert_eq!(bed.counter(0, "syn_repeated"), 2);
+    assert_eq!(bed.counter(0, "syn_time_wait"), 2);
 }
 
 /// Clients of an IPv4 and IPv6 listener of which half is held by handshakes under way, so that all

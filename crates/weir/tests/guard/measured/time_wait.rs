@@ -242,3 +242,8 @@ fn reserv_serves_ports_in_time_wait_through_a_flood() {
 fn priority_serves_ports_in_time_wait_through_a_flood() {
     flooded("queue = \"priority\"");
 }
+
+#[test]
+fn the_xdp_front_lets_ports_in_time_wait_by_in_a_flood() {
+    flooded("establish = \"no-syn-drop\"\nfront = \"xdp\"");
+}
