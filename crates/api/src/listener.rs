@@ -68,9 +68,10 @@ pub struct Listener {
     ///
     /// `weir explain` lists all of them; `weir status --all` shows zeros too.
     pub counters: BTreeMap<String, u64>,
-    /// The classes of a listener, `other` last
+    /// The classes of a listener; of the only listener all classes, `other` last
     ///
-    /// A class of several listeners counts over all of them. `weir class list` shows their settings too.
+    /// Where there are several listeners, a class without `listener` is of all of them, and so are its counters: such classes are in
+    /// `classes` of the whole report. `weir class list` shows their settings too.
     #[serde(default)]
     pub classes: Vec<Class>,
     /// How many classes the listener has besides those that status lists; absent if status lists all
@@ -106,6 +107,6 @@ pub struct Socket {
     pub mptcp: bool,
 }
 
-fn is_zero(number: &usize) -> bool {
+pub(crate) fn is_zero(number: &usize) -> bool {
     *number == 0
 }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Controller, Listener, Proxy};
+use crate::listener::is_zero;
+use crate::{Class, Controller, Listener, Proxy};
 
 /// The guard and the proxies of one network namespace.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -22,6 +23,14 @@ pub struct Status {
     pub warnings: Vec<String>,
     /// The listeners under guard
     pub listeners: Vec<Listener>,
+    /// The classes of all listeners, `other` last; absent if there is one listener, which has all classes itself
+    ///
+    /// Their counters and limits are those of all listeners together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<Class>,
+    /// How many classes of all listeners there are besides those that status lists; absent if status lists all
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub classes_left_out: usize,
     /// The controller; absent without `[controller]`
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<Controller>,

@@ -67,11 +67,17 @@ impl Labelled for Listener {
 }
 
 impl Labelled for Class {
-    const LABELS: &'static [&'static str] = &["class"];
+    const LABELS: &'static [&'static str] = &["class", "listener"];
 
+    /// A class of all listeners has no label for one.
     fn each(figures: &Figures, take: &mut dyn FnMut(Vec<String>, &Self)) {
         for class in &figures.classes {
-            take(vec![class.name.clone()], class);
+            let listener = class
+                .settings
+                .get("listener")
+                .and_then(|name| name.as_str());
+            let listener = listener.unwrap_or_default().to_owned();
+            take(vec![class.name.clone(), listener], class);
         }
     }
 }

@@ -38,7 +38,9 @@ impl Family {
     fn of(metric: &Metric, figures: &Figures) -> Family {
         let mut samples = Vec::new();
         (metric.samples)(figures, &mut |values, value| {
+            // Without a value: the same to Prometheus, and shorter.
             let labels = metric.labels.iter().copied().zip(values);
+            let labels = labels.filter(|(_, value)| !value.is_empty());
             samples.push((labels.collect(), value));
         });
         Family {

@@ -39,9 +39,15 @@ fn every_verdict_and_each_rate_of_the_guard_is_a_metric() {
         counters: [("queue_reset_full".to_owned(), 2)].into(),
         ..Class::default()
     };
+    let gold = Class {
+        name: "gold".into(),
+        waiting: Some(1),
+        settings: [("listener".to_owned(), "web".into())].into(),
+        ..Class::default()
+    };
     let figures = Figures {
         listeners: vec![web],
-        classes: vec![other],
+        classes: vec![gold, other],
         log_lost: 9,
         ..Figures::default()
     };
@@ -53,6 +59,7 @@ fn every_verdict_and_each_rate_of_the_guard_is_a_metric() {
             "weir_syn_admitted_total{listener=\"web\"} 7",
             "weir_queue_length{listener=\"web\"} 3.0",
             "weir_wait_seconds{listener=\"web\"} 0.02",
+            "weir_class_waiting{class=\"gold\",listener=\"web\"} 1.0",
             "weir_class_waiting{class=\"other\"} 4.0",
             "weir_class_queue_reset_full_total{class=\"other\"} 2",
             "weir_class_controlled_rate{class=\"other\"} 1200.0",

@@ -377,12 +377,15 @@ impl<B: Backend> Service for GuardService<B> {
             namespace: self.namespace,
             log_lost: log::lost(),
         };
+        let (classes, classes_left_out) = self.session.classes_of_all()?;
         Ok(Status {
             running: true,
             process: Some(process),
             interfaces: self.session.interfaces(),
             warnings: self.session.warnings(),
             listeners: self.session.listeners()?,
+            classes,
+            classes_left_out,
             controller: self.control.as_ref().map(Control::report),
             proxies: Vec::new(),
         })

@@ -70,6 +70,10 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
     for listener in &status.listeners {
         text += &details(listener, view);
     }
+    if !status.classes.is_empty() {
+        let table = some_classes(&status.classes, status.classes_left_out);
+        text += &format!("\nclasses of all listeners\n{}", indent(&table));
+    }
     if let Some(controller) = &status.controller {
         text += &format!("\n{}", controller::text(controller, controller::RECENT));
     }
@@ -302,8 +306,7 @@ mod tests {
             }],
             warnings: vec!["interface eth7 does not exist yet".into()],
             listeners: vec![web],
-            controller: None,
-            proxies: Vec::new(),
+            ..Status::default()
         }
     }
 
@@ -327,6 +330,22 @@ web
   syn_admitted  12345
 ";
         assert_eq!(text(&report(), &View::default()), expected);
+    }
+
+    #[test]
+    fn classes_of_all_listeners_have_a_table_of_their_own() {
+        let mut report = report();
+        assert!(!text(&report, &View::default()).contains("classes of all"));
+        report.classes = vec![weir_api::Class {
+            name: "crawlers".into(),
+            priority: 9,
+            ..weir_api::Class::default()
+        }];
+        let text = text(&report, &View::default());
+        assert!(
+            text.contains("\nclasses of all listeners\n  class"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -125,17 +125,39 @@ impl<B: Backend> Session<B> {
         self.reports(self.classes().iter())
     }
 
-    /// The classes of one listener, `other` last, and how many more there are. Counters are of all of a
-    /// class's listeners.
+    /// The classes of one listener, and how many more there are. Counters are of classes, not of listeners: where there are
+    /// several listeners those of a class of all are in [`Session::classes_of_all`].
     pub(super) fn classes_of(&self, listener: &str) -> Result<(Vec<weir_api::Class>, usize)> {
-        let its = self
-            .classes()
-            .iter()
-            .filter(|class| class.is_of_listener(listener));
-        let left_out = its.clone().count().saturating_sub(STATUS_CLASSES);
-        let mut reports = self.reports(its.take(STATUS_CLASSES))?;
-        if reports.len() == 1 && reports[0].controlled_rate.is_none() {
-            reports.clear();
+        match self.policies.len() > 1 {
+            true => self.some_classes(|class| class.listener.as_deref() == Some(listener), false),
+            false => self.some_classes(|class| class.is_of_listener(listener), true),
+        }
+    }
+
+    /// The classes of all listeners, `other` last, and how many more there are; none where one listener has them.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn classes_of_all(&self) -> Result<(Vec<weir_api::Class>, usize)> {
+        match self.policies.len() > 1 {
+            true => self.some_classes(|class| class.listener.is_none(), true),
+            false => Ok((Vec::new(), 0)),
+        }
+    }
+
+    /// The first of these classes, then `other` if it is of them, and how many more there are. `other` alone, without a
+    /// limit, says nothing.
+    fn some_classes(
+        &self,
+        is_one: impl Fn(&Class) -> bool,
+        with_other: bool,
+    ) -> Result<(Vec<weir_api::Class>, usize)> {
+        let wanted = self.classes().iter().filter(|class| is_one(class));
+        let left_out = wanted.clone().count().saturating_sub(STATUS_CLASSES);
+        let mut reports = self.reports(wanted.take(STATUS_CLASSES))?;
+        let is_other_alone = reports.len() == 1 && reports[0].controlled_rate.is_none();
+        if !with_other || is_other_alone && self.classes().is_empty() {
+            reports.pop();
         }
         Ok((reports, left_out))
     }

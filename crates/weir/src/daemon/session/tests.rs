@@ -581,6 +581,48 @@ fn status_lists_a_thousand_classes_of_a_listener_and_counts_the_others() {
 }
 
 #[test]
+fn classes_are_shown_once_by_the_listeners_that_their_counters_are_of() {
+    let fake = Fake::default();
+    let mail = Listener::new("mail", ListenAddress { ip: None, port: 25 });
+    let of_web = Class {
+        listener: Some("web".into()),
+        ..class("gold", "10.1.0.0/16")
+    };
+    let classes = vec![of_web, class("crawlers", "10.2.0.0/16")];
+    let names = |classes: &[weir_api::Class]| -> Vec<String> {
+        classes.iter().map(|class| class.name.clone()).collect()
+    };
+    let of = |session: &Session<Fake>, listener: &str| {
+        let reports = session.listeners().unwrap();
+        names(
+            &reports
+                .iter()
+                .find(|one| one.name == listener)
+                .unwrap()
+                .classes,
+        )
+    };
+    let alone = Session::start(
+        fake.clone(),
+        NORMAL,
+        vec![web()],
+        classes.clone(),
+        machine(),
+    );
+    let alone = alone.unwrap();
+    assert_eq!(of(&alone, "web"), ["gold", "crawlers", "other"]);
+    assert!(alone.classes_of_all().unwrap().0.is_empty());
+    drop(alone);
+    let both = Session::start(fake.clone(), NORMAL, vec![web(), mail], classes, machine()).unwrap();
+    assert_eq!(of(&both, "web"), ["gold"]);
+    assert!(of(&both, "mail").is_empty(), "it has none of its own");
+    assert_eq!(
+        names(&both.classes_of_all().unwrap().0),
+        ["crawlers", "other"]
+    );
+}
+
+#[test]
 fn an_example_of_a_refusal_names_the_class_and_by_rate_no_queue() {
     let event = |verdict, class: Option<&str>| Event {
         listener: "web".into(),
