@@ -69,12 +69,10 @@ impl Parking {
     /// # Errors
     /// Why this server cannot be served so; nothing has changed then.
     pub fn attach(&mut self, servers: &[ListenSocket], listener: u16) -> Result<u32> {
-        let number = (0..MAX_GROUPS)
-            .find(|n| !self.groups.contains_key(n) && !self.retired.contains_key(n))
-            .ok_or_else(|| Error::Failed {
-                what: "park connections for one more address".into(),
-                cause: format!("{MAX_GROUPS} addresses are"),
-            })?;
+        let number = self.free_number().ok_or_else(|| Error::Failed {
+            what: "park connections for one more address".into(),
+            cause: format!("{MAX_GROUPS} addresses are"),
+        })?;
         self.programs.slots_of_others = self.slots_without(number);
         let inodes: Vec<u64> = servers.iter().map(|s| s.inode).collect();
         let shared = |group: &Group| group.servers().inodes().iter().any(|i| inodes.contains(i));
@@ -134,15 +132,32 @@ impl Parking {
         }
     }
 
-    fn forget_retired(&mut self) {
+    /// A number that no group has. Where all are given, that of the group which was retired first: who listens now
+    /// goes before handshakes that have not ended until now.
+    fn free_number(&mut self) -> Option<u32> {
+        let taken = |n: &u32| self.groups.contains_key(n) || self.retired.contains_key(n);
+        if let Some(free) = (0..MAX_GROUPS).find(|n| !taken(n)) {
+            return Some(free);
+        }
+        let retired = self.retired.iter();
+        let oldest = retired.min_by_key(|(_, (since, _))| *since);
+        let number = oldest.map(|(number, _)| *number)?;
+        self.forget_retired(number);
+        Some(number)
+    }
+
+    fn forget_retired(&mut self, number: u32) {
+        if let Some((_, mut group)) = self.retired.remove(&number) {
+            group.give_up_program();
+            group.forget(&mut self.programs);
+        }
+    }
+
+    fn forget_long_retired(&mut self) {
         let over = |(_, (since, _)): &(&u32, &(Instant, Group))| since.elapsed() > HANDSHAKE_OVER;
         let over: Vec<u32> = self.retired.iter().filter(over).map(|(n, _)| *n).collect();
-        for number in over {
-            if let Some((_, mut group)) = self.retired.remove(&number) {
-                group.give_up_program();
-                group.forget(&mut self.programs);
-            }
-        }
+        over.into_iter()
+            .for_each(|number| self.forget_retired(number));
     }
 
     /// Renews the promise that parked connections are released: without it, none is parked from
@@ -161,7 +176,7 @@ impl Parking {
             for group in self.groups.values_mut() {
                 group.sweep(&self.programs.table, before);
             }
-            self.forget_retired();
+            self.forget_long_retired();
         }
         Ok(())
     }
@@ -303,9 +318,8 @@ impl Drop for Parking {
             self.detach_within(group, left);
         }
         // Nothing is to be left on the servers' sockets, also if a handshake is lost by that.
-        for (_, mut group) in std::mem::take(&mut self.retired).into_values() {
-            group.give_up_program();
-            group.forget(&mut self.programs);
+        for number in self.retired.keys().copied().collect::<Vec<_>>() {
+            self.forget_retired(number);
         }
     }
 }

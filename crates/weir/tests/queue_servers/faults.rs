@@ -3,7 +3,7 @@
 //! server's own end costs with any kernel.
 
 use std::cell::RefCell;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, SystemTime};
 
 use weir_testbed::raw::{Peer, Raw, Tunnel};
@@ -237,6 +237,49 @@ fn left_over(bed: &Bed) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// A device behind which are clients that never end their handshakes.
+fn tunnel(bed: &Bed) -> Tunnel {
+    let wire = Tunnel::create(&bed.netns, "tun0").unwrap();
+    bed.netns
+        .ip_batch(&format!(
+            "address add {}/32 dev lo\nlink set tun0 up\nroute add 10.128.0.0/9 dev tun0",
+            Peer::v4(0, 0).server.ip()
+        ))
+        .unwrap();
+    wire
+}
+
+/// More addresses than there are groups, if those that only wait for the end of a handshake count.
+#[test]
+fn handshakes_that_never_end_keep_no_other_listener_from_its_turn() {
+    const PORTS: [u16; 5] = [8081, 8082, 8083, 8084, 8085];
+    let Some(bed) = Bed::new("turns") else { return };
+    let wire = tunnel(&bed);
+    let others = PORTS.map(|port| port + 100);
+    let listen = |port| TcpListener::bind(("0.0.0.0", port)).unwrap();
+    let _servers = bed.within(|| (PORTS.map(listen), others.map(listen)));
+    bed.configure(&PORTS, "");
+    let mut weir = bed.start();
+    let clients = RefCell::new(Vec::new());
+    for port in PORTS {
+        weir.until_parking(port);
+        weir.until("one is parked", port, |l| {
+            let client = bed.within(|| TcpStream::connect(("127.0.0.1", port)).unwrap());
+            clients.borrow_mut().push(client);
+            l["parked"].as_u64() > Some(0)
+        });
+        Raw(&wire).half_open(Peer::v4(0, port));
+    }
+    bed.configure(&others, "");
+    weir.reload();
+    for port in others {
+        weir.until_parking(port);
+    }
+    weir.stop();
+    let said = left_over(&bed);
+    assert!(said.contains("nothing is attached"), "{said}");
+}
+
 /// A handshake on a parking listener that its client never ends.
 #[test]
 fn a_handshake_that_never_ends_leaves_nothing_on_the_server_s_socket() {
@@ -244,14 +287,8 @@ fn a_handshake_that_never_ends_leaves_nothing_on_the_server_s_socket() {
         return;
     };
     let (bed, port) = (&stage.bed, stage.port());
-    let wire = Tunnel::create(&bed.netns, "tun0").unwrap();
+    let wire = tunnel(bed);
     let peer = |number| Peer::v4(number, port);
-    bed.netns
-        .ip_batch(&format!(
-            "address add {}/32 dev lo\nlink set tun0 up\nroute add 10.128.0.0/9 dev tun0",
-            peer(0).server.ip()
-        ))
-        .unwrap();
     stage.server.as_ref().unwrap().stand_still();
     for (number, last) in ["priority", "fifo"].into_iter().enumerate() {
         stage.configure("priority");

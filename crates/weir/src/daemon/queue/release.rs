@@ -246,15 +246,23 @@ impl Releaser {
             Err(error) => return tracing::warn!("{error}"),
         };
         let sockets: Vec<ListenSocket> = sockets.into_iter().filter(|s| !s.parked).collect();
+        let listening = self.wanted.clone().into_iter();
+        let listening: Vec<(Wanted, Vec<ListenSocket>)> = listening
+            .flat_map(|wanted| {
+                let groups = groups(&wanted, &sockets);
+                groups.into_iter().map(move |group| (wanted.clone(), group))
+            })
+            .collect();
+        let inodes: HashSet<u64> = listening.iter().flat_map(|(_, g)| identity(g)).collect();
+        // Those that no listener needs make room for others.
+        self.detach_all_but(|queue, n| queue.inodes(n).iter().any(|i| inodes.contains(i)));
         let mut kept = Vec::new();
         let mut refused: BTreeMap<String, String> = BTreeMap::new();
-        for wanted in self.wanted.clone() {
-            for group in groups(&wanted, &sockets) {
-                match self.attached(&wanted, &group) {
-                    Ok(number) => kept.push(number),
-                    Err(error) => {
-                        refused.insert(wanted.listener.name.clone(), error.to_string());
-                    }
+        for (wanted, group) in listening {
+            match self.attached(&wanted, &group) {
+                Ok(number) => kept.push(number),
+                Err(error) => {
+                    refused.insert(wanted.listener.name.clone(), error.to_string());
                 }
             }
         }
@@ -264,16 +272,14 @@ impl Releaser {
             self.scan_at = Some(Instant::now() + self.again);
             self.again = (self.again * 2).min(TRY_AGAIN_MOST);
         }
-        let over: Vec<u32> = self
-            .parked
-            .keys()
-            .copied()
-            .filter(|n| !kept.contains(n))
-            .collect();
-        for number in over {
-            self.detach(number);
-        }
+        self.detach_all_but(|_, number| kept.contains(&number));
         self.note(&refused);
+    }
+
+    fn detach_all_but(&mut self, is_kept: impl Fn(&Parking, u32) -> bool) {
+        let numbers = self.parked.keys().copied();
+        let over: Vec<u32> = numbers.filter(|n| !is_kept(&self.queue, *n)).collect();
+        over.into_iter().for_each(|number| self.detach(number));
     }
 
     fn note(&mut self, refused: &BTreeMap<String, String>) {
