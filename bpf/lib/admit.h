@@ -265,8 +265,10 @@ static __always_inline enum verdict syn_verdict(const struct listener_policy *li
  * answer it, because its final ACK would find the TIME-WAIT socket. Where others
  * get a cookie it is let in: the client is real, and the kernel itself takes such
  * a SYN past its limit of half-open connections (tcp_conn_request()). The final
- * ACK decides, as of a cookie (on_request_ack()). Only a full accept queue makes
- * the kernel drop it; weir drops it too, and the client repeats it.
+ * ACK decides, as of a cookie (on_request_ack()), but for the wait, which only the
+ * SYN can be held against: many such clients would make a queue stand. That SYN is
+ * dropped, and so is one to a full accept queue, as by the kernel: the client
+ * repeats it.
  */
 static __always_inline enum verdict time_wait_verdict(const struct listener_policy *listener,
 						      const struct queue_view *queue, bool waiting, bool flooded)
@@ -275,7 +277,9 @@ static __always_inline enum verdict time_wait_verdict(const struct listener_poli
 
 	if (v != VERDICT_cookie_sent && v != VERDICT_cookie_sent_flood)
 		return v;
-	return kernel_full(queue) ? VERDICT_syn_dropped_full : VERDICT_syn_time_wait;
+	if (kernel_full(queue))
+		return VERDICT_syn_dropped_full;
+	return waiting && listener->admit == ADMIT_WAIT ? VERDICT_syn_dropped_wait : VERDICT_syn_time_wait;
 }
 
 /* The verdict on the final ACK of a handshake that a cookie began: room as for a SYN, flood or not. */

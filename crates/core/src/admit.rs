@@ -120,11 +120,17 @@ impl QueueSpace {
 
     /// The verdict on a SYN that takes the place of a TIME-WAIT socket ([`crate::packet::TimeWait::yields`]). No cookie
     /// can answer it: where others get one it is let in, as the kernel itself does past its limit of half-open
-    /// connections (`tcp_conn_request()`), and its final ACK decides.
+    /// connections (`tcp_conn_request()`), and its final ACK decides. Where the queue stands, or the kernel would drop it, it
+    /// is dropped, and the client repeats it.
     pub fn time_wait_verdict(&self, q: &QueueView, waiting: bool, flooded: bool) -> Verdict {
         match self.syn_verdict(q, waiting, true, flooded) {
             Verdict::CookieSent | Verdict::CookieSentFlood if q.length > q.limit => {
                 Verdict::SynDroppedFull
+            }
+            Verdict::CookieSent | Verdict::CookieSentFlood
+                if waiting && self.admit == Admit::Wait =>
+            {
+                Verdict::SynDroppedWait
             }
             Verdict::CookieSent | Verdict::CookieSentFlood => Verdict::SynTimeWait,
             verdict => verdict,
@@ -323,8 +329,12 @@ mod tests {
             Verdict::SynResetFull
         );
         assert_eq!(
-            verdict(Establish::NoSynDrop, &full, true),
+            verdict(Establish::NoSynDrop, &full, false),
             Verdict::SynTimeWait
+        );
+        assert_eq!(
+            verdict(Establish::NoSynDrop, &full, true),
+            Verdict::SynDroppedWait
         );
         // The kernel drops such a SYN by itself, and the client repeats it.
         let over = queue(129, 0, 0);

@@ -63,6 +63,11 @@ impl Server {
 
     /// Serves until `stop`, if it is this process that serves.
     fn serve(&self, stop: &AtomicBool) {
+        self.serve_with(stop, || ());
+    }
+
+    /// The same; `work` is done for each connection.
+    fn serve_with(&self, stop: &AtomicBool, work: impl Fn()) {
         let Server::Own(listener) = self else { return };
         listener.set_nonblocking(true).unwrap();
         while !stop.load(Ordering::Relaxed) {
@@ -73,6 +78,7 @@ impl Server {
             stream.set_nonblocking(false).unwrap();
             // A client that is gone is counted where it was.
             let _ = stream.read(&mut [0; 100]);
+            work();
             let _ = stream.write_all(b"hello");
         }
     }
@@ -124,6 +130,10 @@ impl Visits {
 
 /// A visit from each of these ports, `per_s` of them; 0: as fast as eight clients can.
 fn visits(bed: &Bed, ports: std::ops::Range<u16>, per_s: u32) -> Visits {
+    visits_of(8, bed, ports, per_s)
+}
+
+fn visits_of(clients: usize, bed: &Bed, ports: std::ops::Range<u16>, per_s: u32) -> Visits {
     let (next, begun) = (AtomicU16::new(ports.start), Instant::now());
     let all = Mutex::new(Visits::default());
     let at = bed.veth4().at(PORT);
@@ -145,7 +155,7 @@ fn visits(bed: &Bed, ports: std::ops::Range<u16>, per_s: u32) -> Visits {
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..8 {
+        for _ in 0..clients {
             scope.spawn(|| within(bed.client(), client));
         }
     });
@@ -246,4 +256,48 @@ fn priority_serves_ports_in_time_wait_through_a_flood() {
 #[test]
 fn the_xdp_front_lets_ports_in_time_wait_by_in_a_flood() {
     flooded("establish = \"no-syn-drop\"\nfront = \"xdp\"");
+}
+
+/// The server takes 2 ms for each connection, and 800 a second come for 2 s. The wait stands, and the queue never
+/// overflows: weir drops SYNs, their clients repeat them, and nobody is refused.
+#[test]
+fn in_overload_no_syn_drop_refuses_no_port_in_time_wait() {
+    const SERVICE: Duration = Duration::from_millis(2);
+    let Some(bed) = Bed::new() else { return };
+    let any: SocketAddr = (Ipv4Addr::UNSPECIFIED, PORT).into();
+    let listener = listen(bed.server(), any, BACKLOG);
+    let server = Server::Own(listener);
+    let _weir = bed.protect(&format!("{PORT} --establish no-syn-drop"));
+    let (stop, slow) = (AtomicBool::new(false), AtomicBool::new(false));
+    let ports = FIRST_PORT..FIRST_PORT + CLIENTS;
+    std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        scope.spawn(|| {
+            server.serve_with(&stop, || {
+                if slow.load(Ordering::Relaxed) {
+                    std::thread::sleep(SERVICE);
+                }
+            });
+        });
+        let before = visits(&bed, ports.clone(), 0);
+        assert!(before.failed.is_empty(), "{:?}", before.failed);
+        slow.store(true, Ordering::Relaxed);
+        let mut after = visits_of(CLIENTS.into(), &bed, ports, 800);
+        println!(
+            "{} of {CLIENTS} failed, p50 {:?}; {:?}",
+            after.failed.len(),
+            after.quantile(500),
+            bed.verdicts(0)
+        );
+        after.failed.truncate(5);
+        assert!(after.failed.is_empty(), "{:?}", after.failed);
+    });
+    assert_eq!(
+        bed.counter(0, "syn_reset_full") + bed.counter(0, "syn_reset_wait"),
+        0
+    );
+    assert!(
+        bed.counter(0, "syn_dropped_wait") > 0,
+        "there was no overload"
+    );
 }
