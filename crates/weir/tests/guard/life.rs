@@ -237,6 +237,9 @@ fn without_root_it_fails_and_says_what_it_needs() {
         .arg(bed.folder.path());
     command.args(["protect", "8080", "--anyway"]);
     let output = within(bed.server(), || command.output().unwrap());
+    refused(&output, 1, "belongs to root");
+    std::os::unix::fs::chown(bed.folder.path(), Some(65534), Some(65534)).unwrap();
+    let output = within(bed.server(), || command.output().unwrap());
     refused(&output, 1, "CAP_NET_ADMIN");
 }
 
