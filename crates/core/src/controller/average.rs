@@ -2,7 +2,7 @@
 
 /// Events that a rate's interval lasts for at least: over fewer, an average says more about chance than about
 /// the rate. Five such intervals are 40 events, which err by a sixth.
-const EVENTS_OF_INTERVAL: f64 = 8.0;
+pub const EVENTS_OF_INTERVAL: f64 = 8.0;
 /// but no longer than this, in seconds.
 const LONGEST_INTERVAL: f64 = 10.0;
 

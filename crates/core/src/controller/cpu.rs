@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::queue::{Budget, Clock, LEAST_RATE, Room, UNUSED};
+use super::queue::{Budget, Clock, LEAST_RATE, UNUSED};
 use super::standing::Standing;
 
 /// The CPU must stand over its bound for so many intervals in which connections come: it is noisier than a
@@ -134,7 +134,7 @@ impl CpuLoop {
         Some(Budget {
             rate: on.budget,
             least: LEAST_RATE,
-            room: Room::ONE,
+            room: 1.0,
             reason,
         })
     }

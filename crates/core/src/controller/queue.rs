@@ -26,9 +26,6 @@ const OVER_INTERVALS: u32 = 8;
 const OVER_ACCEPTS: f64 = 96.0;
 /// The shortest set point, in connections: a server of long service has one waiting at every moment.
 const LEAST_QUEUE: f64 = 10.0;
-/// Connections of the classes above the lowest that may come at once at a slow server: they fit between the set point
-/// and the length from which the listener refuses by itself ([`super::LISTENER_LENGTH`]).
-const ROOM_ABOVE: f64 = 16.0;
 /// The longest set point, as a share of the backlog: beyond it bursts of high classes find no place.
 const OF_BACKLOG: f64 = 0.5;
 /// Below this share of its set point the queue may run empty, and the server be throttled for nothing.
@@ -61,6 +58,10 @@ const LEAST_RATE_SHARE: f64 = 0.02;
 pub const UNUSED: f64 = 0.95;
 /// after so many intervals.
 const CALM_INTERVALS: u32 = 5;
+/// A limit that has refused nobody for so many intervals, and for the time of so many accepts, is needed no more, whatever
+/// the server is thought to accept.
+const IDLE_INTERVALS: u32 = 10;
+const IDLE_ACCEPTS: f64 = 100.0;
 
 /// Accepts between two looks, as the PID sees them: one that corrects the queue by less would only follow chance.
 const LOOK_ACCEPTS: f64 = 2.0;
@@ -80,28 +81,11 @@ pub struct Budget {
     pub rate: f64,
     /// What no class is limited below, connections/s.
     pub least: f64,
-    /// Connections that may come at once however low the rate: of the lowest class, and of those above it.
-    pub room: Room,
+    /// Connections of a class that may come at once however low its rate, 1.0 at least: what the queue is short of its
+    /// set point, for at few connections a second a bucket of one would refuse by chance those that there is room for.
+    pub room: f64,
     /// In words, for the decision log.
     pub reason: String,
-}
-
-/// Connections that may come at once, 1.0 at least.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Room {
-    /// Of the lowest class: what its queue is short of the set point, for at few connections a second a bucket
-    /// of one would refuse by chance those that there is room for.
-    pub lowest: f64,
-    /// Of classes above it.
-    pub above: f64,
-}
-
-impl Room {
-    /// No more than the rate gives.
-    pub const ONE: Room = Room {
-        lowest: 1.0,
-        above: 1.0,
-    };
 }
 
 /// What clients ask of a listener, connections/s.
@@ -173,6 +157,7 @@ struct On {
     probe: f64,
     budget: f64,
     calm_since: Option<Duration>,
+    idle_since: Option<Duration>,
 }
 
 impl QueueLoop {
@@ -224,17 +209,19 @@ impl QueueLoop {
         );
         // Not of the budget, which is more than the server can while the queue is short.
         let asks_for_less = asked.all < UNUSED * capacity && listener.queue_length <= set_point;
-        if clock.calm(&mut on.calm_since, asks_for_less) {
+        let refuses =
+            !enforce || listener.refused.last() > 0.0 || listener.queue_length > set_point;
+        on.idle_since = on.idle_since.or(Some(clock.now)).filter(|_| !refuses);
+        let idle = on.idle_since.map(|since| clock.now.saturating_sub(since));
+        let in_vain = idle.is_some_and(|idle| idle >= needed(IDLE_INTERVALS, IDLE_ACCEPTS));
+        if clock.calm(&mut on.calm_since, asks_for_less) || in_vain {
             self.on = None;
             return None;
         }
         Some(Budget {
             rate: on.budget,
             least: least_rate(capacity),
-            room: Room {
-                lowest: (set_point - listener.queue_length).clamp(1.0, LEAST_QUEUE),
-                above: ROOM_ABOVE,
-            },
+            room: (set_point - listener.queue_length).clamp(1.0, LEAST_QUEUE),
             reason: reason(listener, target, asked.all),
         })
     }

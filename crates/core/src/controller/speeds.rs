@@ -182,6 +182,27 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
+    // More workers than the set point, of one constant service time, empty the queue together: then all are let in.
+    #[test]
+    fn a_middle_class_gives_way_beyond_what_fits_and_the_high_one_does_not(
+        seed: u64, exponent in 0.0..3.3f64, gold in 0.1..0.4f64, silver in 1.0..4.0f64, workers in 1..9usize,
+        spread in 0.0..1.0f64, admit_wait: bool,
+    ) {
+        let rate = 10f64.powf(exponent);
+        let case = Case { seed, rate, times: 5.0, gold, workers, spread, admit_wait };
+        let mut world = case.world();
+        world.classes[1].rule.priority = 2;
+        let mut world = world.class(rule("all", 64), move |_| silver * rate);
+        let from = 2.0 * case.converges_within() + 0.5 * silver;
+        world.run(from);
+        let before: Vec<_> = world.classes.iter().map(|one| (one.syns, one.refused, one.served)).collect();
+        world.run(from + (MEASURED / rate).max(MEASURED_S));
+        let refused = (world.classes[0].refused - before[0].1) as f64 / (world.classes[0].syns - before[0].0) as f64;
+        prop_assert!(refused <= 0.03, "{refused} of gold");
+        let served = |class: usize| (world.classes[class].served - before[class].2) as f64;
+        prop_assert!(served(2) <= 0.2 * served(1), "{} of the lowest, {} of the middle", served(2), served(1));
+    }
+
     #[test]
     fn a_high_class_whose_demand_fits_is_let_in_at_any_speed_and_load(
         seed: u64, exponent in 0.0..3.3f64, times in 1.1..10.0f64, gold in 0.02..0.75f64, workers in 1..32usize,

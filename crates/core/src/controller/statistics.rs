@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Settings;
-use super::average::{Average, Rate, Span};
+use super::average::{Average, EVENTS_OF_INTERVAL, Rate, Span};
 
 /// Weight of the newest sample of a busy server's speed: that of an average over 4. It follows a server
 /// that has become slower in half a second.
@@ -301,13 +301,21 @@ impl ListenerStatistics {
             self.accepted += left * span.seconds;
             self.accepts_mean.take(left, span.intervals);
             self.accepts_steady.take_rate(left, span);
-            match (was_busy, self.accepts_steady.value()) {
-                (true, _) => self.capacity.take_rate(left, span),
-                (false, Some(mean)) => self.capacity.take_at_least(mean),
-                (false, None) => {}
+            match was_busy {
+                true => self.capacity.take_rate(left, span),
+                false => self.capacity.take_at_least(self.shown_capacity(span)),
             }
         }
         self.used = Some(used);
+    }
+
+    /// What the accepts of a server that is not busy show of its speed, /s: those of the last interval, if they are more
+    /// than a few by chance.
+    fn shown_capacity(&self, span: Span) -> f64 {
+        match self.accepts * span.seconds >= EVENTS_OF_INTERVAL {
+            true => self.accepts,
+            false => self.accepts_steady.value().unwrap_or(0.0),
+        }
     }
 
     /// Whether the server was busy from the last reading to this one: connections waited at both. Or as many waited at the

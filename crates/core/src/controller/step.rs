@@ -429,7 +429,6 @@ fn hold(
         min_rate: class.promised(),
     };
     let demands: Vec<Demand> = classes.iter().map(demand).collect();
-    let lowest = lowest_asking(classes);
     for (class, limit) in classes.iter().zip(share(budget.rate, &demands)) {
         let Some(rate) = limit else { continue };
         // A class of which nobody comes here is not this listener's to hold.
@@ -437,9 +436,11 @@ fn hold(
             continue;
         }
         let rate = (rate / class.part).max(budget.least);
-        let room = match Some(class.rule.priority) < lowest {
-            true => budget.room.above,
-            false => budget.room.lowest,
+        // The room is for the class that shares what is left, not for those below it.
+        let room = if rate > budget.least {
+            budget.room
+        } else {
+            1.0
         };
         let limit = Limit {
             rate,
