@@ -212,9 +212,20 @@ static __always_inline bool lets_in(enum verdict v)
 	return v == VERDICT_syn_admitted || v == VERDICT_syn_time_wait;
 }
 
+/* One bit for each verdict of GUARD_VERDICTS whose packet goes on: what no list names is passed, never dropped. */
+#define BIT_pass(name) | 1ULL << VERDICT_##name
+#define BIT_refuse(name)
+#define BIT_answer(name)
+#define BIT_note(name)
+#define X(name, kind, text) BIT_##kind(name)
+static const u64 passes = 0 GUARD_VERDICTS(X);
+#undef X
+_Static_assert(VERDICT_COUNT <= 64, "one bit for each verdict");
+
+/* Whether weir takes no part in what becomes of the SYN. */
 static __always_inline bool left_to_kernel(enum verdict v)
 {
-	return v == VERDICT_syn_left || v == VERDICT_syn_left_flood;
+	return (passes >> (v & 63) & 1) && !lets_in(v);
 }
 
 static __always_inline bool lacks_mptcp_cookie(const struct listener_policy *listener, const struct arrival *arrival)
