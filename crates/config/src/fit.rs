@@ -97,7 +97,7 @@ pub fn fit(asked: &Listener, environment: Environment) -> Result<Fitted, Fault> 
             because: because.to_owned(),
         });
     } else if environment.conntrack {
-        fallback = fit_conntrack(&mut listener);
+        fallback = fit_conntrack(&mut listener, environment);
     }
     if listener.establish == Establish::Reserv && environment.syn_cookies == SynCookies::Always {
         return Err(Fault::new(
@@ -111,14 +111,17 @@ pub fn fit(asked: &Listener, environment: Environment) -> Result<Fitted, Fault> 
 
 /// Leaves SYN cookies to the kernel. `abort` then decides at the final ACK, as no-syn-drop does; `reserv` reserves,
 /// and leaves what a flood brings on top to the kernel.
-fn fit_conntrack(listener: &mut Listener) -> Option<Fallback> {
+fn fit_conntrack(listener: &mut Listener, environment: Environment) -> Option<Fallback> {
+    let own = environment.bpf_cookies && environment.syn_cookies == SynCookies::WhenNeeded;
     let policy = match listener.establish {
         Establish::NoSynDrop => {
             listener.establish = Establish::Abort;
             policy_words(listener)
         }
-        Establish::Reserv => format!("{} with the kernel's SYN cookies", policy_words(listener)),
-        Establish::Default | Establish::Abort => return None,
+        Establish::Reserv if own => {
+            format!("{} with the kernel's SYN cookies", policy_words(listener))
+        }
+        _ => return None,
     };
     Some(Fallback {
         policy,
@@ -234,6 +237,12 @@ mod tests {
         for establish in [Establish::Default, Establish::Abort] {
             assert_eq!(fit(&asked(establish), beside).unwrap().fallback, None);
         }
+        let without = Environment {
+            syn_cookies: SynCookies::Never,
+            ..beside
+        };
+        let fitted = fit(&asked(Establish::Reserv), without).unwrap();
+        assert_eq!(fitted.fallback, None, "there were no cookies anyway");
     }
 
     #[test]

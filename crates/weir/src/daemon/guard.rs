@@ -314,7 +314,7 @@ impl<B: Backend> GuardService<B> {
         let Some(follows) = self.conntrack.look(Instant::now(), look) else {
             return;
         };
-        match self.session.refit(environment(&self.conntrack)) {
+        match self.session.set_conntrack(follows) {
             Ok(()) if follows => tracing::info!(
                 "rules follow connections here now (conntrack): weir sends no SYN cookies of its own"
             ),

@@ -49,6 +49,8 @@ pub struct Session<B> {
     /// The controller beside the listeners' own rules.
     controller: Option<Settings>,
     links: Vec<Link>,
+    /// What the policies are fitted to.
+    environment: Environment,
     /// The policy as the kernel half has it, and what its interface names meant then.
     applied: Applied,
     attached: BTreeMap<u32, Attached>,
@@ -102,6 +104,7 @@ impl<B: Backend> Session<B> {
             exec: ExecServers::default(),
             controller: None,
             links,
+            environment,
             applied,
             attached: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -130,15 +133,20 @@ impl<B: Backend> Session<B> {
         self.backend.allow_cookies(environment.sends_cookies());
         self.backend.apply(&applied.listeners, classes.list())?;
         (self.policies, self.classes, self.applied) = (policies, classes, applied);
+        self.environment = environment;
         self.follow_links();
         self.prioritize()
     }
 
-    /// Fits the policies that were asked for to an environment that has changed.
+    /// Fits the policies that were asked for to a namespace where conntrack follows connections now, or no longer.
     ///
     /// # Errors
     /// As in [`Session::start`]; the policies in force then stay.
-    pub fn refit(&mut self, environment: Environment) -> Result<()> {
+    pub fn set_conntrack(&mut self, follows: bool) -> Result<()> {
+        let environment = Environment {
+            conntrack: follows,
+            ..self.environment
+        };
         let asked = self.policies.iter().map(|p| p.asked.clone()).collect();
         let mut policies = fit_all(asked, environment)?;
         for policy in &mut policies {
@@ -149,6 +157,7 @@ impl<B: Backend> Session<B> {
         self.backend
             .apply(&applied.listeners, self.classes.list())?;
         (self.policies, self.applied) = (policies, applied);
+        self.environment = environment;
         Ok(())
     }
 

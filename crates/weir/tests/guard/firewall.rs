@@ -206,6 +206,16 @@ fn no_syn_drop_lets_clients_pass_stateful_rules_in_a_flood() {
     clients_pass_in_a_flood("establish = \"no-syn-drop\"");
 }
 
+#[test]
+fn the_xdp_front_lets_clients_pass_stateful_rules_in_a_flood() {
+    clients_pass_in_a_flood("front = \"xdp\"");
+}
+
+#[test]
+fn a_prioritized_queue_lets_clients_pass_stateful_rules_in_a_flood() {
+    clients_pass_in_a_flood("queue = \"priority\"");
+}
+
 /// A cookie that became an entry of conntrack would be an established connection for the rules, whoever
 /// its client is.
 #[test]

@@ -218,8 +218,8 @@ fn beside_a_controller_a_listener_refuses_later_and_is_shown_as_it_is_configured
     assert_eq!(shown(&session), "reserv rst-syn, admit wait 20ms");
     session.swap(NORMAL, vec![web()], Vec::new()).unwrap();
     assert_eq!(rule(), (40, 32), "and after a reload");
-    session.refit(NORMAL).unwrap();
-    assert_eq!(rule(), (40, 32), "and after a change of the environment");
+    session.set_conntrack(true).unwrap();
+    assert_eq!(rule(), (40, 32), "and beside conntrack");
     session.yield_to(None).unwrap();
     assert_eq!(rule(), (20, 0));
     let observes = Settings {
@@ -261,19 +261,15 @@ fn conntrack_that_comes_and_goes_is_followed_and_status_says_so() {
     assert_eq!(fake.0.borrow().cookies, Some(true));
     let fallback = |session: &Session<Fake>| session.listeners().unwrap().remove(0).fallback;
     assert_eq!(fallback(&session), None);
-    let beside = Environment {
-        conntrack: true,
-        ..NORMAL
-    };
-    session.refit(beside).unwrap();
+    session.set_conntrack(true).unwrap();
     assert_eq!(fake.0.borrow().cookies, Some(false));
     assert_eq!(fake.0.borrow().applied[0].establish, Establish::Abort);
     assert_eq!(fallback(&session).as_deref(), Some("abort rst-syn"));
     fake.0.borrow_mut().refuse_apply = true;
-    assert!(session.refit(NORMAL).is_err());
+    assert!(session.set_conntrack(false).is_err());
     assert!(fallback(&session).is_some(), "what is in force stays");
     fake.0.borrow_mut().refuse_apply = false;
-    session.refit(NORMAL).unwrap();
+    session.set_conntrack(false).unwrap();
     assert_eq!(fallback(&session), None);
     assert_eq!(fake.0.borrow().applied[0].establish, Establish::NoSynDrop);
 }

@@ -101,14 +101,20 @@ fn a_spoofed_flood_does_not_shut_a_small_door_either() {
 /// is lost, and none is refused.
 #[test]
 fn a_spoofed_flood_costs_no_client_behind_stateful_rules() {
-    for establish in ["reserv", "no-syn-drop"] {
+    for policy in [
+        "establish = \"reserv\"",
+        "establish = \"no-syn-drop\"",
+        "queue = \"priority\"",
+    ] {
         let Some(bed) = Bed::new() else { return };
         if !Rules::Nftables.load(&bed, &[]) {
             return;
         }
         let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
         let listener = listen(bed.server(), any, 128);
-        let _weir = bed.protect(&format!("{PORT} --establish {establish}"));
+        let _weir = bed.run(&format!(
+            "[[listener]]\nname = \"web\"\naddress = \"*:{PORT}\"\n{policy}\n"
+        ));
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let flooding = scope.spawn(|| flood(&bed.links.wire, &stop));
@@ -119,7 +125,7 @@ fn a_spoofed_flood_costs_no_client_behind_stateful_rules() {
                 if begun.elapsed() > TAKEOVER {
                     visits += 1;
                     let verdicts = || bed.verdicts(0);
-                    assert_eq!(fate, Some(Fate::Served), "{establish}: {:?}", verdicts());
+                    assert_eq!(fate, Some(Fate::Served), "{policy}: {:?}", verdicts());
                 }
             }
             assert!(visits > 20, "{visits}");
