@@ -1,7 +1,7 @@
 //! The parking listeners beside one server's sockets.
 
 use std::collections::BTreeMap;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -189,14 +189,21 @@ impl Group {
             let index = self.servers.take(programs, server, fd.as_fd());
             let entered = index.and_then(|i| self.servers.enter(programs, i, fd.as_fd()));
             if let Err(error) = entered {
+                programs.look_at(false)?;
                 self.servers.keep(programs, &known);
                 return Err(error);
             }
         }
         let inodes: Vec<u64> = servers.iter().map(|s| s.inode).collect();
+        programs.look_at(false)?;
         self.servers.keep(programs, &inodes);
         self.size(programs, servers);
         Ok(true)
+    }
+
+    /// Where the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.model.address
     }
 
     /// The server's sockets.

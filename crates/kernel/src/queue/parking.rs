@@ -1,6 +1,7 @@
 //! Parking listeners beside running servers' sockets, and the release of what waits in them.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -100,6 +101,11 @@ impl Parking {
             Some(g) => g.change(&mut self.programs, servers),
             None => Ok(false),
         }
+    }
+
+    /// Where a group's server listens.
+    pub fn address(&self, group: u32) -> Option<SocketAddr> {
+        self.groups.get(&group).map(Group::address)
     }
 
     /// Inodes of the sockets that a group serves, sorted.

@@ -118,13 +118,14 @@ impl Servers {
         }
     }
 
-    /// Gives back all whose inodes are not in `kept`.
+    /// Gives back all whose inodes are not in `kept`, if they listened at the last look.
     pub fn keep(&mut self, programs: &Programs, kept: &[u64]) {
         let others = self.sockets.iter();
         let others = others.filter(|(_, server)| !kept.contains(&server.inode));
         let others: Vec<(u32, u64)> = others.map(|(i, server)| (*i, server.inode)).collect();
         for (index, inode) in others {
-            let fd = owner::descriptor(inode).ok();
+            let listens = programs.table.server(self.group, index).listening;
+            let fd = listens.then(|| owner::descriptor(inode).ok()).flatten();
             self.remove(programs, index, fd.as_ref());
         }
     }

@@ -1,5 +1,7 @@
 //! Which sockets belong together: those of one server on one address, in one SO_REUSEPORT group.
 
+use std::net::SocketAddr;
+
 use weir_kernel::ListenSocket;
 
 use super::shared::Wanted;
@@ -20,6 +22,11 @@ pub fn groups(wanted: &Wanted, sockets: &[ListenSocket]) -> Vec<Vec<ListenSocket
         }
     }
     groups
+}
+
+/// Where the sockets of a group listen.
+pub fn address(group: &[ListenSocket]) -> SocketAddr {
+    SocketAddr::new(group[0].ip, group[0].port)
 }
 
 /// What tells one set of sockets from another.

@@ -5,6 +5,7 @@
 //! [`weir_core::queue::ReleaseOrder`].
 
 use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use weir_core::verdict::Verdict;
 use weir_kernel::ListenSocket;
 use weir_kernel::queue::{Event, Parking, QueueMaps, ServerQueue, Slot, hasten_this_thread};
 
-use super::address::{groups, identity};
+use super::address::{address, groups, identity};
 use super::shared::{ClassLimits, EXAMPLES, HEARTBEAT, QueueState, Shared, Wanted};
 
 /// For how long each look promises to release: longer than any pause of this thread that is not a fault.
@@ -193,8 +194,10 @@ impl Releaser {
     /// The server's sockets are not the same any more. `ceased_in`: of this group the last one has ceased to listen,
     /// though another one may have its address in the kernel by now.
     fn listeners_changed(&mut self, port: u16, ceased_in: Option<u32>) -> weir_kernel::Result<()> {
-        if let Some(group) = ceased_in {
-            self.parked.remove(&group);
+        if let Some(group) = ceased_in
+            && !self.is_succeeded(group)
+            && self.parked.remove(&group).is_some()
+        {
             self.queue.abandon(group);
             self.changed = true;
         }
@@ -214,6 +217,18 @@ impl Releaser {
         }
         self.scan_at = Some(Instant::now() + SETTLE);
         Ok(())
+    }
+
+    /// Whether another socket has taken over from the last one of this group, which then serves that one. Its parking
+    /// listeners are to stay: if they were closed now, whom the kernel sends there meanwhile would be reset.
+    fn is_succeeded(&mut self, group: u32) -> bool {
+        // None has begun to listen.
+        if self.scan_at.is_none() {
+            return false;
+        }
+        let before = self.queue.inodes(group);
+        self.scan();
+        self.queue.inodes(group) != before
     }
 
     fn detach(&mut self, group: u32) {
@@ -253,9 +268,9 @@ impl Releaser {
                 groups.into_iter().map(move |group| (wanted.clone(), group))
             })
             .collect();
-        let inodes: HashSet<u64> = listening.iter().flat_map(|(_, g)| identity(g)).collect();
+        let addresses: HashSet<SocketAddr> = listening.iter().map(|(_, g)| address(g)).collect();
         // Those that no listener needs make room for others.
-        self.detach_all_but(|queue, n| queue.inodes(n).iter().any(|i| inodes.contains(i)));
+        self.detach_all_but(|queue, n| queue.address(n).is_some_and(|a| addresses.contains(&a)));
         let mut kept = Vec::new();
         let mut refused: BTreeMap<String, String> = BTreeMap::new();
         for (wanted, group) in listening {
@@ -340,15 +355,19 @@ impl Releaser {
         Ok(number)
     }
 
-    /// The group that has one of these sockets, with others that are gone or without some that came: it serves these
-    /// from now on. `None`: there is none any more.
+    /// The group of this address, with sockets that are gone or without some that came: it serves these from now on.
+    /// `None`: there is none any more.
     fn changed_group(
         &mut self,
         wanted: &Wanted,
         sockets: &[ListenSocket],
         inodes: &[u64],
     ) -> Option<u32> {
-        let shares = |n: &u32| self.queue.inodes(*n).iter().any(|i| inodes.contains(i));
+        let its = address(sockets);
+        let shares = |n: &u32| {
+            let inodes_of = self.queue.inodes(*n);
+            self.queue.address(*n) == Some(its) || inodes_of.iter().any(|i| inodes.contains(i))
+        };
         let sharing: Vec<u32> = self.parked.keys().copied().filter(shares).collect();
         if let [one] = sharing[..]
             && let Some(parked) = self.parked.get_mut(&one)
