@@ -1,0 +1,195 @@
+//! A server that takes its time, and clients that come again and again.
+
+use std::fmt;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use weir_testbed::netns::Netns;
+use weir_testbed::sockets::{SILENCE, within};
+use weir_testbed::wait::until;
+
+/// What a worker takes for a connection: it serves 250 of them in a second.
+const WORK: Duration = Duration::from_millis(4);
+/// Pause of a worker that has nothing to accept.
+const IDLE: Duration = Duration::from_micros(200);
+/// Visits of a light load for each address, one after the other.
+const LIGHT: usize = 15;
+/// Clients of an overload. With their pause after a refusal they ask for two to four times what one worker serves.
+const CLIENTS: usize = 24;
+const PAUSE: Duration = Duration::from_millis(25);
+/// As long as clients of an overload come again.
+const OVERLOAD: Duration = Duration::from_millis(700);
+/// An accepted connection is answered in this time: it waits behind at most the queue.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// How a client connects.
+pub type Open<'a> = &'a (dyn Fn(SocketAddr) -> std::io::Result<TcpStream> + Sync);
+
+/// As most clients do; gives up before a SYN would be repeated.
+pub fn plain(to: SocketAddr) -> std::io::Result<TcpStream> {
+    TcpStream::connect_timeout(&to, SILENCE)
+}
+
+/// The threads of a server, one for each listening socket; they end on drop.
+pub struct Workers {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    /// Serves each of these sockets by a worker of its own.
+    pub fn start(listeners: Vec<TcpListener>) -> Workers {
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = listeners.into_iter().map(|listener| {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || work(&listener, &stop))
+        });
+        let threads = threads.collect();
+        Workers { stop, threads }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(listener: &TcpListener, stop: &AtomicBool) {
+    listener.set_nonblocking(true).unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        let Ok((mut stream, _)) = listener.accept() else {
+            std::thread::sleep(IDLE);
+            continue;
+        };
+        std::thread::sleep(WORK);
+        // A client that has given up is counted where it was.
+        let _ = stream.set_nonblocking(false);
+        let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
+        let _ = stream.read(&mut [0; 100]);
+        let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nhello");
+    }
+}
+
+/// How the visits of a load ended.
+#[derive(Debug, Default, Clone)]
+pub struct Outcome {
+    /// With the whole reply.
+    pub served: usize,
+    /// By a RST, before any reply.
+    pub refused: usize,
+    /// Without an answer to the SYN, until it would have been repeated.
+    pub silent: usize,
+    /// In any other way.
+    pub failed: usize,
+    /// The longest until a refusal.
+    pub slowest_refusal: Duration,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} served, {} refused (in {:.1?} at most), {} timed out, {} failed",
+            self.served, self.refused, self.slowest_refusal, self.silent, self.failed
+        )
+    }
+}
+
+impl Outcome {
+    fn add(&mut self, other: &Outcome) {
+        self.served += other.served;
+        self.refused += other.refused;
+        self.silent += other.silent;
+        self.failed += other.failed;
+        self.slowest_refusal = self.slowest_refusal.max(other.slowest_refusal);
+    }
+
+    fn count(&mut self, end: std::io::Result<()>, took: Duration) {
+        use ErrorKind::{ConnectionRefused, ConnectionReset, TimedOut, WouldBlock};
+        match end.map_err(|error| error.kind()) {
+            Ok(()) => self.served += 1,
+            Err(ConnectionRefused | ConnectionReset) => {
+                self.refused += 1;
+                self.slowest_refusal = self.slowest_refusal.max(took);
+            }
+            Err(TimedOut | WouldBlock) => self.silent += 1,
+            Err(_) => self.failed += 1,
+        }
+    }
+}
+
+fn visit(to: SocketAddr, open: Open<'_>) -> std::io::Result<()> {
+    let mut stream = open(to)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply)?;
+    match reply.ends_with(b"hello") {
+        true => Ok(()),
+        false => Err(ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn counted(outcome: &mut Outcome, to: SocketAddr, open: Open<'_>) -> bool {
+    let begun = Instant::now();
+    let end = visit(to, open);
+    let served = end.is_ok();
+    outcome.count(end, begun.elapsed());
+    served
+}
+
+/// One client at a time, to each address in turn.
+pub fn light(client: &Netns, to: &[SocketAddr], open: Open<'_>) -> Outcome {
+    let mut outcome = Outcome::default();
+    within(client, || {
+        for _ in 0..LIGHT {
+            for to in to {
+                counted(&mut outcome, *to, open);
+            }
+        }
+    });
+    outcome
+}
+
+/// Many clients, each to one of the addresses.
+pub fn overload(client: &Netns, to: &[SocketAddr], open: Open<'_>) -> Outcome {
+    let begun = Instant::now();
+    let one = |to: SocketAddr| {
+        let mut outcome = Outcome::default();
+        while begun.elapsed() < OVERLOAD {
+            if !counted(&mut outcome, to, open) {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        outcome
+    };
+    let mut sum = Outcome::default();
+    std::thread::scope(|scope| {
+        let clients = (0..CLIENTS).map(|n| {
+            let to = to[n % to.len()];
+            scope.spawn(move || within(client, || one(to)))
+        });
+        let clients: Vec<_> = clients.collect();
+        for client in clients {
+            sum.add(&client.join().unwrap());
+        }
+    });
+    sum
+}
+
+/// Waits until the server replies at each address: links are up, neighbours known, and its queue has room.
+pub fn ready(client: &Netns, to: &[SocketAddr], open: Open<'_>) {
+    for to in to {
+        until("the server replies", || {
+            within(client, || visit(*to, open)).ok()
+        });
+    }
+}
