@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
@@ -114,6 +115,70 @@ pub fn tcp_state(socket: &impl AsRawFd) -> Result<u8, Errno> {
         )
     };
     Errno::result(answer).map(|_| state)
+}
+
+/// Options of TCP sockets that no library sets; the values are linux/tcp.h's TCP_….
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum TcpOption {
+    /// Seconds, u32.
+    DeferAccept = 9,
+    /// struct tcp_md5sig.
+    Md5 = 14,
+    /// Places for connections whose SYN had data, u32.
+    FastOpen = 23,
+    /// 1, u32: connect() leaves the SYN to the first write.
+    FastOpenConnect = 30,
+    /// struct tcp_ao_add.
+    Ao = 38,
+}
+
+impl TcpOption {
+    /// The value that gives a socket a key for this peer, for [`TcpOption::Md5`] (RFC 2385) and [`TcpOption::Ao`]
+    /// (RFC 5925): always the same key.
+    pub fn key_for(self, peer: SocketAddr) -> Vec<u8> {
+        const KEY: &[u8] = b"weir";
+        let mut bytes = vec![0; 128];
+        let (family, at, prefix) = match peer {
+            SocketAddr::V4(_) => (libc::AF_INET, 4, 32),
+            SocketAddr::V6(_) => (libc::AF_INET6, 8, 128),
+        };
+        bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+        match peer.ip() {
+            IpAddr::V4(ip) => bytes[at..at + 4].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => bytes[at..at + 16].copy_from_slice(&ip.octets()),
+        }
+        if self == TcpOption::Md5 {
+            bytes.extend([0, 0]);
+            bytes.extend((KEY.len() as u16).to_ne_bytes());
+            bytes.extend([0; 4]);
+        } else {
+            let mut algorithm = b"hmac(sha1)".to_vec();
+            algorithm.resize(64 + 4 + 4 + 2, 0);
+            bytes.extend(algorithm);
+            // Prefix, both key ids, length of the code, flags, length of the key.
+            bytes.extend([prefix, 1, 1, 12, 0, KEY.len() as u8]);
+        }
+        let mut key = KEY.to_vec();
+        key.resize(80, 0);
+        bytes.extend(key);
+        bytes
+    }
+}
+
+/// Sets an option of a TCP socket to this value.
+pub fn set_tcp_option(socket: &impl AsRawFd, option: TcpOption, value: &[u8]) -> Result<(), Errno> {
+    // SAFETY: the kernel reads as many bytes as the slice has.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            option as i32,
+            value.as_ptr().cast(),
+            value.len() as libc::socklen_t,
+        )
+    };
+    Errno::result(answer).map(drop)
 }
 
 fn name(device: &str) -> [libc::c_char; libc::IFNAMSIZ] {

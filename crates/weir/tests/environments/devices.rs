@@ -1,5 +1,9 @@
 //! Network devices between the clients and the server.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use weir_testbed::bed::{Tap, Tun};
 use weir_testbed::netns::Netns;
 
 use crate::bed::{Bed, OVERLAY, PORT, SERVER, at, holds, kernel_can, plug, serve};
@@ -136,4 +140,45 @@ fn two_links_into_one_server() {
     let _server = serve(&bed.server, PORT);
     let to = [at(SERVER, PORT), at(OVERLAY, PORT)].concat();
     holds("two links", &bed.client, &to, &[(&bed.server, PORT)]);
+}
+
+/// As of a VPN: devices without a link header, and a program that carries their packets.
+#[test]
+fn tun() {
+    let Some(bed) = Bed::new() else { return };
+    let ends =
+        [&bed.client, &bed.server].map(|netns| Tap::create(netns, "o0", Tun::Packets).unwrap());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| carry(&ends, &stop));
+        let _stops = Stops(&stop);
+        overlay("tun", &bed, "o0");
+    });
+}
+
+/// Carries packets between two devices, until `stop`.
+fn carry(ends: &[Tap; 2], stop: &AtomicBool) {
+    let mut buffer = vec![0; 65_536];
+    while !stop.load(Ordering::Relaxed) {
+        let mut idle = true;
+        for (from, to) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
+            while let Ok(Some(packet)) = from.receive(&mut buffer) {
+                idle = false;
+                // A device that is not up yet takes none.
+                let _ = to.send(packet);
+            }
+        }
+        if idle {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// Sets a flag when it goes, so that a test that fails ends its threads.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -1,5 +1,6 @@
 //! A server that takes its time, and clients that come again and again.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,6 +27,8 @@ const OVERLOAD: Duration = Duration::from_millis(700);
 /// An accepted connection is answered in this time: it waits behind at most the queue.
 const ANSWER: Duration = Duration::from_secs(5);
 
+const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+
 /// How a client connects.
 pub type Open<'a> = &'a (dyn Fn(SocketAddr) -> std::io::Result<TcpStream> + Sync);
 
@@ -51,6 +54,14 @@ impl Workers {
         let threads = threads.collect();
         Workers { stop, threads }
     }
+
+    /// Serves one socket by so many workers.
+    pub fn start_many(listener: TcpListener, workers: usize) -> Workers {
+        let clones = (1..workers).map(|_| listener.try_clone().unwrap());
+        let mut all: Vec<TcpListener> = clones.collect();
+        all.push(listener);
+        Workers::start(all)
+    }
 }
 
 impl Drop for Workers {
@@ -74,7 +85,7 @@ fn work(listener: &TcpListener, stop: &AtomicBool) {
         let _ = stream.set_nonblocking(false);
         let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
         let _ = stream.read(&mut [0; 100]);
-        let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nhello");
+        let _ = stream.write_all(REPLY);
     }
 }
 
@@ -83,12 +94,16 @@ fn work(listener: &TcpListener, stop: &AtomicBool) {
 pub struct Outcome {
     /// With the whole reply.
     pub served: usize,
+    /// Of the served those that took so long that a SYN was sent again, theirs or a proxy's.
+    pub late: usize,
     /// By a RST, before any reply.
     pub refused: usize,
     /// Without an answer to the SYN, until it would have been repeated.
     pub silent: usize,
     /// In any other way.
     pub failed: usize,
+    /// Of the failed those that had a reply with another status than 200, by status.
+    pub errors: BTreeMap<u16, usize>,
     /// The longest until a refusal.
     pub slowest_refusal: Duration,
 }
@@ -97,25 +112,40 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} served, {} refused (in {:.1?} at most), {} timed out, {} failed",
-            self.served, self.refused, self.slowest_refusal, self.silent, self.failed
-        )
+            "{} served ({} late), {} refused (in {:.1?} at most), {} timed out, {} failed",
+            self.served, self.late, self.refused, self.slowest_refusal, self.silent, self.failed
+        )?;
+        match self.errors.is_empty() {
+            true => Ok(()),
+            false => write!(f, " {:?}", self.errors),
+        }
     }
 }
 
 impl Outcome {
     fn add(&mut self, other: &Outcome) {
         self.served += other.served;
+        self.late += other.late;
         self.refused += other.refused;
         self.silent += other.silent;
         self.failed += other.failed;
+        for (status, count) in &other.errors {
+            *self.errors.entry(*status).or_default() += count;
+        }
         self.slowest_refusal = self.slowest_refusal.max(other.slowest_refusal);
     }
 
-    fn count(&mut self, end: std::io::Result<()>, took: Duration) {
+    fn count(&mut self, end: std::io::Result<u16>, took: Duration) {
         use ErrorKind::{ConnectionRefused, ConnectionReset, TimedOut, WouldBlock};
         match end.map_err(|error| error.kind()) {
-            Ok(()) => self.served += 1,
+            Ok(200) => {
+                self.served += 1;
+                self.late += usize::from(took >= SILENCE);
+            }
+            Ok(status) => {
+                self.failed += 1;
+                *self.errors.entry(status).or_default() += 1;
+            }
             Err(ConnectionRefused | ConnectionReset) => {
                 self.refused += 1;
                 self.slowest_refusal = self.slowest_refusal.max(took);
@@ -126,22 +156,26 @@ impl Outcome {
     }
 }
 
-fn visit(to: SocketAddr, open: Open<'_>) -> std::io::Result<()> {
+/// The reply's status.
+fn visit(to: SocketAddr, open: Open<'_>) -> std::io::Result<u16> {
     let mut stream = open(to)?;
     stream.set_read_timeout(Some(ANSWER))?;
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
     let mut reply = Vec::new();
     stream.read_to_end(&mut reply)?;
-    match reply.ends_with(b"hello") {
-        true => Ok(()),
-        false => Err(ErrorKind::UnexpectedEof.into()),
+    let text = String::from_utf8_lossy(&reply);
+    let status = text.split(' ').nth(1).and_then(|s| s.parse().ok());
+    match status {
+        Some(200) if !text.ends_with("hello") => Err(ErrorKind::UnexpectedEof.into()),
+        Some(status) => Ok(status),
+        None => Err(ErrorKind::UnexpectedEof.into()),
     }
 }
 
 fn counted(outcome: &mut Outcome, to: SocketAddr, open: Open<'_>) -> bool {
     let begun = Instant::now();
     let end = visit(to, open);
-    let served = end.is_ok();
+    let served = matches!(end, Ok(200));
     outcome.count(end, begun.elapsed());
     served
 }
@@ -189,7 +223,9 @@ pub fn overload(client: &Netns, to: &[SocketAddr], open: Open<'_>) -> Outcome {
 pub fn ready(client: &Netns, to: &[SocketAddr], open: Open<'_>) {
     for to in to {
         until("the server replies", || {
-            within(client, || visit(*to, open)).ok()
+            within(client, || visit(*to, open))
+                .ok()
+                .filter(|status| *status == 200)
         });
     }
 }

@@ -7,6 +7,7 @@
 mod bed;
 mod devices;
 mod load;
+mod local;
 mod nat;
 mod routing;
 mod sockets;
