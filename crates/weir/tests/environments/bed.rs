@@ -92,6 +92,15 @@ pub fn lacking(option: &str) {
     needs::skip(format_args!("kernel without {option}"));
 }
 
+/// Runs a program in a namespace; it must succeed.
+pub fn run(netns: &Netns, program: &str, arguments: &str) -> String {
+    let mut command = needs::command(program);
+    command.args(arguments.split_whitespace());
+    let output = within(netns, || command.output().unwrap());
+    assert!(output.status.success(), "{program} {arguments}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
 /// Puts nftables rules in force; needs `nft`.
 pub fn nft(netns: &Netns, rules: &str) {
     let output = within(netns, || needs::command("nft").arg(rules).output().unwrap());
@@ -221,14 +230,14 @@ pub fn holds_by(
     open: load::Open,
 ) {
     load::ready(client, to, open);
-    let without = load::overload(client, to, open);
+    let without = load::overload_all(guarded.len(), client, to, open);
     load::ready(client, to, open);
     let weirs: Vec<Weir<'_>> = guarded
         .iter()
         .map(|(netns, port)| Weir::guard(netns, *port))
         .collect();
     let light = load::light(client, to, open);
-    let over = load::overload(client, to, open);
+    let over = load::overload_all(guarded.len(), client, to, open);
     let refused: u64 = weirs.iter().map(Weir::refused).sum();
     println!("{name}: without weir {without}; with: light load {light}; overload {over}");
     assert!(without.silent + without.late > 0, "{without}");

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use weir_testbed::bed::{Tap, Tun};
+use weir_testbed::needs;
 use weir_testbed::netns::Netns;
 
-use crate::bed::{Bed, OVERLAY, PORT, SERVER, at, holds, kernel_can, plug, serve};
+use crate::bed::{Bed, OVERLAY, PORT, SERVER, at, holds, kernel_can, plug, run, serve};
 
 #[test]
 fn veth() {
@@ -80,6 +81,35 @@ fn overlay(name: &str, bed: &Bed, at_client: &str) {
     let _server = serve(&bed.server, PORT);
     let to = at(OVERLAY, PORT);
     holds(name, &bed.client, &to, &[(&bed.server, PORT)]);
+}
+
+#[test]
+fn wireguard() {
+    let Some(bed) = Bed::new() else { return };
+    let ends = [(&bed.client, "10.70.0.1"), (&bed.server, "10.70.0.2")];
+    let add = "link add name o0 type wireguard";
+    if ends
+        .iter()
+        .any(|(netns, _)| !kernel_can(netns, "CONFIG_WIREGUARD", add))
+    {
+        return;
+    }
+    if !needs::programs(&["wg"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let keys = ends.map(|(netns, peer)| {
+        let file = folder.path().join(peer);
+        std::fs::write(&file, run(netns, "wg", "genkey")).unwrap();
+        let private = format!("set o0 listen-port 51820 private-key {}", file.display());
+        run(netns, "wg", &private);
+        run(netns, "wg", "show o0 public-key")
+    });
+    for ((netns, peer), key) in ends.iter().zip(keys.iter().rev()) {
+        let peer = format!("set o0 peer {key} allowed-ips 0.0.0.0/0,::/0 endpoint {peer}:51820");
+        run(netns, "wg", &peer);
+    }
+    overlay("WireGuard", &bed, "o0");
 }
 
 #[test]

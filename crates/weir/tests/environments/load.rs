@@ -195,6 +195,11 @@ pub fn light(client: &Netns, to: &[SocketAddr], open: Open<'_>) -> Outcome {
 
 /// Many clients, each to one of the addresses.
 pub fn overload(client: &Netns, to: &[SocketAddr], open: Open<'_>) -> Outcome {
+    overload_all(1, client, to, open)
+}
+
+/// The same for so many servers behind these addresses.
+pub fn overload_all(servers: usize, client: &Netns, to: &[SocketAddr], open: Open<'_>) -> Outcome {
     let begun = Instant::now();
     let one = |to: SocketAddr| {
         let mut outcome = Outcome::default();
@@ -207,7 +212,7 @@ pub fn overload(client: &Netns, to: &[SocketAddr], open: Open<'_>) -> Outcome {
     };
     let mut sum = Outcome::default();
     std::thread::scope(|scope| {
-        let clients = (0..CLIENTS).map(|n| {
+        let clients = (0..CLIENTS * servers).map(|n| {
             let to = to[n % to.len()];
             scope.spawn(move || within(client, || one(to)))
         });

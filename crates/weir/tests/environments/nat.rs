@@ -1,10 +1,14 @@
 //! Address translation between the clients and the servers.
 
+use std::path::Path;
+
 use weir_testbed::needs;
 use weir_testbed::netns::Netns;
+use weir_testbed::sockets::within;
 
 use crate::bed::{
-    Bed, PORT, SERVER, Weir, assert_untouched, at, holds, nft, plug, protect_fails, serve,
+    Bed, PORT, SERVER, Weir, assert_untouched, at, holds, lacking, nft, plug, protect_fails, run,
+    serve,
 };
 use crate::load;
 
@@ -135,4 +139,32 @@ fn service_address_spread_at_random_over_pods() {
     let guarded: Vec<_> = host.containers.iter().map(|pod| (pod, 80)).collect();
     let to = at(SERVER, PORT);
     holds("kube-proxy's rules", &host.bed.client, &to, &guarded);
+}
+
+/// The kernel's own load balancer sends each new connection to the next pod.
+#[test]
+fn ipvs() {
+    let Some(host) = Host::new(2) else { return };
+    let balancer = &host.bed.server;
+    let has_ipvs = within(balancer, || {
+        Path::new("/proc/thread-self/net/ip_vs").exists()
+    });
+    if !has_ipvs {
+        return lacking("CONFIG_IP_VS");
+    }
+    if !needs::programs(&["ipvsadm"]) {
+        return;
+    }
+    for (service, pods) in [
+        ("10.70.0.1:8080", ["10.72.0.2:80", "10.72.0.3:80"]),
+        ("[fd70::1]:8080", ["[fd72::2]:80", "[fd72::3]:80"]),
+    ] {
+        run(balancer, "ipvsadm", &format!("-A -t {service} -s rr"));
+        for pod in pods {
+            run(balancer, "ipvsadm", &format!("-a -t {service} -r {pod} -m"));
+        }
+    }
+    let _servers: Vec<_> = host.containers.iter().map(|pod| serve(pod, 80)).collect();
+    let guarded: Vec<_> = host.containers.iter().map(|pod| (pod, 80)).collect();
+    holds("IPVS", &host.bed.client, &at(SERVER, PORT), &guarded);
 }
