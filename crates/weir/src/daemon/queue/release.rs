@@ -26,8 +26,6 @@ const PARK: Duration = Duration::from_millis(20);
 /// How long after a change of the listening sockets they are read again: one that begins to listen is
 /// told of before the kernel has entered it.
 const SETTLE: Duration = Duration::from_millis(5);
-/// How long a connection may wait for that which the kernel has sent to a parking listener by itself.
-const STRAY: Duration = Duration::from_millis(10);
 /// A server that could not be served is tried again after this; each time after twice as long as before, up to
 /// the second.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
@@ -53,7 +51,6 @@ pub fn run(maps: QueueMaps, shared: &Shared, bell: &EventFd) {
         states: BTreeMap::new(),
         examples: Vec::new(),
         scan_at: None,
-        strays: Vec::new(),
         again: TRY_AGAIN,
         changed: false,
     };
@@ -98,8 +95,6 @@ struct Releaser {
     examples: Vec<weir_kernel::Event>,
     /// When to read the listening sockets again.
     scan_at: Option<Instant>,
-    /// Parking listeners that hold a connection which the program has not sent there, and since when.
-    strays: Vec<(Instant, Slot)>,
     /// After how long to try again those that could not be served.
     again: Duration,
     /// A server has come or gone: nothing is parked before the next look, and the state is not published.
@@ -144,9 +139,6 @@ impl Releaser {
             if self.scan_at.is_some_and(|at| now >= at) {
                 self.scan();
             }
-            if let Err(error) = self.release_strays(now) {
-                tracing::warn!("{error}");
-            }
             let sweep = now >= beat || std::mem::take(&mut self.changed);
             if let Err(error) = self.release(sweep) {
                 tracing::warn!("{error}");
@@ -167,8 +159,6 @@ impl Releaser {
             return self.queue.wait(Some(Duration::ZERO));
         }
         let next = self.scan_at.map_or(beat, |at| at.min(beat));
-        let stray = self.strays.first().map(|(since, _)| *since + STRAY);
-        let next = stray.map_or(next, |at| at.min(next));
         let left = next.saturating_duration_since(Instant::now());
         self.queue.wait(Some(left))
     }
@@ -189,10 +179,8 @@ impl Releaser {
 
     fn arrived(&mut self, slot: Slot, now: Duration) -> weir_kernel::Result<()> {
         let Some(taken) = self.queue.taken(slot) else {
-            // The kernel chose it, as a socket has begun to listen that the program does not know: nothing is known of
-            // the connection.
-            self.strays.push((Instant::now(), slot));
-            return Ok(());
+            // The kernel chose it, before the program that steers was attached: nothing is known of it.
+            return self.queue.release(slot);
         };
         if let Some(parked) = self.parked.get_mut(&slot.group) {
             // A slot that is told of twice still holds one connection.
@@ -228,24 +216,6 @@ impl Releaser {
             }
         }
         self.scan_at = Some(Instant::now() + SETTLE);
-        Ok(())
-    }
-
-    /// Releases those that the kernel chose a parking listener for, when the program knows all sockets: until then it
-    /// may send others there, and would reset whom it sends just when that one is closed.
-    fn release_strays(&mut self, now: Instant) -> weir_kernel::Result<()> {
-        let settles = self.scan_at.is_some();
-        let waits = |since: &Instant| settles && now < *since + STRAY;
-        let (waiting, ready) = std::mem::take(&mut self.strays)
-            .into_iter()
-            .partition(|(since, _)| waits(since));
-        self.strays = waiting;
-        for (_, slot) in ready {
-            // Another one was sent there meanwhile: both are released when it is that one's turn.
-            if self.queue.taken(slot).is_none() {
-                self.queue.release(slot)?;
-            }
-        }
         Ok(())
     }
 
