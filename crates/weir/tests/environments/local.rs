@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 use weir_testbed::needs;
 use weir_testbed::netns::Netns;
-use weir_testbed::sockets::within;
+use weir_testbed::sockets::{listen, within};
 
 use crate::bed::{Bed, PORT, SERVER, Weir, assert_untouched, at, serve};
 use crate::load::{self, Outcome};
@@ -125,7 +125,7 @@ fn nginx_with_two_servers_tries_the_next() {
     let Some((bed, _server)) = bed("nginx") else {
         return;
     };
-    let _second = load::Workers::start_many(crate::bed::open(&bed.server, SECOND), 24);
+    let _second = second_server(&bed);
     let _proxy = Proxy::nginx(
         &bed.server,
         "server 127.0.0.1:8080 max_fails=0; server 127.0.0.1:8081 max_fails=0;",
@@ -151,13 +151,19 @@ fn haproxy_with_two_servers_tries_the_next() {
     let Some((bed, _server)) = bed("haproxy") else {
         return;
     };
-    let _second = load::Workers::start_many(crate::bed::open(&bed.server, SECOND), 24);
+    let _second = second_server(&bed);
     let _proxy = Proxy::haproxy(
         &bed.server,
         "option redispatch 1\nserver one 127.0.0.1:8080\nserver two 127.0.0.1:8081",
     );
     let over = through(&bed, "HAProxy, two servers");
     assert_eq!((over.failed, over.late), (0, 0), "{over}");
+}
+
+/// One that has room for all clients.
+fn second_server(bed: &Bed) -> load::Workers {
+    let any = format!("[::]:{SECOND}").parse().unwrap();
+    load::Workers::start_many(listen(&bed.server, any, 1024), 24)
 }
 
 fn bed(program: &str) -> Option<(Bed, load::Workers)> {
