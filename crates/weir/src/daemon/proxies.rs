@@ -143,7 +143,7 @@ impl Proxies {
         self.retiring.push(server);
     }
 
-    /// Looks after threads that have ended: see [`Server::tend`].
+    /// Looks after threads that have ended: see [`Server::restart_failed`].
     ///
     /// # Errors
     /// A thread fails again and again.

@@ -17,7 +17,7 @@ pub fn print(text: &str) -> Result<()> {
     print_live(text).map(drop)
 }
 
-/// As [`print`]; `false` if the reader has gone.
+/// As [`print()`]; `false` if the reader has gone.
 ///
 /// # Errors
 /// stdout cannot be written.
