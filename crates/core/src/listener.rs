@@ -139,7 +139,7 @@ pub struct Listener {
     /// How long the wait must stand over the target before it refuses. 1 ms..=10 s.
     pub interval: Duration,
     /// Waiting connections from which on `admit = wait` refuses; 0: the wait alone decides. No key sets it:
-    /// it is of a listener beside a controller ([`crate::controller::Settings::yields`]).
+    /// it is of a listener beside a controller (`core::controller`).
     pub least_length: u16,
     /// Which waiting connection the server accepts next.
     pub queue: QueueOrder,

@@ -66,7 +66,7 @@ pub struct Settings {
 /// the controller has reacted, and does not do its work.
 const LISTENER_WAITS: u32 = 2;
 /// and, at a server so slow that a few connections are that wait, from so many on: with fewer it would refuse before the
-/// controller, whose set point is [`queue::LEAST_QUEUE`] connections at least, has seen a queue. High classes are
+/// controller, whose set point is `LEAST_QUEUE` connections at least, has seen a queue. High classes are
 /// let in above the set point, and what chance adds to them fits into the rest.
 const LISTENER_LENGTH: u16 = 32;
 
