@@ -651,7 +651,7 @@ fn the_end_of_the_terminal_ends_protect_but_not_under_nohup() {
         return;
     };
     let _server = idle_server(PORT);
-    // Whoever runs the tests may ignore the signal too, and all below inherit it.
+    // The process that runs the tests may ignore the signal too, and all below inherit it.
     let protect = |disposition: &str| {
         let plain = bed.command(&format!("protect {PORT}"));
         let mut command = Command::new("env");

@@ -98,23 +98,24 @@ fn a_server_in_another_network_namespace_is_named_in_the_hint() {
     let Some(bed) = Bed::new("container") else {
         return;
     };
+    // A hint names three namespaces: those of tests beside this one have no server on this port.
+    let port = 48127;
     let mut unshared = Command::new("unshare");
-    unshared.args(["--net", "python3", "-c"]).arg(
-        "import socket, sys\ns = socket.socket()\ns.bind(('', 8080))\ns.listen(9)\nprint(flush=True)\nsys.stdin.read()",
-    );
+    unshared.args(["--net", "python3", "-c"]).arg(format!(
+        "import socket, sys\ns = socket.socket()\ns.bind(('', {port}))\ns.listen(9)\nprint(flush=True)\nsys.stdin.read()",
+    ));
     unshared.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut server = Daemon(unshared.spawn().unwrap());
     let mut line = String::new();
     BufReader::new(server.0.stdout.take().unwrap())
         .read_line(&mut line)
         .unwrap();
-    let here = bed.weir("protect 8080");
+    let here = bed.weir(&format!("protect {port}"));
     let pid = server.0.id();
-    let hint = format!("python3 (pid {pid}): `nsenter -t {pid} --net weir protect 8080`");
+    let hint = format!("python3 (pid {pid}): `nsenter -t {pid} --net weir protect {port}`");
     assert!(stderr(&here).contains(&hint), "{}", stderr(&here));
-    assert!(
-        stderr(&here).starts_with("error: nothing listens on *:8080 in this network namespace\n")
-    );
+    let error = format!("error: nothing listens on *:{port} in this network namespace\n");
+    assert!(stderr(&here).starts_with(&error), "{}", stderr(&here));
 }
 
 #[test]
