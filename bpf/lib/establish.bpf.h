@@ -121,34 +121,32 @@ static __always_inline struct time_wait time_wait_read(u64 address)
 	return old;
 }
 
+/* seq, walk: the SYN's sequence number and its options; walk NULL: they cannot be read. */
+static __always_inline bool replaces(u64 time_wait, u32 seq, const struct option_walk *walk)
+{
+	struct time_wait old = time_wait_read(time_wait);
+
+	return walk && time_wait_yields(&old, seq, &walk->options);
+}
+
 /*
  * Whether the SYN takes the place of the TIME-WAIT socket arrival->socket. Global,
  * one for each type of context: the verifier wants to know it.
  */
 __noinline int replaces_skb(struct __sk_buff *skb, const struct arrival *arrival)
 {
-	struct option_walk *walk;
-	struct time_wait old;
 	u32 ack = 0;
 
-	if (!arrival)
-		return 0;
-	old = time_wait_read(arrival->socket);
-	walk = options_of_skb(skb, &arrival->packet);
-	return walk && time_wait_yields(&old, seq_of_skb(skb, &arrival->packet, &ack), &walk->options);
+	return arrival && replaces(arrival->socket, seq_of_skb(skb, &arrival->packet, &ack),
+				   options_of_skb(skb, &arrival->packet));
 }
 
 __noinline int replaces_xdp(struct xdp_md *xdp, const struct arrival *arrival)
 {
-	struct option_walk *walk;
-	struct time_wait old;
 	u32 ack = 0;
 
-	if (!arrival)
-		return 0;
-	old = time_wait_read(arrival->socket);
-	walk = options_of_xdp(xdp, &arrival->packet);
-	return walk && time_wait_yields(&old, seq_of_xdp(xdp, &arrival->packet, &ack), &walk->options);
+	return arrival && replaces(arrival->socket, seq_of_xdp(xdp, &arrival->packet, &ack),
+				   options_of_xdp(xdp, &arrival->packet));
 }
 
 /* Whether the lookup has met a TIME-WAIT socket whose place the SYN takes. */
@@ -222,10 +220,10 @@ static const u64 passes = 0 GUARD_VERDICTS(X);
 #undef X
 _Static_assert(VERDICT_COUNT <= 64, "one bit for each verdict");
 
-/* Whether weir takes no part in what becomes of the SYN. */
-static __always_inline bool left_to_kernel(enum verdict v)
+/* Whether the packet goes on to the kernel. */
+static __always_inline bool goes_on(enum verdict v)
 {
-	return (passes >> (v & 63) & 1) && !lets_in(v);
+	return passes >> (v & 63) & 1;
 }
 
 static __always_inline bool lacks_mptcp_cookie(const struct listener_policy *listener, const struct arrival *arrival)
@@ -361,7 +359,7 @@ static __always_inline void note_refusal(struct listen_state *state, const struc
 	note_flood(state, arrival->verdict, arrival->now);
 	if (lacks_mptcp_cookie(listener, arrival))
 		count_for(listener, arrival->class, VERDICT_fallback_mptcp);
-	if (!left_to_kernel(arrival->verdict))
+	if (!goes_on(arrival->verdict))
 		sample(state, listener, arrival);
 }
 
@@ -443,7 +441,7 @@ static __always_inline int turn_away(struct __sk_buff *skb, const struct listene
 	if (!answerable_skb(skb, arrival))
 		return PASS;
 	note_refusal(state, listener, arrival);
-	if (!listener->observe && !left_to_kernel(arrival->verdict))
+	if (!listener->observe && !goes_on(arrival->verdict))
 		return refuse_syn(skb, listener, arrival);
 	if (!state) {
 		state = syn_recall(arrival, destination);

@@ -73,11 +73,6 @@ __noinline int front_judge(struct xdp_md *xdp, const struct listener_policy *lis
 	return arrival->verdict;
 }
 
-static __always_inline bool front_lets_by(enum verdict v)
-{
-	return lets_in(v) || left_to_kernel(v);
-}
-
 /* As decide_by_lookup(). Returns REFUSE or an action. */
 static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, const struct listener_policy *listener,
 						  struct arrival *arrival, struct destination *destination,
@@ -106,7 +101,7 @@ static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, const stru
 	if (other || arrival->time_wait)
 		front_judge(xdp, listener, *state, arrival);
 	bpf_sk_release(sk);
-	return front_lets_by(arrival->verdict) || listener->observe ? let_by_front(*state) : REFUSE;
+	return goes_on(arrival->verdict) || listener->observe ? let_by_front(*state) : REFUSE;
 }
 
 /*
@@ -153,7 +148,7 @@ __noinline int front_syn(struct xdp_md *xdp, const struct listener_policy *liste
 	if (front_over_rate(xdp, listener, arrival) && answerable_xdp(xdp, arrival))
 		return front_turn_away(xdp, listener, arrival, NULL);
 	state = syn_recall(arrival, destination);
-	if (state && front_lets_by(front_judge(xdp, listener, state, arrival)))
+	if (state && goes_on(front_judge(xdp, listener, state, arrival)))
 		return let_by_front(state);
 	action = front_decide_by_lookup(xdp, listener, arrival, destination, &state);
 	if (action != REFUSE)
