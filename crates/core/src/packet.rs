@@ -1,6 +1,6 @@
 //! What the guard reads of a packet: the Rust side of bpf/lib/packet.h.
 
-use crate::verdict::Verdict;
+use crate::verdict::{Kind, Verdict};
 
 /// TCP flags.
 pub mod flag {
@@ -154,10 +154,13 @@ pub enum Fate {
 pub fn fate(verdict: Verdict) -> Fate {
     match verdict {
         Verdict::SynDroppedFull | Verdict::SynDroppedWait => Fate::Drop,
-        Verdict::SynResetFull | Verdict::SynResetWait => Fate::Answer,
-        Verdict::CookieSent | Verdict::CookieSentFlood => Fate::Answer,
-        Verdict::AckResetFull | Verdict::AckResetWait => Fate::Answer,
-        _ => Fate::Pass,
+        Verdict::SynDroppedRate | Verdict::SynDroppedHeld => Fate::Drop,
+        // The kernel makes the connection from this packet.
+        Verdict::CookieAccepted => Fate::Pass,
+        _ => match verdict.info().kind {
+            Kind::Pass | Kind::Note => Fate::Pass,
+            Kind::Refuse | Kind::Answer => Fate::Answer,
+        },
     }
 }
 
