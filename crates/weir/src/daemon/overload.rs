@@ -47,6 +47,37 @@ impl Followed {
         }
     }
 
+    /// What is to be said of the listener now.
+    fn take(&mut self, at: Duration, glance: &Glance, held: &[(String, f64)]) -> Vec<Line> {
+        let turned_away = self.turned_away.take(&glance.counters, !held.is_empty());
+        self.hold(held);
+        if let Some(wait) = glance.wait.filter(|_| glance.queue_length > 0) {
+            self.waits.add(wait);
+        }
+        let mut lines = Vec::new();
+        let causes = Cause::ALL.into_iter().zip(turned_away);
+        for ((cause, turned_away), tracker) in causes.zip(&mut self.trackers) {
+            let reading = Reading {
+                at,
+                let_in: describe::admitted(&glance.counters),
+                turned_away,
+                wait: glance.wait,
+                queue_length: glance.queue_length,
+                half_open: glance.half_open,
+            };
+            let Some(change) = tracker.take(reading) else {
+                continue;
+            };
+            let text = line(glance, cause, &change, &self.held);
+            let good = matches!(change, Change::Ends(_));
+            if good && cause == Cause::Overload {
+                self.held.clear();
+            }
+            lines.push(Line { text, good });
+        }
+        lines
+    }
+
     fn hold(&mut self, held: &[(String, f64)]) {
         for (class, rate) in held {
             let lowest = self.held.entry(class.clone()).or_insert(*rate);
@@ -129,52 +160,24 @@ impl OverloadLog {
             .retain(|name, _| glances.iter().any(|glance| glance.name == *name));
         let mut lines = Vec::new();
         for glance in glances {
-            let listeners = &mut self.listeners;
-            let followed = listeners
-                .entry(glance.name.clone())
-                .or_insert_with(Followed::new);
-            let turned_away = followed
-                .turned_away
-                .take(&glance.counters, !held.is_empty());
-            followed.hold(held);
-            if let Some(wait) = glance.wait.filter(|_| glance.queue_length > 0) {
-                followed.waits.add(wait);
-            }
-            let causes = Cause::ALL.into_iter().zip(turned_away);
-            for ((cause, turned_away), tracker) in causes.zip(&mut followed.trackers) {
-                let reading = Reading {
-                    at,
-                    let_in: describe::admitted(&glance.counters),
-                    turned_away,
-                    wait: glance.wait,
-                    queue_length: glance.queue_length,
-                    half_open: glance.half_open,
-                };
-                let Some(change) = tracker.take(reading) else {
-                    continue;
-                };
+            let followed = self.listeners.entry(glance.name.clone());
+            let followed = followed.or_insert_with(Followed::new);
+            for mut line in followed.take(at, glance, held) {
                 let Some(withheld) = self.budget.take(at) else {
                     continue;
                 };
-                let mut text = line(glance, cause, &change, &followed.held);
                 if withheld > 0 {
-                    text += &format!(
-                        " ({} like this were left out)",
-                        describe::count(withheld as usize, "line")
-                    );
+                    let lines = describe::count(withheld as usize, "line");
+                    line.text += &format!(" ({lines} like this were left out)");
                 }
-                let good = matches!(change, Change::Ends(_));
-                if good && cause == Cause::Overload {
-                    followed.held.clear();
-                }
-                lines.push(Line { text, good });
+                lines.push(line);
             }
         }
         lines
     }
 }
 
-/// `web: overload begins: refused 12 connections so far; queue 4/4, wait 508 ms; held: other to 48/s`
+/// `web: overload begins: refused 12 of 100 connections (12 %); queue 4/4, wait 508 ms; held: other to 48/s`
 fn line(glance: &Glance, cause: Cause, change: &Change, held: &BTreeMap<String, f64>) -> String {
     let name = &glance.name;
     let what = match cause {
