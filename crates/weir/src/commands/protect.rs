@@ -20,7 +20,7 @@ use crate::daemon::session::{Session, listeners_of};
 use crate::failure::{Code, Failure, Result};
 use crate::host::links::Link;
 use crate::host::namespaces::{self, Space};
-use crate::host::sockets::serving;
+use crate::host::sockets::is_served;
 use crate::show::describe;
 use crate::show::output::{print, warn, warn_text};
 use crate::show::table::indent;
@@ -51,7 +51,10 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     session.notices()?.iter().for_each(warn_text);
     let guarded: Vec<&ListenSocket> = there
         .iter()
-        .filter(|socket| !socket.parked && listeners.iter().any(|one| serves(one, socket)))
+        .filter(|socket| {
+            let alone = std::slice::from_ref(*socket);
+            !socket.parked && listeners.iter().any(|one| is_served(one, alone))
+        })
         .collect();
     sockets::warnings(&guarded).iter().for_each(warn_text);
     print(&on_lines(session, &wanted)?)?;
@@ -64,15 +67,6 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     let since = Instant::now();
     let totals = daemon.guard()?;
     print(&summary::text(&totals, since.elapsed()))
-}
-
-fn serves(listener: &Listener, socket: &ListenSocket) -> bool {
-    !serving(
-        listener,
-        std::slice::from_ref(listener),
-        std::slice::from_ref(socket),
-    )
-    .is_empty()
 }
 
 /// What the arguments ask for.

@@ -124,16 +124,9 @@ impl<B: Backend> Session<B> {
         listeners: Vec<Listener>,
         classes: Vec<Class>,
     ) -> Result<()> {
-        let mut policies = fit_all(listeners, environment)?;
-        for policy in &mut policies {
-            policy.fit_to(self.controller);
-        }
         let classes = self.classes.replaced(classes);
-        let applied = Applied::of(&policies, &self.links);
-        self.backend.allow_cookies(environment.sends_cookies());
-        self.backend.apply(&applied.listeners, classes.list())?;
-        (self.policies, self.classes, self.applied) = (policies, classes, applied);
-        self.environment = environment;
+        self.put_in_force(environment, listeners, classes.list())?;
+        self.classes = classes;
         self.follow_links();
         self.prioritize()
     }
@@ -148,14 +141,24 @@ impl<B: Backend> Session<B> {
             ..self.environment
         };
         let asked = self.policies.iter().map(|p| p.asked.clone()).collect();
-        let mut policies = fit_all(asked, environment)?;
+        let classes = self.classes.list().to_vec();
+        self.put_in_force(environment, asked, &classes)
+    }
+
+    /// Fits the listeners to the environment and the controller, and hands the policy to the kernel half.
+    fn put_in_force(
+        &mut self,
+        environment: Environment,
+        listeners: Vec<Listener>,
+        classes: &[Class],
+    ) -> Result<()> {
+        let mut policies = fit_all(listeners, environment)?;
         for policy in &mut policies {
             policy.fit_to(self.controller);
         }
         let applied = Applied::of(&policies, &self.links);
         self.backend.allow_cookies(environment.sends_cookies());
-        self.backend
-            .apply(&applied.listeners, self.classes.list())?;
+        self.backend.apply(&applied.listeners, classes)?;
         (self.policies, self.applied) = (policies, applied);
         self.environment = environment;
         Ok(())

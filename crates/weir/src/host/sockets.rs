@@ -8,6 +8,11 @@ use weir_kernel::ListenSocket;
 const ANY4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const ANY6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
+/// Whether one of `sockets` gets the connections of `listener`, as far as no other listener takes them from it.
+pub fn is_served(listener: &Listener, sockets: &[ListenSocket]) -> bool {
+    !serving(listener, std::slice::from_ref(listener), sockets).is_empty()
+}
+
 /// The sockets that get the connections of `listener`, which is one of `all`.
 pub fn serving<'a>(
     listener: &Listener,

@@ -8,7 +8,7 @@ use weir_kernel::ListenSocket;
 
 use crate::failure::{Failure, Result};
 use crate::host::namespaces::Space;
-use crate::host::sockets::serving;
+use crate::host::sockets::is_served;
 
 /// Namespaces that a hint names.
 const SHOWN: usize = 3;
@@ -23,7 +23,7 @@ pub fn something_listens(
     sockets: &[ListenSocket],
     elsewhere: impl Fn(u16) -> Vec<Space>,
 ) -> Result<()> {
-    if !serving(listener, std::slice::from_ref(listener), sockets).is_empty() {
+    if is_served(listener, sockets) {
         return Ok(());
     }
     let port = listener.address.port;

@@ -9,6 +9,7 @@ use weir_kernel::CONTROLLED_FOR;
 
 /// A limit that stays the same is renewed so often: thousands of classes may be held at the least.
 const RENEWED: Duration = Duration::from_secs(1);
+
 /// Classes in force, without those of proxies, and the rates that the controller has set.
 #[derive(Debug, Default)]
 pub(super) struct Classes {

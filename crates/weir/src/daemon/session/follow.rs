@@ -9,15 +9,14 @@ use weir_kernel::ListenSocket;
 use super::Session;
 use crate::daemon::backend::Backend;
 use crate::failure::Result;
-use crate::host::sockets::serving;
+use crate::host::sockets::is_served;
 
 /// One listener for each port on which some of the sockets serves it.
 pub fn listeners_of(sockets: &[ListenSocket], listener: impl Fn(u16) -> Listener) -> Vec<Listener> {
     let servers = sockets.iter().filter(|socket| !socket.parked);
     let ports: BTreeSet<u16> = servers.map(|socket| socket.port).collect();
     let all = ports.into_iter().map(listener);
-    all.filter(|one| !serving(one, std::slice::from_ref(one), sockets).is_empty())
-        .collect()
+    all.filter(|one| is_served(one, sockets)).collect()
 }
 
 /// What a look at the sockets has led to.
@@ -52,7 +51,7 @@ impl<B: Backend> Session<B> {
         }
         let mut all: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
         if all.len() + new.len() > MAX_LISTENERS {
-            all.retain(|one| !serving(one, std::slice::from_ref(one), &sockets).is_empty());
+            all.retain(|one| is_served(one, &sockets));
         }
         let entries = MAX_LISTENERS.saturating_sub(all.len()).min(new.len());
         let left_out = new.split_off(entries);
