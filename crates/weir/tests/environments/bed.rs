@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -204,13 +204,56 @@ fn weir(folder: &TempDir) -> Command {
 }
 
 /// What `weir protect` says on a port on which it finds no server.
-pub fn protect_fails(netns: &Netns, port: u16) -> Output {
+pub fn protect_fails(netns: &Netns, port: u16) -> String {
     let folder = TempDir::with_prefix("weir-environment-").unwrap();
     let mut command = weir(&folder);
     command.arg("protect").arg(port.to_string());
     let output = within(netns, || command.output().unwrap());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    output
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What the clients saw, and the weirs that still guard.
+pub struct Seen<'a> {
+    /// Overload without weir.
+    pub without: Outcome,
+    /// Light load with it.
+    pub light: Outcome,
+    /// Overload with it.
+    pub over: Outcome,
+    /// One for each of the guarded.
+    pub weirs: Vec<Weir<'a>>,
+}
+
+/// Overload without weir, then light load and overload with it; each server is idle in between. Prints what came of it.
+///
+/// `guarded`: the namespaces of the servers, each with its own weir.
+pub fn without_and_with<'a>(
+    name: &str,
+    client: &Netns,
+    to: &[SocketAddr],
+    guarded: &[(&'a Netns, u16)],
+    open: load::Open,
+) -> Seen<'a> {
+    load::ready(client, to, open);
+    let without = load::overload_all(guarded.len(), client, to, open);
+    load::ready(client, to, open);
+    let weirs: Vec<Weir<'a>> = guarded
+        .iter()
+        .map(|(netns, port)| Weir::guard(netns, *port))
+        .collect();
+    let light = load::light(client, to, open);
+    let over = load::overload_all(guarded.len(), client, to, open);
+    println!("{name}: without weir {without}; with: light load {light}; overload {over}");
+    for weir in &weirs {
+        println!("{name}: {:?}", weir.verdicts());
+    }
+    Seen {
+        without,
+        light,
+        over,
+        weirs,
+    }
 }
 
 /// The claim of an environment in which weir guards: without it, clients of an overloaded server hear nothing until
@@ -229,17 +272,13 @@ pub fn holds_by(
     guarded: &[(&Netns, u16)],
     open: load::Open,
 ) {
-    load::ready(client, to, open);
-    let without = load::overload_all(guarded.len(), client, to, open);
-    load::ready(client, to, open);
-    let weirs: Vec<Weir<'_>> = guarded
-        .iter()
-        .map(|(netns, port)| Weir::guard(netns, *port))
-        .collect();
-    let light = load::light(client, to, open);
-    let over = load::overload_all(guarded.len(), client, to, open);
+    let Seen {
+        without,
+        light,
+        over,
+        weirs,
+    } = without_and_with(name, client, to, guarded, open);
     let refused: u64 = weirs.iter().map(Weir::refused).sum();
-    println!("{name}: without weir {without}; with: light load {light}; overload {over}");
     assert!(without.silent + without.late > 0, "{without}");
     assert_eq!((without.refused, without.failed), (0, 0), "{without}");
     assert_untouched(&light);

@@ -9,7 +9,7 @@ use weir_testbed::needs;
 use weir_testbed::netns::Netns;
 use weir_testbed::sockets::{listen, within};
 
-use crate::bed::{Bed, PORT, SERVER, Weir, assert_untouched, at, serve};
+use crate::bed::{Bed, PORT, SERVER, assert_untouched, at, serve, without_and_with};
 use crate::load::{self, Outcome};
 
 /// The port of the proxy, and of a second server that has room.
@@ -90,19 +90,11 @@ impl Drop for Proxy {
 /// What the clients of a proxy saw while its server was guarded and overloaded.
 fn through(bed: &Bed, name: &str) -> Outcome {
     let to: Vec<SocketAddr> = at(SERVER, FRONT);
-    let client = &bed.client;
-    load::ready(client, &to, &load::plain);
-    let without = load::overload(client, &to, &load::plain);
-    load::ready(client, &to, &load::plain);
-    let weir = Weir::guard(&bed.server, PORT);
-    let light = load::light(client, &to, &load::plain);
-    let over = load::overload(client, &to, &load::plain);
-    println!(
-        "{name}: without weir {without}; with: light load {light}; overload {over}; {:?}",
-        weir.verdicts()
-    );
-    assert_untouched(&light);
-    assert!(weir.refused() > 0 && over.served > 0, "{over}");
+    let guarded = [(&bed.server, PORT)];
+    let seen = without_and_with(name, &bed.client, &to, &guarded, &load::plain);
+    let over = seen.over;
+    assert_untouched(&seen.light);
+    assert!(seen.weirs[0].refused() > 0 && over.served > 0, "{over}");
     assert_eq!((over.refused, over.silent), (0, 0), "{over}");
     over
 }

@@ -115,7 +115,6 @@ fn published_port_passes_a_weir_of_the_host() {
     let _server = serve(&host.containers[0], 80);
     let (client, to) = (&host.bed.client, at(SERVER, PORT));
     let said = protect_fails(&host.bed.server, PORT);
-    let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("nothing listens on *:8080"), "{said}");
     load::ready(client, &to, &load::plain);
     let weir = Weir::guard(&host.bed.server, PORT);

@@ -10,7 +10,7 @@ use weir_testbed::sys::{self, TcpOption};
 
 use crate::bed::{
     BACKLOG, Bed, PORT, SERVER, Weir, assert_untouched, at, holds, holds_by, lacking, nft, open,
-    protect_fails,
+    protect_fails, without_and_with,
 };
 use crate::load::{self, Workers};
 
@@ -52,18 +52,15 @@ fn defer_accept() {
     let seconds = 5u32.to_ne_bytes();
     sys::set_tcp_option(&socket, TcpOption::DeferAccept, &seconds).unwrap();
     let _server = Workers::start(vec![socket]);
-    let (to, client) = (at(SERVER, PORT), &bed.client);
-    load::ready(client, &to, &load::plain);
-    let without = load::overload(client, &to, &load::plain);
-    load::ready(client, &to, &load::plain);
-    let weir = Weir::guard(&bed.server, PORT);
-    let light = load::light(client, &to, &load::plain);
-    let over = load::overload(client, &to, &load::plain);
-    println!(
-        "TCP_DEFER_ACCEPT: without weir {without}; with: light load {light}; overload {over}; {:?}",
-        weir.verdicts()
+    let (to, guarded) = (at(SERVER, PORT), [(&bed.server, PORT)]);
+    let seen = without_and_with("TCP_DEFER_ACCEPT", &bed.client, &to, &guarded, &load::plain);
+    let over = seen.over;
+    assert!(
+        seen.without.silent + seen.without.late > 0,
+        "{}",
+        seen.without
     );
-    assert_untouched(&light);
+    assert_untouched(&seen.light);
     assert_eq!((over.silent, over.failed), (0, 0), "{over}");
     assert!(over.refused > over.served / 2, "{over}");
 }
@@ -136,18 +133,10 @@ fn signed(name: &str, option: &str, kind: TcpOption) {
         socket.connect(&to.into()).map_err(silence)?;
         Ok(socket.into())
     };
-    let client = &bed.client;
-    load::ready(client, &to, &signing);
-    let without = load::overload(client, &to, &signing);
-    load::ready(client, &to, &signing);
-    let weir = Weir::guard(&bed.server, PORT);
-    let light = load::light(client, &to, &signing);
-    let over = load::overload(client, &to, &signing);
-    println!(
-        "{name}: without weir {without}; with: light load {light}; overload {over}; {:?}",
-        weir.verdicts()
-    );
-    assert_untouched(&light);
+    let guarded = [(&bed.server, PORT)];
+    let seen = without_and_with(name, &bed.client, &to, &guarded, &signing);
+    let over = seen.over;
+    assert_untouched(&seen.light);
     assert!(over.served > 0 && over.silent > 0, "{over}");
     assert_eq!((over.refused, over.failed), (0, 0), "{over}");
 }
@@ -208,7 +197,6 @@ fn tproxy_passes() {
     let client = &bed.client;
     load::ready(client, &to, &load::plain);
     let said = protect_fails(proxy, 80);
-    let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("nothing listens on *:80"), "{said}");
     for port in [80, PORT] {
         let weir = Weir::guard(proxy, port);
