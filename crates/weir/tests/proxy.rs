@@ -458,7 +458,7 @@ fn metrics_are_those_of_status_and_move_to_a_successor() {
         "{text}"
     );
     assert!(scrape(address, "/").starts_with("HTTP/1.1 404 "));
-    // Who says nothing holds nobody up who asks the process.
+    // A client that says nothing does not hold up a command that asks the process.
     let silent = TcpStream::connect(address).unwrap();
     assert_eq!(bed.status()["proxies"][0]["clients"], 1);
     drop((silent, client));

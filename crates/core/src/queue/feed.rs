@@ -60,9 +60,9 @@ impl Depth {
     }
 }
 
-/// When the server's queue is to be filled again: as late as the server does not notice.
+/// When the server's queue is to be filled again: as late as it can be without making the server wait.
 ///
-/// Whoever has been released is served before all who come then. A server that takes a connection each
+/// A connection that has been released is served before all that come then. A server that takes a connection each
 /// millisecond needs the next one only at the end of that millisecond; had it been given one at the beginning,
 /// a connection of the highest class that comes meanwhile would wait for that one too. So the place is kept
 /// free for half of the time that the server takes at least: the least of its last [`SEEN`] intervals, so that

@@ -439,7 +439,7 @@ impl Group {
                 };
                 let busy = programs.table.half_open(slot) > 0;
                 let (taken_ns, holds) = programs.table.taken_since(slot);
-                // Whoever was sent here just now may be on the way: its SYN would find a closed socket.
+                // A connection that was sent here just now may be on the way: its SYN would find a closed socket.
                 let expected = taken_ns + ON_THE_WAY_NS > looked_ns && holds == 0;
                 if over || (!busy && !expected) {
                     self.close_for_good(programs, number, busy);

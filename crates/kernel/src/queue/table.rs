@@ -155,7 +155,7 @@ impl Table {
         }
     }
 
-    /// Whoever was sent to the slot waits there no more. Returns whether anybody was.
+    /// The connection that was sent to the slot waits there no more. Returns whether there was one.
     fn left(&self, slot: Slot) -> bool {
         let Some(taken) = self.taken(slot) else {
             return false;

@@ -197,7 +197,7 @@ impl Proxies {
         }
     }
 
-    /// Nobody is accepted any more, once those who wait are; transfers have each proxy's
+    /// Accepts the connections that wait, and no more; transfers have each proxy's
     /// `drain_timeout`, or `time`.
     pub fn drain(&mut self, time: Option<Duration>) {
         let running = std::mem::take(&mut self.running);

@@ -87,7 +87,7 @@ pub fn remove_dead(path: &Path) -> io::Result<()> {
         let text = "another process listens there";
         return Err(io::Error::new(ErrorKind::AddrInUse, text));
     }
-    // Whoever found it dead too may have taken its place meanwhile.
+    // Another process that found it dead too may have taken its place meanwhile.
     match id_of(path) {
         Ok(id) if id == (file.dev(), file.ino()) => std::fs::remove_file(path),
         _ => Ok(()),

@@ -37,7 +37,7 @@ pub fn start(level: LevelFilter, thread: bool) -> AtEnd {
     if thread {
         start_thread();
     }
-    // Whoever typed a short command knows the time.
+    // The user of a short command knows the time.
     let clock = match thread && !goes_to_journal(io::stderr()) {
         true => Clock::Utc,
         false => Clock::None,
@@ -128,7 +128,7 @@ pub fn stamped_line(text: impl fmt::Display) {
 
 /// Writes a line that is a command's answer, as the error that ends it.
 pub fn line(text: impl fmt::Display) {
-    // Nobody is left to be told that standard error is gone.
+    // Where standard error is gone, nothing can say so.
     let _ = Lines.write_all(format!("{text}\n").as_bytes());
 }
 

@@ -180,14 +180,12 @@ impl BodyTransfer<'_> {
     /// left there is read as the next message.
     pub fn try_send_with_head(&mut self, head: &[u8], behind: Behind) -> Result<Vec<u8>, Stopped> {
         let BodyTransfer {
-            from: ReadHalf {
-                stream: from,
-                buffer,
-            },
+            from,
             to,
             body,
             moved,
         } = self;
+        let (from, buffer) = (from.stream, &mut *from.buffer);
         let claimed = body.claim(buffer.bytes(), moved);
         let claimed = claimed.map_err(Stopped::Malformed)?;
         // What is there already needs no wait for the next segment.
@@ -213,14 +211,12 @@ impl BodyTransfer<'_> {
     /// Moves the rest of a body, and leaves what follows it in the sender's buffer and socket.
     pub async fn relay(&mut self, context: TransferContext<'_>) -> Result<(), Stopped> {
         let BodyTransfer {
-            from: ReadHalf {
-                stream: from,
-                buffer,
-            },
+            from,
             to,
             body,
             moved,
         } = self;
+        let (from, buffer) = (from.stream, &mut *from.buffer);
         let TransferContext { resources, rules } = context;
         let mut budget = YieldBudget::default();
         let mut held_back = false;

@@ -25,7 +25,7 @@ pub struct ProxyService {
     pub proxies: Proxies,
     /// The config file; `None` if flags described the one proxy.
     file: Option<PathBuf>,
-    /// Who has got the sockets and has not said yet that it accepts.
+    /// The process that has got the sockets and has not said yet that it accepts.
     successor: Option<Client>,
     stopping: bool,
     /// Why it stops, if a thread has failed.

@@ -32,7 +32,7 @@ pub struct Queues {
 
 struct Running {
     shared: Arc<Shared>,
-    bell: Arc<EventFd>,
+    waker: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -103,25 +103,25 @@ impl Running {
         // Each parked connection is a descriptor of this process.
         raise_limit();
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_flags(flags)
+        let waker = EventFd::from_flags(flags)
             .map_err(|errno| Failure::io("make an eventfd", errno.into()))?;
-        let bell = Arc::new(bell);
+        let waker = Arc::new(waker);
         let shared = Arc::<Shared>::default();
         let thread = std::thread::Builder::new().name("weir-queue".into());
-        let theirs = (shared.clone(), bell.clone());
+        let theirs = (shared.clone(), waker.clone());
         let thread = thread
             .spawn(move || release::run(maps, &theirs.0, &theirs.1))
             .map_err(|error| Failure::io("start the thread of the queues", error))?;
         Ok(Running {
             shared,
-            bell,
+            waker,
             thread: Some(thread),
         })
     }
 
     fn ring(&self) {
         // Fails only when it has been rung 2^64 times.
-        let _ = self.bell.write(1);
+        let _ = self.waker.write(1);
     }
 }
 

@@ -32,12 +32,12 @@ const TRY_AGAIN: Duration = Duration::from_millis(20);
 const TRY_AGAIN_MOST: Duration = Duration::from_secs(5);
 
 /// The thread.
-pub fn run(maps: QueueMaps, shared: &Shared, bell: &EventFd) {
+pub fn run(maps: QueueMaps, shared: &Shared, waker: &EventFd) {
     hasten_this_thread();
     let queue =
-        match Parking::load(maps).and_then(|queue| queue.watch(bell.as_fd()).map(|()| queue)) {
+        match Parking::load(maps).and_then(|queue| queue.watch(waker.as_fd()).map(|()| queue)) {
             Ok(queue) => queue,
-            Err(error) => return refuse(shared, bell, &error.to_string()),
+            Err(error) => return refuse(shared, waker, &error.to_string()),
         };
     if let Some(because) = queue.holds_ports_because() {
         tracing::warn!(
@@ -54,11 +54,11 @@ pub fn run(maps: QueueMaps, shared: &Shared, bell: &EventFd) {
         again: TRY_AGAIN,
         changed: false,
     };
-    releaser.run(shared, bell);
+    releaser.run(shared, waker);
 }
 
 /// Says why no queue can be prioritized, until the end.
-fn refuse(shared: &Shared, bell: &EventFd, because: &str) {
+fn refuse(shared: &Shared, waker: &EventFd, because: &str) {
     loop {
         let mut mine = shared.lock();
         if mine.ends {
@@ -78,11 +78,11 @@ fn refuse(shared: &Shared, bell: &EventFd, because: &str) {
             drop(mine);
         }
         let mut fds = [nix::poll::PollFd::new(
-            bell.as_fd(),
+            waker.as_fd(),
             nix::poll::PollFlags::POLLIN,
         )];
         let _ = nix::poll::poll(&mut fds, nix::poll::PollTimeout::NONE);
-        let _ = bell.read();
+        let _ = waker.read();
     }
 }
 
@@ -124,14 +124,14 @@ struct Parked {
 }
 
 impl Releaser {
-    fn run(mut self, shared: &Shared, bell: &EventFd) {
+    fn run(mut self, shared: &Shared, waker: &EventFd) {
         let mut beat = Instant::now();
         loop {
             let events = self.wait(beat);
             let now = Instant::now();
-            if let Err(error) = events.and_then(|events| self.take(events, bell)) {
+            if let Err(error) = events.and_then(|events| self.take(events, waker)) {
                 tracing::error!("the prioritized queue stops: {error}");
-                return refuse(shared, bell, &error.to_string());
+                return refuse(shared, waker, &error.to_string());
             }
             if !self.obey(shared) {
                 return;
@@ -154,7 +154,7 @@ impl Releaser {
         let busy = self.parked.values().filter(|p| !p.order.is_empty());
         let now = Parking::now();
         if let Some(at) = busy.map(|p| p.pace.look_at(now, p.full, p.surplus)).min() {
-            // Who arrives meanwhile is only entered at the next look: waking for each would cost more.
+            // Connections that arrive meanwhile are entered at the next look: waking for each would cost more.
             self.queue.sleep(at.saturating_sub(now))?;
             return self.queue.wait(Some(Duration::ZERO));
         }
@@ -163,12 +163,12 @@ impl Releaser {
         self.queue.wait(Some(left))
     }
 
-    fn take(&mut self, events: Vec<Event>, bell: &EventFd) -> weir_kernel::Result<()> {
+    fn take(&mut self, events: Vec<Event>, waker: &EventFd) -> weir_kernel::Result<()> {
         let now = Parking::now();
         for event in events {
             match event {
                 Event::Arrived(slot) => self.arrived(slot, now)?,
-                Event::Woken => drop(bell.read()),
+                Event::Woken => drop(waker.read()),
                 Event::ListenersChanged { port, ceased_in } => {
                     self.listeners_changed(port, ceased_in)?;
                 }
@@ -517,13 +517,13 @@ impl Parked {
         self.classes.get(&slot).map_or(OTHER, |class| &class.name)
     }
 
-    /// Who is released and who goes straight to the servers by now.
+    /// Which connections are released, and which go straight to the servers, by now.
     fn rule(&self, now: Duration) -> Rule {
         Rule::of(&self.order, now, self.depth.get(), self.bounded)
     }
 
-    /// Fills the servers' queues: up to the depth, if it is time for that, and up to their limits with those
-    /// before whom none is to come. Who has only aged to the highest priority is not of these: in a full
+    /// Fills the servers' queues: up to the depth, if it is time for that, and up to their limits with connections
+    /// that none is to overtake. One that has only aged to the highest priority is not of these: in a full
     /// queue it is to be shed, and its class held to its limit.
     fn fill(
         &mut self,

@@ -1,4 +1,4 @@
-//! Who may write what. Whoever the socket's permissions let in may read. Root (and the user of weir
+//! Who may write what. Every user that the socket's permissions let in may read. Root (and the user of weir
 //! itself) may write everything; the user that owns all listening sockets of a listener may write the
 //! classes of that listener and of no other: that is the server itself.
 
