@@ -197,40 +197,52 @@ fn a_server_that_is_killed_comes_back_to_its_port_and_none_of_its_connections_is
 
 #[test]
 fn a_reload_of_nginx_loses_no_connection() {
-    let outcome = server_reloads("nginx-reload", Program::NginxMultiAccept);
-    outcome.iter().for_each(Outcome::assert_untroubled);
+    if let Some(stage) = Stage::new("nginx-reload", Program::NginxMultiAccept) {
+        server_reloads(stage, true).assert_untroubled();
+    }
 }
 
+/// A HAProxy that ends resets what came to its socket after its last accept(), with or without weir: without, some 33
+/// connections in 400 reloads, with weir 2 (`WEIR_LONG=10`, eight runs).
 #[test]
-fn a_haproxy_that_takes_over_from_another_loses_a_connection_at_most() {
-    // Known: while its new socket is not steered to yet, a connection may be reset. Before, there were tens.
-    let outcome = server_reloads("haproxy-sf", Program::Haproxy);
-    let troubles = outcome.map_or(Vec::new(), |outcome| outcome.troubles);
-    assert!(troubles.len() <= rounds(5), "{troubles:?}");
-    assert!(troubles.iter().all(|t| t.end == End::Reset), "{troubles:?}");
+fn a_haproxy_that_takes_over_from_another_loses_no_more_than_without_weir() {
+    let new = |role| Stage::new(role, Program::Haproxy);
+    let (Some(plain), Some(guarded)) = (new("haproxy-plain"), new("haproxy-sf")) else {
+        return;
+    };
+    let without = server_reloads(plain, false);
+    let with = server_reloads(guarded, true);
+    let (without, with) = (&without.troubles, &with.troubles);
+    println!("reset without weir {}, with {}", without.len(), with.len());
+    assert!(with.len() <= without.len().max(1), "{with:?}, {without:?}");
+    assert!(with.iter().all(|t| t.end == End::Reset), "{with:?}");
 }
 
 #[test]
 fn a_reload_of_haproxys_master_loses_no_connection() {
-    let outcome = server_reloads("haproxy-master", Program::HaproxyMaster);
-    outcome.iter().for_each(Outcome::assert_untroubled);
+    if let Some(stage) = Stage::new("haproxy-master", Program::HaproxyMaster) {
+        server_reloads(stage, true).assert_untroubled();
+    }
 }
 
-fn server_reloads(role: &str, program: Program) -> Option<Outcome> {
-    let mut stage = Stage::new(role, program)?;
-    let mut random = random(role);
+fn server_reloads(mut stage: Stage, beside_weir: bool) -> Outcome {
+    let mut random = random("reload");
     let server = RefCell::new(stage.server.take().unwrap());
-    let outcome = stage.under_load(|clock| {
-        let mut weir = stage.bed.start();
-        weir.until_parking(stage.port());
+    stage.under_load(|clock| {
+        let mut weir = beside_weir.then(|| stage.bed.start());
+        let mut until_parking = || {
+            if let Some(weir) = &mut weir {
+                weir.until_parking(stage.port());
+            }
+        };
+        until_parking();
         for round in 0..rounds(5) {
             pause(&mut random, Duration::from_millis(300));
             server.borrow_mut().reload(&stage.bed);
             println!("round {round}: the server reloads at {:?}", clock.now());
         }
-        weir.until_parking(stage.port());
-    });
-    Some(outcome)
+        until_parking();
+    })
 }
 
 /// What `weir detach` finds on servers' sockets when no weir runs.
