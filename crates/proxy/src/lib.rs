@@ -5,6 +5,7 @@
 //! many; at the end of a body the proxy has both connections back.
 
 pub mod access_log;
+mod address;
 mod cache;
 mod counter;
 pub mod handover;
