@@ -13,6 +13,7 @@ pub mod histogram;
 pub mod http;
 pub mod metrics;
 pub mod proxy_protocol;
+mod rfc3339;
 pub mod runtime;
 mod server;
 mod shortage;

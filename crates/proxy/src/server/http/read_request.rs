@@ -9,9 +9,10 @@ use super::pseudonym::PSEUDONYM;
 use super::refuse::refuse;
 use super::request::Request;
 use super::target::destination;
+use crate::access_log::{Asked, shown};
 use crate::http::answer::Answer;
 use crate::http::rewrite::{self, RequestEdit};
-use crate::http::{FieldSlots, Refusal, read_request};
+use crate::http::{FieldSlots, Refusal, RequestHead, Target, read_request};
 use crate::runtime::TcpStream;
 use crate::server::client::Client;
 use crate::server::worker::Worker;
@@ -120,7 +121,7 @@ fn read(worker: &Worker, client: &mut Client, seen: usize) -> Result<Option<Requ
         forecast_slot: ForecastSlot::of(head.request_line()),
         asked: None,
     };
-    let logged = worker.journal.as_ref().map(|_| words(head.request_line()));
+    let logged = worker.journal.as_ref().map(|_| asked(&head));
     client.buffer.consume(request.facts.len);
     if logged.is_some() {
         client.begin_entry(logged);
@@ -128,9 +129,18 @@ fn read(worker: &Worker, client: &mut Client, seen: usize) -> Result<Option<Requ
     Ok(Some(request))
 }
 
-/// The method and the target of a request line.
-fn words(line: &[u8]) -> (String, String) {
-    let mut words = line.split(|&byte| byte == b' ');
+/// What is logged of a request.
+fn asked(head: &RequestHead) -> Asked {
+    let mut words = head.request_line().split(|&byte| byte == b' ');
     let mut word = || String::from_utf8_lossy(words.next().unwrap_or_default()).into_owned();
-    (word(), word())
+    let authority = match head.target {
+        Target::Absolute { authority, .. } | Target::Authority(authority) => Some(authority),
+        Target::Origin(_) | Target::Asterisk => head.host,
+    };
+    Asked {
+        method: word(),
+        target: word(),
+        host: authority.map(|authority| shown(authority.text.as_bytes())),
+        user_agent: head.values("user-agent").next().map(shown),
+    }
 }
