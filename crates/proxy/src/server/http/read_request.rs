@@ -3,6 +3,8 @@
 use std::io::{self, ErrorKind};
 use std::task::Poll;
 
+use weir_core::proxy::OddFieldNames;
+
 use super::after::After;
 use super::forecast::ForecastSlot;
 use super::pseudonym::PSEUDONYM;
@@ -112,8 +114,12 @@ fn read(worker: &Worker, client: &mut Client, seen: usize) -> Result<Option<Requ
         default_host: &worker.default_host,
         announce: client.announcement(&worker.settings),
         close: false,
+        drop_odd_names: worker.settings.odd_field_names == OddFieldNames::Drop,
     };
     rewrite::request(&head, &edit, &mut outgoing)?;
+    if edit.drop_odd_names && head.odd_names().next().is_some() {
+        note_dropped(worker, client, &head);
+    }
     let request = Request {
         facts: head.facts,
         head: outgoing,
@@ -127,6 +133,15 @@ fn read(worker: &Worker, client: &mut Client, seen: usize) -> Result<Option<Requ
         client.begin_entry(logged);
     }
     Ok(Some(request))
+}
+
+/// Counts the fields that the server does not get for their names.
+#[cold]
+fn note_dropped(worker: &Worker, client: &Client, head: &RequestHead) {
+    for name in head.odd_names() {
+        worker.counters.fields_dropped.add(1);
+        tracing::debug!("{}: dropped {name}, an odd field name", client.source);
+    }
 }
 
 /// What is logged of a request.
