@@ -219,7 +219,7 @@ impl Setup {
             limit_packets: 1000,
             limit: None,
             demoted_packets: 0,
-            demoted_divisor: 1,
+            demoted_log: 0,
         }
     }
 
@@ -233,7 +233,7 @@ impl Setup {
             limit_packets: 1000,
             limit: Some(LimitParams::for_rate(self.rate_bytes_per_s)),
             demoted_packets: 256,
-            demoted_divisor: 32,
+            demoted_log: 5,
         }
     }
 

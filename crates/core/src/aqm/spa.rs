@@ -8,8 +8,8 @@
 //! - *SYN and SYN/ACK only.* A bare FIN that overtakes the last data of its own flow looks to the other end like a
 //!   loss, and costs time-outs. FIN by option.
 //! - *A [`limit`](super::limit) of the high queue*, for each source and for all. A SYN over it is demoted: it waits in
-//!   a third queue, which has one packet's turn after each [`SpaParams::demoted_divisor`] times its length of data, or
-//!   whenever nothing else waits. So a SYN flood takes the high queue's share and a thirty-second part, and no more.
+//!   a third queue, which sends one byte for each 2^[`SpaParams::demoted_log`] bytes of data, or whatever it has when
+//!   nothing else waits. So a SYN flood takes the high queue's share and a thirty-second part, and no more.
 //! - *Marks instead of drops* in the low queue, where the sender understands them.
 //!
 //! `spa-fq` has one low queue for each flow.
@@ -41,8 +41,9 @@ pub struct SpaParams {
     pub limit: Option<LimitParams>,
     /// Room of the demoted queue, packets.
     pub demoted_packets: u32,
-    /// Bytes of data for each byte of the demoted queue while both wait; 1..=1024.
-    pub demoted_divisor: u32,
+    /// While both wait, the demoted queue sends one byte for each 2^`demoted_log` bytes of data; 0..=10. A power of two,
+    /// since a division costs as much as the rest of the decision.
+    pub demoted_log: u32,
 }
 
 /// Which queue a packet waits in.
@@ -83,11 +84,12 @@ pub fn next_level(high: bool, low: bool, demoted: bool, credit: i32) -> Option<L
     }
 }
 
-/// The demoted queue's credit after a packet of data, or of its own, of so many bytes.
-pub fn credit_after(credit: i32, level: Level, len_bytes: u32, divisor: u32) -> i32 {
+/// The demoted queue's credit after a packet of this queue left, of so many bytes. Asked only while the demoted queue
+/// has packets.
+pub fn credit_after(credit: i32, level: Level, len_bytes: u32, demoted_log: u32) -> i32 {
     match level {
         Level::High => credit,
-        Level::Low => (credit + (len_bytes / divisor) as i32).min(CREDIT_MAX),
+        Level::Low => (credit + (len_bytes >> demoted_log) as i32).min(CREDIT_MAX),
         // What it sends while nothing else waits is not held against it.
         Level::Demoted => (credit - len_bytes as i32).max(-(CREDIT_MAX << 4)),
     }
@@ -262,50 +264,77 @@ impl<P: Packet, L: Low> Spa<P, L> {
     }
 }
 
-impl<P: Packet, L: Low> Aqm<P> for Spa<P, L> {
-    fn enqueue<H: Hooks<P>>(&mut self, packet: P, now_ns: u64, hooks: &mut H) {
-        self.stats.received.add(packet.len_bytes());
+impl<P: Packet, L: Low> Spa<P, L> {
+    /// The packet that leaves next, while control segments wait. Not in line, so that data's way stays short.
+    #[inline(never)]
+    fn pop_with_control<H: Hooks<P>>(&mut self, now_ns: u64, hooks: &mut H) -> Option<P> {
+        let (pool, stats) = (&mut self.pool, &mut self.stats);
+        // A queue may drop its last packet and have none to send: then the next one is asked.
+        loop {
+            let (high, demoted) = (!self.high.list.is_empty(), !self.demoted.list.is_empty());
+            let level = next_level(high, !self.low.is_empty(), demoted, self.credit)?;
+            let queue = match level {
+                Level::High => Some(&mut self.high),
+                Level::Demoted => Some(&mut self.demoted),
+                Level::Low => None,
+            };
+            let packet = match queue {
+                Some(queue) => queue.pop(&self.params.high, now_ns, pool, stats, hooks),
+                None => self.low.pop(now_ns, pool, stats, hooks),
+            };
+            let Some(packet) = packet else {
+                continue;
+            };
+            if demoted {
+                let (len, log) = (packet.len_bytes(), self.params.demoted_log);
+                self.credit = credit_after(self.credit, level, len, log);
+            }
+            return sent(stats, Some(packet));
+        }
+    }
+}
+
+impl<P: Packet, L: Low> Spa<P, L> {
+    /// A control segment comes. Not in line either.
+    #[inline(never)]
+    fn push_control<H: Hooks<P>>(&mut self, packet: P, now_ns: u64, hooks: &mut H) {
         let level = self.level(&packet, now_ns);
         let (pool, stats) = (&mut self.pool, &mut self.stats);
-        let (queue, limit_packets) = match level {
+        let (queue, limit_packets, count) = match level {
             Level::Low => return self.low.push(packet, now_ns, pool, stats, hooks),
-            Level::High => {
-                stats.high += 1;
-                (&mut self.high, self.params.limit_packets)
-            }
-            Level::Demoted => {
-                stats.demoted += 1;
-                (&mut self.demoted, self.params.demoted_packets)
-            }
+            Level::High => (&mut self.high, self.params.limit_packets, &mut stats.high),
+            Level::Demoted => (
+                &mut self.demoted,
+                self.params.demoted_packets,
+                &mut stats.demoted,
+            ),
         };
+        *count += 1;
         match queue.list.packets() < limit_packets {
             true => queue.list.push(pool, packet, now_ns),
             false => discard(stats, hooks, packet, Cause::Full),
         }
     }
+}
+
+impl<P: Packet, L: Low> Aqm<P> for Spa<P, L> {
+    fn enqueue<H: Hooks<P>>(&mut self, packet: P, now_ns: u64, hooks: &mut H) {
+        self.stats.received.add(packet.len_bytes());
+        if packet.control() != Control::None {
+            return self.push_control(packet, now_ns, hooks);
+        }
+        let (pool, stats) = (&mut self.pool, &mut self.stats);
+        self.low.push(packet, now_ns, pool, stats, hooks);
+    }
 
     fn dequeue<H: Hooks<P>>(&mut self, now_ns: u64, hooks: &mut H) -> Option<P> {
-        let (pool, stats) = (&mut self.pool, &mut self.stats);
-        // A queue may drop its last packet and have none to send: then the next one is asked.
-        loop {
-            let level = next_level(
-                !self.high.list.is_empty(),
-                !self.low.is_empty(),
-                !self.demoted.list.is_empty(),
-                self.credit,
-            )?;
-            let codel = &self.params.high;
-            let packet = match level {
-                Level::High => self.high.pop(codel, now_ns, pool, stats, hooks),
-                Level::Demoted => self.demoted.pop(codel, now_ns, pool, stats, hooks),
-                Level::Low => self.low.pop(now_ns, pool, stats, hooks),
-            };
-            if let Some(packet) = packet {
-                let divisor = self.params.demoted_divisor;
-                self.credit = credit_after(self.credit, level, packet.len_bytes(), divisor);
-                return sent(stats, Some(packet));
-            }
+        // One branch for both queues.
+        if self.high.list.packets() | self.demoted.list.packets() != 0 {
+            return self.pop_with_control(now_ns, hooks);
         }
+        let (pool, stats) = (&mut self.pool, &mut self.stats);
+        let packet = self.low.pop(now_ns, pool, stats, hooks);
+        sent(stats, packet)
     }
 
     fn backlog(&self) -> Count {
@@ -344,7 +373,7 @@ mod tests {
             limit_packets: 1000,
             limit: limit.then(|| LimitParams::for_rate(RATE)),
             demoted_packets: 256,
-            demoted_divisor: 32,
+            demoted_log: 5,
         };
         Spa::new(params, CODEL, 1000)
     }
