@@ -67,6 +67,7 @@ static __always_inline int accept_cookie(struct __sk_buff *skb, const struct lis
 		return PASS;
 	}
 	claim_commit(state, &arrival->tuple, arrival->packet.v6, false, arrival->now);
+	no_handshake_under_way(state);
 	settle(accepted, cookie);
 	count_for(listener, arrival->class, VERDICT_cookie_accepted);
 	return PASS;
@@ -153,9 +154,10 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
 }
 
 /*
- * abort: an ACK for which only the listener was found, while its queue is full.
- * If it ends the handshake of a kernel's cookie, the kernel would drop it; if
- * not, the kernel would reset it too. Releases sk. Returns PASS or REFUSE.
+ * Where cookies are the kernel's: an ACK for which only the listener was found,
+ * while its queue is full. If it ends the handshake of a kernel's cookie, the
+ * kernel would drop it; if not, the kernel would reset it too. Releases sk.
+ * Returns PASS or REFUSE.
  */
 static __always_inline int on_listener_ack(const struct listener_policy *listener, struct arrival *arrival,
 					   struct bpf_sock *sk)
@@ -184,7 +186,9 @@ static __always_inline int decide_ack(struct __sk_buff *skb, const struct listen
 		return PASS;
 	if (sk->state == TCP_NEW_SYN_RECV)
 		return on_request_ack(skb, listener, arrival, sk);
-	if (sk->state == TCP_LISTEN && listener->establish == ESTABLISH_ABORT)
+	arrival->socket = (u64)sk;
+	if (sk->state == TCP_LISTEN && (listener->establish == ESTABLISH_ABORT ||
+					(reserves(listener) && !cookie_possible(arrival))))
 		return on_listener_ack(listener, arrival, sk);
 	tp = sk->state == TCP_LISTEN && reserves(listener) && !listener->observe ? bpf_skc_to_tcp_sock(sk) : NULL;
 	state = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state_of(tp, arrival->now) : NULL;

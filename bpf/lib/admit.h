@@ -16,6 +16,11 @@
  * it stands, a SYN is refused whenever the wait is over the target; it ends
  * when the wait was under the target for an interval. A queue shorter than
  * least_length is under the target, however slow the server is.
+ *
+ * Stall: a SYN flood's handshakes never end, those of clients do within a round
+ * trip. Handshakes stall while they hold half of the places and fewer than a
+ * quarter of them end in STALL_NS. Then they are not held against clients that
+ * answer. Until that is known a full queue is an overload, and exact.
  */
 #ifndef WEIR_ADMIT_H
 #define WEIR_ADMIT_H
@@ -30,6 +35,7 @@ struct queue_view {
 	u32 half_open;	/* handshakes that the kernel counts */
 	u32 young;	/* of those, the ones whose SYN/ACK was not retransmitted yet: under about 1 s old */
 	u32 claims;	/* SYNs let in that the kernel does not count yet */
+	u32 stalled;	/* 1: its handshakes stall (struct stall_state) */
 };
 
 /*
@@ -192,15 +198,28 @@ static __always_inline bool kernel_full(const struct queue_view *queue)
 	return queue->length > queue->limit;
 }
 
+static __always_inline u32 half_of_places(const struct listener_policy *listener, const struct queue_view *queue)
+{
+	u32 half = places(listener, queue->limit) / 2;
+
+	return half ? half : 1;
+}
+
 /*
  * As place_free(), without the half-open connections that let their first
  * SYN/ACK time out. In a flood of spoofed SYNs those hold every place and
- * never come; a client that answers is younger.
+ * never come; a client that answers is younger. While handshakes stall, the
+ * younger ones are not held against it either, up to half of the places: the
+ * other half is for those that end after all.
  */
-static __always_inline bool place_free_of_young(const struct listener_policy *listener, const struct queue_view *queue)
+static __always_inline bool place_for_cookie(const struct listener_policy *listener, const struct queue_view *queue)
 {
-	return queue->length + queue->young + queue->claims < places(listener, queue->limit) &&
-	       queue->length < (queue->limit ? queue->limit : 1);
+	u32 taken = queue->length + queue->claims;
+
+	if (queue->length >= (queue->limit ? queue->limit : 1))
+		return false;
+	return taken + queue->young < places(listener, queue->limit) ||
+	       (queue->stalled && taken < half_of_places(listener, queue));
 }
 
 /*
@@ -210,9 +229,42 @@ static __always_inline bool place_free_of_young(const struct listener_policy *li
  */
 static __always_inline bool half_reserved(const struct listener_policy *listener, const struct queue_view *queue)
 {
-	u32 half = places(listener, queue->limit) / 2;
+	return queue->half_open + queue->claims >= half_of_places(listener, queue);
+}
 
-	return queue->half_open + queue->claims >= (half ? half : 1);
+/*
+ * Handshakes on a local network end in less. Before it has passed, a flood
+ * cannot be told from a burst.
+ */
+#define STALL_NS 1000000ULL
+
+struct stall_state {
+	u64 since_ns;	/* the running look began; 0: handshakes hold less than half of the places */
+	u32 ended;	/* handshakes that had ended then, ever; wraps */
+	u32 stalled;	/* 1: in the look before hardly any ended */
+};
+
+/*
+ * One look at the handshakes under way, at a SYN while they hold half of the
+ * places or did. ended: handshakes that have ended, ever; wraps. Exclusive access
+ * to *stall. After a silence the look has been longer: what stands still is stuck.
+ */
+static __always_inline void stall_look(struct stall_state *stall, u64 now, const struct queue_view *queue, u32 ended,
+				       const struct listener_policy *listener)
+{
+	u32 quarter = (queue->half_open + queue->claims) / 4;
+
+	if (!half_reserved(listener, queue)) {
+		stall->since_ns = 0;
+		stall->stalled = 0;
+		return;
+	}
+	if (stall->since_ns && now - stall->since_ns < STALL_NS)
+		return;
+	if (stall->since_ns)
+		stall->stalled = (s32)(ended - stall->ended) < (s32)(quarter ? quarter : 1);
+	stall->since_ns = now;
+	stall->ended = ended;
 }
 
 /* So empty that there is a place by any of these rules, with the claims and without. */
@@ -230,6 +282,8 @@ static __always_inline bool reserves(const struct listener_policy *listener)
  * The verdict on a new SYN. waiting: wait_refuses() said so. cookies: a
  * cookie can be sent (kernel and listener allow it). flooded: half-open
  * connections that never came held the places within the last FLOOD_NS.
+ * Where weir can send no cookie the kernel does, once its SYN queue is full
+ * (tcp_syncookies = 1).
  */
 #define FLOOD_NS 10000000000ULL
 
@@ -244,14 +298,12 @@ static __always_inline enum verdict syn_verdict(const struct listener_policy *li
 	if (listener->establish == ESTABLISH_NO_SYN_DROP && cookies &&
 	    (full || waiting || half_reserved(listener, queue)))
 		return VERDICT_cookie_sent;
-	if (listener->establish == ESTABLISH_RESERV && cookies && !waiting && place_free_of_young(listener, queue) &&
-	    (full || (flooded && half_reserved(listener, queue))))
+	if (listener->establish == ESTABLISH_RESERV && cookies && !waiting &&
+	    (full || (flooded && half_reserved(listener, queue))) && place_for_cookie(listener, queue))
 		return VERDICT_cookie_sent_flood;
 	if (!full && !waiting)
 		return VERDICT_syn_admitted;
-	/* With a full SYN queue the kernel sends cookies itself (tcp_syncookies = 1). */
-	if (listener->establish == ESTABLISH_RESERV && !cookies && !waiting && place_free_of_young(listener, queue) &&
-	    queue->half_open >= queue->limit)
+	if (reserves(listener) && !cookies && !waiting && place_for_cookie(listener, queue))
 		return VERDICT_syn_left_flood;
 	if (listener->reject_syn == REJECT_RST)
 		return full ? VERDICT_syn_reset_full : VERDICT_syn_reset_wait;
@@ -288,7 +340,7 @@ static __always_inline enum verdict cookie_ack_verdict(const struct listener_pol
 {
 	if (listener->draining)
 		return VERDICT_cookie_accepted;
-	if (!place_free_of_young(listener, queue))
+	if (!place_for_cookie(listener, queue))
 		return VERDICT_ack_reset_full;
 	if (waiting && listener->admit == ADMIT_WAIT)
 		return VERDICT_ack_reset_wait;

@@ -50,7 +50,7 @@ __noinline int claims_matter(const struct listener_policy *listener, const struc
 	bare = *queue;
 	bare.claims = extra;
 	return place_free(listener, &bare) != place_free(listener, queue) ||
-	       place_free_of_young(listener, &bare) != place_free_of_young(listener, queue) ||
+	       place_for_cookie(listener, &bare) != place_for_cookie(listener, queue) ||
 	       half_reserved(listener, &bare) != half_reserved(listener, queue);
 }
 
@@ -81,6 +81,7 @@ __noinline int claims_resolve_xdp(struct xdp_md *xdp, struct listen_state *state
 static __always_inline void view_read(struct listen_state *state, struct arrival *arrival, u32 own, u32 extra)
 {
 	arrival->queue.claims = claims_outstanding(state) - own + extra;
+	arrival->queue.stalled = state->stall.stalled;
 	queue_before(state, arrival->class, &arrival->queue);
 }
 
@@ -231,11 +232,17 @@ static __always_inline bool lacks_mptcp_cookie(const struct listener_policy *lis
 	return arrival->mptcp && listener->establish == ESTABLISH_NO_SYN_DROP;
 }
 
-/* In observe mode the SYN went to the kernel; whether it was let in there is the kernel's rule. */
+/*
+ * In observe mode, or left to it, the SYN went to the kernel; whether it was let
+ * in there is the kernel's rule. With a full SYN queue the kernel sends a cookie.
+ */
 static __always_inline void account_passed(struct listen_state *state, const struct queue_view *queue)
 {
-	if (!kernel_full(queue))
-		claim_not_needed(state);
+	if (kernel_full(queue))
+		return;
+	claim_not_needed(state);
+	if (queue->half_open >= queue->limit)
+		no_handshake_under_way(state);
 }
 
 /*
@@ -311,6 +318,7 @@ __noinline int judge_syn(struct __sk_buff *skb, const struct listener_policy *li
 		return VERDICT_syn_admitted;
 	cookies = cookie_possible(arrival);
 	view_queue(skb, state, listener, arrival, 0);
+	judge_handshakes(state, listener, &arrival->queue);
 	waiting = waits_too_long(state, listener, &arrival->queue, arrival->now);
 	arrival->verdict = verdict_on(listener, arrival, waiting, cookies, flooded(state, arrival->now));
 	if (!lets_in(arrival->verdict))
@@ -450,6 +458,8 @@ static __always_inline int turn_away(struct __sk_buff *skb, const struct listene
 		queue_before(state, arrival->class, &arrival->queue);
 	}
 	account_passed(state, &arrival->queue);
+	if (arrival->verdict == VERDICT_syn_left_flood)
+		watch_acks(arrival->now);
 	return PASS;
 }
 

@@ -67,6 +67,7 @@ __noinline int front_judge(struct xdp_md *xdp, const struct listener_policy *lis
 	if (!listener || !state || !arrival)
 		return VERDICT_syn_admitted;
 	front_view(xdp, state, listener, arrival);
+	judge_handshakes(state, listener, &arrival->queue);
 	waiting = waits_too_long(state, listener, &arrival->queue, arrival->now);
 	arrival->verdict =
 		verdict_on(listener, arrival, waiting, cookie_possible(arrival), flooded(state, arrival->now));

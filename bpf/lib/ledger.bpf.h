@@ -60,9 +60,12 @@ struct listen_state {
 	u64 front_seen_ns;	/* when the last did */
 	u64 event_ns;		/* last sampled event */
 	u64 flood_until_ns;	/* until when it counts as flooded */
-	u32 wait_busy;		/* 1: a CPU updates `wait` */
+	u32 wait_busy;		/* 1: a CPU updates `wait` or `stall` */
 	u32 group;		/* 1 + its group of parking listeners; 0: connections are not parked */
 	struct wait_state wait;
+	struct stall_state stall;
+	u32 unreserved;		/* of those let in, the ones whose handshake was never under way in the kernel; atomic, wraps */
+	u32 pad;
 	struct claim claim[WEIR_MAX_CPUS];
 };
 
@@ -141,6 +144,21 @@ static __always_inline void claim_resolve(void *ctx, struct listen_state *state,
 
 	if (made != resolved && claim_delivered(ctx, claim, cpu, now))
 		claim_settle(state, claim, resolved, made);
+}
+
+/*
+ * Handshakes that have ended, ever; wraps. Those that the kernel does not count
+ * yet are among them: a few, and fewer once the queue is full.
+ */
+static __always_inline u32 handshakes_ended(struct listen_state *state, u32 half_open)
+{
+	return claims_ever(state) - *(volatile u32 *)&state->unreserved - half_open;
+}
+
+/* A connection, let in or to be, whose handshake a cookie carries. */
+static __always_inline void no_handshake_under_way(struct listen_state *state)
+{
+	__sync_fetch_and_add(&state->unreserved, 1);
 }
 
 /* Puts one claim into the bound, before the kernel's counters are read. Returns the claims of others. */

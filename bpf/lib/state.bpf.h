@@ -258,6 +258,7 @@ static __always_inline struct listen_state *queue_state(u64 socket, u64 now)
 		state->used_ns = now;
 		state->wait.service_ns = 0;
 		state->wait.looked_ns = 0;
+		state->stall.since_ns = 0;
 		return state;
 	}
 	return NULL;

@@ -190,6 +190,41 @@ __noinline int look_at_wait(struct listen_state *state, const struct listener_po
 	return 0;
 }
 
+/* One look at the handshakes under way in the whole queue; `before` as above. Global, as above. */
+__noinline int look_at_handshakes(struct listen_state *state, const struct listener_policy *listener,
+				  const struct queue_view *before, u64 now)
+{
+	struct queue_view all;
+
+	if (!state || !listener || !before || __sync_val_compare_and_swap(&state->wait_busy, 0, 1))
+		return 0;
+	all = *before;
+	if (state->group)
+		read_parked(state->group - 1, WEIR_PRIORITIES, &all);
+	stall_look(&state->stall, now, &all, handshakes_ended(state, all.half_open), listener);
+	*(volatile u32 *)&state->wait_busy = 0;
+	return 0;
+}
+
+/*
+ * Says in *queue whether handshakes stall. The clock is finer than the guard's,
+ * and dearer: it is read only while they hold half of the places.
+ */
+static __always_inline void judge_handshakes(struct listen_state *state, const struct listener_policy *listener,
+					     struct queue_view *queue)
+{
+	bool half = half_reserved(listener, queue);
+	u64 now;
+
+	if (!reserves(listener) || (!half && !state->stall.since_ns))
+		return;
+	now = bpf_ktime_get_ns();
+	if (half && now - state->stall.since_ns < STALL_NS)
+		return;
+	look_at_handshakes(state, listener, queue, now);
+	queue->stalled = state->stall.stalled;
+}
+
 /* Lets one CPU at a time, and at most every WAIT_STEP_NS, look at the queue. Returns whether the wait refuses. */
 static __always_inline bool waits_too_long(struct listen_state *state, const struct listener_policy *listener,
 					   const struct queue_view *queue, u64 now)

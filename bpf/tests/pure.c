@@ -79,6 +79,12 @@ void pure_wait_look(struct wait_state *w, u64 now, const struct queue_view *q, u
 	wait_look(w, now, q, admitted, l);
 }
 
+void pure_stall_look(struct stall_state *s, u64 now, const struct queue_view *q, u32 ended,
+		     const struct listener_policy *l)
+{
+	stall_look(s, now, q, ended, l);
+}
+
 u8 pure_wait_refuses(struct wait_state *w, u64 now, u32 length, const struct listener_policy *l)
 {
 	return wait_refuses(w, now, length, l);

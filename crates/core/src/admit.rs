@@ -17,6 +17,8 @@ pub struct QueueView {
     pub young: u32,
     /// SYNs let in that the kernel does not count yet.
     pub claims: u32,
+    /// Its handshakes stall ([`crate::stall::Stall`]).
+    pub stalled: bool,
 }
 
 /// The part of a listener's policy that decides about room.
@@ -62,17 +64,25 @@ impl QueueSpace {
         q.length.wrapping_add(pending) < self.places(q.limit) && pending < limit && q.length < limit
     }
 
+    fn half_of_places(&self, q: &QueueView) -> u32 {
+        (self.places(q.limit) / 2).max(1)
+    }
+
     /// As [`QueueSpace::place_free`], without the half-open connections that let their first SYN/ACK time
-    /// out: in a flood of spoofed SYNs those hold every place and never come.
-    pub fn place_free_of_young(&self, q: &QueueView) -> bool {
-        q.length.wrapping_add(q.young).wrapping_add(q.claims) < self.places(q.limit)
-            && q.length < q.limit.max(1)
+    /// out: in a flood of spoofed SYNs those hold every place and never come. While handshakes stall, the younger
+    /// ones are not held against a client either, up to half of the places: the other half is for those that end
+    /// after all.
+    pub fn place_for_cookie(&self, q: &QueueView) -> bool {
+        let taken = q.length.wrapping_add(q.claims);
+        let past_stalled = q.stalled && taken < self.half_of_places(q);
+        q.length < q.limit.max(1)
+            && (taken.wrapping_add(q.young) < self.places(q.limit) || past_stalled)
     }
 
     /// Whether handshakes hold the half of the places that no-syn-drop, and reserv in a flood,
     /// reserve; the other half is for the final ACKs of cookies.
     pub fn half_reserved(&self, q: &QueueView) -> bool {
-        q.half_open.wrapping_add(q.claims) >= (self.places(q.limit) / 2).max(1)
+        q.half_open.wrapping_add(q.claims) >= self.half_of_places(q)
     }
 
     fn reserves(&self) -> bool {
@@ -81,7 +91,8 @@ impl QueueSpace {
 
     /// The verdict on a new SYN. `waiting`: the standing wait is over the target. `cookies`: a
     /// cookie can be sent (kernel and listener allow it). `flooded`: half-open connections that never
-    /// came held the places within the last 10 s.
+    /// came held the places within the last 10 s. Where weir can send no cookie the kernel does, once its SYN queue
+    /// is full (`tcp_syncookies = 1`).
     pub fn syn_verdict(
         &self,
         q: &QueueView,
@@ -98,20 +109,14 @@ impl QueueSpace {
         let cookie_instead = cookies && (full || waiting || self.half_reserved(q));
         let flood_cookie = cookies
             && !waiting
-            && self.place_free_of_young(q)
-            && (full || (flooded && self.half_reserved(q)));
+            && (full || (flooded && self.half_reserved(q)))
+            && self.place_for_cookie(q);
         match self.establish {
             _ if self.draining => Verdict::SynAdmitted,
             Establish::NoSynDrop if cookie_instead => Verdict::CookieSent,
             Establish::Reserv if flood_cookie => Verdict::CookieSentFlood,
             _ if !full && !waiting => Verdict::SynAdmitted,
-            // With a full SYN queue the kernel sends cookies itself (tcp_syncookies = 1).
-            Establish::Reserv
-                if !cookies
-                    && !waiting
-                    && self.place_free_of_young(q)
-                    && q.half_open >= q.limit =>
-            {
+            _ if self.reserves() && !cookies && !waiting && self.place_for_cookie(q) => {
                 Verdict::SynLeftFlood
             }
             _ => self.refusal(full),
@@ -151,7 +156,7 @@ impl QueueSpace {
     pub fn cookie_ack_verdict(&self, q: &QueueView, waiting: bool) -> Verdict {
         if self.draining {
             Verdict::CookieAccepted
-        } else if !self.place_free_of_young(q) {
+        } else if !self.place_for_cookie(q) {
             Verdict::AckResetFull
         } else if waiting && self.admit == Admit::Wait {
             Verdict::AckResetWait
@@ -183,6 +188,7 @@ mod tests {
             half_open,
             young: half_open,
             claims,
+            stalled: false,
         }
     }
 
@@ -257,6 +263,46 @@ mod tests {
         assert_eq!(
             r.syn_verdict(&young, false, true, false),
             Verdict::SynResetFull
+        );
+    }
+
+    #[test]
+    fn handshakes_that_stall_are_not_held_against_a_client_that_answers() {
+        let stalled = |length, half_open| QueueView {
+            stalled: true,
+            ..queue(length, half_open, 0)
+        };
+        for establish in [Establish::Reserv, Establish::NoSynDrop] {
+            let r = room(establish);
+            for q in [stalled(0, 128), stalled(63, 65)] {
+                let cookie = r.syn_verdict(&q, false, true, false);
+                assert!(matches!(
+                    cookie,
+                    Verdict::CookieSentFlood | Verdict::CookieSent
+                ));
+                assert_eq!(
+                    r.syn_verdict(&q, false, false, false),
+                    Verdict::SynLeftFlood
+                );
+                assert_eq!(r.cookie_ack_verdict(&q, false), Verdict::CookieAccepted);
+            }
+            // Half of the places are for handshakes that end after all.
+            let q = stalled(64, 64);
+            assert_eq!(
+                r.syn_verdict(&q, false, false, false),
+                Verdict::SynResetFull
+            );
+            assert_eq!(r.cookie_ack_verdict(&q, false), Verdict::AckResetFull);
+            // The wait is not their doing.
+            let q = stalled(0, 128);
+            assert_eq!(r.syn_verdict(&q, true, false, false), Verdict::SynResetFull);
+        }
+        let r = room(Establish::Reserv);
+        let far = stalled(0, 64);
+        assert_eq!(
+            r.syn_verdict(&far, false, true, false),
+            Verdict::SynAdmitted,
+            "far clients have places while there are any"
         );
     }
 

@@ -7,7 +7,6 @@
 
 pub mod abi;
 pub mod admit;
-pub mod aqm;
 pub mod class;
 pub mod controller;
 pub mod headers;
@@ -19,6 +18,7 @@ pub mod policy;
 pub mod prefix;
 pub mod proxy;
 pub mod queue;
+pub mod stall;
 pub mod units;
 pub mod verdict;
 pub mod wait;

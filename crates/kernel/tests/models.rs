@@ -10,8 +10,9 @@ use weir_core::headers;
 use weir_core::listener::{Admit, Establish, RejectSyn};
 use weir_core::packet::{self, TimeWait};
 use weir_core::queue::Rule;
+use weir_core::stall::Stall;
 use weir_core::wait::{Wait, WaitRule};
-use weir_kernel::testing::pure::{self, CWait, CookieJar, Options};
+use weir_kernel::testing::pure::{self, CStall, CWait, CookieJar, Options};
 
 fn runner(cases: u32) -> TestRunner {
     let seed = std::env::var("WEIR_SEED")
@@ -33,15 +34,17 @@ fn runner(cases: u32) -> TestRunner {
 
 fn view() -> impl Strategy<Value = QueueView> {
     // Small numbers, so that every edge is met often.
-    (0u32..12, 0u32..12, 0u32..12, 0u32..12, 0u32..6).prop_map(
-        |(length, limit, half_open, young, claims)| QueueView {
+    let numbers = (0u32..12, 0u32..12, 0u32..12, 0u32..12, 0u32..6);
+    (numbers, any::<bool>()).prop_map(|((length, limit, half_open, young, claims), stalled)| {
+        QueueView {
             length,
             limit,
             half_open,
             young: young.min(half_open),
             claims,
-        },
-    )
+            stalled,
+        }
+    })
 }
 
 fn room() -> impl Strategy<Value = QueueSpace> {
@@ -170,6 +173,26 @@ fn the_estimator_goes_through_the_model_s_states() {
                 Ok(())
             },
         )
+        .unwrap();
+}
+
+#[test]
+fn handshakes_stall_in_c_when_they_do_in_the_model() {
+    let looks = prop::collection::vec((0u64..1_500_000, view(), 0u32..5), 1..200);
+    runner(5_000)
+        .run(&(room(), looks), |(room, looks)| {
+            let (mut c, mut model) = (CStall::default(), Stall::default());
+            let (mut now, mut ended) = (1u64, u32::MAX - 50);
+            for (step, q, more) in looks {
+                now += step;
+                // Two CPUs may read in another order than they count.
+                ended = ended.wrapping_add(more).wrapping_sub(1);
+                c.look(now, &q, ended, &room);
+                model.look(now, &q, ended, &room);
+                prop_assert_eq!(c.state(), model);
+            }
+            Ok(())
+        })
         .unwrap();
 }
 

@@ -5,7 +5,6 @@
 //! many; at the end of a body the proxy has both connections back.
 
 pub mod access_log;
-mod address;
 mod cache;
 mod counter;
 pub mod handover;
@@ -13,7 +12,6 @@ pub mod histogram;
 pub mod http;
 pub mod metrics;
 pub mod proxy_protocol;
-mod rfc3339;
 pub mod runtime;
 mod server;
 mod shortage;

@@ -6,12 +6,13 @@ use weir_core::class::{Bucket, Limit};
 use weir_core::headers::{Found, HEADERS_MAX};
 use weir_core::packet::{Packet, TimeWait};
 use weir_core::queue::{PRIORITIES, Rule};
+use weir_core::stall::Stall;
 use weir_core::verdict::{VERDICTS, Verdict};
 use weir_core::wait::{Wait, WaitRule};
 
 use super::skel::types::{
     answer, bucket_limit, flow, listener_policy, packet, parking_rule, queue_view, siphash_key,
-    syn_options, time_wait, wait_state,
+    stall_state, syn_options, time_wait, wait_state,
 };
 
 unsafe extern "C" {
@@ -48,6 +49,13 @@ unsafe extern "C" {
         now: u64,
         q: *const queue_view,
         admitted: u32,
+        l: *const listener_policy,
+    );
+    fn pure_stall_look(
+        s: *mut stall_state,
+        now: u64,
+        q: *const queue_view,
+        ended: u32,
         l: *const listener_policy,
     );
     fn pure_wait_refuses(
@@ -89,6 +97,7 @@ fn raw_view(q: &QueueView) -> queue_view {
         half_open,
         young,
         claims,
+        stalled,
     } = *q;
     queue_view {
         length,
@@ -96,6 +105,7 @@ fn raw_view(q: &QueueView) -> queue_view {
         half_open,
         young,
         claims,
+        stalled: stalled.into(),
     }
 }
 
@@ -299,6 +309,27 @@ impl CWait {
             high_mark: self.0.high_mark,
             standing: self.0.standing != 0,
             busy: self.0.busy != 0,
+        }
+    }
+}
+
+/// The watch over handshakes of bpf/lib/admit.h.
+#[derive(Default)]
+pub struct CStall(stall_state);
+
+impl CStall {
+    /// `stall_look()`.
+    pub fn look(&mut self, now: u64, q: &QueueView, ended: u32, space: &QueueSpace) {
+        // SAFETY: the state is exclusively ours, the view and the policy live through the call.
+        unsafe { pure_stall_look(&mut self.0, now, &raw_view(q), ended, &raw_policy(space)) }
+    }
+
+    /// Its fields, in the model's words.
+    pub fn state(&self) -> Stall {
+        Stall {
+            since_ns: self.0.since_ns,
+            ended: self.0.ended,
+            stalled: self.0.stalled != 0,
         }
     }
 }

@@ -7,7 +7,6 @@ use weir_core::proxy::{Forwarded, ProxyMode};
 
 use super::client::{Admission, Client};
 use super::worker::Worker;
-use crate::address::canonical;
 use crate::proxy_protocol::{self, ProxyHeader};
 
 impl Client {
@@ -32,7 +31,8 @@ impl Client {
             self.admission = Admission::Denied;
         }
         if worker.settings.forwarded != Forwarded::Off {
-            self.rare().announced = Some(self.source.ip().to_string());
+            let ip = self.source.ip().to_canonical();
+            self.rare().announced = Some(ip.to_string());
         }
         if worker.settings.max_connections > 0 {
             let class = worker
@@ -73,7 +73,7 @@ impl Client {
     fn apply(&mut self, header: ProxyHeader) {
         self.buffer.consume(header.len);
         if let Some(endpoints) = header.endpoints {
-            self.source = canonical(endpoints.source);
+            self.source = endpoints.source;
             self.rare().destination = Some(endpoints.destination);
         }
     }

@@ -13,6 +13,9 @@ use crate::common::{
     echo_both_ways, fate, greet, listen, output, until, within,
 };
 
+/// Handshakes that last longer stall.
+const STALL: Duration = Duration::from_nanos(weir_core::stall::STALL_NS);
+
 /// A config that guards the port on each path's address with the same policy.
 fn on_each_path(bed: &Bed, policy: &str) -> String {
     let listener = |path: Path<'_>| {
@@ -217,6 +220,43 @@ fn no_syn_drop_sends_no_cookie_while_nothing_is_reserved() {
         assert_eq!(clients.fates(), (1, 0, 0));
     }
     assert_eq!(bed.verdicts(0), [("syn_admitted".into(), 20)]);
+}
+
+/// Spoofed SYNs hold every place, or half of them, and are younger than a second. By the time in which handshakes on
+/// a local network end they are known for what they are.
+#[test]
+fn handshakes_that_stall_refuse_no_client() {
+    const ROOMY: i32 = 16;
+    for policy in [
+        "establish = \"reserv\"",
+        "establish = \"no-syn-drop\"",
+        "queue = \"priority\"",
+        "front = \"xdp\"",
+    ] {
+        let Some(bed) = Bed::new() else { return };
+        let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
+        let listener = listen(bed.server(), any, ROOMY);
+        let _weir = bed.run(&format!("[[listener]]\naddress = \"*:{PORT}\"\n{policy}\n"));
+        let raw = Raw(&bed.links.wire);
+        let begun = Instant::now();
+        for number in 0..2 * ROOMY as u32 {
+            raw.syn(Peer::v4(number, PORT), number);
+        }
+        until("handshakes of local clients would have ended", || {
+            (begun.elapsed() > 3 * STALL).then_some(())
+        });
+        for path in [bed.veth4(), bed.veth6()] {
+            for round in 0..10 {
+                let mut client = connect(path.client, path.at(PORT), 1);
+                let what = || format!("{policy} {} {round}: {:?}", path.name, bed.verdicts(0));
+                assert_eq!(client.counts(), (1, 0, 0), "{}", what());
+                greet(&mut accept(&listener, 1));
+                assert_eq!(client.fates(), (1, 0, 0), "{}", what());
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(1), "they were young");
+        assert_eq!(bed.overflows(), 0);
+    }
 }
 
 /// A connection attempt from a port of the client's choice.

@@ -21,6 +21,8 @@ mod scope;
 mod measured {
     mod controller;
     mod flood;
+    mod flood_table;
+    mod load;
     mod slow;
     mod time_wait;
 }
