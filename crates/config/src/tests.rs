@@ -280,11 +280,13 @@ fn every_key_of_a_proxy_is_read() {
         mode = "forward"
         allow_to = ["127.0.0.1"]
         deny_to = ["192.0.2.0/24"]
+        connect_ports = ["443", "8000-8999"]
     "#;
     let mut proxies = parse("f", &format!("{file}{forward}")).unwrap().proxies;
     let (forward, mut proxy) = (proxies.remove(1), proxies.remove(0));
     // What the two modes have each for itself.
     (proxy.allow_to, proxy.deny_to) = (forward.allow_to, forward.deny_to);
+    proxy.connect_ports = forward.connect_ports;
     let default = Proxy::new("edge", proxy.listen, proxy::ProxyMode::Reverse);
     assert_eq!(proxy.backends.len(), 2);
     assert_eq!(proxy.idle_timeout, Duration::from_secs(3600));
@@ -307,6 +309,11 @@ fn keys_of_other_modes_and_other_checks_are_refused_or_odd() {
         (
             "allow_to = [\"127.0.0.1\"]",
             "connects to its backends only",
+        ),
+        ("connect_ports = [\"563\"]", "connects to its backends only"),
+        (
+            "mode = \"forward\"\nconnect_ports = [\"0\"]",
+            "neither a port nor",
         ),
         ("health_path = \"health\"", "is not a path"),
         ("health_path = \"/a b\"", "is not a path"),

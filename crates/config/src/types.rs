@@ -70,6 +70,8 @@ pub enum Kind {
     Number,
     /// A number, or two with `-` between.
     Range,
+    /// A list of such.
+    Ranges,
     /// `true` or `false`.
     Flag,
     /// The path of a file.
@@ -90,7 +92,7 @@ impl Kind {
             Kind::Time => "TIME",
             Kind::Size => "SIZE",
             Kind::Amount => "AMOUNT",
-            Kind::Range => "N|N-N",
+            Kind::Range | Kind::Ranges => "N|N-N",
             Kind::Number => "N",
             Kind::Flag => "true|false",
             Kind::Path => "FILE",
@@ -113,6 +115,7 @@ impl Kind {
             Kind::Amount => "size, share or duration",
             Kind::Number => "number",
             Kind::Range => "number or range",
+            Kind::Ranges => "list of numbers or ranges",
             Kind::Flag => "true or false",
             Kind::Path => "path",
             Kind::UriPath => "path of a URI",
@@ -123,7 +126,7 @@ impl Kind {
     pub fn is_list(self) -> bool {
         matches!(
             self,
-            Kind::Names | Kind::Addresses | Kind::Ips | Kind::Prefixes
+            Kind::Names | Kind::Addresses | Kind::Ips | Kind::Prefixes | Kind::Ranges
         )
     }
 }

@@ -4,6 +4,7 @@ pub mod access;
 mod announce;
 mod health;
 mod mode;
+mod ports;
 mod side;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use std::time::Duration;
 pub use announce::{Forwarded, SendProxy};
 pub use health::{Health, HealthCheck, HealthState, Statuses};
 pub use mode::ProxyMode;
+pub use ports::Ports;
 pub use side::SideOptions;
 
 use crate::class::Class;
@@ -129,6 +131,8 @@ pub struct Proxy {
     pub allow_to: Vec<Prefix>,
     /// Servers that it connects no client to.
     pub deny_to: Vec<Prefix>,
+    /// Ports to which mode `forward` opens tunnels (CONNECT); empty: it opens none.
+    pub connect_ports: Vec<Ports>,
     /// Local addresses that backends are connected from, in turn; empty: the route's. Each has
     /// local ports of its own for each backend.
     pub source: Vec<IpAddr>,
@@ -198,6 +202,7 @@ impl Proxy {
             deny_from: Vec::new(),
             allow_to: Vec::new(),
             deny_to: Vec::new(),
+            connect_ports: vec![Ports::one(443)],
             source: Vec::new(),
             share_port: false,
             accept_proxy: false,
@@ -231,6 +236,11 @@ impl Proxy {
             allow: &self.allow_from,
             deny: &self.deny_from,
         }
+    }
+
+    /// Whether mode `forward` opens tunnels to this port.
+    pub fn may_connect(&self, port: u16) -> bool {
+        self.connect_ports.iter().any(|ports| ports.contains(port))
     }
 
     /// The servers that mode `forward` may connect to.

@@ -10,7 +10,9 @@ mod counter;
 pub mod handover;
 pub mod histogram;
 pub mod http;
+mod local_address;
 pub mod metrics;
+mod own_listeners;
 pub mod proxy_protocol;
 pub mod runtime;
 mod server;
@@ -20,6 +22,7 @@ pub mod transfer;
 mod upstream;
 
 pub use cache::CacheMemory;
+pub use own_listeners::{OwnListener, OwnListeners};
 pub use server::{
     BackendReport, BackendState, Connections, Error, ReloadState, Server, Servers, Sockets,
     StartOptions, ThreadReport, ThreadState, Total, Totals, Waker,

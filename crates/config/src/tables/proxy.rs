@@ -13,7 +13,7 @@ use crate::names::name;
 use crate::table::Table;
 use crate::tables::proxy_types::{
     access_log, backends, buffer, check_host, check_path, congestion, finish_on_abort, or_system,
-    source, statuses,
+    ports, source, statuses,
 };
 use crate::types::{Type, duration, flag, prefixes, size, whole, word};
 use weir_core::listener::ListenAddress;
@@ -54,6 +54,8 @@ fn keys_of_clients_and_backends() -> Vec<Key<Proxy>> {
             "Servers to which mode forward connects although it refuses them by default (loopback, private networks, the link)"),
         Key::new("deny_to", field!(Proxy, deny_to), prefixes(),
             "Servers to which mode forward never connects"),
+        Key::new("connect_ports", field!(Proxy, connect_ports), ports(),
+            "Ports to which mode forward opens tunnels (CONNECT); [] opens none"),
         Key::new("balance", field!(Proxy, balance), word(),
             "Which backend is next"),
         Key::new("health_check", field!(Proxy, health.check), word(),
@@ -240,7 +242,10 @@ impl Table for Proxy {
         }
         if self.mode != ProxyMode::Forward {
             let given = [("allow_to", &self.allow_to), ("deny_to", &self.deny_to)];
-            if let Some((key, _)) = given.into_iter().find(|(_, list)| !list.is_empty()) {
+            let given = given.into_iter().find(|(_, list)| !list.is_empty());
+            let is_default = self.connect_ports == Self::blank().connect_ports;
+            let given = given.map(|(key, _)| key);
+            if let Some(key) = given.or((!is_default).then_some("connect_ports")) {
                 let cause = format!("mode {} connects to its backends only", self.mode.word());
                 return Err((key, Fault::new(cause, "remove it")));
             }

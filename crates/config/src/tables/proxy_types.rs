@@ -6,7 +6,7 @@ use crate::address::{parse_ip, parse_socket_address};
 use crate::error::Fault;
 use crate::names::parse_name;
 use crate::types::{Kind, Type, list, size, text};
-use weir_core::proxy::{FinishOnAbort, Statuses};
+use weir_core::proxy::{FinishOnAbort, Ports, Statuses};
 
 /// The addresses of servers.
 pub(crate) fn backends() -> Type<Vec<SocketAddr>> {
@@ -79,6 +79,16 @@ pub(crate) fn statuses() -> Type<Statuses> {
     };
     let values = "a status, or two with - between";
     text(Kind::Range, values, parse, Statuses::to_string)
+}
+
+/// TCP ports.
+pub(crate) fn ports() -> Type<Vec<Ports>> {
+    let parse = |text: &str| {
+        let fault = |cause: String| Fault::new(cause, "as \"443\" or \"8000-8999\"");
+        text.parse().map_err(fault)
+    };
+    let values = "a list of ports, or of two with - between";
+    list(Kind::Ranges, values, parse, Ports::to_string)
 }
 
 /// How much of a reply is received although nobody waits for it.

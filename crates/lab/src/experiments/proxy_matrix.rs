@@ -214,8 +214,9 @@ fn transfers(settings: &Settings, engine: &str, args: &Args, weir: &Path) -> Res
     ];
     // So many that none waits for a place, and that descriptors are enough for.
     arguments.extend(["--max-clients".into(), (8 * args.clients).to_string()]);
-    if mode != "forward" {
-        arguments.extend(["--backend".into(), format!("127.0.0.1:{port}")]);
+    match mode {
+        "forward" => arguments.extend(["--connect-ports".into(), port.to_string()]),
+        _ => arguments.extend(["--backend".into(), format!("127.0.0.1:{port}")]),
     }
     if let Some(threads) = args.threads {
         arguments.extend(["--threads".into(), threads.to_string()]);

@@ -209,6 +209,10 @@ impl Contender {
                 ProxyMode::Tunnel => command.args(["--mode", "tcp", "--backend", &backend]),
                 ProxyMode::Forward => command.args(["--mode", "forward"]),
             };
+            // Builds from before the key open tunnels to every port.
+            if mode == ProxyMode::Forward && self != Contender::Before {
+                command.args(["--connect-ports", &setting.origin.port().to_string()]);
+            }
             if let (Some(size), ProxyMode::Http | ProxyMode::Forward) = (setting.cache, mode) {
                 command.args(["--cache", size]);
             }

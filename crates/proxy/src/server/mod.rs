@@ -42,6 +42,7 @@ use weir_core::word::Word;
 
 use crate::access_log;
 use crate::cache::{Cache, CacheMemory};
+use crate::own_listeners::{OwnListener, OwnListeners};
 use crate::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
 use crate::runtime::Sender;
 use crate::transfer::Redirector;
@@ -73,6 +74,8 @@ pub struct Server {
     waker: Option<Waker>,
     /// The health checks, while the proxy accepts clients; `None` if backends are not checked.
     checks: Option<Checks>,
+    /// As long as it has clients, also once another process accepts there.
+    _own_listener: OwnListener,
 }
 
 /// Options of [`Server::start_with`].
@@ -82,6 +85,8 @@ pub struct StartOptions {
     pub sockets: Option<Sockets>,
     /// Addresses on which other proxies of the process listen.
     pub beside: Vec<SocketAddr>,
+    /// The addresses on which the process listens, to which no client is taken. The proxy adds its own.
+    pub own_listeners: OwnListeners,
     /// Woken when one of its threads ends.
     pub waker: Option<Waker>,
     /// The state of the proxy that this one replaces.
@@ -172,8 +177,10 @@ impl Server {
             connection_limit,
             redirector,
             client_limit: client_limit.unwrap_or_default(),
+            own_listeners: options.own_listeners,
         };
         let mut server = Server {
+            _own_listener: shared.own_listeners.add(sockets.address()),
             shared,
             address: sockets.address(),
             threads: Vec::new(),

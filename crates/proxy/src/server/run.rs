@@ -111,6 +111,7 @@ pub fn run(
                 ),
                 names,
                 settings: settings.clone(),
+                own: shared.own_listeners,
             },
             scratch: Scratch::default(),
             exchanges: FuturePool::default(),

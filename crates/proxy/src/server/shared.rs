@@ -8,6 +8,7 @@ use weir_core::proxy::Proxy;
 use super::client_limit::ClientLimit;
 use crate::access_log::AccessLog;
 use crate::cache::Cache;
+use crate::own_listeners::OwnListeners;
 use crate::transfer::Redirector;
 use crate::upstream::{ConnectionLimit, HealthBoard, Resolver};
 
@@ -32,4 +33,6 @@ pub struct Shared {
     pub redirector: Option<Arc<dyn Redirector>>,
     /// `max_clients`, over all threads and earlier generations.
     pub client_limit: Arc<ClientLimit>,
+    /// Where the process listens.
+    pub own_listeners: OwnListeners,
 }

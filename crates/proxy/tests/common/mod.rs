@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use socket2::{Domain, Socket, Type};
-use weir_core::proxy::{Engine, Proxy, ProxyMode};
+use weir_core::proxy::{Engine, Ports, Proxy, ProxyMode};
 use weir_proxy::{Server, Total, Totals};
 use weir_testbed::wait;
 
@@ -35,6 +35,8 @@ pub fn settings(mode: ProxyMode, backends: &[SocketAddr]) -> Proxy {
     let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), mode);
     settings.backends = backends.to_vec();
     settings.threads = 1;
+    // The servers of tests listen where the kernel lets them.
+    settings.connect_ports = vec![Ports::ALL];
     settings
 }
 

@@ -7,5 +7,6 @@ mod common;
 mod health;
 mod limit;
 mod netns;
+mod own_listeners;
 mod sides;
 mod sources;

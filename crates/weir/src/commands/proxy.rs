@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_config::ApiSettings;
 use weir_core::proxy::Proxy;
 use weir_core::word::Word;
-use weir_proxy::{Error, Server, Totals};
+use weir_proxy::{Error, OwnListeners, Server, Totals};
 
 use crate::cli::{self, RUNTIME_DIR};
 use crate::daemon::frame::Frame;
@@ -51,7 +51,9 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
     {
         frame.endpoints.open_metrics(address)?;
     }
-    let proxies = Proxies::start(proxies, inherited)?;
+    let own_listeners = OwnListeners::default();
+    let _own_metrics = metrics.map(|address| own_listeners.add(address));
+    let proxies = Proxies::start(proxies, inherited, own_listeners)?;
     proxies.check_descriptors();
     for predecessor in predecessors {
         let pid = predecessor.retire()?;

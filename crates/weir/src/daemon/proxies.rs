@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use weir_config::Table;
 use weir_core::proxy::Proxy;
-use weir_proxy::{ReloadState, Server, Sockets, StartOptions, Totals, Waker};
+use weir_proxy::{OwnListeners, ReloadState, Server, Sockets, StartOptions, Totals, Waker};
 
 use crate::failure::{Failure, Result};
 use crate::host::descriptors::raise_limit;
@@ -27,6 +27,7 @@ pub struct Proxies {
     /// What those did that have ended, by name.
     past: Vec<(String, Totals)>,
     waker: Waker,
+    own_listeners: OwnListeners,
     since: Instant,
 }
 
@@ -34,17 +35,23 @@ pub struct Proxies {
 pub type Inherited = Vec<(std::net::SocketAddr, Sockets)>;
 
 impl Proxies {
-    /// Starts all of them, on inherited sockets where they listen on the same address.
+    /// Starts all of them, on inherited sockets where they listen on the same address. `own_listeners` has the other
+    /// addresses of the process.
     ///
     /// # Errors
     /// One cannot start; none runs then.
-    pub fn start(settings: Vec<Proxy>, mut inherited: Inherited) -> Result<Proxies> {
+    pub fn start(
+        settings: Vec<Proxy>,
+        mut inherited: Inherited,
+        own_listeners: OwnListeners,
+    ) -> Result<Proxies> {
         let waker = Waker::new().map_err(|error| Failure::io("watch threads", error))?;
         let mut proxies = Proxies {
             running: Vec::new(),
             retiring: Vec::new(),
             past: Vec::new(),
             waker,
+            own_listeners,
             since: Instant::now(),
         };
         for proxy in settings {
@@ -70,6 +77,7 @@ impl Proxies {
         let options = StartOptions {
             redirector: redirect::redirector(&proxy)?,
             beside: beside.map(Server::address).collect(),
+            own_listeners: self.own_listeners.clone(),
             sockets,
             predecessor,
             waker,

@@ -9,6 +9,7 @@ use super::cached;
 use super::failure::Failure;
 use super::finish::{carry, delivered_to};
 use super::progress::{Answered, Exchange, Progress};
+use super::prohibited::Prohibited;
 use super::refuse::{is_head, leaves_nothing, refuse};
 use super::reply::{Reply, deliver};
 use super::request::Request;
@@ -52,6 +53,19 @@ async fn fail(worker: &Worker, client: &Client, request: &Request, answer: Answe
     refuse(worker, client, answer, keep_alive, is_head(request)).await
 }
 
+/// Answers a request for which there is no connection to a server.
+async fn without_server(
+    worker: &Worker,
+    client: &Client,
+    request: &Request,
+    error: &io::Error,
+) -> After {
+    if let Some(prohibited) = Prohibited::of(error) {
+        prohibited.count(&worker.counters);
+    }
+    fail(worker, client, request, unreachable(error)).await
+}
+
 async fn options(worker: &Worker, client: &Client, request: &Request) -> After {
     let keep_alive = leaves_nothing(worker, request);
     worker.counters.count_reply(200);
@@ -72,13 +86,17 @@ async fn connect(
     origin: &Origin,
 ) -> After {
     worker.handle.set_deadline(worker.settings.connect_timeout);
-    let link = match worker
-        .upstreams
-        .connect(&worker.handle, origin, client.requester())
-        .await
-    {
+    let may_connect = worker.settings.may_connect(origin.port);
+    let connected = match may_connect {
+        true => {
+            let (handle, requester) = (&worker.handle, client.requester());
+            worker.upstreams.connect(handle, origin, requester).await
+        }
+        false => Err(Prohibited::Port.into()),
+    };
+    let link = match connected {
         Ok(link) => link,
-        Err(error) => return fail(worker, client, request, unreachable(&error)).await,
+        Err(error) => return without_server(worker, client, request, &error).await,
     };
     client.note(|entry| {
         entry.backend.set(Some(link.lease.backend().address));
@@ -130,7 +148,7 @@ async fn forward(
                 last = error;
                 continue;
             }
-            None => return fail(worker, client, request, unreachable(&last)).await,
+            None => return without_server(worker, client, request, &last).await,
         };
         if std::mem::replace(&mut was_sent, true) {
             worker.counters.retries.add(1);

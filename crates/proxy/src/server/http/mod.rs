@@ -10,6 +10,7 @@
 //! reply, body            the reply's heads and its body
 //! finish, closing        what follows a whole reply: the next request, a tunnel, the end
 //! refuse, unreachable    replies of the proxy's own
+//! prohibited             servers that a forward proxy takes no client to
 //! cached                 what the cache does before, between and after these
 //! ```
 
@@ -23,6 +24,7 @@ mod failure;
 mod finish;
 mod forecast;
 mod progress;
+mod prohibited;
 mod pseudonym;
 mod read_request;
 mod refuse;

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use weir_core::proxy::Proxy;
 use weir_core::proxy::access::{Scope, may_reach};
 
+use super::prohibited::Prohibited;
 use crate::http::answer::{Answer, ProxyError};
 use crate::http::{Authority, Method, RequestHead, Role, Scheme, Target};
+use crate::own_listeners::OwnListeners;
 use crate::runtime::{Clock, Handle};
 use crate::upstream::{Backend, BackendWalk, Backends, Link, Names, Origins, Requester, race};
 
@@ -101,6 +103,8 @@ pub struct Upstreams {
     pub names: Option<Names>,
     /// Where clients may go.
     pub settings: Arc<Proxy>,
+    /// Where they may not go in any case.
+    pub own: OwnListeners,
 }
 
 /// The connections that a request may be sent on, one after the other.
@@ -173,18 +177,26 @@ impl Upstreams {
         if found.is_empty() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let scope = Scope::of(client);
-        let may_reach =
-            |address: &&SocketAddr| may_reach(self.settings.destinations(), scope, address.ip());
-        let open = found.iter().filter(may_reach).take(MOST_ADDRESSES);
-        let mut backends: Vec<Rc<Backend>> =
-            open.map(|address| self.origins.at(*address)).collect();
-        if backends.is_empty() {
-            let refused = format!("{client} is not taken to {}", origin.host);
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, refused));
-        }
+        let open = self.open_to(client, &found)?;
+        let open = open.into_iter().take(MOST_ADDRESSES);
+        let mut backends: Vec<Rc<Backend>> = open.map(|address| self.origins.at(address)).collect();
         backends.sort_by_key(|backend| backend.was_down(handle.now()));
         Ok(backends)
+    }
+
+    /// Those of the addresses that this client is taken to; at least one.
+    fn open_to(&self, client: IpAddr, found: &[SocketAddr]) -> io::Result<Vec<SocketAddr>> {
+        let (rules, scope) = (self.settings.destinations(), Scope::of(client));
+        let may_reach = |address: &&SocketAddr| may_reach(rules, scope, address.ip());
+        let (own, open): (Vec<SocketAddr>, Vec<SocketAddr>) = found
+            .iter()
+            .filter(may_reach)
+            .partition(|address| self.own.reached_by(**address));
+        match (open.is_empty(), own.is_empty()) {
+            (false, _) => Ok(open),
+            (true, true) => Err(Prohibited::Address.into()),
+            (true, false) => Err(Prohibited::OwnListener.into()),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind};
 
+use super::prohibited::Prohibited;
 use crate::http::answer::{Answer, ProxyError};
 use crate::shortage;
 use crate::upstream::is_name_timeout;
@@ -21,6 +22,9 @@ pub fn unreachable(error: &io::Error) -> Answer<'static> {
     if shortage::is_behind(error) {
         return NO_DESCRIPTOR;
     }
+    if let Some(prohibited) = Prohibited::of(error) {
+        return prohibited.answer();
+    }
     let error = match error.kind() {
         ErrorKind::ConnectionRefused => ProxyError::ConnectionRefused,
         ErrorKind::TimedOut if is_name_timeout(error) => ProxyError::DnsTimeout,
@@ -31,10 +35,6 @@ pub fn unreachable(error: &io::Error) -> Answer<'static> {
         }
         ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
             ProxyError::DestinationIpUnroutable
-        }
-        // Not the kernel, which may say so too.
-        ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
-            ProxyError::DestinationIpProhibited
         }
         ErrorKind::Other => ProxyError::DnsError,
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
