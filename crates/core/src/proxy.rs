@@ -2,6 +2,7 @@
 
 pub mod access;
 mod announce;
+pub mod descriptors;
 mod health;
 mod mode;
 mod ports;

@@ -8,7 +8,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::time::TimeValLike;
 use socket2::{Domain, Socket, Type};
 use weir_core::proxy::{Proxy, ProxyMode};
-use weir_proxy::Server;
+use weir_proxy::{Server, StartOptions};
 
 /// Set in the process that runs one test alone.
 const ALONE: &str = "WEIR_TEST_ALONE";
@@ -229,6 +230,54 @@ fn a_request_without_a_descriptor_for_its_server_is_told_so_and_the_server_is_no
             drop((server, first));
             let _origin = Origin::at(address, |connection, request| answer(connection, &request));
             assert_eq!(client.get("/length/5").status(), 200);
+        },
+    );
+}
+
+/// 400 clients, and descriptors for a third of them and their servers.
+#[test]
+fn a_process_with_few_descriptors_serves_all_clients_though_not_at_once() {
+    alone(
+        "a_process_with_few_descriptors_serves_all_clients_though_not_at_once",
+        || {
+            const CLIENTS: usize = 400;
+            let origin = Origin::start();
+            for mode in [ProxyMode::Tcp, ProxyMode::Reverse] {
+                let (start, done) = (Barrier::new(CLIENTS), AtomicUsize::new(0));
+                // The clients and the origin have theirs in this process too: the proxy is told of its own.
+                let options = StartOptions {
+                    descriptors: Some(200),
+                    ..StartOptions::default()
+                };
+                let mut settings = settings(mode, &[origin.address]);
+                settings.threads = 2;
+                let proxy = Server::start_with(settings, options).unwrap();
+                let most = proxy.clients_at_once();
+                assert!((50..100).contains(&most), "{most}");
+                let counted = AtomicBool::new(false);
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        while !counted.load(Ordering::SeqCst) {
+                            let servers = proxy.servers().backends[0].connections;
+                            assert!(servers.in_use <= most as u64, "{servers:?}");
+                            assert!(clients(&proxy) <= most as u64);
+                        }
+                    });
+                    let ask = || {
+                        let mut client = Connection::new(connect(&proxy));
+                        start.wait();
+                        let reply = client.get("/length/5");
+                        assert_eq!(reply.status(), 200);
+                        done.fetch_add(1, Ordering::SeqCst);
+                    };
+                    let asking: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(ask)).collect();
+                    let asked = asking.into_iter().all(|client| client.join().is_ok());
+                    counted.store(true, Ordering::SeqCst);
+                    assert!(asked);
+                });
+                assert_eq!(done.load(Ordering::SeqCst), CLIENTS);
+                assert_eq!(total(&proxy.totals(), "accepts_failed"), 0);
+            }
         },
     );
 }

@@ -8,8 +8,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Deref;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Instant;
 
@@ -86,6 +86,18 @@ impl Bed {
 
     fn start(&self, flags: &str) -> Running {
         Bed::started(self.command(&format!("proxy --config weir.toml {flags}")))
+    }
+
+    /// The proxy of the config file, in a process whose shell has run these words.
+    fn limited(&self, ulimit: &str) -> Command {
+        let weir = self.command("proxy --config weir.toml");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("{ulimit}; exec \"$@\""), "sh"])
+            .arg(weir.get_program())
+            .args(weir.get_args())
+            .current_dir(&*self.path);
+        command
     }
 
     fn started(mut command: Command) -> Running {
@@ -623,14 +635,8 @@ fn the_limit_of_descriptors_is_raised_and_one_that_is_too_low_is_said() {
     ];
     for (key, said) in cases {
         bed.configure(echo(b'a'), key);
-        let weir = bed.command("proxy --config weir.toml");
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", "ulimit -Sn 64; ulimit -Hn 512; exec \"$@\"", "sh"])
-            .arg(weir.get_program())
-            .args(weir.get_args())
-            .current_dir(&*bed.path)
-            .stderr(Stdio::piped());
+        let mut command = bed.limited("ulimit -Sn 64; ulimit -Hn 512");
+        command.stderr(Stdio::piped());
         let mut proxy = Bed::started(command);
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", proxy.child.id()));
         let limits = limits.unwrap();
@@ -645,6 +651,37 @@ fn the_limit_of_descriptors_is_raised_and_one_that_is_too_low_is_said() {
         pipe.read_to_string(&mut stderr).unwrap();
         assert_eq!(stderr.contains("need 600 descriptors"), said, "{stderr}");
         assert_eq!(stderr.contains("descriptors"), said, "{stderr}");
+    }
+}
+
+#[test]
+fn a_process_with_200_descriptors_serves_400_clients_that_come_at_once() {
+    const CLIENTS: usize = 400;
+    let bed = Bed::new("few");
+    // Two proxies share the descriptors; the clients of one must not take those of the other's servers.
+    let table = |name: &str| {
+        let backend = echo(b'a');
+        format!(
+            "[[proxy]]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nmode = \"tcp\"\n\
+             backends = [\"{backend}\"]\n"
+        )
+    };
+    for proxies in [&["one"][..], &["one", "two"]] {
+        let tables: String = proxies.iter().map(|name| table(name)).collect();
+        bed.write_config(&tables);
+        let proxy = Bed::started(bed.limited("ulimit -n 200"));
+        let served = AtomicUsize::new(0);
+        let all_have_come = Barrier::new(CLIENTS);
+        std::thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| {
+                    let mut client = proxy.connect();
+                    all_have_come.wait();
+                    served.fetch_add(usize::from(ask(&mut client).is_ok()), Ordering::Relaxed);
+                });
+            }
+        });
+        assert_eq!(served.into_inner(), CLIENTS);
     }
 }
 

@@ -1,4 +1,5 @@
-//! The limit `max_clients`, exact over all threads and generations of a proxy: a semaphore.
+//! The limit `max_clients`, exact over all threads and generations of a proxy: a semaphore. Where the process has too few
+//! descriptors for so many, fewer are let in.
 //!
 //! A client costs two atomic operations in its life, a request none. A thread that gets no permit enters the queue.
 //! Each released permit wakes the first thread of the queue. A woken thread whose accept queue is empty wakes the next:
@@ -12,13 +13,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::runtime::{Handle, Sender};
 
 /// The semaphore, shared by all threads.
-#[derive(Default)]
 pub struct ClientLimit {
     clients: AtomicUsize,
+    /// As many as there are descriptors for.
+    most: AtomicUsize,
     /// The length of the queue. A thread that releases a permit locks the queue only if this is not 0.
     waiting: AtomicUsize,
     queue: Mutex<VecDeque<Waiter>>,
     threads: AtomicU64,
+}
+
+impl Default for ClientLimit {
+    fn default() -> ClientLimit {
+        ClientLimit {
+            clients: AtomicUsize::new(0),
+            most: AtomicUsize::new(usize::MAX),
+            waiting: AtomicUsize::new(0),
+            queue: Mutex::default(),
+            threads: AtomicU64::new(0),
+        }
+    }
 }
 
 /// A thread in the queue.
@@ -51,9 +65,14 @@ impl ThreadClientLimit {
         }
     }
 
+    fn most(&self) -> usize {
+        self.most.min(self.shared.most())
+    }
+
     /// Takes a permit if one is free.
     pub fn try_acquire(&self) -> bool {
-        let one_more = |clients: usize| (clients < self.most).then_some(clients + 1);
+        let most = self.most();
+        let one_more = |clients: usize| (clients < most).then_some(clients + 1);
         let clients = &self.shared.clients;
         clients
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more)
@@ -74,12 +93,9 @@ impl ThreadClientLimit {
 
     /// Wakes the first thread of the queue. True: it is this thread, which needs no waker.
     fn wake_next(&self) -> bool {
-        let mut queue = self.shared.queue();
-        let Some(first) = queue.pop_front() else {
+        let Some(first) = self.shared.pop() else {
             return false;
         };
-        self.shared.waiting.store(queue.len(), Ordering::SeqCst);
-        drop(queue);
         let is_own = first.thread == self.number;
         if !is_own {
             first.waker.send(());
@@ -98,7 +114,7 @@ impl ThreadClientLimit {
         };
         let free = || {
             self.enqueue();
-            (self.shared.clients.load(Ordering::SeqCst) < self.most).then_some(())
+            (self.shared.clients.load(Ordering::SeqCst) < self.most()).then_some(())
         };
         handle.wait_for(free).await?;
         entry.acquires = true;
@@ -127,6 +143,28 @@ impl ThreadClientLimit {
 }
 
 impl ClientLimit {
+    /// As many clients as there are descriptors for.
+    pub fn most(&self) -> usize {
+        self.most.load(Ordering::SeqCst)
+    }
+
+    /// Lets in no more than there are descriptors for; those that are in stay.
+    pub fn set_most(&self, most: usize) {
+        self.most.store(most, Ordering::SeqCst);
+        // It may be more than before: then the woken thread wakes the next.
+        if let Some(first) = self.pop() {
+            first.waker.send(());
+        }
+    }
+
+    /// Takes the first thread out of the queue.
+    fn pop(&self) -> Option<Waiter> {
+        let mut queue = self.queue();
+        let first = queue.pop_front();
+        self.waiting.store(queue.len(), Ordering::SeqCst);
+        first
+    }
+
     fn queue(&self) -> MutexGuard<'_, VecDeque<Waiter>> {
         // No step of it panics halfway.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)

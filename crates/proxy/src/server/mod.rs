@@ -35,15 +35,17 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
 use weir_core::class;
+use weir_core::proxy::descriptors::{self, Descriptors};
 use weir_core::proxy::{Engine, HealthState, Proxy, ProxyMode};
 
 use weir_core::word::Word;
 
 use crate::access_log;
 use crate::cache::{Cache, CacheMemory};
-use crate::own_listeners::{OwnListener, OwnListeners};
 use crate::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
+use crate::own_listeners::{OwnListener, OwnListeners};
 use crate::runtime::Sender;
 use crate::transfer::Redirector;
 use crate::upstream::{Checks, ConnectionLimit, HealthBoard, Resolver};
@@ -87,6 +89,8 @@ pub struct StartOptions {
     pub beside: Vec<SocketAddr>,
     /// The addresses on which the process listens, to which no client is taken. The proxy adds its own.
     pub own_listeners: OwnListeners,
+    /// Descriptors that it may use; `None`: as many as the process may have.
+    pub descriptors: Option<u64>,
     /// Woken when one of its threads ends.
     pub waker: Option<Waker>,
     /// The state of the proxy that this one replaces.
@@ -166,6 +170,10 @@ impl Server {
         let client_limit = predecessor
             .as_ref()
             .map(|predecessor| predecessor.client_limit.clone());
+        let descriptors = Descriptors::of(
+            options.descriptors.unwrap_or_else(all_descriptors),
+            sockets.len(),
+        );
         let connection_limit = ConnectionLimit::new(&settings, sockets.len(), health.clone());
         let shared = Shared {
             classes: Arc::new(class::Rules::compile(&settings.classes, |_| None)),
@@ -178,7 +186,9 @@ impl Server {
             redirector,
             client_limit: client_limit.unwrap_or_default(),
             own_listeners: options.own_listeners,
+            pipes: descriptors.pipes,
         };
+        shared.client_limit.set_most(descriptors.clients);
         let mut server = Server {
             _own_listener: shared.own_listeners.add(sockets.address()),
             shared,
@@ -263,6 +273,18 @@ impl Server {
                 Err(failed(io::Error::other(why)))
             }
         }
+    }
+
+    /// Gives it another number of descriptors; connections that are there stay.
+    pub fn set_descriptors(&self, count: u64) {
+        let clients = Descriptors::of(count, self.threads.len()).clients;
+        self.shared.client_limit.set_most(clients);
+    }
+
+    /// Clients that it serves at once: `max_clients`, or as many as it has descriptors for.
+    pub fn clients_at_once(&self) -> usize {
+        let most = self.shared.settings.max_clients as usize;
+        most.min(self.shared.client_limit.most())
     }
 
     /// Where it listens; with the port that the kernel chose, if the settings say 0.
@@ -510,6 +532,12 @@ impl Server {
         }
         end.map(|()| self.totals())
     }
+}
+
+/// Descriptors of a proxy that is alone in its process.
+fn all_descriptors() -> u64 {
+    let limit = getrlimit(Resource::Nofile).current;
+    descriptors::divide(limit.unwrap_or(u64::MAX), &[1])[0]
 }
 
 fn thread_count(settings: &Proxy) -> usize {

@@ -89,10 +89,7 @@ pub fn run(
         let worker = Rc::new(Worker {
             main: handle.running(),
             handle,
-            resources: Resources {
-                redirect,
-                ..Resources::default()
-            },
+            resources: Resources::new(shared.pipes, redirect),
             upstreams: Upstreams {
                 backends: Backends::new(
                     backends(

@@ -183,7 +183,7 @@ mod tests {
                     engine: Engine::Splice,
                     idle: Duration::from_secs(20),
                 };
-                let (resources, back) = (Resources::default(), Moved::default());
+                let (resources, back) = (Resources::new(16, None), Moved::default());
                 let limit = Limit::Bytes(1024 * KIB);
                 let sender = Gathering::new(&from);
                 let context = TransferContext {

@@ -12,19 +12,19 @@ use rustix::pipe::{
 const PIPE_BYTES: usize = 256 * 1024;
 /// Pipes kept for the next user.
 const KEPT: usize = 16;
-/// Pipes lent at most: beyond, transfers copy. Two descriptors each.
-const MOST: usize = 256;
 /// From so many pipes in use on, a transfer asks for the receiver's space before it reads for it.
 const MANY_LENT: usize = 32;
 
 /// Pipes that are lent while they carry bytes.
-#[derive(Default, Clone)]
+#[derive(Clone)]
 pub struct Pipes(Rc<Pool>);
 
 #[derive(Default)]
 struct Pool {
     free: RefCell<Vec<Ends>>,
     lent: Cell<usize>,
+    /// Pipes lent at most.
+    most: usize,
     /// Most that were lent at once since the last trim.
     most_lent: Cell<usize>,
 }
@@ -45,10 +45,18 @@ pub struct Pipe {
 }
 
 impl Pipes {
+    /// Lends `most` pipes at once: beyond, transfers copy. Two descriptors each.
+    pub fn at_most(most: usize) -> Pipes {
+        Pipes(Rc::new(Pool {
+            most,
+            ..Pool::default()
+        }))
+    }
+
     /// Lends an empty pipe; `None` if there are too many, or no descriptors for another.
     pub fn lend(&self) -> Option<Pipe> {
         let lent = self.0.lent.get();
-        if lent >= MOST {
+        if lent >= self.0.most {
             return None;
         }
         let free = self.0.free.borrow_mut().pop();
@@ -143,7 +151,7 @@ mod tests {
 
     #[test]
     fn pipes_are_kept_while_they_are_needed_and_closed_after() {
-        let pipes = Pipes::default();
+        let pipes = Pipes::at_most(16);
         let free = || pipes.0.free.borrow().len();
         drop([pipes.lend(), pipes.lend(), pipes.lend()]);
         assert_eq!(free(), 3);
@@ -154,5 +162,14 @@ mod tests {
         assert_eq!(free(), 1);
         pipes.trim();
         assert_eq!(free(), 0);
+    }
+
+    #[test]
+    fn no_more_pipes_are_lent_than_there_are_descriptors_for() {
+        let pipes = Pipes::at_most(2);
+        let lent = [pipes.lend(), pipes.lend()];
+        assert!(lent.iter().all(Option::is_some) && pipes.lend().is_none());
+        drop(lent);
+        assert!(pipes.lend().is_some());
     }
 }

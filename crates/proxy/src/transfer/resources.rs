@@ -6,7 +6,6 @@ use super::lane::Redirect;
 use super::pipe::Pipes;
 
 /// Buffers and pipes of one thread.
-#[derive(Default)]
 pub struct Resources {
     /// What the copy engine and the readers of heads receive into.
     pub buffers: Buffers,
@@ -14,6 +13,17 @@ pub struct Resources {
     pub pipes: Pipes,
     /// What the sockmap engine hands tunnels of short messages to.
     pub redirect: Option<Redirect>,
+}
+
+impl Resources {
+    /// Of a thread that lends so many pipes at once.
+    pub fn new(pipes: usize, redirect: Option<Redirect>) -> Resources {
+        Resources {
+            buffers: Buffers::default(),
+            pipes: Pipes::at_most(pipes),
+            redirect,
+        }
+    }
 }
 
 /// What a transfer works with.

@@ -9,7 +9,7 @@ mod service;
 use std::time::{Duration, Instant};
 
 use weir_config::Table;
-use weir_core::proxy::Proxy;
+use weir_core::proxy::{Proxy, descriptors};
 use weir_proxy::{OwnListeners, ReloadState, Server, Sockets, StartOptions, Totals, Waker};
 
 use crate::failure::{Failure, Result};
@@ -54,20 +54,28 @@ impl Proxies {
             own_listeners,
             since: Instant::now(),
         };
-        for proxy in settings {
+        let shares = proxies.shares(&settings);
+        for (proxy, share) in settings.into_iter().zip(shares) {
             let same = |(listen, _): &(_, Sockets)| *listen == proxy.listen;
             let sockets = inherited.iter().position(same);
             let sockets = sockets.map(|at| inherited.swap_remove(at).1);
             proxies
                 .running
-                .push(proxies.start_one(proxy, sockets, None, &[])?);
+                .push(proxies.start_one(proxy, share, sockets, None, &[])?);
         }
         Ok(proxies)
+    }
+
+    /// The descriptors that each proxy of these may use.
+    fn shares(&self, settings: &[Proxy]) -> Vec<u64> {
+        let max_clients: Vec<u32> = settings.iter().map(|proxy| proxy.max_clients).collect();
+        descriptors::divide(raise_limit(), &max_clients)
     }
 
     fn start_one(
         &self,
         proxy: Proxy,
+        descriptors: u64,
         sockets: Option<Sockets>,
         predecessor: Option<ReloadState>,
         started: &[Server],
@@ -78,6 +86,7 @@ impl Proxies {
             redirector: redirect::redirector(&proxy)?,
             beside: beside.map(Server::address).collect(),
             own_listeners: self.own_listeners.clone(),
+            descriptors: Some(descriptors),
             sockets,
             predecessor,
             waker,
@@ -93,8 +102,10 @@ impl Proxies {
     /// One cannot start; then all is as it was.
     pub fn swap(&mut self, settings: Vec<Proxy>) -> Result<()> {
         let mut started = Vec::new();
-        for proxy in settings.iter().filter(|proxy| !self.runs(proxy)) {
-            match self.start_successor(proxy, &started) {
+        let shares = self.shares(&settings);
+        let shares = || settings.iter().zip(&shares);
+        for (proxy, share) in shares().filter(|(proxy, _)| !self.runs(proxy)) {
+            match self.start_successor(proxy, *share, &started) {
                 Ok(server) => started.push(server),
                 Err(failure) => {
                     // They may have clients already.
@@ -106,6 +117,12 @@ impl Proxies {
         let stays = |server: &Server| settings.contains(server.settings());
         let (stay, go) = self.running.drain(..).partition(stays);
         self.running = stay;
+        for server in &self.running {
+            let own = |(proxy, _): &(&Proxy, &u64)| *proxy == server.settings();
+            if let Some((_, share)) = shares().find(own) {
+                server.set_descriptors(*share);
+            }
+        }
         for mut server in go {
             let next = |successor: &&Server| successor.address() == server.address();
             match started.iter().find(next) {
@@ -132,7 +149,12 @@ impl Proxies {
         self.running.iter().any(|server| server.settings() == proxy)
     }
 
-    fn start_successor(&self, proxy: &Proxy, started: &[Server]) -> Result<Server> {
+    fn start_successor(
+        &self,
+        proxy: &Proxy,
+        descriptors: u64,
+        started: &[Server],
+    ) -> Result<Server> {
         let same = |server: &&Server| server.settings().listen == proxy.listen;
         let old = self.running.iter().find(same);
         let sockets = old.and_then(Server::sockets).map(Sockets::try_clone);
@@ -140,6 +162,7 @@ impl Proxies {
         let sockets = sockets.map_err(|error| Failure::io("hand sockets on", error))?;
         self.start_one(
             proxy.clone(),
+            descriptors,
             sockets,
             old.map(Server::reload_state),
             started,
@@ -175,20 +198,23 @@ impl Proxies {
         &self.running
     }
 
-    /// Says it if the process may not have the descriptors that `max_clients` of the proxies that set it can come to:
-    /// two for each client, its own and that of its server. The default is a bound, and nobody's expectation.
+    /// Says it if the process has too few descriptors for the `max_clients` of a proxy that sets it: two for each client,
+    /// its own and that of its server. The default is a bound, and nobody's expectation.
     pub fn check_descriptors(&self) {
-        let limit = raise_limit();
         let default = <Proxy as Table>::blank().max_clients;
-        let most = |server: &Server| u64::from(server.settings().max_clients);
-        let set = |most: &u64| *most != u64::from(default);
-        let clients: u64 = self.running.iter().map(most).filter(set).sum();
-        let needed = clients * 2;
-        if limit < needed {
+        let of_one = |server: &Server| (server.settings().max_clients, server.clients_at_once());
+        let is_short =
+            |(most, at_once): &(u32, usize)| *most != default && *at_once < *most as usize;
+        let short = self.running.iter().map(of_one).filter(is_short);
+        let sum = |(most, sum), (more, at_once)| (most + u64::from(more), sum + at_once);
+        let (clients, at_once) = short.fold((0, 0), sum);
+        if clients > 0 {
             tracing::warn!(
-                "{clients} clients (max_clients) with a server each need {needed} descriptors, this process has {limit} at \
-                 most; then clients wait or get 503\n\
-                 hint: raise LimitNOFILE= of the service or ulimit -Hn, or lower max_clients"
+                "{clients} clients (max_clients) with a server each need {} descriptors, this process has {} at most: {at_once} \
+                 are served at once, and others wait in the accept queue\n\
+                 hint: raise LimitNOFILE= of the service or ulimit -Hn, or lower max_clients",
+                2 * clients,
+                raise_limit()
             );
         }
     }

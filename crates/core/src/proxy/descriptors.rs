@@ -1,0 +1,84 @@
+//! How the descriptors of a process are divided among its proxies, and in each between clients, servers and pipes.
+//!
+//! A client without a descriptor waits in the accept queue, at no cost. A client that was accepted when none is left for
+//! its server gets nothing but an error. So a proxy accepts only as many as it has descriptors for, two each.
+
+/// What the process has open beside its proxies: its log, sockets to ask it, files that it reads, threads that look
+/// names up.
+const OF_PROCESS: u64 = 32;
+/// What a thread of a proxy has open without a client: its listening socket, epoll, wake-ups.
+const OF_THREAD: u64 = 16;
+/// Pipes that a thread uses at most, two descriptors each.
+const MOST_PIPES: u64 = 256;
+
+/// What one proxy does with its descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptors {
+    /// Clients at once, each with a connection to a server; at least 1.
+    pub clients: usize,
+    /// Pipes of one thread at once: transfers beyond copy.
+    pub pipes: usize,
+}
+
+impl Descriptors {
+    /// Of a proxy that may have `count` descriptors. Pipes get an eighth at most: a transfer can do without.
+    pub fn of(count: u64, threads: usize) -> Descriptors {
+        let threads = threads.max(1) as u64;
+        let pipes = (count / 16 / threads).min(MOST_PIPES);
+        let fixed = threads * (OF_THREAD + 2 * pipes);
+        Descriptors {
+            clients: (count.saturating_sub(fixed) / 2).max(1) as usize,
+            pipes: pipes as usize,
+        }
+    }
+}
+
+/// Divides the descriptors of a process among proxies by their `max_clients`.
+pub fn divide(limit: u64, max_clients: &[u32]) -> Vec<u64> {
+    let sum: u64 = max_clients.iter().copied().map(u64::from).sum();
+    let left = u128::from(limit.saturating_sub(OF_PROCESS));
+    let share = |clients: &u32| (left * u128::from(*clients) / u128::from(sum.max(1))) as u64;
+    max_clients.iter().map(share).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_client_that_is_accepted_has_a_descriptor_for_its_server() {
+        for limit in [64, 200, 1024, 4096, 65_536, 1 << 20, u64::MAX] {
+            for threads in [1, 2, 8, 64] {
+                let [share] = divide(limit, &[100_000])[..] else {
+                    unreachable!("one proxy, one share")
+                };
+                let own = Descriptors::of(share, threads);
+                let threads = threads as u64;
+                let fixed = OF_PROCESS + threads * (OF_THREAD + 2 * own.pipes as u64);
+                let used = fixed + 2 * own.clients as u64;
+                assert!(
+                    own.clients == 1 || used <= limit,
+                    "{limit} {threads} {own:?}"
+                );
+            }
+        }
+        let few = divide(200, &[100_000])[0];
+        assert_eq!(
+            Descriptors::of(few, 2),
+            Descriptors {
+                clients: 58,
+                pipes: 5
+            }
+        );
+        let usual = divide(1 << 20, &[100_000])[0];
+        assert!(Descriptors::of(usual, 8).clients > 500_000);
+    }
+
+    #[test]
+    fn proxies_share_by_the_clients_that_they_may_have() {
+        assert_eq!(divide(1032, &[300, 100]), [750, 250]);
+        assert_eq!(divide(1032, &[1]), [1000]);
+        assert_eq!(divide(10, &[1, 1]), [0, 0]);
+        assert_eq!(divide(u64::MAX, &[0]), [0]);
+    }
+}
