@@ -262,6 +262,7 @@ fn every_key_of_a_proxy_is_read() {
         accept_proxy = true
         send_proxy = "v2"
         forwarded = "x-forwarded-for"
+        odd_field_names = "pass"
         trust = ["10.9.0.0/16"]
         client_congestion = "cubic"
         client_tcp_keepalive = "1min"
@@ -333,10 +334,14 @@ fn keys_of_other_modes_and_other_checks_are_refused_or_odd() {
         ("health_check = \"tcp\"\nhealth_interval = \"1s\"", 0),
         ("health_check = \"tcp\"\nhealth_path = \"/\"", 1),
         ("health_check = \"http\"\nhealth_path = \"/\"", 0),
+        ("odd_field_names = \"drop\"", 0),
     ] {
         let config = parse("f", &file(&format!("{reverse}\n{keys}"))).unwrap();
         assert_eq!(config.warnings.len(), odd, "{keys}: {:?}", config.warnings);
     }
+    let tcp = reverse.replace("reverse", "tcp");
+    let config = parse("f", &file(&format!("{tcp}\nodd_field_names = \"drop\""))).unwrap();
+    assert_eq!(config.warnings.len(), 1, "{:?}", config.warnings);
     for (mode, odd) in [("mode = \"forward\"", 1), (reverse, 0)] {
         let keys = format!("{mode}\nallow_from = [\"::/0\"]");
         let config = parse("f", &file(&keys)).unwrap();

@@ -7,6 +7,7 @@
 
 pub mod abi;
 pub mod admit;
+pub mod aqm;
 pub mod class;
 pub mod controller;
 pub mod headers;

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-pub use announce::{Forwarded, SendProxy};
+pub use announce::{Forwarded, OddFieldNames, SendProxy};
 pub use health::{Health, HealthCheck, HealthState, Statuses};
 pub use mode::ProxyMode;
 pub use ports::Ports;
@@ -149,6 +149,8 @@ pub struct Proxy {
     pub send_proxy: SendProxy,
     /// The field of each request that names the client's address.
     pub forwarded: Forwarded,
+    /// What becomes of a request's fields whose name has another character than letters, digits and `-`.
+    pub odd_field_names: OddFieldNames,
     /// TCP options of the clients' connections.
     pub client: SideOptions,
     /// TCP options of the connections to servers.
@@ -210,6 +212,7 @@ impl Proxy {
             trust: Vec::new(),
             send_proxy: SendProxy::Off,
             forwarded: Forwarded::Off,
+            odd_field_names: OddFieldNames::Drop,
             client: SideOptions::default(),
             server: SideOptions::default(),
             engine: Engine::Auto,

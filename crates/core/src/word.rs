@@ -265,6 +265,17 @@ impl Word for proxy::Forwarded {
     ];
 }
 
+impl Word for proxy::OddFieldNames {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            proxy::OddFieldNames::Drop,
+            "drop",
+            "the server does not get them",
+        ),
+        row(proxy::OddFieldNames::Pass, "pass", "they pass as they came"),
+    ];
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,10 +299,11 @@ mod tests {
         words_are_distinct_and_read_back(&[Front::Tc, Front::Xdp]);
         use proxy::{Engine, ProxyMode::*};
         words_are_distinct_and_read_back(&[Forward, Reverse, Tcp]);
-        use proxy::{Balance, Forwarded, HealthCheck, SendProxy};
+        use proxy::{Balance, Forwarded, HealthCheck, OddFieldNames, SendProxy};
         words_are_distinct_and_read_back(&[HealthCheck::Off, HealthCheck::Tcp, HealthCheck::Http]);
         words_are_distinct_and_read_back(&[Balance::Turn, Balance::Least]);
         words_are_distinct_and_read_back(&[SendProxy::Off, SendProxy::V1, SendProxy::V2]);
+        words_are_distinct_and_read_back(&[OddFieldNames::Drop, OddFieldNames::Pass]);
         words_are_distinct_and_read_back(&[
             Forwarded::Off,
             Forwarded::XForwardedFor,

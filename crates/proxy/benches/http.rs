@@ -40,6 +40,7 @@ const EDIT: RequestEdit = RequestEdit {
     default_host: "www.example.com",
     announce: None,
     close: false,
+    drop_odd_names: true,
 };
 
 struct Row {

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
 
+use crate::address::canonical;
+use crate::rfc3339::Rfc3339;
+
 /// Lines that may wait for the writer: at 100 000 a second, 80 ms.
 const QUEUE: usize = 8192;
 /// How long the last lines have at the log's end: its reader may stand still.
@@ -23,6 +26,35 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const BATCH_BYTES: usize = 64 * 1024;
 /// The path that stands for standard error.
 const STDERR: &str = "-";
+/// Bytes of a field of the request that a line has at most: clients choose them.
+const MAX_FIELD_BYTES: usize = 512;
+
+/// What a request asked for.
+#[derive(Debug, Default)]
+pub struct Asked {
+    /// Its method.
+    pub method: String,
+    /// Its target as written.
+    pub target: String,
+    /// The host and port that it names; `None` only in HTTP/1.0.
+    pub host: Option<String>,
+    /// The first `User-Agent`.
+    pub user_agent: Option<String>,
+}
+
+/// A field's value as the log shows it: its first 512 bytes, with U+FFFD for what is not UTF-8 and for control characters
+/// beyond ASCII, which some terminals obey. JSON escapes those of ASCII.
+pub fn shown(value: &[u8]) -> String {
+    let value = &value[..value.len().min(MAX_FIELD_BYTES)];
+    let text = String::from_utf8_lossy(value);
+    match value.is_ascii() {
+        true => text.into_owned(),
+        false => text.replace(
+            |char: char| !char.is_ascii() && char.is_control(),
+            "\u{fffd}",
+        ),
+    }
+}
 
 /// What became of a request, as it becomes known.
 #[derive(Debug)]
@@ -30,8 +62,7 @@ pub struct Entry {
     began: SystemTime,
     start: Instant,
     client: SocketAddr,
-    method: Option<String>,
-    target: Option<String>,
+    asked: Option<Asked>,
     /// The reply's status.
     pub status: Cell<Option<u16>>,
     /// Bytes of bodies, without the framing of chunks, and of tunnels, from the client and to it.
@@ -53,15 +84,14 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// A request that begins now. A tunnel that no request asked for has no method and no target.
-    pub fn new(client: SocketAddr, request: Option<(String, String)>) -> Entry {
-        let (method, target) = request.unzip();
+    /// A request that begins now. `None`: a tunnel that no request asked for, or what was no request. An IPv4 client of
+    /// a listener on `[::]` is shown as what it is.
+    pub fn new(client: SocketAddr, asked: Option<Asked>) -> Entry {
         Entry {
             began: SystemTime::now(),
             start: Instant::now(),
-            client,
-            method,
-            target,
+            client: canonical(client),
+            asked,
             status: Cell::default(),
             bytes: Cell::default(),
             by_kernel: Cell::default(),
@@ -115,20 +145,22 @@ impl Entry {
     }
 
     fn line<'a>(&'a self, proxy: &'a str, duration: Duration) -> Line<'a> {
-        let since_epoch = self.began.duration_since(SystemTime::UNIX_EPOCH);
+        let asked = self.asked.as_ref();
         let (bytes_up, bytes_down) = self.bytes.get();
         Line {
-            time: millis(since_epoch.unwrap_or_default()) / 1000.0,
+            time: Rfc3339(self.began),
             proxy,
             client: self.client,
-            method: self.method.as_deref(),
-            target: self.target.as_deref(),
+            method: asked.map(|asked| &*asked.method),
+            target: asked.map(|asked| &*asked.target),
+            host: asked.and_then(|asked| asked.host.as_deref()),
+            user_agent: asked.and_then(|asked| asked.user_agent.as_deref()),
             status: self.status.get(),
             bytes_up,
             bytes_down,
             engine: self.engine(),
             duration_ms: millis(duration),
-            backend: self.backend.get(),
+            backend: self.backend.get().map(canonical),
             reused: self.reused.get(),
             retries: self.retries.get(),
             tunnel: self.tunnel.get(),
@@ -145,14 +177,17 @@ fn millis(time: Duration) -> f64 {
 /// The fields of a line, in their order. Those that do not apply are left out.
 #[derive(Serialize)]
 struct Line<'a> {
-    /// Seconds since 1970, UTC.
-    time: f64,
+    time: Rfc3339,
     proxy: &'a str,
     client: SocketAddr,
     #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_agent: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
     bytes_up: u64,
@@ -466,19 +501,40 @@ mod tests {
     }
 
     #[test]
+    fn a_field_is_shown_within_bounds_and_without_control_characters() {
+        assert_eq!(shown(&[b'a'; 600]), "a".repeat(512));
+        assert_eq!(shown("é".repeat(300).as_bytes()), "é".repeat(256));
+        // CSI of C1, which some terminals obey.
+        assert_eq!(shown("a\u{9b}31mb".as_bytes()), "a\u{fffd}31mb");
+        assert_eq!(
+            shown(&[&[b'a'; 511], "é".as_bytes()].concat())
+                .chars()
+                .last(),
+            Some('\u{fffd}')
+        );
+    }
+
+    #[test]
     fn a_line_is_json_with_what_is_known() {
-        let request = ("GET".to_owned(), "/\"\u{1}".to_owned());
-        let entry = Entry::new("127.0.0.1:1".parse().unwrap(), Some(request));
+        let asked = Asked {
+            method: "GET".to_owned(),
+            target: "/\"\u{1}".to_owned(),
+            host: Some("a.example:80".to_owned()),
+            user_agent: Some(shown(b"a\"b\\\tc\xff")),
+        };
+        let entry = Entry::new("[::ffff:192.0.2.1]:1".parse().unwrap(), Some(asked));
+        entry.backend.set("[::ffff:192.0.2.2]:80".parse().ok());
         entry.status.set(Some(502));
         entry.moved(1, 2);
         entry.moved(10, 20);
         entry.because("connection_refused");
         let line = entry.line("edge", Duration::from_micros(1500));
         let json = serde_json::to_string(&line).unwrap();
-        let (_, rest) = json.split_once(",\"proxy\"").unwrap();
+        let (time, rest) = json.split_once(",\"proxy\"").unwrap();
+        assert_eq!(time, format!("{{\"time\":\"{}\"", Rfc3339(entry.began)));
         assert_eq!(
             rest,
-            r#":"edge","client":"127.0.0.1:1","method":"GET","target":"/\"\u0001","status":502,"bytes_up":11,"bytes_down":22,"engine":"copy","duration_ms":1.5,"reused":false,"retries":0,"tunnel":false,"reason":"connection_refused"}"#
+            r#":"edge","client":"192.0.2.1:1","method":"GET","target":"/\"\u0001","host":"a.example:80","user_agent":"a\"b\\\tc�","status":502,"bytes_up":11,"bytes_down":22,"engine":"copy","duration_ms":1.5,"backend":"192.0.2.2:80","reused":false,"retries":0,"tunnel":false,"reason":"connection_refused"}"#
         );
     }
 }

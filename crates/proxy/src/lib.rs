@@ -5,6 +5,7 @@
 //! many; at the end of a body the proxy has both connections back.
 
 pub mod access_log;
+mod address;
 mod cache;
 mod counter;
 pub mod handover;
@@ -14,6 +15,7 @@ mod local_address;
 pub mod metrics;
 mod own_listeners;
 pub mod proxy_protocol;
+mod rfc3339;
 pub mod runtime;
 mod server;
 mod shortage;

@@ -48,6 +48,7 @@ counters! {
         accepts_failed: "attempts to accept a connection that failed for want of descriptors or memory; it waits on",
         clients_closed: "connections of clients closed",
         requests: "HTTP requests whose head was read",
+        fields_dropped: "fields of requests that servers did not get, as their names have other characters than letters, digits and - (odd_field_names)",
         tunnels: "tunnels opened: CONNECT, Upgrade, and every connection of mode tcp",
         bytes_up: "bytes of bodies and tunnels from clients to servers",
         bytes_down: "bytes of bodies and tunnels from servers to clients",

@@ -3,12 +3,13 @@
 mod common;
 
 use std::io::Read;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use common::{
     Connection, Origin, PATIENCE, chunked, connect, end, pattern, refusing_address, settings,
@@ -98,6 +99,70 @@ fn each_request_has_a_line_with_its_sizes_its_server_and_its_client() {
         assert!(line["duration_ms"].as_f64().unwrap() > 0.0);
         assert!(line.get("reason").is_none(), "{line}");
     }
+}
+
+#[test]
+fn a_line_names_host_agent_and_time_and_an_ipv4_client_as_such() {
+    let (log, origin) = (Log::new("names"), Origin::start());
+    let settings = Proxy {
+        listen: "[::]:0".parse().unwrap(),
+        ..log.settings(ProxyMode::Reverse, &[origin.address])
+    };
+    let proxy = Server::start(settings).unwrap();
+    let mut client = connect((Ipv4Addr::LOCALHOST, proxy.address().port()).into());
+    let source = client.0.get_ref().local_addr().unwrap();
+    let agent = "a\"\\\tb".to_owned() + &"c".repeat(600);
+    let fields = format!("Host: A.example:8080\r\nUser-Agent: {agent}\r\nUser-Agent: second\r\n");
+    let before = SystemTime::now();
+    client.ask(&format!("GET /length/1 HTTP/1.1\r\n{fields}\r\n"));
+    client.ask(&format!(
+        "GET http://b.example/length/2 HTTP/1.1\r\n{fields}\r\n"
+    ));
+    client.ask("GET /length/3 HTTP/1.0\r\n\r\n");
+    drop(client);
+    end(proxy);
+    let lines = log.lines();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for line in &lines {
+        assert_eq!(line["client"], source.to_string());
+        // RFC 3339, and so in the order of time as text.
+        let second = |time: SystemTime| {
+            time.duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap()
+                .as_secs()
+        };
+        let time = line["time"].as_str().unwrap();
+        let parsed = parse_rfc3339(time);
+        assert!(
+            (second(before)..=second(SystemTime::now())).contains(&parsed),
+            "{time}"
+        );
+    }
+    assert_eq!(lines[0]["host"], "A.example:8080");
+    assert_eq!(lines[1]["host"], "b.example");
+    for line in &lines[..2] {
+        assert_eq!(line["user_agent"], agent[..512]);
+    }
+    assert_eq!(
+        (lines[2].get("host"), lines[2].get("user_agent")),
+        (None, None)
+    );
+}
+
+/// Seconds since 1970 of `2026-11-24T12:13:14.123456Z`, by `date`.
+fn parse_rfc3339(time: &str) -> u64 {
+    assert!(
+        time.len() == "2026-11-24T12:13:14.123456Z".len() && time.ends_with('Z'),
+        "{time}"
+    );
+    let date = Command::new("date")
+        .args(["-u", "+%s", "-d", time])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(date.stdout).unwrap();
+    text.trim()
+        .parse()
+        .unwrap_or_else(|_| panic!("date(1) cannot read {time}"))
 }
 
 #[test]

@@ -214,7 +214,13 @@ fn a_reply_is_only_for_requests_that_say_the_same_in_what_it_varies_by() {
 #[test]
 fn no_client_chooses_what_others_get() {
     let (origin, _) = Origin::counting(|connection, request, _| {
-        let said = request.field("x-forwarded-host").or(request.field("host"));
+        let names = [
+            "x-forwarded-host",
+            "x-forwarded-uri",
+            "x-http-host-override",
+            "host",
+        ];
+        let said = names.iter().find_map(|name| request.field(name));
         let said = said.unwrap_or("none").to_owned();
         connection.send(with_length(FRESH, said.as_bytes()));
         true
@@ -225,6 +231,14 @@ fn no_client_chooses_what_others_get() {
         (
             "GET /a HTTP/1.1\r\nHost: test\r\nX-Forwarded-Host: evil\r\n\r\n",
             "evil",
+        ),
+        (
+            "GET /a HTTP/1.1\r\nHost: test\r\nX-Forwarded-Uri: /evil\r\n\r\n",
+            "/evil",
+        ),
+        (
+            "GET /a HTTP/1.1\r\nHost: test\r\nX-HTTP-Host-Override: worse\r\n\r\n",
+            "worse",
         ),
         ("GET http://evil/a HTTP/1.1\r\nHost: test\r\n\r\n", "evil"),
         ("GET /a HTTP/1.1\r\nHost: test\r\n\r\n", "test"),

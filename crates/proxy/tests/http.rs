@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use common::{
     Connection, ENGINES, Origin, PATIENCE, chunked, connect, pattern, reverse, settings, total,
 };
 use socket2::SockRef;
-use weir_core::proxy::{Engine, ProxyMode};
+use weir_core::proxy::{Engine, OddFieldNames, Proxy, ProxyMode};
 use weir_proxy::Server;
 
 /// Around every limit at which bodies are moved differently.
@@ -130,6 +130,56 @@ fn request_bodies_of_every_size_and_framing_arrive_whole() {
             );
         }
         assert_eq!(origin.connections(), 1);
+    }
+}
+
+#[test]
+fn both_sides_get_framing_in_one_form_and_servers_no_odd_field_names() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let record = seen.clone();
+    let (origin, _) = Origin::counting(move |connection, request, _| {
+        record.lock().unwrap().push(request.clone());
+        connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding:\tChunked\t\r\nA_B: c\r\n\r\n2\r\nhi\r\n0\r\n\r\n");
+        true
+    });
+    for (odd_field_names, dropped) in [(OddFieldNames::Drop, 2), (OddFieldNames::Pass, 0)] {
+        let settings = Proxy {
+            odd_field_names,
+            ..settings(ProxyMode::Reverse, &[origin.address])
+        };
+        let proxy = Server::start(settings).unwrap();
+        let mut client = connect(proxy.address());
+        client.send(
+            "POST /a HTTP/1.1\r\nHost:\ttest \r\nContent-Length:\t03\t\r\nTransfer_Encoding: chunked\r\n\r\nabc\
+             POST /b HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\t\r\nX.Y: z\r\n\r\n1\r\nd\r\n0\r\n\r\n",
+        );
+        for _ in 0..2 {
+            let reply = client.reply(false);
+            assert_eq!(reply.field("transfer-encoding"), Some("chunked"));
+            assert_eq!((reply.field("a_b"), &*reply.body), (Some("c"), &b"hi"[..]));
+        }
+        drop(client);
+        assert_eq!(total(&common::end(proxy), "fields_dropped"), dropped);
+        let requests = std::mem::take(&mut *seen.lock().unwrap());
+        assert_eq!(requests.len(), 2, "{requests:?}");
+        let [length, chunks] = &requests[..] else {
+            unreachable!()
+        };
+        assert_eq!(
+            (length.field("host"), length.field("content-length")),
+            (Some("test"), Some("3"))
+        );
+        assert_eq!(length.body, b"abc");
+        assert_eq!(
+            (chunks.field("transfer-encoding"), &*chunks.body),
+            (Some("chunked"), &b"d"[..])
+        );
+        let odd = [length.field("transfer_encoding"), chunks.field("x.y")];
+        assert_eq!(
+            odd.iter().flatten().count(),
+            2 - dropped as usize,
+            "{requests:?}"
+        );
     }
 }
 

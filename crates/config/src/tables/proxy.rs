@@ -91,6 +91,9 @@ fn keys_of_clients_and_backends() -> Vec<Key<Proxy>> {
             "The PROXY header that begins each connection to a backend"),
         Key::new("forwarded", field!(Proxy, forwarded), word(),
             "The field of each request that names the client"),
+        Key::new("odd_field_names", field!(Proxy, odd_field_names), word(),
+            "What becomes of a request's fields whose name has another character than letters, digits and -: \
+             some servers read X_Forwarded_For as X-Forwarded-For"),
         Key::new("trust", field!(Proxy, trust), prefixes(),
             "The proxies in front: weir believes their PROXY header and their list of clients"),
     ]
@@ -288,7 +291,14 @@ impl Table for Proxy {
             .iter()
             .any(|prefix| prefix.prefix_len() == 0);
         let open = (self.mode == ProxyMode::Forward && is_open).then_some(open);
-        unused.map(say).chain(open).collect()
+        let unread = given.contains(&"odd_field_names") && self.mode == ProxyMode::Tcp;
+        let unread = unread.then(|| {
+            format!(
+                "proxy {:?}: odd_field_names is unused: mode tcp does not read requests",
+                self.name
+            )
+        });
+        unused.map(say).chain(open).chain(unread).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! How servers learn the client's address.
+//! What servers learn of the client: its address, and its fields.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,17 @@ pub enum SendProxy {
     V1,
     /// Binary.
     V2,
+}
+
+/// What becomes of a field of a request whose name has another character than letters, digits and `-`. Servers
+/// that make variables of fields read `X_Forwarded_For` as `X-Forwarded-For`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OddFieldNames {
+    /// The server does not get it.
+    Drop,
+    /// It passes as it came.
+    Pass,
 }
 
 /// The field of each request that names the client's address.

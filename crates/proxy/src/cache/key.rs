@@ -1,23 +1,77 @@
 //! What tells one kept reply from another: the URI, and the request fields that the reply depends on.
 
+use std::borrow::Cow;
+
 use super::fields::{Field, fields, start_line, values};
+use crate::http::is_odd_name;
 
 /// Fields by which servers and frameworks are known to choose what they reply, without saying so in
 /// `Vary`. A reply to a request that has one is only for requests that have the same: a client could
-/// otherwise make the cache hand its own host or path to all clients.
-const UNDECLARED: [&str; 12] = [
-    "x-forwarded-host",
-    "x-forwarded-server",
-    "x-forwarded-proto",
-    "x-forwarded-scheme",
-    "x-forwarded-ssl",
-    "x-forwarded-port",
-    "x-forwarded-prefix",
-    "x-host",
-    "x-original-host",
-    "x-original-url",
-    "x-rewrite-url",
+/// otherwise make the cache hand its own host, path or scheme to all clients.
+///
+/// From the frameworks' own code, and from the headers that Param Miner tries
+/// (<https://github.com/PortSwigger/param-miner>). Fields that name only the client are not here.
+const UNDECLARED: [&str; 13] = [
     "forwarded",
+    "base-url",
+    "cf-visitor",
+    "cloudfront-forwarded-proto",
+    "disguised-host",
+    "forwarded-proto",
+    "front-end-https",
+    "https",
+    "path-info",
+    "proxy-host",
+    "request-uri",
+    "script-name",
+    "ssl-offloaded",
+];
+
+/// As [`UNDECLARED`]: those whose names begin with `x-`, in which they stand without it.
+const UNDECLARED_X: [&str; 31] = [
+    "accel-mapping",
+    "amz-website-redirect-location",
+    "amzn-remapped-host",
+    "appservice-proto",
+    "arr-ssl",
+    "backend-host",
+    "cf-url",
+    "envoy-original-host",
+    "envoy-original-path",
+    "forward-proto",
+    "forwarded",
+    "gateway-host",
+    "host",
+    "host-override",
+    "http-destinationurl",
+    "http-host-override",
+    "http-path-override",
+    "https",
+    "originally-forwarded-proto",
+    "proto",
+    "protocol",
+    "proxy-url",
+    "remote-protocol",
+    "request-uri",
+    "scheme",
+    "script-name",
+    "sendfile-type",
+    "server-name",
+    "ssl",
+    "traversal-path",
+    "url-scheme",
+];
+
+/// Every field is undeclared whose name goes on so after `x-`, such as `X-Forwarded-Uri`.
+const UNDECLARED_X_FAMILIES: [&str; 4] = ["forwarded-", "original-", "replaced-", "rewrite-"];
+
+/// Fields of these families that name only the client. They are other ones for each client.
+const CLIENTS: [&str; 5] = [
+    "forwarded-for",
+    "forwarded-for-original",
+    "forwarded-client-ip",
+    "original-forwarded-for",
+    "original-remote-addr",
 ];
 
 /// Fields that turn a GET into another method at some servers: such requests pass by the cache.
@@ -103,18 +157,44 @@ fn host(head: &[u8]) -> &[u8] {
 }
 
 fn chooses_undeclared(field: &Field<'_>) -> bool {
-    // `Forwarded: for=` only names the client.
-    let says_where = |value: &[u8]| {
-        let value = value.to_ascii_lowercase();
-        memchr::memmem::find(&value, b"host=").is_some()
-            || memchr::memmem::find(&value, b"proto=").is_some()
-    };
-    field.is_any(&UNDECLARED) && (!field.is("forwarded") || says_where(field.value))
+    let name = &*read_by_servers(field.name);
+    let is_any =
+        |names: &[&str], name: &str| names.iter().any(|one| one.eq_ignore_ascii_case(name));
+    match name.split_at_checked("x-".len()) {
+        Some((start, rest)) if start.eq_ignore_ascii_case("x-") => {
+            let of_family = |family: &&str| {
+                let start = rest.as_bytes().get(..family.len());
+                start.is_some_and(|start| start.eq_ignore_ascii_case(family.as_bytes()))
+            };
+            is_any(&UNDECLARED_X, rest)
+                || UNDECLARED_X_FAMILIES.iter().any(of_family) && !is_any(&CLIENTS, rest)
+        }
+        _ if name.eq_ignore_ascii_case("forwarded") => says_where(field.value),
+        _ => is_any(&UNDECLARED, name),
+    }
+}
+
+/// Whether a value of `Forwarded` says more than for whom the request is.
+fn says_where(value: &[u8]) -> bool {
+    let value = value.to_ascii_lowercase();
+    memchr::memmem::find(&value, b"host=").is_some()
+        || memchr::memmem::find(&value, b"proto=").is_some()
+}
+
+/// A field's name as servers read it that make variables of fields: `X_Host` is `X-Host` there.
+fn read_by_servers(name: &str) -> Cow<'_, str> {
+    match is_odd_name(name.as_bytes()) {
+        false => Cow::Borrowed(name),
+        true => Cow::Owned(name.replace(|byte: char| !byte.is_ascii_alphanumeric(), "-")),
+    }
 }
 
 /// Whether a request may mean another method than the one in its first line.
 pub fn overrides_method(head: &[u8]) -> bool {
-    fields(head).any(|field| field.is_any(&OVERRIDES))
+    fields(head).any(|field| {
+        let name = read_by_servers(field.name);
+        OVERRIDES.iter().any(|one| one.eq_ignore_ascii_case(&name))
+    })
 }
 
 /// The fields that a reply depends on (RFC 9110 Section 12.5.5), in small letters and in order.
@@ -184,12 +264,57 @@ mod tests {
         }
     }
 
+    /// Named here one by one, so that the test does not ask the list about itself.
+    #[rustfmt::skip] // A kind of field a paragraph.
+    const CHOOSE: [&str; 67] = [
+        "X-Forwarded-Host", "X-Forwarded-Server", "X-Host", "X-Original-Host", "X-HTTP-Host-Override",
+        "X-Host-Override", "X-Server-Name", "Proxy-Host", "X-Backend-Host", "X-Gateway-Host", "Disguised-Host",
+        "X-Envoy-Original-Host", "X-Amzn-Remapped-Host", "X-Forwarded", "Base-Url",
+
+        "X-Forwarded-Proto", "X-Forwarded-Protocol", "X-Forwarded-Scheme", "X-Forwarded-Ssl", "X-Forwarded-Port",
+        "X-Forwarded-Https", "X-Forward-Proto", "X-Originally-Forwarded-Proto", "Forwarded-Proto", "X-Url-Scheme",
+        "X-Scheme", "X-Proto", "X-Protocol", "X-Remote-Protocol", "X-Https", "X-Ssl", "X-Arr-Ssl", "Front-End-Https",
+        "Https", "Ssl-Offloaded", "Cf-Visitor", "CloudFront-Forwarded-Proto", "X-AppService-Proto",
+
+        "X-Forwarded-Uri", "X-Forwarded-Prefix", "X-Forwarded-Path", "X-Forwarded-Base", "X-Forwarded-Script-Name",
+        "X-Forwarded-Request-Uri", "X-Forwarded-Method", "X-Original-URL", "X-Original-Uri", "X-Original-Path",
+        "X-Original-Method", "X-Original-HTTP-Command", "X-Rewrite-URL", "X-Rewrite-Uri", "X-Replaced-Path",
+        "X-HTTP-Path-Override", "X-HTTP-DestinationURL", "X-Envoy-Original-Path", "Request-Uri", "X-Request-Uri",
+        "X-Cf-Url", "X-Proxy-Url", "Script-Name", "X-Script-Name", "Path-Info", "X-Traversal-Path",
+
+        "X-Sendfile-Type", "X-Accel-Mapping", "X-Amz-Website-Redirect-Location",
+    ];
+
     #[test]
     fn fields_that_servers_reply_by_unsaid_are_part_of_the_uri() {
         let plain = uri(&request("/", "Host: a"));
-        for field in UNDECLARED.iter().filter(|name| **name != "forwarded") {
-            let odd = uri(&request("/", &format!("Host: a\r\n{field}: evil")));
-            assert_ne!(odd, plain, "{field}");
+        for field in CHOOSE {
+            let with =
+                |name: &str, value| uri(&request("/", &format!("Host: a\r\n{name}: {value}")));
+            assert_ne!(with(field, "evil"), plain, "{field}");
+            assert_ne!(with(field, "evil"), with(field, "other"), "{field}");
+            assert_eq!(
+                with(field, "evil"),
+                with(&field.to_uppercase(), "evil"),
+                "{field}"
+            );
+            let as_variable = field.replace('-', "_");
+            assert_ne!(with(&as_variable, "evil"), plain, "{as_variable}");
+        }
+        for client in [
+            "User-Agent: x",
+            "X-Forwarded-For: 192.0.2.1",
+            "X-Forwarded-Client-IP: 192.0.2.1",
+            "X-Original-Forwarded-For: 192.0.2.1",
+            "X-Original-Remote-Addr: 192.0.2.1",
+            "X-Real-IP: 192.0.2.1",
+            "X-Request-Id: 1",
+            "X-",
+            "X",
+            "Via: 1.1 other",
+        ] {
+            let same = uri(&request("/", &format!("Host: a\r\n{client}")));
+            assert_eq!(same, plain, "{client}");
         }
         for (value, kept_apart) in [
             ("for=192.0.2.1", false),
@@ -199,8 +324,6 @@ mod tests {
             let odd = uri(&request("/", &format!("Host: a\r\nForwarded: {value}")));
             assert_eq!(odd != plain, kept_apart, "{value}");
         }
-        let agent = uri(&request("/", "Host: a\r\nUser-Agent: x"));
-        assert_eq!(agent, plain);
     }
 
     #[test]
@@ -268,6 +391,7 @@ mod tests {
             "/",
             "X-HTTP-Method-Override: DELETE"
         )));
+        assert!(overrides_method(&request("/", "X_METHOD.OVERRIDE: PUT")));
         assert!(!overrides_method(&request("/", "Host: a")));
     }
 }

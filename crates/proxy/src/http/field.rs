@@ -63,12 +63,72 @@ impl Known {
     }
 
     /// Fields that say where the message goes or where it ends: neither a trailer nor what
-    /// `Connection` names may take their place (RFC 9110 Sections 6.5.1 and 7.6.1).
+    /// `Connection` names may take their place (RFC 9110 Sections 6.5.1 and 7.6.1). `Content_Length` is
+    /// one of them, because servers that make variables of fields read it so.
     pub(super) fn frames_or_routes(name: &[u8]) -> bool {
-        [&b"content-length"[..], b"transfer-encoding", b"host"]
-            .iter()
-            .any(|known| name.eq_ignore_ascii_case(known))
+        let is = |known: &[u8]| {
+            let same = |(&byte, known): (&u8, &u8)| match byte {
+                b'_' => *known == b'-',
+                byte => byte.eq_ignore_ascii_case(known),
+            };
+            name.len() == known.len() && name.iter().zip(known).all(same)
+        };
+        is(b"content-length") || is(b"transfer-encoding") || is(b"host")
     }
+
+    /// The value of a field on which the next reader's view of the message or its connection depends, as
+    /// it is sent: as most peers write it, and so as every reader understands it. `value` has no whitespace
+    /// around it. `None` for all other fields.
+    pub(super) fn canonical_value(self, value: &[u8]) -> Option<&[u8]> {
+        match self {
+            // Some read a number that begins with 0 as octal.
+            Self::ContentLength => {
+                let zeros = value.iter().take_while(|&&byte| byte == b'0').count();
+                Some(&value[zeros.min(value.len().saturating_sub(1))..])
+            }
+            Self::TransferEncoding if value.eq_ignore_ascii_case(b"chunked") => Some(b"chunked"),
+            Self::Expect if value.eq_ignore_ascii_case(b"100-continue") => Some(b"100-continue"),
+            Self::TransferEncoding | Self::Expect | Self::Host | Self::Upgrade => Some(value),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a field name, a token, has another character than letters, digits and `-`. Servers that make
+/// variables of fields (CGI, FastCGI, WSGI) write `_` for `-`, and some for every such character: there
+/// `X_Forwarded_For` is `X-Forwarded-For`, and `Transfer.Encoding` may be `Transfer-Encoding`.
+#[inline]
+pub fn is_odd_name(name: &[u8]) -> bool {
+    let (words, rest) = name.as_chunks::<8>();
+    match (words.is_empty(), name.last_chunk::<8>()) {
+        // The last word may have bytes of the one before it again.
+        (false, Some(last)) => words.iter().chain([last]).copied().any(has_odd_byte),
+        _ => {
+            let mut word = [b'a'; 8];
+            for (to, from) in word.iter_mut().zip(rest) {
+                *to = *from;
+            }
+            has_odd_byte(word)
+        }
+    }
+}
+
+/// Whether one of eight bytes of a token is neither a letter, nor a digit, nor `-`; all eight at once.
+#[inline]
+fn has_odd_byte(bytes: [u8; 8]) -> bool {
+    const fn all(byte: u8) -> u64 {
+        u64::from_ne_bytes([byte; 8])
+    }
+    // Every byte is below 0x80, so no sum reaches into its neighbour, and bit 7 of each is free for the answer.
+    let word = u64::from_ne_bytes(bytes);
+    let upper_half = word << 1 & all(0x80);
+    // From 0x40 on: letters are 1 to 26 in the lower five bits.
+    let letter_less_1 = ((word & all(0x1f)) + all(0x1f)) & all(0x1f);
+    let no_letter = letter_less_1 + all(0x80 - 26);
+    // Below 0x40: digits are all tokens from 0x30 on, and `-` is the only other.
+    let no_digit = !(word << 3) & !upper_half;
+    let no_hyphen = (word ^ all(b'-')) + all(0x7f);
+    (upper_half & no_letter | no_digit & no_hyphen) & all(0x80) != 0
 }
 
 /// A set of the fields of one head, by position.
@@ -89,6 +149,10 @@ impl FieldSet {
 
     pub(super) fn without(self, others: Self) -> Self {
         Self(self.0 & !others.0)
+    }
+
+    pub(super) fn contains(self, index: usize) -> bool {
+        self.0 >> index & 1 == 1
     }
 }
 
@@ -182,6 +246,57 @@ mod tests {
         assert_eq!(Known::of("Content_Length"), Known::Other);
         assert_eq!(Known::of("Content-Lengt"), Known::Other);
         assert_eq!(Known::of("TE"), Known::Te);
+    }
+
+    #[test]
+    fn names_that_frame_or_route_are_known_in_the_form_of_a_variable_too() {
+        for name in [
+            "Content-Length",
+            "TRANSFER_ENCODING",
+            "transfer_Encoding",
+            "host",
+        ] {
+            assert!(Known::frames_or_routes(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "Content-Lengths",
+            "Content.Length",
+            "h_st",
+            "ContentLength",
+            "",
+        ] {
+            assert!(!Known::frames_or_routes(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_odd_if_any_of_its_characters_is() {
+        let tokens: Vec<u8> = (0..=255).filter(|byte| TOKEN.contains(*byte)).collect();
+        for len in 1..=40 {
+            for at in 0..len {
+                for &byte in &tokens {
+                    let mut name = vec![b"aZ-9"[len % 4]; len];
+                    name[at] = byte;
+                    let wanted = !byte.is_ascii_alphanumeric() && byte != b'-';
+                    assert_eq!(is_odd_name(&name), wanted, "{}", name.escape_ascii());
+                }
+            }
+        }
+        assert!(!is_odd_name(b""));
+    }
+
+    #[test]
+    fn a_canonical_length_has_no_zeros_in_front() {
+        for (value, canonical) in [
+            ("0", "0"),
+            ("000", "0"),
+            ("010", "10"),
+            ("3", "3"),
+            ("", ""),
+        ] {
+            let got = Known::ContentLength.canonical_value(value.as_bytes());
+            assert_eq!(got, Some(canonical.as_bytes()), "{value:?}");
+        }
     }
 
     #[test]

@@ -33,8 +33,11 @@ pub(super) struct FieldScan {
     pub(super) te_trailers: bool,
     /// The lines of `Content-Length` and `Transfer-Encoding`.
     pub(super) framing: FieldSet,
-    /// A length that is to be written anew: with the zeros in front that it has, some read octal.
-    pub(super) padded_length: Option<u64>,
+    /// Lines that are sent in another form than they came in, such as `Content-Length:\t010 `: a reader
+    /// that is lenient in another way would see another message in them.
+    pub(super) anew: FieldSet,
+    /// Fields of a request whose name has another character than letters, digits and `-`.
+    pub(super) odd_names: FieldSet,
     host: Option<usize>,
     length: Option<u64>,
     coding: Option<Coding>,
@@ -74,7 +77,17 @@ impl FieldScan {
     pub(super) fn of(lines: &Lines, side: Side) -> Result<Self, Refusal> {
         let mut scan = Self::default();
         for (index, field) in lines.fields.iter().enumerate() {
-            scan.visit(index, Known::of(field.name), field.value, side)?;
+            let name = Known::of(field.name);
+            scan.visit(index, name, field.value, side)?;
+            if name == Known::Other {
+                if side == Side::Request && field::is_odd_name(field.name.as_bytes()) {
+                    scan.odd_names.insert(index);
+                }
+            } else if let Some(value) = name.canonical_value(field.value)
+                && !lines.is_written_as(field, value)
+            {
+                scan.anew.insert(index);
+            }
         }
         if scan.options.nominates {
             scan.drop_nominated(lines, side)?;
@@ -150,10 +163,6 @@ impl FieldScan {
         let length = field::decimal(value).filter(|&length| length < LENGTH_LIMIT);
         let length = length.ok_or(Refusal::Length)?;
         self.framing.insert(index);
-        if value.len() > 1 && value[0] == b'0' {
-            self.dropped.insert(index);
-            self.padded_length = Some(length);
-        }
         match self.length.replace(length) {
             Some(_) => Err(Refusal::LengthTwice),
             None => Ok(()),
@@ -291,7 +300,6 @@ impl FieldScan {
     /// The outgoing head says nothing of a body's end.
     fn drop_framing(&mut self) {
         self.dropped.insert_all(self.framing);
-        self.padded_length = None;
     }
 
     pub(super) fn has_coding(&self) -> bool {

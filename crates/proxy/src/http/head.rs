@@ -86,6 +86,12 @@ impl RequestHead<'_> {
     pub fn values<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s [u8]> {
         self.lines.values(name)
     }
+
+    /// The names with another character than letters, digits and `-`, in order.
+    pub fn odd_names(&self) -> impl Iterator<Item = &str> {
+        let fields = self.lines.fields;
+        self.scan.odd_names.map(|index| fields[index].name)
+    }
 }
 
 impl ReplyHead<'_> {

@@ -3,7 +3,7 @@
 use httparse::Header;
 
 use super::Refusal;
-use super::field::FieldSet;
+use super::field::{FieldSet, Known};
 use super::limits::Limits;
 
 /// A head whose every line ends in CRLF.
@@ -66,18 +66,42 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// Appends the lines from `from` on, without those of `dropped` and without the empty line. Lines
-    /// that stand together are copied together.
-    pub(super) fn copy(&self, from: usize, dropped: FieldSet, out: &mut Vec<u8>) {
+    /// Whether a field's line is its name, `: `, this value and CRLF, and no more.
+    #[inline]
+    pub(super) fn is_written_as(&self, field: &Header, value: &[u8]) -> bool {
+        let start = self.offset(field.name.as_bytes()) + field.name.len();
+        let rest = self.raw[start..].strip_prefix(b": ");
+        let rest = rest.and_then(|rest| rest.strip_prefix(value));
+        rest.is_some_and(|rest| rest.starts_with(b"\r\n"))
+    }
+
+    /// Appends the lines from `from` on, without those of `dropped` and without the empty line; those of
+    /// `anew` with their canonical value. Lines that stand together are copied together.
+    pub(super) fn copy(&self, from: usize, dropped: FieldSet, anew: FieldSet, out: &mut Vec<u8>) {
+        let anew = anew.without(dropped);
+        let mut not_copied = dropped;
+        not_copied.insert_all(anew);
         let mut start = from;
-        for index in dropped {
+        for index in not_copied {
             let end = self.line(index);
             if start < end {
                 out.extend_from_slice(&self.raw[start..end]);
             }
+            if anew.contains(index) {
+                self.write_anew(index, out);
+            }
             start = self.line(index + 1);
         }
         out.extend_from_slice(&self.raw[start..self.line(self.fields.len())]);
+    }
+
+    #[cold]
+    fn write_anew(&self, index: usize, out: &mut Vec<u8>) {
+        let Header { name, value } = self.fields[index];
+        let canonical = Known::of(name).canonical_value(value).unwrap_or(value);
+        for part in [name.as_bytes(), b": ", canonical, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
     }
 
     /// Where the first field's line begins.

@@ -27,6 +27,7 @@ pub mod rewrite;
 mod target;
 
 pub use chunked::{ChunkScanner, Next, Piece, Scanned};
+pub(crate) use field::is_odd_name;
 pub use framing::{BodyKind, Delivery, Method, ReplyFacts, RequestFacts, Role, Version, persists};
 pub use head::{FieldSlots, ReplyHead, RequestHead, read_reply, read_request};
 pub use limits::Limits;

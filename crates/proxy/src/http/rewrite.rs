@@ -1,7 +1,8 @@
 //! Writes the head that goes out on the other side.
 //!
 //! What passes is copied as it came, several lines at a time. Fields that are for one connection only
-//! end here (RFC 9110 Section 7.6.1); the proxy says for itself what holds on its own.
+//! end here (RFC 9110 Section 7.6.1); the proxy says for itself what holds on its own. Fields on which the
+//! next reader's view of the message depends are written anew unless they came in the usual form.
 
 use std::io::Write;
 
@@ -26,6 +27,8 @@ pub struct RequestEdit<'a> {
     pub announce: Option<Announcement<'a>>,
     /// The server's connection is not to be used again.
     pub close: bool,
+    /// Fields are left out whose name has another character than letters, digits and `-`.
+    pub drop_odd_names: bool,
 }
 
 /// Tells the server the client's address.
@@ -73,6 +76,9 @@ pub fn request(head: &RequestHead, edit: &RequestEdit, out: &mut Vec<u8>) -> Res
         return Err(Refusal::Loop);
     }
     let mut dropped = scan.dropped;
+    if edit.drop_odd_names {
+        dropped.insert_all(scan.odd_names);
+    }
     match edit.announce {
         Some(Announcement {
             trusted: true,
@@ -108,10 +114,7 @@ pub fn request(head: &RequestHead, edit: &RequestEdit, out: &mut Vec<u8>) -> Res
         (None, None) => append_field(out, "Host", edit.default_host.as_bytes()),
         (None, Some(_)) => {}
     }
-    lines.copy(from, dropped, out);
-    if let Some(length) = scan.padded_length {
-        append_number(out, "Content-Length", length);
-    }
+    lines.copy(from, dropped, scan.anew, out);
     if let Some(count) = head.max_forwards {
         append_number(out, "Max-Forwards", count.saturating_sub(1));
     }
@@ -145,10 +148,7 @@ pub fn reply(head: &ReplyHead, edit: &ReplyEdit, out: &mut Vec<u8>) {
             lines.after_start_line()
         }
     };
-    lines.copy(from, dropped, out);
-    if let Some(length) = scan.padded_length {
-        append_number(out, "Content-Length", length);
-    }
+    lines.copy(from, dropped, scan.anew, out);
     match edit.date {
         Some(date) if !scan.has_date && facts.status >= 200 => {
             append_field(out, "Date", date.as_bytes());

@@ -7,6 +7,7 @@ use weir_core::proxy::{Forwarded, ProxyMode};
 
 use super::client::{Admission, Client};
 use super::worker::Worker;
+use crate::address::canonical;
 use crate::proxy_protocol::{self, ProxyHeader};
 
 impl Client {
@@ -31,8 +32,7 @@ impl Client {
             self.admission = Admission::Denied;
         }
         if worker.settings.forwarded != Forwarded::Off {
-            let ip = self.source.ip().to_canonical();
-            self.rare().announced = Some(ip.to_string());
+            self.rare().announced = Some(self.source.ip().to_string());
         }
         if worker.settings.max_connections > 0 {
             let class = worker
@@ -73,7 +73,7 @@ impl Client {
     fn apply(&mut self, header: ProxyHeader) {
         self.buffer.consume(header.len);
         if let Some(endpoints) = header.endpoints {
-            self.source = endpoints.source;
+            self.source = canonical(endpoints.source);
             self.rare().destination = Some(endpoints.destination);
         }
     }

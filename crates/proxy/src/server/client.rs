@@ -9,7 +9,8 @@ use weir_core::proxy::{Forwarded, Proxy, SendProxy};
 
 use super::peer::ReadHalf;
 use super::read_buffer::ReadBuffer;
-use crate::access_log::Entry;
+use crate::access_log::{Asked, Entry};
+use crate::address::canonical;
 use crate::http::rewrite::{AddressField, Announcement};
 use crate::proxy_protocol::{self, Endpoints, ProxyProtocol};
 use crate::runtime::TcpStream;
@@ -22,7 +23,7 @@ pub struct Client {
     pub stream: TcpStream,
     /// What was received of it and not yet used.
     pub buffer: ReadBuffer,
-    /// Its address: that of the peer, or the one that the proxy in front has sent.
+    /// Its address: that of the peer, or the one that the proxy in front has sent. Never an IPv4 address in IPv6 form.
     pub source: SocketAddr,
     pub(super) admission: Admission,
     /// What only some settings ask for.
@@ -56,10 +57,9 @@ pub struct Rare {
 }
 
 impl Client {
-    /// Begins what is logged of its request, or of its tunnel if it has no `request`: a method and a
-    /// target.
-    pub fn begin_entry(&mut self, request: Option<(String, String)>) {
-        let entry = Box::new(Entry::new(self.source, request));
+    /// Begins what is logged of its request, or of its tunnel if it has not `asked` for anything.
+    pub fn begin_entry(&mut self, asked: Option<Asked>) {
+        let entry = Box::new(Entry::new(self.source, asked));
         self.rare().entry = Some(entry);
     }
 
@@ -80,7 +80,7 @@ impl Client {
         Client {
             stream,
             buffer: ReadBuffer::default(),
-            source: peer,
+            source: canonical(peer),
             admission: Admission::Unchecked,
             rare: None,
         }

@@ -113,6 +113,7 @@ fn a_request_goes_through_proxies_of_one_name_eight_times() {
             default_host: "default.example",
             announce: None,
             close: false,
+            drop_odd_names: true,
         };
         let mut out = Vec::new();
         let result = rewrite::request(&head, &edit, &mut out);

@@ -3,15 +3,18 @@
 use std::io::{self, ErrorKind};
 use std::task::Poll;
 
+use weir_core::proxy::OddFieldNames;
+
 use super::after::After;
 use super::forecast::ForecastSlot;
 use super::pseudonym::PSEUDONYM;
 use super::refuse::refuse;
 use super::request::Request;
 use super::target::destination;
+use crate::access_log::{Asked, shown};
 use crate::http::answer::Answer;
 use crate::http::rewrite::{self, RequestEdit};
-use crate::http::{FieldSlots, Refusal, read_request};
+use crate::http::{FieldSlots, Refusal, RequestHead, Target, read_request};
 use crate::runtime::TcpStream;
 use crate::server::client::Client;
 use crate::server::worker::Worker;
@@ -111,8 +114,12 @@ fn read(worker: &Worker, client: &mut Client, seen: usize) -> Result<Option<Requ
         default_host: &worker.default_host,
         announce: client.announcement(&worker.settings),
         close: false,
+        drop_odd_names: worker.settings.odd_field_names == OddFieldNames::Drop,
     };
     rewrite::request(&head, &edit, &mut outgoing)?;
+    if edit.drop_odd_names && head.odd_names().next().is_some() {
+        note_dropped(worker, client, &head);
+    }
     let request = Request {
         facts: head.facts,
         head: outgoing,
@@ -120,7 +127,7 @@ fn read(worker: &Worker, client: &mut Client, seen: usize) -> Result<Option<Requ
         forecast_slot: ForecastSlot::of(head.request_line()),
         asked: None,
     };
-    let logged = worker.journal.as_ref().map(|_| words(head.request_line()));
+    let logged = worker.journal.as_ref().map(|_| asked(&head));
     client.buffer.consume(request.facts.len);
     if logged.is_some() {
         client.begin_entry(logged);
@@ -128,9 +135,27 @@ fn read(worker: &Worker, client: &mut Client, seen: usize) -> Result<Option<Requ
     Ok(Some(request))
 }
 
-/// The method and the target of a request line.
-fn words(line: &[u8]) -> (String, String) {
-    let mut words = line.split(|&byte| byte == b' ');
+/// Counts the fields that the server does not get for their names.
+#[cold]
+fn note_dropped(worker: &Worker, client: &Client, head: &RequestHead) {
+    for name in head.odd_names() {
+        worker.counters.fields_dropped.add(1);
+        tracing::debug!("{}: dropped {name}, an odd field name", client.source);
+    }
+}
+
+/// What is logged of a request.
+fn asked(head: &RequestHead) -> Asked {
+    let mut words = head.request_line().split(|&byte| byte == b' ');
     let mut word = || String::from_utf8_lossy(words.next().unwrap_or_default()).into_owned();
-    (word(), word())
+    let authority = match head.target {
+        Target::Absolute { authority, .. } | Target::Authority(authority) => Some(authority),
+        Target::Origin(_) | Target::Asterisk => head.host,
+    };
+    Asked {
+        method: word(),
+        target: word(),
+        host: authority.map(|authority| shown(authority.text.as_bytes())),
+        user_agent: head.values("user-agent").next().map(shown),
+    }
 }

@@ -1,0 +1,68 @@
+//! Which packets are control segments: what goes to the high queue of SPA (BHD18, Section V).
+//!
+//! Integers only and no state: the kernel half has the same function in C.
+
+/// TCP flag FIN.
+pub const FIN: u8 = 0x01;
+/// TCP flag SYN.
+pub const SYN: u8 = 0x02;
+/// TCP flag RST.
+pub const RST: u8 = 0x04;
+
+/// What a packet controls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Control {
+    /// Nothing: data, a bare ACK, a RST, another protocol, or a SYN or FIN with payload.
+    #[default]
+    None,
+    /// It opens a connection: SYN or SYN/ACK, without payload.
+    Syn,
+    /// It closes one direction: FIN without payload.
+    Fin,
+}
+
+/// Judges a TCP segment by its flags and the bytes of its payload (IP total length less the IP header and the TCP
+/// header).
+///
+/// A SYN or a FIN that carries payload is no control segment: with the flag set on all data a sender could otherwise
+/// have the high queue for its transfer. Such a segment is as slow as any data; it is not dropped. SYN together with
+/// FIN or RST opens nothing.
+pub fn control_of(flags: u8, payload_bytes: u32) -> Control {
+    if payload_bytes != 0 {
+        return Control::None;
+    }
+    match flags & (SYN | FIN | RST) {
+        SYN => Control::Syn,
+        FIN => Control::Fin,
+        _ => Control::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACK: u8 = 0x10;
+    /// ECE and CWR, which a SYN that asks for ECN has.
+    const ECN_SETUP: u8 = 0xc0;
+
+    #[test]
+    fn control_segments_have_one_of_syn_and_fin_and_no_payload() {
+        for (flags, payload, control) in [
+            (SYN, 0, Control::Syn),
+            (SYN | ACK, 0, Control::Syn),
+            (SYN | ECN_SETUP, 0, Control::Syn),
+            (FIN | ACK, 0, Control::Fin),
+            (SYN, 1, Control::None),
+            (SYN | ACK, 1460, Control::None),
+            (FIN | ACK, 1, Control::None),
+            (SYN | FIN, 0, Control::None),
+            (SYN | RST, 0, Control::None),
+            (RST | ACK, 0, Control::None),
+            (ACK, 0, Control::None),
+            (0, 0, Control::None),
+        ] {
+            assert_eq!(control_of(flags, payload), control, "{flags:#x} {payload}");
+        }
+    }
+}

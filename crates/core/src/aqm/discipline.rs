@@ -1,0 +1,332 @@
+//! The disciplines by name, with the parameters that each has by default on a link.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::codel::{Codel, CodelParams};
+use super::fifo::{Fifo, FifoParams};
+use super::flows::{FlowParams, Flows};
+use super::fq_codel::FqCodel;
+use super::limit::LimitParams;
+use super::packet::Packet;
+use super::pie::{Pie, PieParams};
+use super::prio::{Prio, PrioParams};
+use super::queue::{Aqm, Count, Hooks, Stats};
+use super::red::{Red, RedParams};
+use super::sfq::{Sfq, SfqParams};
+use super::spa::{OneQueue, Spa, SpaParams};
+
+const MS: u64 = 1_000_000;
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Names of the disciplines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Discipline {
+    /// One queue, limited in packets.
+    Fifo,
+    /// One queue, limited in bytes.
+    Bfifo,
+    /// Random early detection.
+    Red,
+    /// RED with an adaptive probability.
+    Ared,
+    /// RED that spares SYNs.
+    RedFavor,
+    /// Controlled delay.
+    Codel,
+    /// CoDel in each of many flow queues.
+    FqCodel,
+    /// Proportional integral controller.
+    Pie,
+    /// Stochastic fair queueing.
+    Sfq,
+    /// Two FIFOs, SYN first.
+    SynPrio,
+    /// Two FIFOs, SYN and FIN first.
+    SynFinPrio,
+    /// weir's SPA over one low queue.
+    Spa,
+    /// SPA as BHD18 has it.
+    SpaPaper,
+    /// weir's SPA over flow queues.
+    SpaFq,
+}
+
+impl Discipline {
+    /// All, in the order of BHD18, Table III, and then weir's own.
+    pub const ALL: [Discipline; 14] = [
+        Discipline::Fifo,
+        Discipline::Bfifo,
+        Discipline::Red,
+        Discipline::Ared,
+        Discipline::RedFavor,
+        Discipline::Codel,
+        Discipline::FqCodel,
+        Discipline::Pie,
+        Discipline::Sfq,
+        Discipline::SynPrio,
+        Discipline::SynFinPrio,
+        Discipline::SpaPaper,
+        Discipline::Spa,
+        Discipline::SpaFq,
+    ];
+
+    /// Its name on the command line and in the config.
+    pub fn name(self) -> &'static str {
+        match self {
+            Discipline::Fifo => "fifo",
+            Discipline::Bfifo => "bfifo",
+            Discipline::Red => "red",
+            Discipline::Ared => "ared",
+            Discipline::RedFavor => "red-favor",
+            Discipline::Codel => "codel",
+            Discipline::FqCodel => "fq-codel",
+            Discipline::Pie => "pie",
+            Discipline::Sfq => "sfq",
+            Discipline::SynPrio => "syn-prio",
+            Discipline::SynFinPrio => "syn-fin-prio",
+            Discipline::Spa => "spa",
+            Discipline::SpaPaper => "spa-paper",
+            Discipline::SpaFq => "spa-fq",
+        }
+    }
+}
+
+impl fmt::Display for Discipline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No discipline has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no queueing discipline is called `{0}`")]
+pub struct UnknownDiscipline(String);
+
+impl FromStr for Discipline {
+    type Err = UnknownDiscipline;
+
+    fn from_str(name: &str) -> Result<Discipline, UnknownDiscipline> {
+        let mut all = Discipline::ALL.into_iter();
+        all.find(|discipline| discipline.name() == name)
+            .ok_or_else(|| UnknownDiscipline(name.to_owned()))
+    }
+}
+
+/// A link, and what of the disciplines' parameters depends on it or is often changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setup {
+    /// Rate of the link, bytes/s; 1000..=12.5 billion.
+    pub rate_bytes_per_s: u64,
+    /// Full packet, bytes, as the link counts them.
+    pub mtu_bytes: u32,
+    /// Room of FIFO, RED and the two-FIFO disciplines: so many full packets.
+    pub buffer_packets: u32,
+    /// Delay that CoDel, FQ-CoDel and SPA keep, ns.
+    pub target_ns: u64,
+    /// Mark ECN-capable packets instead of dropping them, where the discipline can. weir's own always do.
+    pub ecn: bool,
+}
+
+impl Setup {
+    /// A link of this rate with a buffer of 100 full packets of 1514 bytes, and a target of 5 ms.
+    pub fn new(rate_bytes_per_s: u64) -> Setup {
+        Setup {
+            rate_bytes_per_s,
+            mtu_bytes: 1514,
+            buffer_packets: 100,
+            target_ns: 5 * MS,
+            ecn: false,
+        }
+    }
+
+    /// Time of a full packet on the link, ns.
+    fn packet_ns(&self) -> u64 {
+        u64::from(self.mtu_bytes) * NS_PER_SECOND / self.rate_bytes_per_s.max(1)
+    }
+
+    fn codel(&self) -> CodelParams {
+        CodelParams {
+            target_ns: self.target_ns,
+            interval_ns: 100 * MS,
+            mtu_bytes: self.mtu_bytes,
+            ecn: self.ecn,
+        }
+    }
+
+    /// CoDel of weir's own disciplines. On a slow link a full packet takes longer than 5 ms, and no queue can be
+    /// shorter than that: the target is at least one and a half full packets (as in CAKE, cake_set_rate()).
+    fn own_codel(&self) -> CodelParams {
+        let target_ns = self.target_ns.max(self.packet_ns() * 3 / 2);
+        CodelParams {
+            target_ns,
+            interval_ns: (100 * MS).max(2 * target_ns),
+            mtu_bytes: self.mtu_bytes,
+            ecn: true,
+        }
+    }
+
+    fn flows(&self, codel: CodelParams) -> FlowParams {
+        FlowParams {
+            flows: 1024,
+            quantum_bytes: self.mtu_bytes,
+            limit_packets: 10_240,
+            codel,
+            others_are_behind: true,
+        }
+    }
+
+    fn own_flows(&self) -> FlowParams {
+        FlowParams {
+            others_are_behind: false,
+            ..self.flows(self.own_codel())
+        }
+    }
+
+    fn red(&self) -> RedParams {
+        // tc-red(8): limit = 4 max, max = 3 min, and the weight that a burst of (2 min + max) / 3 needs.
+        let limit_bytes = self.buffer_packets * self.mtu_bytes;
+        RedParams {
+            min_bytes: limit_bytes / 12,
+            max_bytes: limit_bytes / 4,
+            limit_bytes,
+            weight_log: 4,
+            max_p: u32::MAX / 50,
+            packet_ns: 1000 * NS_PER_SECOND / self.rate_bytes_per_s.max(1),
+            adaptive: false,
+            spare_syn: false,
+            ecn: self.ecn,
+        }
+    }
+
+    fn pie(&self) -> PieParams {
+        PieParams {
+            target_ns: 15 * MS,
+            update_ns: 15 * MS,
+            burst_ns: 150 * MS,
+            alpha_16: 2,
+            beta_16: 20,
+            mtu_bytes: self.mtu_bytes,
+            limit_packets: 1000,
+            ecn: self.ecn,
+        }
+    }
+
+    fn spa_paper(&self) -> SpaParams {
+        SpaParams {
+            fin: true,
+            high: self.codel(),
+            limit_packets: 1000,
+            limit: None,
+            demoted_packets: 0,
+            demoted_log: 0,
+        }
+    }
+
+    fn spa(&self) -> SpaParams {
+        SpaParams {
+            fin: false,
+            high: CodelParams {
+                ecn: false,
+                ..self.own_codel()
+            },
+            limit_packets: 1000,
+            limit: Some(LimitParams::for_rate(self.rate_bytes_per_s)),
+            demoted_packets: 256,
+            demoted_log: 5,
+        }
+    }
+
+    /// An empty queue.
+    pub fn build<P>(&self, discipline: Discipline) -> AnyQueue<P> {
+        let packets = FifoParams::Packets(self.buffer_packets);
+        let prio = |fin| {
+            AnyQueue::Prio(Prio::new(PrioParams {
+                limit: packets,
+                fin,
+            }))
+        };
+        match discipline {
+            Discipline::Fifo => AnyQueue::Fifo(Fifo::new(packets)),
+            Discipline::Bfifo => {
+                let bytes = self.buffer_packets * self.mtu_bytes;
+                AnyQueue::Fifo(Fifo::new(FifoParams::Bytes(bytes)))
+            }
+            Discipline::Red => AnyQueue::Red(Red::new(self.red())),
+            Discipline::Ared => AnyQueue::Red(Red::new(RedParams {
+                adaptive: true,
+                ..self.red()
+            })),
+            Discipline::RedFavor => AnyQueue::Red(Red::new(RedParams {
+                spare_syn: true,
+                ..self.red()
+            })),
+            Discipline::Codel => AnyQueue::Codel(Codel::new(self.codel(), 1000)),
+            Discipline::FqCodel => AnyQueue::FqCodel(FqCodel::new(self.flows(self.codel()))),
+            Discipline::Pie => AnyQueue::Pie(Pie::new(self.pie())),
+            Discipline::Sfq => AnyQueue::Sfq(Sfq::new(SfqParams {
+                limit_packets: 127,
+                quantum_bytes: self.mtu_bytes,
+            })),
+            Discipline::SynPrio => prio(false),
+            Discipline::SynFinPrio => prio(true),
+            Discipline::SpaPaper => AnyQueue::Spa(Spa::new(self.spa_paper(), self.codel(), 1000)),
+            Discipline::Spa => AnyQueue::Spa(Spa::new(self.spa(), self.own_codel(), 1000)),
+            Discipline::SpaFq => AnyQueue::SpaFq(Spa::with_flows(self.spa(), self.own_flows())),
+        }
+    }
+}
+
+/// A queue of any discipline.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum AnyQueue<P> {
+    Fifo(Fifo<P>),
+    Red(Red<P>),
+    Codel(Codel<P>),
+    FqCodel(FqCodel<P>),
+    Pie(Pie<P>),
+    Sfq(Sfq<P>),
+    Prio(Prio<P>),
+    Spa(Spa<P, OneQueue>),
+    SpaFq(Spa<P, Flows>),
+}
+
+/// Calls a method of whichever discipline it is.
+macro_rules! each {
+    ($queue:expr, $inner:ident => $call:expr) => {
+        match $queue {
+            AnyQueue::Fifo($inner) => $call,
+            AnyQueue::Red($inner) => $call,
+            AnyQueue::Codel($inner) => $call,
+            AnyQueue::FqCodel($inner) => $call,
+            AnyQueue::Pie($inner) => $call,
+            AnyQueue::Sfq($inner) => $call,
+            AnyQueue::Prio($inner) => $call,
+            AnyQueue::Spa($inner) => $call,
+            AnyQueue::SpaFq($inner) => $call,
+        }
+    };
+}
+
+impl<P: Packet> Aqm<P> for AnyQueue<P> {
+    fn enqueue<H: Hooks<P>>(&mut self, packet: P, now_ns: u64, hooks: &mut H) {
+        each!(self, queue => queue.enqueue(packet, now_ns, hooks))
+    }
+
+    fn dequeue<H: Hooks<P>>(&mut self, now_ns: u64, hooks: &mut H) -> Option<P> {
+        each!(self, queue => queue.dequeue(now_ns, hooks))
+    }
+
+    fn backlog(&self) -> Count {
+        each!(self, queue => queue.backlog())
+    }
+
+    fn stats(&self) -> &Stats {
+        each!(self, queue => queue.stats())
+    }
+
+    fn state_bytes(&self) -> usize {
+        each!(self, queue => queue.state_bytes())
+    }
+}

@@ -1,0 +1,134 @@
+//! FQ-CoDel (RFC 8290), as the kernel's `net/sched/sch_fq_codel.c` has it: [`Flows`] and nothing else.
+
+use super::flows::{FlowParams, Flows};
+use super::packet::Packet;
+use super::pool::Pool;
+use super::queue::{Aqm, Count, Hooks, Stats, sent};
+
+/// The discipline.
+#[derive(Debug)]
+pub struct FqCodel<P> {
+    flows: Flows,
+    stats: Stats,
+    pool: Pool<P>,
+}
+
+impl<P> FqCodel<P> {
+    /// An empty one.
+    pub fn new(params: FlowParams) -> FqCodel<P> {
+        FqCodel {
+            flows: Flows::new(params),
+            stats: Stats::default(),
+            pool: Pool::default(),
+        }
+    }
+}
+
+impl<P: Packet> Aqm<P> for FqCodel<P> {
+    fn enqueue<H: Hooks<P>>(&mut self, packet: P, now_ns: u64, hooks: &mut H) {
+        self.stats.received.add(packet.len_bytes());
+        let (pool, stats) = (&mut self.pool, &mut self.stats);
+        self.flows.push(packet, now_ns, pool, stats, hooks);
+    }
+
+    fn dequeue<H: Hooks<P>>(&mut self, now_ns: u64, hooks: &mut H) -> Option<P> {
+        let packet = self
+            .flows
+            .pop(now_ns, &mut self.pool, &mut self.stats, hooks);
+        sent(&mut self.stats, packet)
+    }
+
+    fn backlog(&self) -> Count {
+        self.pool.count()
+    }
+
+    fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    fn state_bytes(&self) -> usize {
+        size_of::<Self>() + self.flows.table_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::codel::CodelParams;
+    use super::super::testing::{Segment, World};
+    use super::*;
+
+    const PARAMS: FlowParams = FlowParams {
+        flows: 1024,
+        quantum_bytes: 1514,
+        limit_packets: 10_240,
+        codel: CodelParams {
+            target_ns: 5_000_000,
+            interval_ns: 100_000_000,
+            mtu_bytes: 1514,
+            ecn: false,
+        },
+        others_are_behind: true,
+    };
+
+    fn order(queue: &mut FqCodel<Segment>, world: &mut World, count: usize) -> Vec<u32> {
+        let next = |_| queue.dequeue(1_000_000, world).map(|packet| packet.flow);
+        (0..count).filter_map(next).collect()
+    }
+
+    /// RFC 8290, Section 1.3: a queue is new for one quantum and then old.
+    #[test]
+    fn a_new_flow_is_served_before_the_old_ones_for_one_quantum() {
+        let (mut queue, mut world) = (FqCodel::new(PARAMS), World::new(1));
+        for n in 0..20 {
+            queue.enqueue(Segment::data(1, n), 0, &mut world);
+            queue.enqueue(Segment::data(2, n), 0, &mut world);
+        }
+        // 1514 bytes of quantum let a second packet of 1500 begin.
+        assert_eq!(order(&mut queue, &mut world, 6), [1, 1, 2, 2, 1, 2]);
+        queue.enqueue(Segment::syn(3), 0, &mut world);
+        queue.enqueue(Segment::data(3, 1), 0, &mut world);
+        queue.enqueue(Segment::data(3, 2), 0, &mut world);
+        // 60 + 1500 bytes end its quantum: its last packet waits for its turn among the old.
+        assert_eq!(order(&mut queue, &mut world, 5), [3, 3, 1, 3, 2]);
+    }
+
+    #[test]
+    fn an_empty_new_flow_waits_among_the_old_before_it_is_new_again() {
+        let (mut queue, mut world) = (FqCodel::new(PARAMS), World::new(1));
+        for n in 0..20 {
+            queue.enqueue(Segment::data(1, n), 0, &mut world);
+        }
+        assert_eq!(order(&mut queue, &mut world, 3), [1, 1, 1]);
+        queue.enqueue(Segment::syn(2), 0, &mut world);
+        assert_eq!(order(&mut queue, &mut world, 2), [2, 1]);
+        // It is empty and old now: what comes next waits for a turn.
+        queue.enqueue(Segment::data(2, 1), 0, &mut world);
+        assert_eq!(order(&mut queue, &mut world, 2), [2, 1]);
+    }
+
+    /// RFC 8290, Section 4.1.2: half of the longest queue is dropped, from its head.
+    #[test]
+    fn an_overflow_drops_from_the_head_of_the_fattest_flow() {
+        let params = FlowParams {
+            limit_packets: 100,
+            ..PARAMS
+        };
+        let (mut queue, mut world) = (FqCodel::new(params), World::new(1));
+        for n in 0..60 {
+            queue.enqueue(Segment::data(1, n), 0, &mut world);
+        }
+        for n in 0..40 {
+            queue.enqueue(Segment::data(2, n), 0, &mut world);
+        }
+        assert_eq!(world.dropped, []);
+        queue.enqueue(Segment::syn(3), 0, &mut world);
+        let dropped: Vec<_> = world.dropped.iter().map(|(packet, _)| packet).collect();
+        assert_eq!(dropped.len(), 30);
+        assert!(
+            dropped
+                .iter()
+                .all(|packet| packet.flow == 1 && packet.number < 30)
+        );
+        assert_eq!(queue.backlog().packets, 71);
+    }
+}

@@ -1,0 +1,173 @@
+//! The limit of SPA's high queue: which control segments may overtake data.
+//!
+//! Strict priority for SYNs lets a SYN flood starve everything else (BHD18, Section V, leaves it to the place of the
+//! queue). Here two token buckets stand before the high queue, one for each source and one for all of them. Both count
+//! bytes and are shares of the link's rate, so the high queue never takes more than its share. A SYN over either is
+//! *demoted*: it waits in a queue of its own behind the data. It is never dropped for that.
+//!
+//! A source over its share takes no token of the others: the bucket for all is asked last. Integers only; the kernel
+//! half has the same in C.
+
+/// Sources with a bucket of their own. Those with the same index share one. A power of two.
+pub const SOURCES: usize = 512;
+/// The cost of 1024 bytes is a whole number of ns also at 100 Gb/s.
+const COST_SHIFT: u32 = 10;
+/// SYNs of 64 bytes that pass at once after a pause: of one source, and of all. A page that opens connections to many
+/// servers, or a server that accepts a crowd, sends tens.
+const BURST_PACKETS: [u64; 2] = [256, 512];
+const SYN_BYTES: u64 = 64;
+/// At high rates a burst is as long as the share gives in this time, ns.
+const BURST_NS: u64 = 50_000_000;
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// A token bucket of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByteRate {
+    /// Time that 1024 bytes take at the rate, ns.
+    pub ns_per_kib: u64,
+    /// How far ahead of the rate it may be, ns.
+    pub tolerance_ns: u64,
+}
+
+impl ByteRate {
+    /// A share of a link, 1/`divisor`, which may send so many bytes at once after a pause, or what it has in
+    /// [`BURST_NS`] if that is more.
+    fn share(rate_bytes_per_s: u64, divisor: u64, burst_bytes: u64) -> ByteRate {
+        let rate = (rate_bytes_per_s / divisor).max(1);
+        let ns_per_kib = (NS_PER_SECOND << COST_SHIFT) / rate;
+        ByteRate {
+            ns_per_kib,
+            tolerance_ns: ((burst_bytes * ns_per_kib) >> COST_SHIFT).max(BURST_NS),
+        }
+    }
+
+    /// Whether a packet may pass, given when the bucket's next byte is due. Then it has taken its tokens.
+    pub fn take(&self, due_ns: &mut u64, now_ns: u64, len_bytes: u32) -> bool {
+        let at = (*due_ns).max(now_ns);
+        if at - now_ns > self.tolerance_ns {
+            return false;
+        }
+        *due_ns = at + ((u64::from(len_bytes) * self.ns_per_kib) >> COST_SHIFT);
+        true
+    }
+}
+
+/// What only the operator changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitParams {
+    /// Of one source.
+    pub source: ByteRate,
+    /// Of all sources together.
+    pub all: ByteRate,
+}
+
+impl LimitParams {
+    /// For a link of this rate: a tenth of it for all control segments, a twentieth for one source.
+    ///
+    /// A connection that the link carries in full has one SYN for a few full packets at least: SYNs are 1 % of the
+    /// traffic "Short" of BHD18, whose connections have 3 packets on average.
+    pub fn for_rate(rate_bytes_per_s: u64) -> LimitParams {
+        let [of_source, of_all] = BURST_PACKETS.map(|packets| packets * SYN_BYTES);
+        LimitParams {
+            source: ByteRate::share(rate_bytes_per_s, 20, of_source),
+            all: ByteRate::share(rate_bytes_per_s, 10, of_all),
+        }
+    }
+}
+
+/// When each bucket's next byte is due, ns.
+#[derive(Debug, Clone)]
+pub struct LimitVars {
+    sources: Box<[u64]>,
+    all: u64,
+}
+
+impl Default for LimitVars {
+    fn default() -> Self {
+        LimitVars {
+            sources: vec![0; SOURCES].into(),
+            all: 0,
+        }
+    }
+}
+
+impl LimitVars {
+    /// Bytes of its table.
+    pub fn table_bytes(&self) -> usize {
+        size_of_val(&*self.sources)
+    }
+
+    /// Whether a control segment of this source may go to the high queue.
+    pub fn admits(
+        &mut self,
+        params: &LimitParams,
+        source_hash: u32,
+        len_bytes: u32,
+        now_ns: u64,
+    ) -> bool {
+        let source = &mut self.sources[source_hash as usize % SOURCES];
+        params.source.take(source, now_ns, len_bytes)
+            && params.all.take(&mut self.all, now_ns, len_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = NS_PER_SECOND;
+    /// 2.4 Mb/s.
+    const RATE: u64 = 300_000;
+
+    /// Bytes admitted in ten seconds, of SYNs of 60 bytes at `per_s` from `sources`.
+    fn admitted(rate: u64, per_s: u64, sources: u32) -> u64 {
+        let (params, mut vars) = (LimitParams::for_rate(rate), LimitVars::default());
+        let admits = |n: &u64| {
+            let source = (*n as u32) % sources;
+            vars.admits(&params, source, 60, SECOND + n * SECOND / per_s)
+        };
+        (0..10 * per_s).filter(admits).count() as u64 * 60
+    }
+
+    #[test]
+    fn all_sources_together_have_a_tenth_of_the_link_and_one_has_a_twentieth() {
+        for rate in [50_000, RATE, 1_250_000, 125_000_000] {
+            let per_s = rate / 60;
+            let burst = |divisor| (512 * 64).max(rate / divisor / 20) + 120;
+            for (sources, divisor) in [(1, 20), (512, 10)] {
+                let (got, wanted) = (admitted(rate, per_s, sources), 10 * rate / divisor);
+                assert!(
+                    got >= wanted * 99 / 100,
+                    "{rate} {sources}: {got} of {wanted}"
+                );
+                assert!(
+                    got <= wanted + burst(divisor),
+                    "{rate} {sources}: {got} of {wanted}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_source_over_its_share_takes_nothing_from_the_others() {
+        let (params, mut vars) = (LimitParams::for_rate(RATE), LimitVars::default());
+        let mut refused = 0;
+        for n in 0..100_000u64 {
+            let now = SECOND + n * SECOND / 10_000;
+            vars.admits(&params, 7, 60, now);
+            // 100/s of another: 6 kB/s of the 15 kB/s that the first leaves.
+            refused += u32::from(n % 100 == 0 && !vars.admits(&params, 8, 60, now));
+        }
+        assert_eq!(refused, 0);
+    }
+
+    #[test]
+    fn a_burst_of_a_source_passes_after_a_pause() {
+        let (params, mut vars) = (LimitParams::for_rate(RATE), LimitVars::default());
+        for pause in [1, 3, 1000] {
+            let at = SECOND + pause * SECOND;
+            let passed = (0..400).filter(|_| vars.admits(&params, 3, 64, at)).count();
+            assert_eq!(passed, 257);
+        }
+    }
+}
