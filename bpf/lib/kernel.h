@@ -131,6 +131,9 @@ struct tcp_sock {
 	u32 rcv_nxt;
 	u32 copied_seq;
 	u32 write_seq;
+	u32 tsoffset;
+	u64 tcp_mstamp;
+	u8 tcp_usec_ts : 1;
 	bool is_mptcp;
 };
 

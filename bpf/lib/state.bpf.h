@@ -7,12 +7,11 @@
 
 #include "abi/guard.h"
 #include "lib/admit.h"
+#include "lib/context.bpf.h"
 #include "lib/cookie.h"
 #include "lib/kernel.h"
 #include "lib/ledger.bpf.h"
 #include "lib/packet.h"
-
-#define PACKET_HOST 0
 
 #define SECOND_NS 1000000000ULL
 
@@ -69,39 +68,6 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);
 } events SEC(".maps");
-
-/*
- * One load of a context field. In C, clang may keep a pointer to the field and
- * load through it twice; the verifier then says "dereference of modified ctx ptr".
- */
-#define CTX_LOAD(ctx, field)                                                                     \
-	({                                                                                       \
-		u64 __value;                                                                     \
-		asm volatile("%0 = *(u32 *)(%1 + %2)"                                            \
-			     : "=r"(__value)                                                     \
-			     : "r"(ctx), "i"(__builtin_offsetof(typeof(*(ctx)), field)));        \
-		__value;                                                                         \
-	})
-
-static __always_inline void *skb_start(const struct __sk_buff *skb)
-{
-	return (void *)CTX_LOAD(skb, data);
-}
-
-static __always_inline void *skb_end(const struct __sk_buff *skb)
-{
-	return (void *)CTX_LOAD(skb, data_end);
-}
-
-static __always_inline void *xdp_start(const struct xdp_md *xdp)
-{
-	return (void *)CTX_LOAD(xdp, data);
-}
-
-static __always_inline void *xdp_end(const struct xdp_md *xdp)
-{
-	return (void *)CTX_LOAD(xdp, data_end);
-}
 
 /*
  * The guard's clock: ticks of 1 to 10 ms, in ns since about boot. One load,

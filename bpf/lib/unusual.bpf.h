@@ -43,12 +43,6 @@ static __always_inline bool may_be_unusual(struct __sk_buff *skb)
 	return CTX_LOAD(skb, protocol) == bpf_htons(ETH_P_IPV6) && (const void *)(ip6 + 1) <= end && unusual6(ip6);
 }
 
-/* In a VLAN: not for this device. Number 0 is none, only a priority (IEEE 802.1Q). */
-static __always_inline bool in_vlan(struct __sk_buff *skb)
-{
-	return CTX_LOAD(skb, vlan_present) && (CTX_LOAD(skb, vlan_tci) & 0xfff);
-}
-
 /* Global: verified once. Returns enum headers. */
 __noinline int headers_find(struct __sk_buff *skb, struct header_buffer *buffer, struct packet *packet)
 {

@@ -8,6 +8,7 @@
  * figures are compared with.
  */
 #include "guard.bpf.c"
+#include "lib/timewait.h"
 
 /*
  * The frame to judge and its length; set by user space before a run. Apart from
@@ -17,9 +18,11 @@ u8 frame[128] SEC(".bss.bench");
 u32 frame_len SEC(".bss.bench");
 
 /* What the pure headers take, for the property tests (pure.c). */
+EXPORT_TYPE(struct, closing);
 EXPORT_TYPE(struct, flow);
 EXPORT_TYPE(struct, parking_rule);
 EXPORT_TYPE(struct, time_wait);
+EXPORT_TYPE(struct, timewait_record);
 EXPORT_TYPE(struct, wait_state);
 
 /* Every measured frame has at least 54 bytes and at most 74: 54 and 20 more. */

@@ -10,6 +10,7 @@
 #include "lib/bucket.h"
 #include "lib/steer.h"
 #include "lib/headers.h"
+#include "lib/timewait.h"
 
 int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p)
 {
@@ -61,6 +62,16 @@ u8 pure_time_wait_verdict(const struct listener_policy *l, const struct queue_vi
 u8 pure_time_wait_yields(const struct time_wait *old, u32 seq, const struct syn_options *o)
 {
 	return time_wait_yields(old, seq, o);
+}
+
+u8 pure_ends_passive_close(const struct closing *closing, u32 seq, u32 ack)
+{
+	return ends_passive_close(closing, seq, ack);
+}
+
+u8 pure_record_yields(const struct timewait_record *record, const struct syn_options *o)
+{
+	return record_yields(record, o);
 }
 
 u8 pure_half_empty(const struct queue_view *q)

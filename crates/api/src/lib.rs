@@ -11,6 +11,7 @@
 
 mod class;
 mod controller;
+mod destination;
 #[cfg(feature = "openapi")]
 pub mod fields;
 mod listener;
@@ -22,6 +23,7 @@ mod status;
 
 pub use class::{Class, ClassSettings};
 pub use controller::{ClassStatistics, Controller, Decision, ListenerStatistics, Statistics};
+pub use destination::{Destination, TimeWait};
 pub use listener::{Listener, Socket};
 pub use problem::{Answer, Cause, Problem};
 pub use proxy::{

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::listener::is_zero;
-use crate::{Class, Controller, Listener, Proxy};
+use crate::{Class, Controller, Destination, Listener, Proxy};
 
 /// The guard and the proxies of one network namespace.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -34,6 +34,9 @@ pub struct Status {
     /// The controller; absent without `[controller]`
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<Controller>,
+    /// The destinations of the config file, and the TIME-WAIT of their connections
+    #[serde(default)]
+    pub destinations: Vec<Destination>,
     /// The proxies, of all processes of this network namespace
     #[serde(default)]
     pub proxies: Vec<Proxy>,

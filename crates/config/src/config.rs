@@ -11,6 +11,7 @@ use weir_core::class::Class;
 use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_core::proxy::Proxy;
+use weir_core::timewait::Destination;
 
 /// A config file that was read without error, all defaults filled in.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -21,6 +22,8 @@ pub struct Config {
     pub proxies: Vec<Proxy>,
     /// The classes, in the order of the file, which decides nothing.
     pub classes: Vec<Class>,
+    /// The destinations, in the order of the file, which decides nothing.
+    pub destinations: Vec<Destination>,
     /// The controller, if the file has a `[controller]`.
     pub controller: Option<controller::Settings>,
     /// The API, if the file has an `[api]`.

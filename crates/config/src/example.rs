@@ -87,6 +87,7 @@ mod tests {
     use weir_core::controller::Settings;
     use weir_core::listener::Listener;
     use weir_core::proxy::Proxy;
+    use weir_core::timewait::Destination;
 
     #[test]
     fn the_example_is_the_default_policy_and_not_odd() {
@@ -107,6 +108,7 @@ mod tests {
         let config = parse("example", &uncommented).unwrap();
         assert_eq!(config.classes, [Class::example()]);
         assert_eq!(config.proxies, [Proxy::example()]);
+        assert_eq!(config.destinations, [Destination::example()]);
         assert_eq!(config.controller, Some(Settings::default()));
         assert_eq!(config.api, Some(ApiSettings::default()));
         assert_eq!(config.metrics, Some(MetricsSettings::default()));

@@ -19,6 +19,7 @@ use crate::unused::{Around, unused};
 use weir_core::class::Class;
 use weir_core::listener::Listener;
 use weir_core::proxy::Proxy;
+use weir_core::timewait::{Destination, MAX_PREFIXES};
 
 /// Reads a config file. `file` is its name for messages.
 ///
@@ -34,6 +35,7 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
     };
     let (mut config, origins) = read(&mut reader);
     check_classes(&mut reader, &config, origins.of::<Class>());
+    check_prefixes(&mut reader, &config, origins.of::<Destination>());
     if !reader.problems.is_empty() {
         let mut problems = reader.problems;
         problems.sort_by_key(|problem| line(&problem.location));
@@ -90,10 +92,12 @@ fn read(reader: &mut Reader<'_>) -> (Config, Origins) {
             None => reader.problem(Some(key.span()), "", unknown_table(name)),
         }
     }
-    if config.listeners.is_empty() && config.proxies.is_empty() && reader.problems.is_empty() {
+    let is_empty = config.listeners.is_empty() && config.proxies.is_empty();
+    if is_empty && config.destinations.is_empty() && reader.problems.is_empty() {
         let hint = "add one: [[listener]] with address = \"*:80\", \
-                    or [[proxy]] with listen = \"*:3128\" and mode = \"forward\"";
-        let cause = "the file has neither a listener nor a proxy";
+                    [[proxy]] with listen = \"*:3128\" and mode = \"forward\", \
+                    or [[destination]] with timewait = \"client-rst\"";
+        let cause = "the file has neither a listener nor a proxy nor a destination";
         reader.problem(None, "", Fault::new(cause, hint));
     }
     (config, origins)
@@ -111,6 +115,20 @@ fn check_classes(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) {
         let span = origin.of_key(key.unwrap_or_default());
         let key = key.map(|key| format!("{key}: ")).unwrap_or_default();
         reader.problem(Some(span), format!("class {:?}: {key}", class.name), fault);
+    }
+}
+
+/// The prefixes of all destinations share one table of the kernel.
+fn check_prefixes(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) {
+    let counts = config.destinations.iter().map(|one| one.prefixes().len());
+    let total: usize = counts.sum();
+    if let (true, Some(origin)) = (total > MAX_PREFIXES, origins.last()) {
+        let cause = format!("all destinations together have {total} prefixes, which are too many");
+        let fault = Fault::new(
+            cause,
+            format!("at most {MAX_PREFIXES}: use shorter prefixes"),
+        );
+        reader.problem(Some(origin.of_key("to")), "", fault);
     }
 }
 

@@ -16,6 +16,7 @@ use weir_core::class::Class;
 use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_core::proxy::Proxy;
+use weir_core::timewait::Destination;
 
 /// One kind of table: what it is, and how its tables get into a [`Config`].
 pub(crate) struct Section {
@@ -34,6 +35,7 @@ static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
         Section::new(|config, tables: Vec<Listener>| config.listeners = tables),
         Section::new(|config, tables: Vec<Class>| config.classes = tables),
         Section::new(|config, tables: Vec<Proxy>| config.proxies = tables),
+        Section::new(|config, tables: Vec<Destination>| config.destinations = tables),
         Section::new(|config, mut tables: Vec<controller::Settings>| {
             config.controller = tables.pop();
         }),

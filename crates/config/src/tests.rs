@@ -9,6 +9,7 @@ use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_core::listener::{Admit, Establish, Front, HalfClose, MAX_LISTENERS, Mode, RejectSyn};
 use weir_core::proxy::{self, Proxy};
+use weir_core::timewait::{Destination, TimeWaitMode};
 
 /// The problems of a file, as `line:column: object: cause | hint`.
 fn problems(source: &str) -> Vec<String> {
@@ -62,6 +63,46 @@ fn every_key_is_read() {
     };
     assert_eq!(parse("f", file).unwrap().listeners, [expected]);
     assert_eq!(Listener::keys().len(), 15, "this test must set every key");
+}
+
+#[test]
+fn a_destination_is_read_and_two_do_not_share_a_prefix_and_a_port() {
+    let file = r#"
+        [[destination]]
+        name = "backends"
+        to = ["10.0.0.0/8", "2001:db8::1"]
+        to_port = 8080
+        timewait = "client-rst"
+        timewait_length = "2min"
+    "#;
+    let expected = Destination {
+        name: "backends".into(),
+        to: ["10.0.0.0/8", "2001:db8::1/128"]
+            .map(|prefix| prefix.parse().unwrap())
+            .to_vec(),
+        to_port: Some(8080),
+        timewait: TimeWaitMode::ClientRst,
+        timewait_length: Duration::from_secs(120),
+    };
+    assert_eq!(parse("f", file).unwrap().destinations, [expected]);
+    assert_eq!(Destination::keys().len(), 5, "this test must set every key");
+    let two = |other: &str| format!("{file}\n[[destination]]\nname = \"other\"\n{other}\n");
+    assert_eq!(
+        problems(&two("to = \"10.0.0.0/8\"\nto_port = 8080")),
+        [
+            "9:1: destination \"other\": its address 10.0.0.0/8 port 8080 collides with 10.0.0.0/8 2001:db8::1/128 \
+          port 8080 of destination \"backends\" on line 2 | one destination for each prefix and port; a longer prefix \
+          may stand beside a shorter one"
+        ]
+    );
+    for fine in ["to = \"10.0.0.0/8\"", "to = \"10.0.0.0/9\"\nto_port = 8080"] {
+        assert!(parse("f", &two(fine)).is_ok(), "{fine}");
+    }
+    let odd = parse("f", &two("timewait_length = \"5s\""))
+        .unwrap()
+        .warnings;
+    let text = "destination \"other\": timewait_length is unused: timewait = off makes no records";
+    assert_eq!(odd[0].text, text);
 }
 
 #[test]
@@ -134,7 +175,7 @@ fn tables_of_other_versions_are_refused() {
     assert_eq!(
         problems(file),
         [
-            "3:3: unknown table or key \"shape\" | this version knows [[listener]], [[class]], [[proxy]], [controller], [api], [metrics]"
+            "3:3: unknown table or key \"shape\" | this version knows [[listener]], [[class]], [[proxy]], [[destination]], [controller], [api], [metrics]"
         ]
     );
     assert_eq!(

@@ -3,6 +3,7 @@
 use crate::class::OverRate;
 use crate::listener::{Admit, Establish, Front, HalfClose, Mode, QueueOrder, RejectSyn};
 use crate::proxy;
+use crate::timewait::TimeWaitMode;
 
 /// One word of a setting and its one-line text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,21 @@ impl Word for OverRate {
             OverRate::Rst,
             "rst",
             "a RST; connect() fails at once with ECONNREFUSED",
+        ),
+    ];
+}
+
+impl Word for TimeWaitMode {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            TimeWaitMode::Off,
+            "off",
+            "nothing: the end that closes first is in TIME-WAIT",
+        ),
+        row(
+            TimeWaitMode::ClientRst,
+            "client-rst",
+            "a RST ends the TIME-WAIT of a server that has closed first; a record here stands for it",
         ),
     ];
 }
@@ -297,6 +313,7 @@ mod tests {
         words_are_distinct_and_read_back(&[HalfClose::Keep, HalfClose::Reset]);
         words_are_distinct_and_read_back(&[Mode::Enforce, Mode::Observe]);
         words_are_distinct_and_read_back(&[Front::Tc, Front::Xdp]);
+        words_are_distinct_and_read_back(&[TimeWaitMode::Off, TimeWaitMode::ClientRst]);
         use proxy::{Engine, ProxyMode::*};
         words_are_distinct_and_read_back(&[Forward, Reverse, Tcp]);
         use proxy::{Balance, Forwarded, HealthCheck, OddFieldNames, SendProxy};

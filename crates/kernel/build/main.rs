@@ -12,11 +12,12 @@ use header::Headers;
 use libbpf_cargo::SkeletonBuilder;
 
 /// What weir runs: source in bpf/ and name of the skeleton.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("conntrack.bpf.c", "conntrack"),
     ("guard.bpf.c", "guard"),
     ("queue.bpf.c", "queue"),
     ("splice.bpf.c", "splice"),
+    ("timewait.bpf.c", "timewait"),
 ];
 
 fn main() {
@@ -56,7 +57,8 @@ fn check_values(bpf: &Path, out: &Path) {
     let headers = Headers::read(&bpf.join("abi"));
     let source = out.join("values.c");
     let code = format!(
-        "#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/splice.h\"\n{}",
+        "#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/splice.h\"\n\
+         #include \"abi/timewait.h\"\n{}",
         headers.assertions()
     );
     std::fs::write(&source, code).expect("OUT_DIR is writable");

@@ -16,6 +16,7 @@ mod splice;
 mod sysctl;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod timewait;
 
 pub use conntrack::conntrack_follows;
 pub use error::{Error, Result};
@@ -24,3 +25,4 @@ pub use guard::{CONTROLLED_FOR, Event, Guard};
 pub use probe::{Mechanism, has_cookie_kfunc, native_xdp, probe};
 pub use sockets::{OwnedSocket, owned_sockets};
 pub use splice::{Splice, SpliceLane, SplicePair};
+pub use timewait::{TimeWait, TimeWaitFigures};

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::sync::OnceLock;
 
 use crate::splice::Splice;
+use crate::timewait::TimeWait;
 
 /// One mechanism and whether this machine has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +80,16 @@ pub fn probe() -> Vec<Mechanism> {
             min_kernel: "6.6.140, 6.12.86, 6.18.27 or 7.0.4",
             state: migration().map_err(|error| error.to_string()),
             without: "queue = priority stays fifo",
+            needed: false,
+        },
+        Mechanism {
+            name: "timewait",
+            purpose: "[[destination]]: TIME-WAIT of connections that this machine opens",
+            min_kernel: "6.6",
+            state: TimeWait::load()
+                .map(drop)
+                .map_err(|error| error.to_string()),
+            without: "servers that close first keep their TIME-WAIT",
             needed: false,
         },
         Mechanism {

@@ -115,6 +115,12 @@ fn a_field_that_is_added_to_a_header_is_a_field_in_rust() {
             "splice_way",
             "__u64 redirected;",
         ),
+        (
+            "abi/timewait.h",
+            "timewait.bpf.c",
+            "timewait_record",
+            "__u64 until_ns;",
+        ),
     ] {
         let before = fields(&bpf(), program, name);
         let begin = format!("struct {name} {{\n\t");
@@ -168,8 +174,7 @@ fn a_verdict_is_added_by_one_line() {
 fn a_value_that_rust_reads_wrongly_stops_the_build() {
     let source = |headers: &Headers, folder: &Path| {
         let source = folder.join("values.c");
-        let includes =
-            "#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/splice.h\"\n";
+        let includes = "#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/splice.h\"\n#include \"abi/timewait.h\"\n";
         std::fs::write(&source, format!("{includes}{}", headers.assertions())).unwrap();
         source
     };

@@ -11,6 +11,7 @@ use weir_core::listener::{Admit, Establish, RejectSyn};
 use weir_core::packet::{self, TimeWait};
 use weir_core::queue::Rule;
 use weir_core::stall::Stall;
+use weir_core::timewait::{Closing, Stamps};
 use weir_core::wait::{Wait, WaitRule};
 use weir_kernel::testing::pure::{self, CStall, CWait, CookieJar, Options};
 
@@ -110,6 +111,43 @@ fn a_time_wait_socket_yields_to_the_syns_of_the_model() {
                     pure::time_wait_yields(&old, seq, timestamp),
                     old.yields(seq, timestamp)
                 );
+                Ok(())
+            },
+        )
+        .unwrap();
+}
+
+#[test]
+fn a_passive_close_ends_and_a_record_yields_as_in_the_model() {
+    let near = |base: u32| {
+        prop_oneof![
+            (0u32..6).prop_map(move |n| base.wrapping_add(n).wrapping_sub(3)),
+            any::<u32>(),
+            Just(base.wrapping_add(1 << 31))
+        ]
+    };
+    let closing = (near(0), near(9), 1u8..13, any::<bool>()).prop_map(
+        |(write_seq, rcv_nxt, state, mptcp)| Closing {
+            write_seq,
+            rcv_nxt,
+            // Mostly the state that counts.
+            state: if state < 6 { 9 } else { state },
+            mptcp,
+        },
+    );
+    let stamps = || {
+        let stamps = (near(0), near(u32::MAX));
+        prop::option::of(stamps.prop_map(|(sent, received)| Stamps { sent, received }))
+    };
+    runner(200_000)
+        .run(
+            &(closing, near(9), near(0), stamps(), stamps()),
+            |(closing, seq, ack, old, new)| {
+                prop_assert_eq!(
+                    pure::ends_passive_close(&closing, seq, ack),
+                    closing.is_ended_by(seq, ack)
+                );
+                prop_assert_eq!(pure::record_yields(old, new), Stamps::yield_to(old, new));
                 Ok(())
             },
         )

@@ -15,3 +15,4 @@ pub mod report;
 pub mod service;
 pub mod session;
 pub mod signals;
+pub mod timewait;

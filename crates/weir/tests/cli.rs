@@ -42,7 +42,7 @@ const CASES: &[(&str, &str)] = &[
     ("explain-both", "explain mode"),
     ("explain-word", "explain rst"),
     ("explain-slip", "explain syn_admited"),
-    ("explain-stranger", "explain gold"),
+    ("explain-stranger", "explain crawlers"),
     ("protect-policy", "protect 80 --establish reserve"),
     ("protect-port", "protect http"),
     ("protect-port-0", "protect 0"),

@@ -4,6 +4,7 @@
 //! To add one, add a line to [`mod@guard`] or [`mod@proxies`]. A counter that is added to the verdicts
 //! (`GUARD_VERDICTS`) or to the counters of the proxy is a metric without any further line.
 
+mod destinations;
 mod guard;
 mod proxies;
 mod render;
@@ -11,7 +12,7 @@ mod render;
 mod tests;
 
 use crate::fields::Field;
-use crate::{Class, Listener, Proxy, Times};
+use crate::{Class, Destination, Listener, Proxy, Times};
 
 pub use guard::guard;
 pub use proxies::{ProxyCounters, proxies};
@@ -27,6 +28,8 @@ pub struct Figures {
     pub listeners: Vec<Listener>,
     /// All classes, those of no listener too.
     pub classes: Vec<Class>,
+    /// The destinations.
+    pub destinations: Vec<Destination>,
     /// The proxies of the process.
     pub proxies: Vec<Proxy>,
     /// Lines that the process has lost of its log.

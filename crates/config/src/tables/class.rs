@@ -83,7 +83,7 @@ fn owner(values: &str) -> Type<Option<String>> {
     text(Kind::Name, values, parse_name, String::clone).or_none()
 }
 
-fn port() -> Type<Option<u16>> {
+pub(crate) fn port() -> Type<Option<u16>> {
     whole(1..=u16::MAX).or_none()
 }
 
@@ -105,7 +105,7 @@ fn shown_burst(class: &Class) -> Setting {
 }
 
 /// One prefix, a list of them, or `none`, which is every address.
-fn places() -> Type<Vec<Prefix>> {
+pub(crate) fn places() -> Type<Vec<Prefix>> {
     let values = "a prefix, \"10.1.0.0/16\", an address, a list of them, or none";
     let mut places = Type::new(Kind::Prefixes, values, read_places, |prefixes| {
         Setting::List(prefixes.iter().map(shown_place).collect())

@@ -7,7 +7,7 @@ use crate::error::{Error, Result, of_errno};
 
 /// Where a program is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hook {
+pub(crate) enum Hook {
     /// tc ingress, by tcx (kernel 6.6).
     Tcx,
     /// XDP in the driver, never the generic one: that runs after receive steering and gains nothing.
@@ -20,7 +20,7 @@ const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 const ARPHRD_RAWIP: u16 = 519;
 
 /// Attaches a program to an interface.
-pub(super) fn link(program: RawFd, ifindex: u32, hook: Hook) -> Result<OwnedFd> {
+pub(crate) fn link(program: RawFd, ifindex: u32, hook: Hook) -> Result<OwnedFd> {
     let mut opts = libbpf_sys::bpf_link_create_opts {
         sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
         ..Default::default()
@@ -82,7 +82,7 @@ fn interface_name(ifindex: u32) -> String {
 
 /// Bytes of link header before the IP header: 14 on Ethernet-like devices and loopback, 0 on tun,
 /// wireguard, ppp and IP tunnels. `None` for other link layers, which weir leaves alone.
-pub(super) fn link_header_len(ifindex: u32) -> Result<Option<u32>> {
+pub(crate) fn link_header_len(ifindex: u32) -> Result<Option<u32>> {
     let name = interface_name(ifindex);
     // SAFETY: plain socket(2).
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };

@@ -1,6 +1,6 @@
 //! The guard (bpf/guard.bpf.c): loading, putting a policy in force, attaching, counting.
 
-mod attach;
+pub(crate) mod attach;
 mod classes;
 mod events;
 pub(crate) mod listeners;

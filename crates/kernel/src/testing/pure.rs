@@ -7,12 +7,13 @@ use weir_core::headers::{Found, HEADERS_MAX};
 use weir_core::packet::{Packet, TimeWait};
 use weir_core::queue::{PRIORITIES, Rule};
 use weir_core::stall::Stall;
+use weir_core::timewait::{Closing, Stamps};
 use weir_core::verdict::{VERDICTS, Verdict};
 use weir_core::wait::{Wait, WaitRule};
 
 use super::skel::types::{
-    answer, bucket_limit, flow, listener_policy, packet, parking_rule, queue_view, siphash_key,
-    stall_state, syn_options, time_wait, wait_state,
+    answer, bucket_limit, closing, flow, listener_policy, packet, parking_rule, queue_view,
+    siphash_key, stall_state, syn_options, time_wait, timewait_record, wait_state,
 };
 
 unsafe extern "C" {
@@ -42,6 +43,8 @@ unsafe extern "C" {
         flooded: u8,
     ) -> u8;
     fn pure_time_wait_yields(old: *const time_wait, seq: u32, o: *const syn_options) -> u8;
+    fn pure_ends_passive_close(closing: *const closing, seq: u32, ack: u32) -> u8;
+    fn pure_record_yields(record: *const timewait_record, o: *const syn_options) -> u8;
     fn pure_half_empty(q: *const queue_view) -> u8;
     fn pure_cookie_ack_verdict(l: *const listener_policy, q: *const queue_view, waiting: u8) -> u8;
     fn pure_wait_look(
@@ -257,6 +260,33 @@ pub fn time_wait_yields(old: &TimeWait, seq: u32, timestamp: Option<u32>) -> boo
     };
     // SAFETY: both structures live through the call.
     unsafe { pure_time_wait_yields(&raw, seq, &options.raw()) != 0 }
+}
+
+/// `ends_passive_close()` of bpf/lib/timewait.h.
+pub fn ends_passive_close(socket: &Closing, seq: u32, ack: u32) -> bool {
+    let mut raw = closing {
+        write_seq: socket.write_seq,
+        rcv_nxt: socket.rcv_nxt,
+        ..Default::default()
+    };
+    raw.state = socket.state;
+    raw.mptcp = socket.mptcp.into();
+    // SAFETY: the structure lives through the call.
+    unsafe { pure_ends_passive_close(&raw, seq, ack) != 0 }
+}
+
+/// `record_yields()` of bpf/lib/timewait.h.
+pub fn record_yields(old: Option<Stamps>, new: Option<Stamps>) -> bool {
+    let mut raw = timewait_record::default();
+    if let Some(Stamps { sent, received }) = old {
+        (raw.sent, raw.received, raw.stamped) = (sent, received, 1);
+    }
+    let options = Options {
+        timestamps: new.map(|new| (new.received, new.sent)),
+        ..Options::default()
+    };
+    // SAFETY: both structures live through the call.
+    unsafe { pure_record_yields(&raw, &options.raw()) != 0 }
 }
 
 /// `half_empty()` of bpf/lib/admit.h.

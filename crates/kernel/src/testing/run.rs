@@ -102,6 +102,7 @@ pub fn verified_instructions() -> Result<BTreeMap<String, u32>> {
     load!(crate::guard::skel::GuardSkelBuilder);
     load!(crate::queue::skel::QueueSkelBuilder);
     load!(crate::splice::skel::SpliceSkelBuilder);
+    load!(crate::timewait::skel::TimewaitSkelBuilder);
     Ok(of)
 }
 

@@ -19,14 +19,19 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    if config.listeners.is_empty() {
-        let message = format!("there is no [[listener]] in {}", file.display());
+    if config.listeners.is_empty() && config.destinations.is_empty() {
+        let message = format!(
+            "there is no [[listener]] and no [[destination]] in {}",
+            file.display()
+        );
         let hint = "`weir proxy --config FILE` runs its proxies";
         return Err(Failure::usage(message, hint));
     }
     let start = Start::prepare(runtime_dir, &config.listeners)?;
     let mut daemon = start.daemon(config.listeners, config.classes, Some(file), args.verbose)?;
     daemon.service.set_controller(config.controller)?;
+    let destinations = config.destinations.len();
+    daemon.service.set_destinations(config.destinations)?;
     if let Some(api) = &config.api {
         daemon.open_api(api)?;
     }
@@ -34,6 +39,9 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
         daemon.open_metrics(metrics.listen)?;
     }
     log_start(&daemon.service.session)?;
+    if destinations > 0 {
+        tracing::info!("{} in force", describe::count(destinations, "destination"));
+    }
     for total in daemon.guard()? {
         let listener = &total.listener;
         let mut text = describe::totals(listener.mode, &total.counters);

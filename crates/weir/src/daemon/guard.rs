@@ -14,6 +14,7 @@ use weir_config::{ApiSettings, Config, Environment};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
 use weir_core::listener::{Listener, MAX_LISTENERS};
+use weir_core::timewait::Destination;
 use weir_kernel::Guard;
 
 use crate::daemon::backend::Backend;
@@ -24,6 +25,7 @@ use crate::daemon::overload::{OverloadLog, Total};
 use crate::daemon::service::{Changed, Refusal, Reloaded, Service};
 use crate::daemon::session::Session;
 use crate::daemon::signals::Signals;
+use crate::daemon::timewait::Destinations;
 use crate::failure::{Failure, Result};
 use crate::host::environment;
 use crate::host::links::{self, Link, LinkWatch};
@@ -110,6 +112,7 @@ impl Start {
             overload,
             follow: None,
             told,
+            destinations: Destinations::none(),
             control: None,
             end: None,
         };
@@ -176,6 +179,7 @@ impl Daemon {
             })
             .collect();
         drop(session);
+        drop(self.service.destinations);
         drop(self.frame);
         if let Some(End::Detach(client)) = self.service.end {
             client.answer(&Answer::Detached {
@@ -209,6 +213,7 @@ pub struct GuardService<B> {
     told: Vec<String>,
     overload: OverloadLog,
     follow: Option<Follow>,
+    destinations: Destinations,
     control: Option<Control>,
     end: Option<End>,
 }
@@ -252,10 +257,29 @@ impl<B: Backend> GuardService<B> {
         Ok(())
     }
 
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.session.warnings();
+        warnings.extend(self.destinations.warnings().cloned());
+        warnings
+    }
+
+    /// Puts other destinations in force, or none.
+    ///
+    /// # Errors
+    /// As of [`Destinations::set`].
+    pub fn set_destinations(&mut self, destinations: Vec<Destination>) -> Result<()> {
+        self.destinations.set(destinations, &links::list()?)?;
+        for warning in self.destinations.warnings() {
+            tracing::warn!("{warning}");
+        }
+        Ok(())
+    }
+
     fn follow_links(&mut self) {
         self.watch.clear();
         match links::list() {
             Ok(links) => {
+                self.destinations.follow_links(&links);
                 self.session.links_changed(links);
                 self.log_new_warnings();
             }
@@ -346,7 +370,9 @@ impl<B: Backend> Service for GuardService<B> {
         let looks = self.control.as_ref().map(Control::due_in);
         let follow = self.follow.as_ref().map(|_| FOLLOW_EVERY);
         let conntrack = Some(self.conntrack.due_in(Instant::now()));
-        let due = [refusals, looks, follow, conntrack].into_iter().flatten();
+        let sweep = self.destinations.due_in();
+        let due = [refusals, looks, follow, conntrack, sweep];
+        let due = due.into_iter().flatten();
         Some(due.fold(self.overload.due_in(), |least, due| least.min(due)))
     }
 
@@ -354,6 +380,7 @@ impl<B: Backend> Service for GuardService<B> {
         if ready == [true] {
             self.follow_links();
         }
+        self.destinations.work();
         self.follow_conntrack();
         self.print_refusals();
         self.look_for_servers();
@@ -382,11 +409,12 @@ impl<B: Backend> Service for GuardService<B> {
             running: true,
             process: Some(process),
             interfaces: self.session.interfaces(),
-            warnings: self.session.warnings(),
+            warnings: self.warnings(),
             listeners: self.session.listeners()?,
             classes,
             classes_left_out,
             controller: self.control.as_ref().map(Control::report),
+            destinations: self.destinations.report()?,
             proxies: Vec::new(),
         })
     }
@@ -395,6 +423,7 @@ impl<B: Backend> Service for GuardService<B> {
         let figures = Figures {
             listeners: self.session.listeners()?,
             classes: self.session.class_reports()?,
+            destinations: self.destinations.report()?,
             log_lost: log::lost(),
             ..Figures::default()
         };
@@ -439,6 +468,7 @@ impl<B: Backend> Service for GuardService<B> {
         self.session
             .swap(environment, config.listeners, config.classes)?;
         self.set_controller(config.controller)?;
+        self.set_destinations(config.destinations)?;
         self.told = self.session.warnings_apart();
         let (not_in_force, warnings) = self.session.notices_apart()?;
         let in_force = listeners - not_in_force.len();

@@ -3,6 +3,7 @@
 
 mod classes;
 pub mod controller;
+mod destinations;
 mod proxy;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use weir_core::word::Word;
 pub use classes::class_list;
 
 use classes::some_classes;
+use destinations::destination_table;
 
 use crate::show::describe;
 use crate::show::table::{Align, indent, table};
@@ -55,24 +57,29 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
         let lines = describe::count(process.log_lost as usize, "line");
         warnings += &format!("warning: {lines} of its log lost: nobody read them in time\n");
     }
-    let mut text = format!(
-        "weir {} (pid {}) guards {} on {}\n{}\n{}",
-        match &process.config {
-            Some(file) => format!("{} --config {file}", process.command),
-            None => process.command.clone(),
-        },
-        process.pid,
-        describe::count(status.listeners.len(), "listener"),
-        describe::interfaces(names),
-        warnings,
-        listener_table(status),
-    );
+    let command = match &process.config {
+        Some(file) => format!("{} --config {file}", process.command),
+        None => process.command.clone(),
+    };
+    let mut text = format!("weir {command} (pid {}) ", process.pid);
+    text += &match (status.listeners.len(), status.destinations.len()) {
+        (0, n) => format!("has {}\n{warnings}", describe::count(n, "destination")),
+        (n, _) => format!(
+            "guards {} on {}\n{warnings}\n{}",
+            describe::count(n, "listener"),
+            describe::interfaces(names),
+            listener_table(status),
+        ),
+    };
     for listener in &status.listeners {
         text += &details(listener, view);
     }
     if !status.classes.is_empty() {
         let table = some_classes(&status.classes, status.classes_left_out);
         text += &format!("\nclasses of all listeners\n{}", indent(&table));
+    }
+    if !status.destinations.is_empty() {
+        text += &format!("\n{}", destination_table(&status.destinations));
     }
     if let Some(controller) = &status.controller {
         text += &format!("\n{}", controller::text(controller, controller::RECENT));
@@ -330,6 +337,28 @@ web
   syn_admitted  12345
 ";
         assert_eq!(text(&report(), &View::default()), expected);
+    }
+
+    #[test]
+    fn destinations_are_shown_below_the_listeners_and_alone() {
+        let mut report = report();
+        report.warnings.clear();
+        report.process.as_mut().unwrap().log_lost = 0;
+        report.destinations = vec![weir_api::Destination {
+            name: "backends".into(),
+            mode: "client-rst".into(),
+            ..weir_api::Destination::default()
+        }];
+        let shown = text(&report, &View::default());
+        assert!(shown.contains("\ndestination  to   timewait"), "{shown}");
+        report.listeners.clear();
+        let expected = "\
+weir run --config /etc/weir/weir.toml (pid 7) has 1 destination
+
+destination  to   timewait    held  swapped  reused  refused  fallback  bytes
+backends     any  client-rst     0        0       0        0         0      0
+";
+        assert_eq!(text(&report, &View::default()), expected);
     }
 
     #[test]

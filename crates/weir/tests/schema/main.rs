@@ -43,6 +43,11 @@ priority = 1
 rate = 300.0
 burst = 30
 
+[[destination]]
+name = "backends"
+to_port = 8082
+timewait = "client-rst"
+
 [controller]
 target_wait = "20ms"
 
@@ -328,6 +333,7 @@ fn reports_are_what_the_openapi_document_describes() {
             "Listener": keys::<weir_core::listener::Listener>(),
             "Class": keys::<weir_core::class::Class>(),
             "Proxy": keys::<weir_core::proxy::Proxy>(),
+            "Destination": keys::<weir_core::timewait::Destination>(),
         },
         "reports": reports,
         "may_be_absent": MAY_BE_ABSENT,

@@ -1,0 +1,86 @@
+//! The keys of a `[[destination]]` table: connections that this machine opens, and what is done about their TIME-WAIT.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use crate::key::Key;
+use crate::names::name;
+use crate::table::Table;
+use crate::tables::class::{places, port};
+use crate::types::{Type, duration, word};
+use weir_core::timewait::{Destination, MAX_DESTINATIONS, TimeWaitMode};
+
+static KEYS: LazyLock<Vec<Key<Destination>>> = LazyLock::new(keys);
+
+#[rustfmt::skip] // A key a paragraph.
+fn keys() -> Vec<Key<Destination>> {
+    vec![
+        Key::new("name", field!(Destination, name), name(),
+            "The destination's name in status and metrics; unique")
+            .required("name = \"backends\""),
+        Key::new("to", field!(Destination, to), places(),
+            "The address of the server")
+            .absent("any").empty("any"),
+        Key::new("to_port", field!(Destination, to_port), port(),
+            "The port of the server")
+            .absent("any")
+            .note("A connection belongs to a destination with its port before one of all ports, and then to the one with the longest prefix."),
+        Key::new("timewait", field!(Destination, timewait), word(),
+            "Which end remembers a closed connection")
+            .note("client-rst needs nothing of the server, but one with tcp_rfc1337 = 1 keeps its TIME-WAIT all the same."),
+        Key::new("timewait_length", field!(Destination, timewait_length), length(),
+            "How long a record keeps a new connection from the addresses and ports of a closed one: 2 MSL"),
+    ]
+}
+
+fn length() -> Type<Duration> {
+    duration(Duration::from_secs(1)..=Duration::from_secs(600), "60s")
+}
+
+impl Table for Destination {
+    const NAME: &'static str = "destination";
+    const TITLE: &'static str = "A destination";
+    const TEXT: &'static str = "Connections that programs of this network namespace open, by where they go, and what `weir run` does \
+                                about their TIME-WAIT. Connections that no destination names are left alone.";
+    const MOST: (usize, &'static str) = (
+        MAX_DESTINATIONS,
+        "`to` takes a list, and a prefix covers many servers",
+    );
+    const COLLISION_HINT: &'static str =
+        "one destination for each prefix and port; a longer prefix may stand beside a shorter one";
+
+    fn keys() -> &'static [Key<Destination>] {
+        &KEYS
+    }
+
+    fn blank() -> Destination {
+        Destination::new("")
+    }
+
+    fn example() -> Destination {
+        Destination::new("backends")
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn address(&self) -> String {
+        let to: Vec<String> = self.prefixes().iter().map(ToString::to_string).collect();
+        let port = self.to_port.map_or("*".to_owned(), |port| port.to_string());
+        format!("{} port {port}", to.join(" "))
+    }
+
+    fn collides(&self, other: &Destination) -> bool {
+        self.tie(other).is_some()
+    }
+
+    fn lint(&self, given: &[&str]) -> Vec<String> {
+        let is_unused = self.timewait == TimeWaitMode::Off && given.contains(&"timewait_length");
+        let text = format!(
+            "destination {:?}: timewait_length is unused: timewait = off makes no records",
+            self.name
+        );
+        is_unused.then_some(text).into_iter().collect()
+    }
+}

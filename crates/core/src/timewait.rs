@@ -1,0 +1,192 @@
+//! Which end of a connection remembers it once it is closed (FTY99), for the connections of a `[[destination]]`.
+//! The decisions are the Rust side of bpf/lib/timewait.h; the property tests of weir-kernel hold the two equal.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::abi;
+use crate::prefix::Prefix;
+
+/// What weir does about TIME-WAIT on the connections of a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum TimeWaitMode {
+    /// Nothing: the end that closes first is in TIME-WAIT.
+    Off = abi::TIMEWAIT_OFF,
+    /// Where the server has closed first, its TIME-WAIT is ended by a RST, and a record here stands for it (FTY99,
+    /// Section 4.1).
+    ClientRst = abi::TIMEWAIT_CLIENT_RST,
+}
+
+/// Connections that this machine opens, by where they go, and what is done about their TIME-WAIT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// Its name in status and metrics; unique.
+    pub name: String,
+    /// Addresses of the servers; empty: every address.
+    pub to: Vec<Prefix>,
+    /// Port of the servers, 1..=65535; `None`: every port.
+    pub to_port: Option<u16>,
+    /// What is done about TIME-WAIT.
+    pub timewait: TimeWaitMode,
+    /// How long a record stays: 2 MSL. 1 s..=10 min.
+    pub timewait_length: Duration,
+}
+
+/// Destinations that one network namespace can have.
+pub const MAX_DESTINATIONS: usize = abi::MAX_DESTINATIONS as usize;
+/// Prefixes of all destinations together.
+pub const MAX_PREFIXES: usize = abi::MAX_DESTINATION_PREFIXES as usize;
+/// The kernel's TCP_TIMEWAIT_LEN.
+pub const DEFAULT_LENGTH: Duration = Duration::from_secs(60);
+
+impl Destination {
+    /// A destination with every server, that changes nothing.
+    pub fn new(name: impl Into<String>) -> Destination {
+        Destination {
+            name: name.into(),
+            to: Vec::new(),
+            to_port: None,
+            timewait: TimeWaitMode::Off,
+            timewait_length: DEFAULT_LENGTH,
+        }
+    }
+
+    /// Its prefixes as the kernel half has them: of both families if it names none.
+    pub fn prefixes(&self) -> Vec<Prefix> {
+        match self.to.is_empty() {
+            true => ["0.0.0.0/0", "::/0"]
+                .map(|every| every.parse().expect("a prefix"))
+                .to_vec(),
+            false => self.to.clone(),
+        }
+    }
+
+    /// A prefix that both name for the same port: nothing says to which of the two a connection there belongs.
+    pub fn tie(&self, other: &Destination) -> Option<Prefix> {
+        let theirs = other.prefixes();
+        let mut both = self
+            .prefixes()
+            .into_iter()
+            .filter(|prefix| theirs.contains(prefix));
+        (self.to_port == other.to_port)
+            .then(|| both.next())
+            .flatten()
+    }
+}
+
+/// `include/net/tcp_states.h`: this end has closed after the other one, and its FIN is not acknowledged yet.
+pub const LAST_ACK: u8 = 9;
+
+/// The socket for which a segment comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Closing {
+    /// The next sequence number of this end, its FIN counted.
+    pub write_seq: u32,
+    /// The next one of the other end.
+    pub rcv_nxt: u32,
+    /// The kernel's number of its state.
+    pub state: u8,
+    /// A subflow of MPTCP, whose closing is not TCP's.
+    pub mptcp: bool,
+}
+
+impl Closing {
+    /// Whether an ACK without data ends a passive close: the other end has closed first, this end has closed too, and
+    /// the other end has all, its FIN included.
+    pub fn is_ended_by(&self, seq: u32, ack: u32) -> bool {
+        let is_last = self.state == LAST_ACK && !self.mptcp;
+        is_last && ack == self.write_seq && seq == self.rcv_nxt
+    }
+}
+
+/// Timestamps of the two ends (RFC 7323): the last ones of an old connection, or those of a SYN/ACK.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamps {
+    /// Of this end; in a SYN/ACK the one that it echoes.
+    pub sent: u32,
+    /// Of the other end.
+    pub received: u32,
+}
+
+impl Stamps {
+    /// Whether a new connection of the same 4-tuple may begin at once: both timestamps of its SYN/ACK are later than
+    /// all of the old connection's (RFC 6191), so PAWS drops old duplicates at both ends.
+    pub fn yield_to(old: Option<Stamps>, new: Option<Stamps>) -> bool {
+        let later = |new: u32, old: u32| new.wrapping_sub(old) as i32 > 0;
+        match (old, new) {
+            (Some(old), Some(new)) => {
+                later(new.received, old.received) && later(new.sent, old.sent)
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn destination(to: &[&str], to_port: Option<u16>) -> Destination {
+        let to = to.iter().map(|prefix| prefix.parse().unwrap()).collect();
+        Destination {
+            to,
+            to_port,
+            ..Destination::new("backends")
+        }
+    }
+
+    #[test]
+    fn destinations_tie_if_they_name_one_prefix_for_one_port() {
+        let web = destination(&["10.0.0.0/8", "10.1.0.0/16"], Some(80));
+        let tie = |to: &[&str], port| web.tie(&destination(to, port)).map(|p| p.to_string());
+        assert_eq!(tie(&["10.1.0.0/16"], Some(80)).unwrap(), "10.1.0.0/16");
+        assert_eq!(tie(&["10.1.0.0/16"], Some(81)), None);
+        assert_eq!(tie(&["10.1.0.0/16"], None), None, "the port decides");
+        assert_eq!(tie(&["10.1.0.0/17"], Some(80)), None, "the longer one wins");
+        let all = destination(&[], None);
+        assert_eq!(
+            all.tie(&destination(&["::/0"], None)).unwrap().to_string(),
+            "::/0"
+        );
+    }
+
+    #[test]
+    fn a_record_yields_only_if_both_ends_timestamps_are_later() {
+        let stamps = |sent, received| Some(Stamps { sent, received });
+        let old = stamps(100, u32::MAX);
+        for (new, yields) in [
+            (stamps(101, 0), true),
+            (stamps(100, 0), false),
+            (stamps(101, u32::MAX), false),
+            (stamps(99, 5), false),
+            (None, false),
+        ] {
+            assert_eq!(Stamps::yield_to(old, new), yields, "{new:?}");
+        }
+        assert!(!Stamps::yield_to(None, stamps(1, 1)));
+    }
+
+    #[test]
+    fn only_the_ack_of_the_last_fin_ends_a_passive_close() {
+        let last = Closing {
+            write_seq: 7,
+            rcv_nxt: 9,
+            state: LAST_ACK,
+            mptcp: false,
+        };
+        assert!(last.is_ended_by(9, 7));
+        assert!(!last.is_ended_by(9, 6), "the FIN is not acknowledged");
+        assert!(!last.is_ended_by(8, 7), "an old duplicate");
+        let others = [
+            Closing { state: 8, ..last },
+            Closing {
+                mptcp: true,
+                ..last
+            },
+        ];
+        assert!(others.iter().all(|other| !other.is_ended_by(9, 7)));
+    }
+}

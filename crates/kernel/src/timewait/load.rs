@@ -1,0 +1,54 @@
+//! Loading bpf/timewait.bpf.c: at once for Ethernet devices, for devices without a link header when the first
+//! appears.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use libbpf_rs::skel::{OpenSkel, Skel};
+
+use super::skel::{TimewaitSkel, TimewaitSkelBuilder};
+use crate::error::{Error, Result, of_libbpf};
+use crate::object::{Share, SharedMaps, open, open_in};
+
+pub(super) fn load() -> Result<TimewaitSkel<'static>> {
+    let failed = || of_libbpf("load the programs of [[destination]]");
+    let open = open::<TimewaitSkelBuilder>().map_err(failed())?;
+    open.load().map_err(failed())
+}
+
+/// The program for devices without a link header. It shares the maps of the first one.
+#[derive(Default)]
+pub(super) struct Bare(OnceLock<OwnedFd>);
+
+impl Bare {
+    pub(super) fn program(&self, first: &TimewaitSkel<'_>) -> Result<BorrowedFd<'_>> {
+        if let Some(program) = self.0.get() {
+            return Ok(program.as_fd());
+        }
+        let program = load_beside(first)?;
+        Ok(self.0.get_or_init(|| program).as_fd())
+    }
+}
+
+fn load_beside(first: &TimewaitSkel<'_>) -> Result<OwnedFd> {
+    let failed = || of_libbpf("load a further program of [[destination]]");
+    let mut storage = MaybeUninit::uninit();
+    let mut open = open_in::<TimewaitSkelBuilder>(&mut storage).map_err(failed())?;
+    let constants = open.maps.rodata_data.as_deref_mut();
+    constants.expect("it has constants").link_header = 0;
+    open.progs.timewait_sweep.set_autoload(false);
+    SharedMaps::of(first.object())?
+        .give_to(open.open_object_mut(), Share::Variables)
+        .map_err(failed())?;
+    let loaded = open.load().map_err(failed())?;
+    loaded
+        .progs
+        .timewait_tc
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|e| Error::Failed {
+            what: "keep a further program of [[destination]]".into(),
+            cause: e.to_string(),
+        })
+}
