@@ -17,6 +17,12 @@ use super::sfq::{Sfq, SfqParams};
 use super::spa::{OneQueue, Spa, SpaParams};
 
 const MS: u64 = 1_000_000;
+/// Room of weir's low queues. A SYN/ACK that does not wait tells the server a short round-trip time; its timeout is then
+/// that and 200 ms (TCP_RTO_MIN). Data that waits longer is sent twice, and under overload the link carries mostly
+/// second copies. So nothing waits much longer than that.
+const OWN_ROOM_NS: u64 = 250 * MS;
+/// Bounds of that room, packets.
+const OWN_PACKETS: (u64, u64) = (50, 10_240);
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Names of the disciplines.
@@ -176,9 +182,16 @@ impl Setup {
         }
     }
 
+    /// Room of weir's low queues, packets: what the link sends in [`OWN_ROOM_NS`].
+    fn own_packets(&self) -> u32 {
+        let (least, most) = OWN_PACKETS;
+        (OWN_ROOM_NS / self.packet_ns().max(1)).clamp(least, most) as u32
+    }
+
     fn own_flows(&self) -> FlowParams {
         FlowParams {
             others_are_behind: false,
+            limit_packets: self.own_packets(),
             ..self.flows(self.own_codel())
         }
     }
@@ -271,7 +284,9 @@ impl Setup {
             Discipline::SynPrio => prio(false),
             Discipline::SynFinPrio => prio(true),
             Discipline::SpaPaper => AnyQueue::Spa(Spa::new(self.spa_paper(), self.codel(), 1000)),
-            Discipline::Spa => AnyQueue::Spa(Spa::new(self.spa(), self.own_codel(), 1000)),
+            Discipline::Spa => {
+                AnyQueue::Spa(Spa::new(self.spa(), self.own_codel(), self.own_packets()))
+            }
             Discipline::SpaFq => AnyQueue::SpaFq(Spa::with_flows(self.spa(), self.own_flows())),
         }
     }
