@@ -17,10 +17,10 @@
  * A CPU's claims are delivered when a lookup finds a request or connection for
  * the last one; or when the CPU has taken up batch_max packets since, for the
  * receive path holds back no more (net.core.gro_normal_batch); or after
- * CLAIM_EXPIRES_NS (the CPU is idle, and the stack dropped the last one). All
- * but a CPU's last 2 * batch_max are delivered in any case. So a SYN that the
- * stack drops, or whose client is gone at once, blocks a few places for a
- * moment, not the door.
+ * CLAIM_EXPIRES_NS (the CPU is idle, and the stack dropped the last one). Those
+ * before a mark are delivered when it has taken up batch_max packets since the
+ * mark: then the next claim moves it. So a SYN that the stack drops, or whose
+ * client is gone at once, blocks a place for some packets.
  *
  * Why it never over-admits: a CPU first adds its claim to `claims`, then reads
  * the kernel's counters. Any other SYN let in before is either still in
@@ -45,11 +45,14 @@ struct claim {
 	struct bpf_sock_tuple flow;	/* of the last one */
 	u32 packet;	/* `taken` of the CPU when it was made */
 	u64 at_ns;
-	u32 v6;
+	u8 v6;
+	u8 replaces;	/* 1: the last one takes the place of a TIME-WAIT socket */
+	u16 pad;
+	u32 mark;	/* low halves of two counts: so many were `made` << 16 | when the CPU had taken up so many packets */
 	u32 made;
 	u32 resolved;
-	u32 replaces;	/* 1: the last one takes the place of a TIME-WAIT socket */
 };
+_Static_assert(sizeof(struct claim) == 64, "a cache line");
 
 struct listen_state {
 	u64 socket;		/* which listening socket it is about; 0: free */
@@ -95,14 +98,18 @@ static __always_inline void packet_taken(void)
 	taken[claim_slot(bpf_get_smp_processor_id())].packets++;
 }
 
+static __always_inline u32 packets_taken(u32 cpu)
+{
+	return *(volatile u32 *)&taken[claim_slot(cpu)].packets;
+}
+
 static __always_inline bool claim_delivered(void *ctx, struct claim *claim, u32 cpu, u64 now)
 {
 	struct bpf_sock_tuple flow;
 	struct bpf_sock *sk;
 	bool found;
 
-	if (now - claim->at_ns >= CLAIM_EXPIRES_NS ||
-	    *(volatile u32 *)&taken[claim_slot(cpu)].packets - claim->packet >= batch_max)
+	if (now - claim->at_ns >= CLAIM_EXPIRES_NS || packets_taken(cpu) - claim->packet >= batch_max)
 		return true;
 	flow = claim->flow;
 	sk = flow_lookup(ctx, &flow, claim->v6);
@@ -132,18 +139,37 @@ static __always_inline void claim_settle(struct listen_state *state, struct clai
 {
 	u64 n = (u32)(delivered - resolved);
 
+	/* Read after `delivered`, `resolved` may be past it. */
+	if ((s32)n <= 0)
+		return;
 	if (__sync_val_compare_and_swap(&claim->resolved, resolved, delivered) == resolved)
 		__sync_fetch_and_add(&state->claims, (n << 32) - n);
+}
+
+/* The claims up to the mark are delivered. */
+static __always_inline void claim_settle_marked(struct listen_state *state, struct claim *claim, u32 mark)
+{
+	u32 made = *(volatile u32 *)&claim->made, resolved = *(volatile u32 *)&claim->resolved;
+	u32 marked = (u16)((mark >> 16) - resolved);
+
+	/* An old mark is before what is resolved already. */
+	if (marked && marked <= made - resolved)
+		claim_settle(state, claim, resolved, resolved + marked);
 }
 
 static __always_inline void claim_resolve(void *ctx, struct listen_state *state, u32 cpu, u64 now)
 {
 	struct claim *claim = &state->claim[claim_slot(cpu)];
 	/* `made` first: the flow read later is then of this claim or of a younger one. */
-	u32 made = *(volatile u32 *)&claim->made, resolved = *(volatile u32 *)&claim->resolved;
+	u32 made = *(volatile u32 *)&claim->made, mark = *(volatile u32 *)&claim->mark;
 
-	if (made != resolved && claim_delivered(ctx, claim, cpu, now))
-		claim_settle(state, claim, resolved, made);
+	if (made == *(volatile u32 *)&claim->resolved)
+		return;
+	/* The packets of another CPU may be read as they were before the mark: hence signed. */
+	if ((s16)(packets_taken(cpu) - mark) >= (s32)batch_max)
+		claim_settle_marked(state, claim, mark);
+	if (claim_delivered(ctx, claim, cpu, now))
+		claim_settle(state, claim, *(volatile u32 *)&claim->resolved, made);
 }
 
 /*
@@ -184,18 +210,19 @@ static __always_inline void claim_commit(struct listen_state *state, const struc
 {
 	u32 slot = claim_slot(bpf_get_smp_processor_id());
 	struct claim *claim = &state->claim[slot];
-	u32 made, resolved;
+	u32 packets = taken[slot].packets, mark = claim->mark, made;
 
 	claim->flow = *flow;
-	claim->packet = taken[slot].packets;
+	claim->packet = packets;
 	claim->v6 = v6;
 	claim->replaces = replaces;
 	claim->at_ns = now;
 	/* Atomic for its barrier: whoever sees the new count sees the new flow. */
 	made = __sync_fetch_and_add(&claim->made, 1) + 1;
-	resolved = *(volatile u32 *)&claim->resolved;
-	if (made - resolved >= 2 * batch_max)
-		claim_settle(state, claim, resolved, made - batch_max);
+	if ((u16)(packets - mark) < batch_max)
+		return;
+	claim_settle_marked(state, claim, mark);
+	*(volatile u32 *)&claim->mark = made << 16 | (packets & 0xffff);
 }
 
 #endif

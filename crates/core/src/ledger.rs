@@ -15,19 +15,37 @@ enum Step {
     },
     Commit,
     Cancel,
-    /// Looks whether the claims of CPU `of` are delivered; `made` and `resolved` were read.
+    /// Looks whether the claims of CPU `of` are delivered; `made` and `mark` were read.
     Settle {
         of: usize,
         made: u32,
-        resolved: u32,
+        mark: Mark,
     },
+    /// Takes those that are out of the claims; `resolved` was read.
+    TakeOut {
+        of: usize,
+        resolved: u32,
+        delivered: u32,
+    },
+}
+
+/// So many claims were made when the CPU had taken up so many packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Mark {
+    made: u32,
+    taken: u32,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Cpu {
     made: u32,
     resolved: u32,
-    /// SYNs let in that are still in the receive batch.
+    /// Packets that it has taken up, ever.
+    taken: u32,
+    mark: Mark,
+    /// Packets in the receive batch.
+    held: u32,
+    /// Of those, SYNs that were let in.
     batch: u32,
     delivered: u32,
 }
@@ -37,6 +55,8 @@ struct Cpu {
 pub struct Ledger {
     places: u32,
     batch_max: u32,
+    /// No lookup finds a connection: it is over as soon as the kernel has counted it.
+    short: bool,
     claims: u32,
     kernel: u32,
     cpus: Vec<Cpu>,
@@ -50,11 +70,23 @@ impl Ledger {
         Ledger {
             places,
             batch_max,
+            short: false,
             claims: 0,
             kernel: 0,
             cpus: vec![Cpu::default(); cpus],
             steps,
         }
+    }
+
+    /// The same where clients are gone before a lookup finds their connections.
+    pub fn with_short_connections(mut self) -> Ledger {
+        self.short = true;
+        self
+    }
+
+    /// Claims that may stand between a SYN and a place.
+    pub fn outstanding(&self) -> u32 {
+        self.claims
     }
 
     /// Connections that the kernel counts or will: never more than the places.
@@ -71,7 +103,7 @@ impl Ledger {
     /// claims of that CPU.
     pub fn step(&mut self, i: usize, settle_of: Option<usize>) {
         self.steps[i] = match self.steps[i] {
-            Step::Idle => self.begin(settle_of),
+            Step::Idle => self.begin(i, settle_of),
             Step::ReadClaims => Step::ReadKernel {
                 claims: self.claims - 1,
             },
@@ -85,62 +117,105 @@ impl Ledger {
                 self.commit(i);
                 Step::Idle
             }
-            Step::Settle { of, made, resolved } => {
-                self.settle(of, made, resolved);
+            Step::Settle { of, made, mark } => {
+                let resolved = self.cpus[of].resolved;
+                match self.delivered(of, made, mark) {
+                    Some(delivered) => Step::TakeOut {
+                        of,
+                        resolved,
+                        delivered,
+                    },
+                    None => Step::Idle,
+                }
+            }
+            Step::TakeOut {
+                of,
+                resolved,
+                delivered,
+            } => {
+                self.take_out(of, resolved, delivered);
                 Step::Idle
             }
         };
     }
 
-    fn begin(&mut self, settle_of: Option<usize>) -> Step {
+    fn begin(&mut self, i: usize, settle_of: Option<usize>) -> Step {
         match settle_of {
             Some(of) => {
                 let c = &self.cpus[of];
                 Step::Settle {
                     of,
                     made: c.made,
-                    resolved: c.resolved,
+                    mark: c.mark,
                 }
             }
             None => {
+                self.take_up(i);
                 self.claims += 1;
                 Step::ReadClaims
             }
         }
     }
 
-    fn commit(&mut self, i: usize) {
+    /// An idle CPU takes up a packet that is no SYN.
+    pub fn other_packet(&mut self, i: usize) {
+        if self.steps[i] == Step::Idle {
+            self.take_up(i);
+        }
+    }
+
+    fn take_up(&mut self, i: usize) {
         // The batch is full: the receive path delivers it before it takes another packet.
-        if self.cpus[i].batch >= self.batch_max {
+        if self.cpus[i].held >= self.batch_max {
             self.deliver(i);
         }
+        self.cpus[i].held += 1;
+        self.cpus[i].taken += 1;
+    }
+
+    fn commit(&mut self, i: usize) {
         let c = &mut self.cpus[i];
         c.made += 1;
         c.batch += 1;
-        let (made, resolved) = (c.made, c.resolved);
-        if made - resolved >= 2 * self.batch_max {
-            self.take_out(i, resolved, made - self.batch_max);
+        let (made, resolved, mark) = (c.made, c.resolved, c.mark);
+        if c.taken - mark.taken >= self.batch_max {
+            c.mark = Mark {
+                made,
+                taken: c.taken,
+            };
+            self.take_out(i, resolved, mark.made);
         }
     }
 
-    /// A lookup finds the last claim only when it is delivered, and then all before it are.
-    fn settle(&mut self, of: usize, made: u32, resolved: u32) {
+    /// How many claims are known to be delivered. A lookup finds the last one only when it is, and then all before it are.
+    /// Those up to the mark are when enough packets came after.
+    fn delivered(&self, of: usize, made: u32, mark: Mark) -> Option<u32> {
         let c = &self.cpus[of];
-        if made != resolved && c.delivered == c.made {
-            self.take_out(of, resolved, made);
+        if c.delivered == c.made && !self.short {
+            return Some(made);
         }
+        (c.taken - mark.taken >= self.batch_max).then_some(mark.made)
     }
 
     fn take_out(&mut self, of: usize, resolved: u32, delivered: u32) {
-        if self.cpus[of].resolved == resolved {
+        // Read after `delivered`, `resolved` may be past it.
+        if self.cpus[of].resolved == resolved && delivered > resolved {
             self.cpus[of].resolved = delivered;
             self.claims -= delivered - resolved;
         }
     }
 
-    /// The stack takes CPU `i`'s batch and counts it.
+    /// The stack takes CPU `i`'s batch and counts it, unless the CPU has a SYN in its hands.
     pub fn deliver(&mut self, i: usize) {
+        let holds_a_syn = matches!(
+            self.steps[i],
+            Step::ReadClaims | Step::ReadKernel { .. } | Step::Commit | Step::Cancel
+        );
+        if holds_a_syn {
+            return;
+        }
         let c = &mut self.cpus[i];
+        c.held = 0;
         self.kernel += c.batch;
         c.delivered += c.batch;
         c.batch = 0;
@@ -166,18 +241,37 @@ mod tests {
             places in 1u32..12,
             cpus in 1usize..5,
             batch_max in 1u32..9,
-            moves in prop::collection::vec((0usize..5, 0u8..12, 0usize..5), 50..600),
+            short in any::<bool>(),
+            moves in prop::collection::vec((0usize..5, 0u8..14, 0usize..5), 50..600),
         ) {
-            let mut ledger = Ledger::new(places, cpus, batch_max);
+            let mut ledger = Ledger { short, ..Ledger::new(places, cpus, batch_max) };
             for (cpu, what, other) in moves {
                 let (cpu, other) = (cpu % cpus, other % cpus);
                 match what {
                     0 => ledger.deliver(cpu),
                     1 => ledger.accept(),
                     2 | 3 => ledger.step(cpu, Some(other)),
+                    4 | 5 => ledger.other_packet(cpu),
                     _ => ledger.step(cpu, None),
                 }
                 prop_assert!(ledger.promised() <= places, "{ledger:?}");
+            }
+        }
+
+        #[test]
+        fn short_connections_hold_few_places(cpus in 1usize..5, packets in 1u32..8) {
+            let mut ledger = Ledger::new(1000, cpus, 8).with_short_connections();
+            let most = cpus as u32 * 2 * 8u32.div_ceil(1 + packets);
+            for round in 0..cpus * 200 {
+                let cpu = round % cpus;
+                (0..4).for_each(|_| ledger.step(cpu, None));
+                ledger.deliver(cpu);
+                ledger.accept();
+                for _ in 0..packets {
+                    ledger.other_packet(cpu);
+                    ledger.deliver(cpu);
+                }
+                prop_assert!(ledger.outstanding() <= most, "{} of {most}", ledger.outstanding());
             }
         }
 
@@ -188,7 +282,7 @@ mod tests {
                 let cpu = round % cpus;
                 (0..4).for_each(|_| ledger.step(cpu, None));
                 ledger.deliver(cpu);
-                (0..2).for_each(|_| ledger.step(cpu, Some(cpu)));
+                (0..3).for_each(|_| ledger.step(cpu, Some(cpu)));
             }
             prop_assert_eq!(ledger.counted(), places);
         }

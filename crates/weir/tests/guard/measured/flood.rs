@@ -59,9 +59,9 @@ fn door_stays_open(backlog: i32) {
             served += u32::from(visit(&bed, &listener) == Some(Fate::Served));
         }
         println!("{served} of {visits} served: {:?}", bed.verdicts(0));
-        // A claim of a CPU that has gone idle may hold a small queue's last places for two ticks.
+        // Until a flood is known, clients are refused, and a client that is refused comes again at once.
         assert!(
-            visits > 20 && served >= visits * 9 / 10,
+            visits > 20 && served >= visits * 19 / 20,
             "{served} of {visits} served: {:?}",
             bed.verdicts(0)
         );
