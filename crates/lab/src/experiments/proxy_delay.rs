@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::proxy::bed::{LINK_MBIT, Receive};
+use crate::proxy::bed::{LINK_MBIT, Link, Receive};
 use crate::proxy::clients::{Ask, Load, Span, Style};
 use crate::proxy::contender::{Contender, ProxyMode};
 use crate::proxy::rig::{Plan, Rig};
@@ -110,6 +110,7 @@ impl Experiment for Delay {
         self.rig = Some(Rig::build(&Plan {
             contenders: &self.args.contenders,
             modes: &self.args.modes,
+            link: Link::Card,
             receive: Receive::AtOnce,
             link_mbit: LINK_MBIT,
             wire: true,

@@ -17,7 +17,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::proxy::bed::Receive;
+use crate::proxy::bed::{Link, Receive};
 use crate::proxy::clients::{Ask, Load, Span, Style, Way};
 use crate::proxy::contender::{Contender, Program as Contestant, ProxyMode};
 use crate::proxy::rig::{Plan, Rig, Seen, origin_address};
@@ -226,6 +226,7 @@ impl Experiment for Mixed {
         self.rig = Some(Rig::build(&Plan {
             contenders: &self.args.contenders,
             modes: &[ProxyMode::Forward],
+            link: Link::Card,
             receive: Receive::AtOnce,
             link_mbit: LINK_MBIT,
             wire: false,
@@ -582,6 +583,7 @@ mod tests {
             served: Vec::new(),
             span: Duration::ZERO,
             busy: Duration::ZERO,
+            processes: Duration::ZERO,
             user: Duration::ZERO,
             others: Duration::ZERO,
             received: Received::default(),

@@ -8,7 +8,7 @@
 //!   CPU 0                    CPU 1 (the last)                  CPU 0
 //! ```
 //!
-//! The devices are made to behave like network cards.
+//! [`Link`] says what the links are. [`Link::Card`] is made of devices that behave like network cards:
 //!
 //! - Data comes to the proxy in segments of the MTU (client and origin send without TSO), GRO joins them
 //!   before the proxy's stack has them, and the proxy sends to its clients with TSO.
@@ -24,6 +24,11 @@
 //!   done on the proxy's CPU, where it was a fifth of all work at 1 KB. To the origin only requests and ACKs are
 //!   sent, so there the proxy's device does without TSO.
 //! - The origin's link has a rate. As on real links, that and not the loss of packets limits large bodies.
+//!
+//! The others are plain veth pairs, as between containers. There the kernel does all work that a packet causes on the
+//! proxy's CPU: what comes in for the proxy (steered there), and what the proxy sends up to the receive queue of its
+//! peer (the sender's softirq does it). So each packet costs the proxy's core more than with a card,
+//! and so does waking a peer that sleeps: these do when they have nothing to do.
 //!
 //! The congestion control is cubic, Linux's default, by route: a proxy under test cannot be made to set it.
 
@@ -78,9 +83,44 @@ pub struct Bed {
     pub layout: Layout,
 }
 
+/// What connects the proxy to its clients and to the origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Link {
+    /// Cards with TSO and GRO, which take what packets cost off the proxy's CPU
+    Card,
+    /// veth with TSO, as between containers: packets of up to 64 KiB all the way
+    Tso,
+    /// veth without TSO: segments of the MTU, joined by GRO on the proxy's CPU
+    Gro,
+    /// veth with neither: the stack handles each segment of the MTU by itself
+    Mtu,
+}
+
+impl Link {
+    /// Whether the lab carries what the proxy sends to its clients ([`super::wire`]).
+    pub fn has_wire(self) -> bool {
+        self == Link::Card
+    }
+
+    /// Whether the link to the origin has a rate. Packets of 64 KiB are lost nowhere without one.
+    fn has_rate(self) -> bool {
+        self != Link::Tso
+    }
+
+    /// How many of client, origin, the proxy's `back` and its `front` send segments of the MTU.
+    fn ends_without_tso(self) -> usize {
+        match self {
+            Link::Card => 3,
+            Link::Tso => 0,
+            Link::Gro | Link::Mtu => 4,
+        }
+    }
+}
+
 impl Bed {
-    /// Builds the bed, with a link to the origin of this rate. Removes what killed labs have left behind first.
-    pub fn build(layout: Layout, receive: Receive, link_mbit: u32) -> Result<Bed> {
+    /// Builds the bed with links of this kind. `link_mbit` is the rate of the link to the origin, but for that of
+    /// [`Link::Tso`], which has none. Removes what killed labs have left behind first.
+    pub fn build(layout: Layout, link: Link, receive: Receive, link_mbit: u32) -> Result<Bed> {
         crate::netns::require_root()?;
         crate::netns::sweep_stale();
         let bed = Bed {
@@ -99,25 +139,53 @@ impl Bed {
         }
         bed.connect("front", &bed.client, [FRONT, CLIENT])?;
         bed.connect("back", &bed.origin, [BACK, ORIGIN])?;
-        set_offload(&bed.client, "veth0", Offload::Tso, false)?;
-        set_offload(&bed.origin, "veth0", Offload::Tso, false)?;
-        set_offload(&bed.proxy, "back", Offload::Tso, false)?;
-        limit_rate(&bed.origin, "veth0", link_mbit)?;
+        let ends = [
+            (&bed.client, "veth0"),
+            (&bed.origin, "veth0"),
+            (&bed.proxy, "back"),
+            (&bed.proxy, "front"),
+        ];
+        for (netns, device) in &ends[..link.ends_without_tso()] {
+            set_offload(netns, device, Offload::Tso, false)?;
+        }
+        if link.has_rate() {
+            limit_rate(&bed.origin, "veth0", link_mbit)?;
+        }
         for device in ["front", "back"] {
             bed.proxy.steer_receive_work(device, layout.server_cpu)?;
         }
-        let received = [
-            (&bed.proxy, "front", &bed.client, "veth0"),
-            (&bed.proxy, "back", &bed.origin, "veth0"),
-            (&bed.origin, "veth0", &bed.proxy, "back"),
-        ];
-        for (netns, device, peer, other) in received {
+        bed.join_segments(link, receive)?;
+        Ok(bed)
+    }
+
+    /// Switches GRO on, and says where and when its work is done. Peers of plain veth do it at once, on the CPU that
+    /// sends to them.
+    fn join_segments(&self, link: Link, receive: Receive) -> Result<()> {
+        let (client, proxy, origin) = (&self.client, &self.proxy, &self.origin);
+        let front = (proxy, "front", client, "veth0");
+        let back = (proxy, "back", origin, "veth0");
+        let (devices, moderated, cpu) = match link {
+            Link::Tso | Link::Mtu => return Ok(()),
+            Link::Card => {
+                let devices = [front, back, (origin, "veth0", proxy, "back")];
+                (devices.to_vec(), 3, self.layout.client_cpu)
+            }
+            Link::Gro => {
+                let peers = [
+                    (client, "veth0", proxy, "front"),
+                    (origin, "veth0", proxy, "back"),
+                ];
+                let devices = [&[front, back][..], &peers].concat();
+                (devices, 2, self.layout.server_cpu)
+            }
+        };
+        for (index, (netns, device, peer, other)) in devices.into_iter().enumerate() {
             set_offload(netns, device, Offload::Gro, true)?;
-            if receive == Receive::Moderated {
-                moderate(netns, device, peer, other, layout.client_cpu)?;
+            if receive == Receive::Moderated && index < moderated {
+                moderate(netns, device, peer, other, cpu)?;
             }
         }
-        Ok(bed)
+        Ok(())
     }
 
     fn connect(&self, device: &str, peer: &Netns, [near, far]: [Ipv4Addr; 2]) -> Result<()> {
@@ -138,6 +206,7 @@ impl Bed {
             Ok(sent_and_dropped(&text, "veth0"))
         })?;
         Ok(Received {
+            sent: counters.get("Ip.OutRequests"),
             // Tcp.InSegs counts a packet joined by GRO once; this counts the segments in it.
             segments: counters.get("IpExt.InNoECTPkts"),
             packets: counters.get("Ip.InReceives"),
@@ -146,13 +215,15 @@ impl Bed {
     }
 }
 
-/// TCP segments, and the packets behind GRO that carried them to the stack.
+/// What the proxy's stack has received and sent: segments, and the packets that carried them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Received {
     /// Segments as the peers sent them.
     pub segments: i64,
     /// Packets that the stack handled.
     pub packets: i64,
+    /// Packets that the stack sent, before they are cut into segments.
+    pub sent: i64,
     /// Packets of the origin that found the proxy's device full.
     pub dropped: i64,
 }
@@ -163,6 +234,7 @@ impl Received {
         Received {
             segments: self.segments - earlier.segments,
             packets: self.packets - earlier.packets,
+            sent: self.sent - earlier.sent,
             dropped: self.dropped - earlier.dropped,
         }
     }

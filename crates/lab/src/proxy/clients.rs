@@ -2,8 +2,9 @@
 //! when its turn comes by a rate that is the same for all contenders. Several kinds of clients may be there at the
 //! same time.
 //!
-//! Clients, their wire and the origin take turns in one thread, which never sleeps: were it asleep, the proxy's CPU would
-//! have to wake it, by an interprocessor interrupt that costs a virtual machine as much as a small request.
+//! Clients, their wire and the origin take turns in one thread. Where a card carries the packets, it never sleeps: were
+//! it asleep, the proxy's CPU would have to wake it, by an interprocessor interrupt that costs a virtual machine as much as
+//! a small request. Where the proxy's CPU does the peers' receive work, waking them is part of it: see [`Rest`].
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -47,6 +48,18 @@ pub struct Span {
     pub window: Duration,
 }
 
+/// What the thread does when there is nothing to do.
+#[derive(Debug, Clone, Copy)]
+pub enum Rest<'a> {
+    /// Looks again at once.
+    Spin,
+    /// Sleeps until a client or what is behind this epoll has an event.
+    Sleep(&'a Epoll),
+}
+
+/// Clients with a rate have turns that no event tells of.
+const LONGEST_SLEEP_MS: u8 = 1;
+
 /// What came of a load, inside the window.
 #[derive(Debug)]
 pub struct Served {
@@ -72,17 +85,32 @@ pub struct Outcome<E> {
 pub fn run<E>(
     loads: &[Load],
     span: Span,
+    rest: Rest,
     mut others: impl FnMut() -> Result<usize>,
     sample: impl Fn() -> E,
 ) -> Result<Outcome<E>> {
     let mut kinds: Vec<Clients> = loads.iter().map(Clients::open).collect::<Result<_>>()?;
-    turn_until(Instant::now() + span.warm_up, &mut kinds, &mut others)?;
+    let all = match rest {
+        Rest::Spin => None,
+        Rest::Sleep(others) => Some(all_events(&kinds, others)?),
+    };
+    turn_until(
+        Instant::now() + span.warm_up,
+        &mut kinds,
+        all.as_ref(),
+        &mut others,
+    )?;
     for clients in &mut kinds {
         clients.latency_ns.reset();
         clients.scratch.received = 0;
     }
     let first = sample();
-    let idle = turn_until(Instant::now() + span.window, &mut kinds, &mut others)?;
+    let idle = turn_until(
+        Instant::now() + span.window,
+        &mut kinds,
+        all.as_ref(),
+        &mut others,
+    )?;
     let last = sample();
     let served = kinds.into_iter().map(|clients| Served {
         replies: clients.scratch.received as f64 / clients.load.ask.bytes as f64,
@@ -99,6 +127,7 @@ pub fn run<E>(
 fn turn_until(
     end: Instant,
     kinds: &mut [Clients],
+    all: Option<&Epoll>,
     others: &mut impl FnMut() -> Result<usize>,
 ) -> Result<Duration> {
     let mut idle = Duration::ZERO;
@@ -108,6 +137,11 @@ fn turn_until(
         for clients in &mut *kinds {
             events += clients.turn()?;
         }
+        if let (0, Some(all)) = (events, all) {
+            let mut event = [EpollEvent::empty(); 1];
+            // Whatever it says, the next turn looks.
+            let _ = all.wait(&mut event, EpollTimeout::from(LONGEST_SLEEP_MS));
+        }
         let now = Instant::now();
         if events == 0 {
             idle += now - begun;
@@ -115,6 +149,18 @@ fn turn_until(
         begun = now;
     }
     Ok(idle)
+}
+
+/// An epoll that has an event when one of these has.
+fn all_events(kinds: &[Clients], others: &Epoll) -> Result<Epoll> {
+    let what = "cannot watch the epolls of the clients";
+    let all = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context(what)?;
+    let epolls = kinds.iter().map(|clients| &clients.epoll);
+    for epoll in epolls.chain([others]) {
+        let added = all.add(&epoll.0, EpollEvent::new(EpollFlags::EPOLLIN, 0));
+        added.context(what)?;
+    }
+    Ok(all)
 }
 
 struct Clients<'a> {

@@ -5,6 +5,7 @@
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -29,7 +30,7 @@ pub fn path(bytes: usize, cacheable: bool) -> String {
 /// The origin. It does nothing but in [`Origin::turn`].
 #[derive(Debug)]
 pub struct Origin {
-    epoll: Epoll,
+    epoll: Arc<Epoll>,
     listener: TcpListener,
     /// Indexed by descriptor.
     peers: Vec<Option<Peer>>,
@@ -62,7 +63,7 @@ impl Origin {
             .add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))
             .context(&what)?;
         Ok(Origin {
-            epoll,
+            epoll: Arc::new(epoll),
             listener,
             peers: Vec::new(),
             cacheable_replies: 0,
@@ -72,6 +73,11 @@ impl Origin {
     /// Replies so far that a cache may keep.
     pub fn cacheable_replies(&self) -> u64 {
         self.cacheable_replies
+    }
+
+    /// Has an event when there is something to serve.
+    pub fn events(&self) -> Arc<Epoll> {
+        self.epoll.clone()
     }
 
     /// Serves what is there, without waiting; returns the number of events.

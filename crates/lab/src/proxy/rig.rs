@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::bed::{Bed, ORIGIN, Receive, Received};
-use super::clients::{self, Load, Served, Span};
+use super::bed::{Bed, Link, ORIGIN, Receive, Received};
+use super::clients::{self, Load, Rest, Served, Span};
 use super::contender::{Capacity, Contender, ProxyMode, Running, Setting};
 use super::origin::Origin;
 use super::wire::Wire;
@@ -42,9 +42,11 @@ pub struct Plan<'a> {
     pub contenders: &'a [Contender],
     /// What they are to do.
     pub modes: &'a [ProxyMode],
-    /// When packets are handled.
+    /// What connects the proxy to the others.
+    pub link: Link,
+    /// When a device hands on the packets that it joins.
     pub receive: Receive,
-    /// Rate of the link to the origin, in Mbit/s.
+    /// Rate of the link to the origin, in Mbit/s: see [`Bed::build`].
     pub link_mbit: u32,
     /// Whether the lab carries what the proxy sends to its clients ([`Wire`]), which takes their receive work off
     /// the proxy's core.
@@ -66,6 +68,8 @@ pub struct Rig {
     pub unloaded: f64,
     wire: Option<Wire>,
     origin: Origin,
+    /// Whether clients and origin sleep when they have nothing to do.
+    sleeps: bool,
     /// Of the proxy's CPU.
     meter: IdleMeter,
     begun: (Sample, Spare),
@@ -80,11 +84,14 @@ pub struct Seen {
     pub span: Duration,
     /// Time that the proxy's core was busy with the load.
     pub busy: Duration,
-    /// Of it, about, the time in the proxy's own code: what it used from the warm-up on, in proportion.
+    /// Of it, about, the time of the proxy's processes, with the softirqs that ran in their place: what they used from
+    /// the warm-up on, in proportion. Who else is on the core has no part in it.
+    pub processes: Duration,
+    /// Of that, about, the time in the proxy's own code.
     pub user: Duration,
     /// Time that clients and origin were busy.
     pub others: Duration,
-    /// What the proxy's stack received, warm-up included.
+    /// What the proxy's stack received and sent inside the window.
     pub received: Received,
     /// Replies of the origin that a cache may keep, warm-up included.
     pub cacheable_replies: u64,
@@ -98,7 +105,7 @@ impl Rig {
             let cause = "the proxy needs a CPU for itself";
             return Err(Error::unsupported("this machine has one CPU", cause));
         }
-        let bed = Bed::build(layout, plan.receive, plan.link_mbit)?;
+        let bed = Bed::build(layout, plan.link, plan.receive, plan.link_mbit)?;
         let wire = plan.wire.then(|| Wire::lay(&bed)).transpose()?;
         let origin = Origin::open(&bed.origin, ORIGIN_PORT)?;
         let contenders = plan.contenders.iter().map(|&contender| {
@@ -122,6 +129,7 @@ impl Rig {
             unloaded,
             wire,
             origin,
+            sleeps: plan.link != Link::Card,
             meter,
             begun,
         })
@@ -146,15 +154,20 @@ impl Rig {
             .position(|one| one.contender == contender);
         let index =
             index.ok_or_else(|| Error::usage("cannot load a proxy", "it is not in the plan"))?;
-        let received = self.bed.received()?;
         let cacheable = self.origin.cacheable_replies();
+        let events = self.origin.events();
+        let rest = match self.sleeps {
+            true => Rest::Sleep(&events),
+            false => Rest::Spin,
+        };
         let (wire, origin, meter) = (&mut self.wire, &mut self.origin, &self.meter);
         let others = || {
             more()?;
             let carried = wire.as_mut().map_or(Ok(0), Wire::turn)?;
             Ok(carried + origin.turn()?)
         };
-        let run = || clients::run(loads, span, others, || Sample::take(meter));
+        let bed = &self.bed;
+        let run = || clients::run(loads, span, rest, others, || Edge::take(bed, meter));
         let cpu = self.bed.layout.client_cpu;
         let (begun, used) = (Instant::now(), self.contenders[index].usage()?);
         let outcome = self.bed.client.run_on(Some(cpu), run);
@@ -162,18 +175,21 @@ impl Rig {
         self.contenders[index].check_alive()?;
         let used = self.contenders[index].usage()?.since(&used);
         let outcome = outcome?;
-        let all_received = self.bed.received()?.since(&received);
         self.rest()?;
         let (first, last) = outcome.edges;
+        let received = last.received?.since(&first.received?);
+        let (first, last) = (first.after, last.before);
         let span = last.at - first.at;
+        let in_span = |used: Duration| used.mul_f64(span.as_secs_f64() / whole.as_secs_f64());
         let unloaded = span.mul_f64(self.unloaded);
         Ok(Seen {
             served: outcome.served,
             span,
             busy: span.saturating_sub(last.idle - first.idle + unloaded),
-            user: used.user.mul_f64(span.as_secs_f64() / whole.as_secs_f64()),
+            processes: in_span(used.cpu),
+            user: in_span(used.user),
             others: span.saturating_sub(outcome.idle),
-            received: all_received,
+            received,
             cacheable_replies: self.origin.cacheable_replies() - cacheable,
         })
     }
@@ -232,11 +248,29 @@ fn busy_share(meter: &IdleMeter, window: Duration) -> f64 {
     1.0 - (last.idle - first.idle).as_secs_f64() / span.as_secs_f64()
 }
 
-/// What is read at an edge of the window.
+/// The idle time of the proxy's core at a moment.
 #[derive(Debug)]
 struct Sample {
     at: Instant,
     idle: Duration,
+}
+
+/// What is read at an edge of a load's window. The counters take a while, in which the clients stand still: that time is
+/// outside the window, which begins after the first edge and ends before the last.
+struct Edge {
+    before: Sample,
+    received: Result<Received>,
+    after: Sample,
+}
+
+impl Edge {
+    fn take(bed: &Bed, meter: &IdleMeter) -> Edge {
+        Edge {
+            before: Sample::take(meter),
+            received: bed.received(),
+            after: Sample::take(meter),
+        }
+    }
 }
 
 impl Sample {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::bed::{Bed, LINK_MBIT, ORIGIN, Receive};
+use super::bed::{Bed, LINK_MBIT, Link, ORIGIN, Receive};
 use super::contender::{Capacity, Contender, ProxyMode, Running, Setting};
 use super::many::{Clients, Demand, Origins, Task};
 use super::sockets::SocketMemory;
@@ -49,7 +49,12 @@ impl SingleProxy {
         connections: usize,
         weir: Option<&Path>,
     ) -> Result<SingleProxy> {
-        let bed = Bed::build(Layout::of_this_machine(), Receive::AtOnce, LINK_MBIT)?;
+        let bed = Bed::build(
+            Layout::of_this_machine(),
+            Link::Card,
+            Receive::AtOnce,
+            LINK_MBIT,
+        )?;
         let origins = Origins::open(&bed.origin, bed.layout.client_cpu, ORIGIN_PORT, connections)?;
         let processes = connections.div_ceil(Capacity::MANY.maxconn).max(1);
         let setting = Setting {

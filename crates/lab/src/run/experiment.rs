@@ -11,6 +11,12 @@ pub trait Experiment {
     /// after the other.
     fn groups(&self) -> Vec<Vec<Parameters>>;
 
+    /// What the case is measured on, if not all are measured on the same: the rounds of one come before those of the next,
+    /// in the order of the groups, because only one of them exists at a time.
+    fn bed(&self, _case: &Parameters) -> String {
+        String::new()
+    }
+
     /// Builds what stays the same from case to case. What it finds out (a peak, a rate) it writes into the facts; after
     /// a stop the facts are there already, and count.
     fn open(&mut self, facts: &mut Facts) -> Result<()>;

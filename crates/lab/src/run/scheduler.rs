@@ -35,11 +35,33 @@ pub struct Step {
     pub case: Parameters,
 }
 
-/// All steps in the order in which they are measured: round by round, in each the groups shuffled by the seed. Over two
-/// rounds for each case of a group, each is the first as often as any other, for that one pays for caches which the
-/// group before has filled, and each follows another as often as it precedes it.
+/// All steps in the order in which they are measured: bed by bed, on each of them round by round, in each round the
+/// groups shuffled by the seed. Over two rounds for each case of a group, each is the first as often as any other, for
+/// that one pays for caches which the group before has filled, and each follows another as often as it precedes it.
 pub fn steps(
     groups: &[Vec<Parameters>],
+    bed: impl Fn(&Parameters) -> String,
+    rounds: std::ops::RangeInclusive<usize>,
+    seed: u64,
+) -> Vec<Step> {
+    let bed_of = |group: &[Parameters]| group.first().map_or(String::new(), &bed);
+    let mut beds: Vec<String> = groups.iter().map(|group| bed_of(group)).collect();
+    let mut seen = std::collections::HashSet::new();
+    beds.retain(|bed| seen.insert(bed.clone()));
+    let on = |bed: &String| {
+        let groups = groups.iter().filter(|group| bed_of(group) == *bed);
+        rounds_of(
+            &groups.map(Vec::as_slice).collect::<Vec<_>>(),
+            rounds.clone(),
+            seed,
+        )
+    };
+    beds.iter().flat_map(on).collect()
+}
+
+/// The steps of groups on one bed.
+fn rounds_of(
+    groups: &[&[Parameters]],
     rounds: std::ops::RangeInclusive<usize>,
     seed: u64,
 ) -> Vec<Step> {
@@ -47,7 +69,7 @@ pub fn steps(
     for round in rounds {
         let mut order: Vec<usize> = (0..groups.len()).collect();
         fastrand::Rng::with_seed(seed.wrapping_add(round as u64)).shuffle(&mut order);
-        for group in order.into_iter().map(|index| &groups[index]) {
+        for group in order.into_iter().map(|index| groups[index]) {
             let cases = in_turn(group.len(), round, seed).into_iter();
             steps.extend(cases.map(|index| Step {
                 round,
@@ -83,7 +105,8 @@ pub fn run(
     } else {
         plan.rounds
     };
-    let all = steps(&groups, 1..=last, plan.seed);
+    let bed = |case: &Parameters| experiment.bed(case);
+    let all = steps(&groups, bed, 1..=last, plan.seed);
     let is_done = |step: &Step| {
         let mut measured = measured.iter();
         measured.any(|one| (one.round, &one.parameters) == (step.round, &step.case))

@@ -121,7 +121,12 @@ fn the_seed_gives_the_order_and_each_case_is_first_as_often_as_any_other() {
             let case = |n: usize| [(name.to_owned(), n.to_string())].into();
             (0..3).map(case).collect::<Vec<_>>()
         };
-        steps(&["a", "b", "c", "d"].map(group), 1..=6, seed)
+        steps(
+            &["a", "b", "c", "d"].map(group),
+            |_| String::new(),
+            1..=6,
+            seed,
+        )
     };
     assert_eq!(order(1), order(1));
     assert_ne!(order(1), order(2));
@@ -150,6 +155,19 @@ fn the_seed_gives_the_order_and_each_case_is_first_as_often_as_any_other() {
             assert_eq!(follows(n, m), follows(m, n));
         }
     }
+}
+
+#[test]
+fn the_rounds_on_one_bed_come_before_those_on_the_next() {
+    let groups =
+        ["slow", "fast", "slow"].map(|bed| vec![[("bed".to_owned(), bed.to_owned())].into()]);
+    let steps = steps(&groups, |case| case["bed"].clone(), 1..=2, 1);
+    let seen: Vec<_> = steps
+        .iter()
+        .map(|step| (step.case["bed"].as_str(), step.round))
+        .collect();
+    let slow = [("slow", 1), ("slow", 1), ("slow", 2), ("slow", 2)];
+    assert_eq!(seen, [&slow[..], &[("fast", 1), ("fast", 2)]].concat());
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! What weir must hold against the other contenders, and whether it did.
 
 use super::kind::Kind;
-use crate::proxy::contender::{Contender, Program};
+use crate::error::Result;
+use crate::proxy::bed::Link;
+use crate::proxy::contender::Contender;
 use crate::proxy::size::Size;
 use crate::run::experiment::{chosen, parsed, word};
 use crate::run::results::{Case, Claim, Parameters, Results, Sample};
@@ -17,23 +19,23 @@ enum Rival {
     Nginx,
     /// weir's own copying engine.
     Copy,
+    /// The better of weir's own copying and splicing engines.
+    Engine,
 }
 
 impl Rival {
-    /// Who it stands for: of each of these, the best of its tunings that were measured.
-    fn programs(self) -> &'static [Program] {
+    /// Who it stands for: of each of these sets at least one contender must have been measured, and the best of all
+    /// counts.
+    fn sets(self) -> &'static [&'static [Contender]] {
+        use Contender::*;
+        const HAPROXY: &[Contender] = &[Haproxy, Haproxy32k, Haproxy64k];
+        const NGINX: &[Contender] = &[Nginx, Nginx16k, NginxDirect];
         match self {
-            Rival::Better => &[Program::Haproxy, Program::Nginx],
-            Rival::Haproxy => &[Program::Haproxy],
-            Rival::Nginx => &[Program::Nginx],
-            Rival::Copy => &[Program::Weir],
-        }
-    }
-
-    fn includes(self, contender: Contender) -> bool {
-        match self {
-            Rival::Copy => contender == Contender::Copy,
-            _ => self.programs().contains(&contender.program()),
+            Rival::Better => &[HAPROXY, NGINX],
+            Rival::Haproxy => &[HAPROXY],
+            Rival::Nginx => &[NGINX],
+            Rival::Copy => &[&[Copy]],
+            Rival::Engine => &[&[Copy], &[Splice]],
         }
     }
 
@@ -43,6 +45,7 @@ impl Rival {
             Rival::Haproxy => "HAProxy's",
             Rival::Nginx => "nginx'",
             Rival::Copy => "the copying engine's",
+            Rival::Engine => "the cheaper engine's",
         }
     }
 }
@@ -66,8 +69,15 @@ const fn limit(quantity: &'static str, rival: Rival, most: f64) -> Limit {
     }
 }
 
-/// The limits of a case: the project's must-hold table, and RR02's directions.
-fn limits(kind: Kind, size: Size) -> Vec<Limit> {
+/// The limits of a case: where a card takes the packets' work, the project's must-hold table and RR02's directions; on
+/// other links, that `auto` has chosen well, and that neither peer does better.
+fn limits(link: Link, kind: Kind, size: Size) -> Vec<Limit> {
+    if link != Link::Card {
+        return vec![
+            limit("cpu", Rival::Engine, 1.05),
+            limit("cpu", Rival::Better, 1.0),
+        ];
+    }
     const MIB: usize = 1 << 20;
     const KIB: usize = 1 << 10;
     let cpu: &[Limit] = match (kind, size.0) {
@@ -100,7 +110,7 @@ pub fn compare(round: &mut [(Parameters, Sample)]) {
     for (case, sample) in round {
         let beside = |(other, _): &&(Parameters, Sample)| {
             let same = |name: &str| other.get(name) == case.get(name);
-            same("kind") && same("size") && same("clients")
+            same("link") && same("kind") && same("size") && same("clients")
         };
         let contender = case["contender"].clone();
         let own = sample.get("user_us") / sample.get("cpu_us");
@@ -144,12 +154,8 @@ pub fn check(results: &Results) -> Vec<Claim> {
         .filter(|case| case.parameter("contender") == "weir");
     weirs
         .flat_map(|weir| {
-            let kind = chosen(&weir.parameters, "kind");
-            let size = parsed(&weir.parameters, "size");
-            let limits = kind
-                .and_then(|kind| Ok(limits(kind, size?)))
-                .unwrap_or_default();
-            limits
+            limits_of(&weir.parameters)
+                .unwrap_or_default()
                 .into_iter()
                 .filter_map(|limit| claim(weir, limit))
                 .collect::<Vec<_>>()
@@ -157,17 +163,25 @@ pub fn check(results: &Results) -> Vec<Claim> {
         .collect()
 }
 
-fn claim(weir: &Case, limit: Limit) -> Option<Claim> {
-    let all = <Contender as clap::ValueEnum>::value_variants().iter();
-    let measured = |contender: &&Contender| {
-        let ratio = weir.metrics.get(&metric(limit, **contender));
-        limit.rival.includes(**contender) && ratio.is_some()
+/// Results from before there were several links are of cards.
+fn limits_of(case: &Parameters) -> Result<Vec<Limit>> {
+    let link = match case.contains_key("link") {
+        true => chosen(case, "link")?,
+        false => Link::Card,
     };
-    let rivals: Vec<Contender> = all.filter(measured).copied().collect();
-    let mut programs = limit.rival.programs().iter();
-    if !programs.all(|program| rivals.iter().any(|rival| rival.program() == *program)) {
+    Ok(limits(link, chosen(case, "kind")?, parsed(case, "size")?))
+}
+
+fn claim(weir: &Case, limit: Limit) -> Option<Claim> {
+    let is_measured = |rival: &&Contender| weir.metrics.contains_key(&metric(limit, **rival));
+    let sets = limit.rival.sets().iter();
+    let sets: Vec<Vec<Contender>> = sets
+        .map(|set| set.iter().filter(is_measured).copied().collect())
+        .collect();
+    if sets.iter().any(Vec::is_empty) {
         return None;
     }
+    let rivals = sets.concat();
     let median = |rival: &Contender| weir.median(&metric(limit, *rival));
     let worst = rivals
         .into_iter()
@@ -194,8 +208,13 @@ mod tests {
     use crate::run::statistics::Spread;
 
     fn measured(contenders: &[(&str, f64)]) -> Results {
+        measured_on("card", contenders)
+    }
+
+    fn measured_on(link: &str, contenders: &[(&str, f64)]) -> Results {
         let sample = |(contender, cpu_us): &(&str, f64)| {
             let case = parameters([
+                ("link", link.to_owned()),
                 ("kind", "get".into()),
                 ("size", "1K".into()),
                 ("clients", "40".into()),
@@ -259,6 +278,19 @@ mod tests {
             .unwrap();
         assert_eq!(claim.value.unwrap().median, 7.5 / 9.0);
         assert_eq!(claim.verdict, Verdict::NotHeld);
+    }
+
+    #[test]
+    fn auto_is_held_against_the_cheaper_engine_on_a_link_without_a_card() {
+        let claims = |weir_us| {
+            let contenders = [("weir", weir_us), ("copy", 60.0), ("splice", 150.0)];
+            let claims = check(&measured_on("tso", &contenders)).into_iter();
+            claims.map(|claim| claim.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(claims(63.0), [Verdict::Held]);
+        assert_eq!(claims(149.0), [Verdict::NotHeld]);
+        let without_splice = measured_on("tso", &[("weir", 60.0), ("copy", 60.0)]);
+        assert_eq!(check(&without_splice), []);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub use kind::Kind;
 
 use crate::error::{Error, Result};
-use crate::proxy::bed::{LINK_MBIT, Receive};
+use crate::proxy::bed::{LINK_MBIT, Link, Receive};
 use crate::proxy::clients::{Ask, Load, Span};
 use crate::proxy::contender::{Contender, ProxyMode};
 use crate::proxy::rig::{Plan, Rig};
@@ -31,43 +31,52 @@ const BENCH: Entry = Entry::new::<Args>(
 )
 .source("RR02")
 .flags(
-    "--cases get,tunnel,connect --sizes 1K,10K,33K,64K,128K,1M --rounds 16 --seconds 0.4",
-    "--cases get --sizes 1K,10K --contenders weir,copy --rounds 2 --seconds 0.1 --warm-up 0.05",
+    "--link card --cases get,tunnel,connect --sizes 1K,10K,33K,64K,128K,1M --rounds 16 --seconds 0.4 \
+     --contenders weir,copy,haproxy,nginx",
+    "--link tso,mtu --cases get --sizes 1K --contenders weir,copy --rounds 2 --seconds 0.1 --warm-up 0.05",
 );
 
 /// The experiment, and other questions to it.
 pub const ENTRIES: &[Entry] = &[
     BENCH,
     BENCH
+        .preset("proxy-engine", "Does engine `auto` cost no more than the cheaper engine, whatever the link?")
+        .flags(
+            "--link tso,gro,mtu --cases get,tunnel --sizes 1K,4K,10K,20K,33K,48K,64K,128K,1M,16M \
+             --contenders weir,copy,splice,haproxy,nginx --rounds 9 --seconds 0.25 --warm-up 0.15",
+            "--link tso,gro,mtu --cases get --sizes 33K --contenders weir,copy,splice --rounds 2 --seconds 0.1 \
+             --warm-up 0.05",
+        ),
+    BENCH
         .preset("proxy-p99", "How long do the slowest of small replies take at a given rate?")
         .flags(
-            "--cases get --sizes 1K,10K --clients 20,40,80,140 --rate 6000 --seconds 0.1 --rounds 48 \
+            "--link card --cases get --sizes 1K,10K --clients 20,40,80,140 --rate 6000 --seconds 0.1 --rounds 48 \
              --contenders weir,haproxy,nginx",
             BENCH.quick,
         ),
     BENCH
         .preset("proxy-sockmap", "What does engine sockmap gain for short messages in tunnels?")
         .flags(
-            "--cases tunnel --sizes 1K,10K --contenders weir,sockmap,copy --rounds 9 --seconds 0.5",
-            "--cases tunnel --sizes 1K --contenders weir,sockmap --rounds 2 --seconds 0.1 --warm-up 0.05",
+            "--link card --cases tunnel --sizes 1K,10K --contenders weir,sockmap,copy --rounds 9 --seconds 0.5",
+            "--link card --cases tunnel --sizes 1K --contenders weir,sockmap --rounds 2 --seconds 0.1 --warm-up 0.05",
         ),
     BENCH
         .preset("proxy-splice", "From which size on does splicing cost less than copying?")
         .flags(
-            "--cases tunnel,get --sizes 2K,5K,10K,16K,33K,64K --contenders splice,copy --rounds 9",
+            "--link card --cases tunnel,get --sizes 2K,5K,10K,16K,33K,64K --contenders splice,copy --rounds 9",
             BENCH.quick,
         ),
     BENCH
         .preset("proxy-tuning", "Do larger buffers make HAProxy or nginx faster?")
         .flags(
-            "--cases get --sizes 1K,10K,128K --rounds 5 \
+            "--link card --cases get --sizes 1K,10K,128K --rounds 5 \
              --contenders weir,haproxy,haproxy-32k,haproxy-64k,nginx,nginx-16k,nginx-direct",
             BENCH.quick,
         ),
     BENCH
         .preset("proxy-before", "What do long bodies cost, beside an earlier build (`weir-before` beside weir-lab)?")
         .flags(
-            "--cases get --sizes 1M,16M --contenders weir,before,haproxy,nginx --rounds 13 --seconds 1",
+            "--link card --cases get --sizes 1M,16M --contenders weir,before,haproxy,nginx --rounds 13 --seconds 1",
             BENCH.quick,
         ),
 ];
@@ -77,7 +86,10 @@ const ROUNDS: usize = 9;
 /// Arguments of `weir-lab proxy-bench`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Kinds of transfer, separated by commas
+    /// What connects the proxy to its clients and to the origin, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "tso,gro,mtu")]
+    pub link: Vec<Link>,
+    /// Kinds of transfer
     #[arg(
         long,
         value_enum,
@@ -89,7 +101,7 @@ pub struct Args {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "1K,10K,33K,64K,128K,1M,16M"
+        default_value = "1K,4K,10K,20K,33K,48K,64K,128K,1M,16M"
     )]
     pub sizes: Vec<Size>,
     /// Body sizes of connect and tunnel-connect
@@ -103,7 +115,7 @@ pub struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "weir,copy,haproxy,nginx"
+        default_value = "weir,copy,splice,haproxy,nginx"
     )]
     pub contenders: Vec<Contender>,
     /// Requests/s, the same for all; left out: each client asks again as soon as it has its reply
@@ -141,14 +153,48 @@ impl Flags for Args {
 struct Bench {
     args: Args,
     program: Program,
-    rig: Option<Rig>,
+    /// One at a time: two would count each other's interrupts.
+    rig: Option<(Link, Rig)>,
+}
+
+impl Bench {
+    /// The rig with this link, built when it is not the last one.
+    fn rig(&mut self, link: Link) -> Result<&mut Rig> {
+        if self.rig.as_ref().is_none_or(|(built, _)| *built != link) {
+            self.rig = None;
+            self.rig = Some((link, self.build(link)?));
+        }
+        let (_, rig) = self.rig.as_mut().expect("built just now");
+        Ok(rig)
+    }
+
+    fn build(&self, link: Link) -> Result<Rig> {
+        let args = &self.args;
+        let modes = [ProxyMode::Http, ProxyMode::Tunnel].into_iter();
+        let needed = |mode: &ProxyMode| args.cases.iter().any(|kind| kind.mode() == *mode);
+        let modes: Vec<ProxyMode> = modes.filter(needed).collect();
+        Rig::build(&Plan {
+            contenders: &args.contenders,
+            modes: &modes,
+            link,
+            receive: Receive::Moderated,
+            link_mbit: LINK_MBIT,
+            wire: link.has_wire(),
+            weir: self.program.path(),
+            cache: None,
+        })
+    }
 }
 
 impl Experiment for Bench {
     fn groups(&self) -> Vec<Vec<Parameters>> {
         let args = &self.args;
         let mut groups = Vec::new();
-        for kind in &args.cases {
+        let of_links = args
+            .link
+            .iter()
+            .flat_map(|link| args.cases.iter().map(move |kind| (link, kind)));
+        for (link, kind) in of_links {
             let sizes = match kind {
                 Kind::Get | Kind::Tunnel => &args.sizes,
                 Kind::Connect | Kind::TunnelConnect => &args.connect_sizes,
@@ -157,6 +203,7 @@ impl Experiment for Bench {
                 for clients in &args.clients {
                     let case = |contender: &Contender| {
                         parameters([
+                            ("link", word(link)),
                             ("kind", word(kind)),
                             ("size", size.to_string()),
                             ("clients", clients.to_string()),
@@ -170,24 +217,16 @@ impl Experiment for Bench {
         groups
     }
 
+    fn bed(&self, case: &Parameters) -> String {
+        case["link"].clone()
+    }
+
     fn rounds(&self) -> usize {
         ROUNDS
     }
 
     fn open(&mut self, facts: &mut Facts) -> Result<()> {
         let args = &self.args;
-        let modes = [ProxyMode::Http, ProxyMode::Tunnel].into_iter();
-        let needed = |mode: &ProxyMode| args.cases.iter().any(|kind| kind.mode() == *mode);
-        let modes: Vec<ProxyMode> = modes.filter(needed).collect();
-        let rig = Rig::build(&Plan {
-            contenders: &args.contenders,
-            modes: &modes,
-            receive: Receive::Moderated,
-            link_mbit: LINK_MBIT,
-            wire: true,
-            weir: self.program.path(),
-            cache: None,
-        })?;
         let pace = args.rate.map_or("closed loop".into(), |rate| {
             format!("{} requests/s", count(rate))
         });
@@ -195,9 +234,6 @@ impl Experiment for Bench {
             "load".into(),
             format!("{pace}, {} s a window", args.seconds).into(),
         );
-        // Subtracted everywhere.
-        facts.insert("busy_without_load".into(), rig.unloaded.into());
-        self.rig = Some(rig);
         Ok(())
     }
 
@@ -214,11 +250,9 @@ impl Experiment for Bench {
             warm_up: Duration::from_secs_f64(self.args.warm_up),
             window: Duration::from_secs_f64(self.args.seconds),
         };
-        let seen = self
-            .rig
-            .as_mut()
-            .expect("opened first")
-            .run(contender, &[load], span)?;
+        let rig = self.rig(chosen(case, "link")?)?;
+        let seen = rig.run(contender, &[load], span)?;
+        let unloaded = rig.unloaded;
         let served = &seen.served[0];
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         let quantile = |q| served.latency_ns.value_at_quantile(q) as f64 / 1e3;
@@ -230,6 +264,12 @@ impl Experiment for Bench {
             // Of it the part in the proxy's own code. The kernel counts it in steps of 10 ms: take the mean.
             ("user_us", us(seen.user) / replies),
             ("system_us", us(seen.busy + seen.others) / replies),
+            // Of it the contender's processes, with the softirqs in their place: what others do on the core is not in it.
+            ("process_us", us(seen.processes) / replies),
+            // Subtracted from the core's time.
+            ("busy_without_load", unloaded),
+            ("packets_in", seen.received.packets as f64 / replies),
+            ("packets_out", seen.received.sent as f64 / replies),
             ("busy", seen.busy.as_secs_f64() / seen.span.as_secs_f64()),
             ("p50_us", quantile(0.5)),
             ("p99_us", quantile(0.99)),
@@ -251,13 +291,16 @@ impl Experiment for Bench {
 
     fn show(&self) -> Show {
         Show::columns(&[
+            ("link", "{link}"),
             ("kind", "{kind}"),
             ("size", "{size}"),
             ("clients", "{clients}"),
             ("contender", "{contender}"),
             ("CPU µs/reply", "{cpu_us|g3}"),
             ("quartiles", "{cpu_us:quartiles|g3}"),
+            ("processes", "{process_us|g3}"),
             ("own code", "{user_us:mean|g3}"),
+            ("packets in, out", "{packets_in|.1}, {packets_out|.1}"),
             ("/ weir", "{cpu_of_weir|.2}"),
             ("/ copy", "{cpu_of_copy|.2}"),
             ("core busy", "{busy|%}"),
@@ -270,12 +313,12 @@ impl Experiment for Bench {
             name: "proxy-bench".into(),
             title: "CPU time on the proxy's core per reply, copying engine = 1".into(),
             panels: vec![Panel {
-                title: "{kind}, {clients} clients".into(),
+                title: "{link}: {kind}, {clients} clients".into(),
                 x_title: "Bytes of a reply".into(),
                 x: "size".into(),
                 y: vec![("cpu_of_copy".into(), String::new())],
                 lines: vec!["contender".into()],
-                per: vec!["kind".into(), "clients".into()],
+                per: vec!["link".into(), "kind".into(), "clients".into()],
                 ..Panel::default()
             }],
         })

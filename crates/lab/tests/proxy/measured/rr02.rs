@@ -33,6 +33,30 @@ fn hits_and_passed_transfers_are_served_side_by_side() {
 }
 
 #[test]
+fn a_reply_costs_packets_and_time_on_each_link() {
+    if namespace("root").is_none() {
+        return;
+    }
+    let _core = CORE.lock();
+    let results = measure(
+        "proxy-bench",
+        "--link card,tso,gro,mtu --cases get --sizes 33K --contenders copy --seconds 0.3 --rounds 1",
+    );
+    let packets = |link: &str, way: &str| {
+        let case = results.case([("link", link)]);
+        assert!(case.median("cpu_us") > 1.0, "{case:?}");
+        case.median(&format!("packets_{way}"))
+    };
+    // Of 24 segments of the body: with TSO they come together, without GRO each for itself.
+    assert!(
+        packets("tso", "in") < 6.0 && packets("mtu", "in") > 24.0,
+        "{results:#?}"
+    );
+    assert!(packets("gro", "in") < packets("mtu", "in"), "{results:#?}");
+    assert!(packets("gro", "out") < 12.0, "{results:#?}");
+}
+
+#[test]
 fn packets_are_seen_to_come_and_to_go_in_both_modes() {
     if namespace("root").is_none() {
         return;
