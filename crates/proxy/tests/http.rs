@@ -95,6 +95,42 @@ fn the_end_of_what_a_pausing_server_has_sent_is_not_held_back() {
     }
 }
 
+/// The proxy receives little more than the head of a reply that is likely to be long, and lets it wait for the body.
+#[test]
+fn a_head_is_not_held_back_for_a_body_that_pauses_behind_it() {
+    const LENGTH: usize = 300_000;
+    /// Heads are received in steps of so many bytes.
+    const STEP: usize = 64;
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
+    let with_head = (head.len() / STEP + 1) * STEP - head.len();
+    for engine in ENGINES {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (receiver, head) = (Mutex::new(receiver), head.clone());
+        let origin = Origin::serving(move |connection, _| {
+            let body = pattern(LENGTH);
+            connection.send([head.as_bytes(), &body[..with_head]].concat());
+            receiver.lock().unwrap().recv().unwrap();
+            connection.send(&body[with_head..]);
+            true
+        });
+        let proxy = reverse(&origin, engine);
+        let mut client = connect(proxy.address());
+        let begun = Instant::now();
+        for _ in 0..20 {
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(client.head().unwrap().status(), 200);
+            let mut body = vec![0; LENGTH];
+            let (first, rest) = body.split_at_mut(with_head);
+            client.0.read_exact(first).unwrap();
+            sender.send(()).unwrap();
+            client.0.read_exact(rest).unwrap();
+            assert!(body == pattern(LENGTH), "{engine:?}");
+        }
+        let taken = begun.elapsed();
+        assert!(taken < Duration::from_secs(2), "{engine:?}: {taken:?}");
+    }
+}
+
 #[test]
 fn a_reply_until_the_end_of_the_connection_arrives_whole() {
     for engine in ENGINES {

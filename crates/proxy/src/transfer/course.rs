@@ -5,12 +5,9 @@ use std::time::Duration;
 
 use weir_core::proxy::Engine;
 
+use super::choice::{LONG_STEP_BYTES, SHORT_STEP_BYTES, is_short_rest, is_spliced};
 use crate::runtime::TcpStream;
 
-/// A body with at least this much left is spliced: GETs of 64 KB then take 0.84 of what copying takes, and GETs of 10 KB
-/// come whole with their heads (docs/design/proxy.md has the command). A shorter rest is the caller's, which receives it
-/// together with what may follow it. If nothing follows, the short read says so without another call.
-pub const SPLICE_FROM_BYTES: u64 = 16 * 1024;
 /// A read at least this long is bulk: it pays to hold back its last, short segment for the next.
 /// After a shorter one the sender may be pausing, and its bytes must not wait.
 const BULK_BYTES: usize = 16 * 1024;
@@ -18,8 +15,8 @@ const BULK_BYTES: usize = 16 * 1024;
 /// How much a transfer moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// So many bytes; what follows them stays in the sender's socket. A rest of less than [`SPLICE_FROM_BYTES`] may stay
-    /// there too.
+    /// So many bytes; what follows them stays in the sender's socket. A rest may stay there too, if
+    /// [`is_short_rest`](super::is_short_rest).
     Bytes(u64),
     /// All until the sender's end.
     UntilEnd,
@@ -30,7 +27,7 @@ pub enum Limit {
 pub struct Moved {
     bytes: Cell<u64>,
     spliced: Cell<u64>,
-    /// Of the message that is being moved those in steps that were not short, at most [`LONG_MESSAGE_BYTES`]. A message
+    /// Of the message that is being moved those in steps that were not short, at most `LONG_MESSAGE_BYTES`. A message
     /// is what goes one way while nothing goes the other.
     message: Cell<u32>,
     /// Short messages, and short steps, since the last long message.
@@ -83,7 +80,7 @@ impl Moved {
         }
     }
 
-    /// Whether the next step of a tunnel is to be spliced, if the last one was or was not.
+    /// Whether the next step is to be spliced, if the last one was or was not.
     fn calls_for_splicing(&self, splices: bool) -> bool {
         let is_long = self.message.get() == LONG_MESSAGE_BYTES;
         is_long || splices && self.short.get() < COPY_AFTER_SHORT
@@ -114,21 +111,16 @@ pub struct Course {
     pub(super) more: bool,
 }
 
-/// A tunnel whose messages are this long is spliced: at 10 KB that takes 0.81 of copying them, at 5 KB 0.95, at 2 KB 1.07
-/// (docs/design/proxy.md has the command).
-const LONG_MESSAGE_BYTES: u32 = 8 * 1024;
-/// However long the message is, steps as short as this are cheaper copied.
-const SHORT_STEP_BYTES: u64 = 2 * 1024;
-/// A spliced tunnel whose messages or steps are short, this often in a row, is copied again.
+/// A message that is as long as a step for which splicing pays. Half a word: idle tunnels hold two of these.
+const LONG_MESSAGE_BYTES: u32 = LONG_STEP_BYTES as u32;
+/// What is spliced and whose messages or steps are short, this often in a row, is copied again.
 const COPY_AFTER_SHORT: u8 = 2;
 
 impl Course {
     pub(super) fn new(limit: Limit, rules: Rules) -> Course {
-        let splices = match (rules.engine, limit) {
-            (Engine::Copy, _) => false,
-            (Engine::Splice, _) => true,
-            (Engine::Auto | Engine::Sockmap, Limit::Bytes(bytes)) => bytes >= SPLICE_FROM_BYTES,
-            (Engine::Auto | Engine::Sockmap, Limit::UntilEnd) => false,
+        let splices = match limit {
+            Limit::Bytes(bytes) => is_spliced(rules.engine, bytes),
+            Limit::UntilEnd => rules.engine == Engine::Splice,
         };
         Course {
             limit,
@@ -150,10 +142,9 @@ impl Course {
 
     /// Whether there is more to move. For a slow receiver also a short rest: the caller would hold it in memory.
     pub(super) fn goes_on(&self) -> bool {
-        let leaves_rest = !self.slow && self.rules.engine != Engine::Splice;
-        match leaves_rest {
-            true => self.left() >= SPLICE_FROM_BYTES,
-            false => self.left() > 0,
+        match self.slow {
+            true => self.left() > 0,
+            false => !is_short_rest(self.rules.engine, self.left()),
         }
     }
 
@@ -173,7 +164,7 @@ impl Course {
         there.add_step(step as u64, self);
         back.end_message();
         let chooses = matches!(self.rules.engine, Engine::Auto | Engine::Sockmap);
-        if chooses && self.limit == Limit::UntilEnd {
+        if chooses {
             self.splices = there.calls_for_splicing(self.splices);
         }
     }
@@ -185,12 +176,16 @@ mod tests {
 
     /// Which steps of a tunnel are spliced. A step of 0 bytes: something goes the other way.
     fn spliced(engine: Engine, steps: &[usize]) -> Vec<bool> {
+        spliced_of(Limit::UntilEnd, engine, steps)
+    }
+
+    fn spliced_of(limit: Limit, engine: Engine, steps: &[usize]) -> Vec<bool> {
         let rules = Rules {
             engine,
             idle: Duration::from_secs(1),
         };
         let (there, back) = (Moved::default(), Moved::default());
-        let mut course = Course::new(Limit::UntilEnd, rules);
+        let mut course = Course::new(limit, rules);
         let mut spliced = Vec::new();
         for &step in steps {
             if step == 0 {
@@ -205,21 +200,21 @@ mod tests {
 
     #[test]
     fn a_tunnel_is_spliced_once_a_message_was_long_however_it_was_cut() {
-        let reply = [4_300, 4_300, 1_500, 0];
+        let reply = [21_500, 21_500, 7_500, 0];
         let auto = spliced(Engine::Auto, &reply.repeat(3));
         assert_eq!(auto, [[false, false, true], [true; 3], [true; 3]].concat());
-        assert_eq!(spliced(Engine::Auto, &[10_000, 0, 10_000]), [false, true]);
+        assert_eq!(spliced(Engine::Auto, &[50_000, 0, 50_000]), [false, true]);
     }
 
     #[test]
     fn a_tunnel_of_short_messages_is_copied_and_one_between_long_ones_changes_nothing() {
-        assert_eq!(spliced(Engine::Auto, &[5_000, 0].repeat(5)), [false; 5]);
-        let one_between = [20_000, 0, 300, 0, 20_000, 0, 20_000];
+        assert_eq!(spliced(Engine::Auto, &[33_000, 0].repeat(5)), [false; 5]);
+        let one_between = [50_000, 0, 300, 0, 50_000, 0, 50_000];
         assert_eq!(
             spliced(Engine::Auto, &one_between),
             [false, true, true, true]
         );
-        let two_between = [20_000, 0, 300, 0, 300, 0, 20_000];
+        let two_between = [50_000, 0, 300, 0, 300, 0, 50_000];
         assert_eq!(
             spliced(Engine::Auto, &two_between),
             [false, true, true, false]
@@ -229,9 +224,22 @@ mod tests {
     #[test]
     fn a_long_stream_of_short_writes_is_copied() {
         assert_eq!(spliced(Engine::Auto, &[300; 100]), [false; 100]);
+        assert_eq!(spliced(Engine::Auto, &[10_000; 100]), [false; 100]);
         let after_bulk = spliced(Engine::Auto, &[&[50_000; 3][..], &[300; 5]].concat());
         let expected = [false, true, true, true, true, false, false, false];
         assert_eq!(after_bulk, expected);
+    }
+
+    #[test]
+    fn a_long_body_is_spliced_until_it_comes_in_short_steps_and_again_when_it_does_not() {
+        let steps = [
+            5_000, 90_000, 5_000, 90_000, 5_000, 5_000, 5_000, 64_000, 64_000,
+        ];
+        let of_body = spliced_of(Limit::Bytes(1 << 20), Engine::Auto, &steps);
+        let expected = [true, true, true, true, true, true, false, false, true];
+        assert_eq!(of_body, expected);
+        let of_short_body = spliced_of(Limit::Bytes(60_000), Engine::Auto, &[30_000, 30_000]);
+        assert_eq!(of_short_body, [false; 2]);
     }
 
     #[test]

@@ -23,16 +23,19 @@ pub struct Gathering<'a> {
     began: Clock,
     gathers: bool,
     paused: bool,
+    /// Of what was sent before the transfer began.
+    held_back: bool,
 }
 
 impl Gathering<'_> {
-    /// Gathers nothing yet.
-    pub fn new(from: &TcpStream) -> Gathering<'_> {
+    /// Gathers nothing yet. `held_back`: the last segment of what was sent before waits for the first bytes.
+    pub fn new(from: &TcpStream, held_back: bool) -> Gathering<'_> {
         Gathering {
             from,
             began: from.handle().now(),
             gathers: false,
             paused: false,
+            held_back,
         }
     }
 
@@ -62,6 +65,7 @@ impl ByteSource for Gathering<'_> {
 
     async fn readable_or_broken(&mut self, to: &TcpStream, course: &mut Course) -> io::Result<()> {
         let from = self.from;
+        course.more |= std::mem::take(&mut self.held_back);
         if from.may_be_readable() {
             return Ok(());
         }
@@ -185,7 +189,7 @@ mod tests {
                 };
                 let (resources, back) = (Resources::new(16, None), Moved::default());
                 let limit = Limit::Bytes(1024 * KIB);
-                let sender = Gathering::new(&from);
+                let sender = Gathering::new(&from, false);
                 let context = TransferContext {
                     resources: &resources,
                     rules,

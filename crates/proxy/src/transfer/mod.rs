@@ -2,8 +2,8 @@
 //! caller's again.
 //!
 //! Two engines. *copy* receives into a buffer of the thread and sends from it; *splice* moves the
-//! kernel's pages through a pipe. `auto` takes the one that was measured to be cheaper
-//! (docs/design/proxy.md): copy for what fits a buffer or two, splice for the rest.
+//! kernel's pages through a pipe. `auto` takes the one that was measured to be cheaper ([`choice`]): copy for what comes
+//! at once in one or two receives or in short steps, splice for the rest.
 //!
 //! Buffers and pipes belong to the thread and are held only while they carry bytes. A receiver that
 //! is slower than its sender leaves the bytes in the kernel's queues: once its socket has been full,
@@ -11,6 +11,7 @@
 
 mod budget;
 mod buffer;
+mod choice;
 mod copy;
 mod course;
 mod gather;
@@ -28,8 +29,9 @@ use std::io;
 
 pub use budget::YieldBudget;
 pub use buffer::{BUFFER_BYTES, Buffer, Buffers};
+pub use choice::{is_head_alone, is_short_rest, is_spliced};
 use course::Course;
-pub use course::{Limit, Moved, Rules, SPLICE_FROM_BYTES};
+pub use course::{Limit, Moved, Rules};
 pub use gather::{Gathering, readable_or_pushed};
 pub use lane::Redirect;
 pub use outcome::{Broken, Transferred, Tunnelled};

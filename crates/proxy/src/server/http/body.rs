@@ -7,12 +7,13 @@ use crate::runtime::TcpStream;
 use crate::server::peer::ReadHalf;
 use crate::server::read_buffer::ReadBuffer;
 use crate::transfer::{
-    Broken, Gathering, Limit, Moved, SPLICE_FROM_BYTES, TransferContext, YieldBudget,
+    Broken, Gathering, Limit, Moved, TransferContext, YieldBudget, is_short_rest, is_spliced,
     readable_or_pushed, transfer,
 };
 use weir_core::proxy::Engine;
 
-/// The engines move chunk data of at least this length. Shorter data comes in one receive with the framing behind it.
+/// Chunk data of at least this length is moved without a look at it, if it is spliced. Other data comes in one receive with
+/// the framing behind it.
 const UNSEEN_BYTES: u64 = 32 * 1024;
 
 /// What is still to come of a body.
@@ -93,12 +94,12 @@ impl Body {
     /// What the engines may move unseen.
     fn unseen(&self, engine: Engine) -> Option<Limit> {
         match self {
-            Body::Length(left) => {
-                let is_short = *left < SPLICE_FROM_BYTES && engine != Engine::Splice;
-                (!is_short).then_some(Limit::Bytes(*left))
+            Body::Length(left) => (!is_short_rest(engine, *left)).then_some(Limit::Bytes(*left)),
+            Body::Chunked(_, data) => {
+                let is_long = *data >= UNSEEN_BYTES && is_spliced(engine, *data);
+                is_long.then_some(Limit::Bytes(*data))
             }
-            Body::Chunked(_, data) if *data >= UNSEEN_BYTES => Some(Limit::Bytes(*data)),
-            Body::Chunked(..) | Body::Ended => None,
+            Body::Ended => None,
             Body::UntilEnd => Some(Limit::UntilEnd),
         }
     }
@@ -166,6 +167,21 @@ pub struct BodyTransfer<'a> {
     pub body: Body,
     /// Counts its bytes as they go.
     pub moved: &'a Moved,
+    /// Whether the last segment that was sent waits for what comes next: see [`readable_or_pushed`].
+    held_back: bool,
+}
+
+impl<'a> BodyTransfer<'a> {
+    /// The whole body, of which nothing was sent yet.
+    pub fn new(from: ReadHalf<'a>, to: &'a TcpStream, kind: BodyKind, moved: &'a Moved) -> Self {
+        BodyTransfer {
+            from,
+            to,
+            body: Body::new(kind),
+            moved,
+            held_back: false,
+        }
+    }
 }
 
 impl BodyTransfer<'_> {
@@ -184,16 +200,18 @@ impl BodyTransfer<'_> {
             to,
             body,
             moved,
+            held_back,
         } = self;
         let (from, buffer) = (from.stream, &mut *from.buffer);
         let claimed = body.claim(buffer.bytes(), moved);
         let claimed = claimed.map_err(Stopped::Malformed)?;
         // What is there already needs no wait for the next segment.
-        let follows = claimed > 0 && !from.is_quiet();
+        let follows = !from.is_quiet() && matches!(body, Body::Length(1..));
         let more = match body.is_done() {
             true => behind == Behind::End,
-            false => follows && matches!(body, Body::Length(1..)),
+            false => follows,
         };
+        *held_back = follows;
         let send = |bytes: &[u8], more| to.try_send(bytes, more).map_err(Broken::To);
         if claimed > 0 && buffer.prepend(head) {
             let whole = head.len() + claimed;
@@ -201,11 +219,14 @@ impl BodyTransfer<'_> {
             let gone = sent.as_ref().map_or(whole, |sent| sent.unwrap_or(0));
             buffer.consume(gone);
             sent?;
+            *held_back &= gone == whole;
             return Ok(buffer.take(whole - gone));
         }
         let data = buffer.take(claimed);
         let sent = send(head, more || claimed > 0)?.unwrap_or(0);
-        Ok([&head[sent..], &data].concat())
+        let rest = [&head[sent..], &data].concat();
+        *held_back &= rest.is_empty();
+        Ok(rest)
     }
 
     /// Moves the rest of a body, and leaves what follows it in the sender's buffer and socket.
@@ -215,11 +236,11 @@ impl BodyTransfer<'_> {
             to,
             body,
             moved,
+            held_back,
         } = self;
         let (from, buffer) = (from.stream, &mut *from.buffer);
         let TransferContext { resources, rules } = context;
         let mut budget = YieldBudget::default();
-        let mut held_back = false;
         while !body.is_done() {
             if !buffer.is_empty() {
                 let claimed = body.claim(buffer.bytes(), moved);
@@ -228,13 +249,13 @@ impl BodyTransfer<'_> {
                 send_from_buffer(buffer, claimed, to)
                     .await
                     .map_err(Broken::To)?;
-                held_back = false;
+                *held_back = false;
                 budget.spend(claimed, to.handle()).await;
             } else if let Some(limit) = body.unseen(rules.engine) {
-                let (sender, back) = (Gathering::new(from), Moved::default());
+                let (sender, back) = (Gathering::new(from, *held_back), Moved::default());
                 let transferred = transfer(context, sender, to, limit, [*moved, &back]).await?;
                 body.moved_unseen(transferred.bytes);
-                held_back = transferred.held_back;
+                *held_back = transferred.held_back;
                 match limit {
                     Limit::UntilEnd => return Ok(()),
                     Limit::Bytes(_) if transferred.ended => return Err(Stopped::Incomplete),
@@ -242,7 +263,7 @@ impl BodyTransfer<'_> {
                 }
             } else {
                 from.handle().set_deadline(rules.idle);
-                let readable = readable_or_pushed(from, to, &mut held_back).await;
+                let readable = readable_or_pushed(from, to, held_back).await;
                 readable.map_err(Broken::From)?;
                 if to.is_broken() {
                     return Err(Broken::To(to.take_error()).into());

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::pin::pin;
 
 use super::after::After;
-use super::body::{Behind, Body, BodyTransfer, Stopped};
+use super::body::{Behind, BodyTransfer, Stopped};
 use super::cached;
 use super::failure::Failure;
 use super::finish::{carry, delivered_to};
@@ -276,12 +276,7 @@ async fn run(
     worker.handle.set_deadline(worker.settings.idle_timeout);
     let (from, replies) = (client.read_half(), server.read_half());
     let (client, to) = (from.stream, replies.stream);
-    let mut body = BodyTransfer {
-        from,
-        to,
-        body: Body::new(request.facts.body),
-        moved: &progress.up,
-    };
+    let mut body = BodyTransfer::new(from, to, request.facts.body, &progress.up);
     let rest = match body.try_send_with_head(&request.head, Behind::Another) {
         Ok(rest) => rest,
         Err(Stopped::Broken(broken)) => {

@@ -2,14 +2,11 @@
 
 use std::io::{self, ErrorKind};
 
-use weir_core::proxy::Engine;
-
-use super::body::{Behind, Body, BodyTransfer, Stopped, relay_data_alone};
+use super::body::{Behind, BodyTransfer, Stopped, relay_data_alone};
 use super::cached::{self, CacheContext, Decision};
 use super::failure::Failure;
 use super::progress::{Answered, Exchange};
 use super::pseudonym::PSEUDONYM;
-use super::request::Request;
 use super::scratch::Head;
 use crate::cache::fields;
 use crate::http::rewrite::{self, ReplyEdit};
@@ -17,15 +14,11 @@ use crate::http::{BodyKind, Delivery, FieldSlots, Refusal, ReplyFacts, Version, 
 use crate::runtime::TcpStream;
 use crate::server::peer::ReadHalf;
 use crate::server::read_buffer::ReadBuffer;
-use crate::server::worker::Worker;
+use crate::transfer::is_head_alone;
 
-/// A reply of this size is large: its body is cheaper spliced than received.
-const LARGE_BYTES: u64 = 24 * 1024;
 /// Interim replies (1xx) to one request at most. A server that sends one each second has more than a quarter of an hour.
 /// A server that never stops would never be late, because there is always something to read.
 const MOST_INTERIM: u32 = 1000;
-/// Most heads are shorter.
-const HEAD_BYTES: usize = 2 * 1024;
 
 /// A reply that has reached the client.
 #[derive(Debug, Clone, Copy)]
@@ -98,12 +91,7 @@ pub async fn deliver(
         drop(head);
         relay_data_alone(transfers, &mut server, client, moved).await?;
     } else {
-        let mut body = BodyTransfer {
-            from: server,
-            to: client,
-            body: Body::new(facts.body),
-            moved,
-        };
+        let mut body = BodyTransfer::new(server, client, facts.body, moved);
         let behind = Behind::of(&facts, delivery);
         let sent = body.send_with_head(&head, behind).await;
         progress.answered.set(match (&sent, facts.body) {
@@ -119,8 +107,10 @@ pub async fn deliver(
         drop(head);
         body.relay(transfers).await?;
     }
-    let is_large = moved.get() >= LARGE_BYTES;
-    worker.forecast.learn(request.forecast_slot, is_large);
+    let head_alone = is_head_alone(worker.settings.engine, moved.get());
+    worker
+        .forecast
+        .learn(request.forecast_slot, head_alone.then_some(facts.len));
     Ok(Reply::Delivered(Delivered {
         facts,
         keep_alive: delivery.keep_alive,
@@ -152,7 +142,7 @@ async fn read_head(
         buffer,
     } = server;
     let mut seen = 0;
-    let mut most = first_receive(worker, request);
+    let mut most = worker.forecast.first_receive_bytes(request.forecast_slot);
     loop {
         if !buffer.is_empty() {
             let read = rewrite_head(exchange, buffer, seen, out);
@@ -190,16 +180,6 @@ fn unfinished(buffer: &ReadBuffer, error: io::Error) -> Failure {
         (false, true) => Failure::Slow,
         (true, false) => Failure::Unanswered(error),
         (false, false) => Failure::Broken(Stopped::Incomplete),
-    }
-}
-
-/// What is received at once of a reply: all that is there, or not much more than the head when the rest
-/// is likely to be spliced.
-fn first_receive(worker: &Worker, request: &Request) -> usize {
-    let splices = worker.settings.engine != Engine::Copy;
-    match splices && worker.forecast.is_large(request.forecast_slot) {
-        true => HEAD_BYTES,
-        false => usize::MAX,
     }
 }
 

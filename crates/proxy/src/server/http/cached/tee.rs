@@ -13,7 +13,7 @@ use crate::cache::{
 use crate::http::{ChunkScanner, Delivery, Piece, ReplyFacts};
 use crate::runtime::TcpStream;
 use crate::server::client::Client;
-use crate::server::http::body::{Behind, Body, BodyTransfer, Stopped, send_from_buffer};
+use crate::server::http::body::{Behind, BodyTransfer, Stopped, send_from_buffer};
 use crate::server::http::failure::Failure;
 use crate::server::http::progress::{Answered, Exchange, Progress};
 use crate::server::peer::{Peer, ReadHalf};
@@ -115,12 +115,12 @@ pub async fn tee(
     };
     debug_assert!(!delivery.dechunk);
     let mut keeps = copy.take(server.buffer.bytes());
-    let mut transfer = BodyTransfer {
-        from: server.read_half(),
-        to: &client.stream,
-        body: Body::new(facts.body),
-        moved: &progress.down,
-    };
+    let mut transfer = BodyTransfer::new(
+        server.read_half(),
+        &client.stream,
+        facts.body,
+        &progress.down,
+    );
     let behind = Behind::of(&facts, delivery);
     let sent = transfer.send_with_head(&outgoing, behind).await;
     // With malformed chunks nothing was sent, and the client gets the proxy's own reply.

@@ -1,0 +1,63 @@
+//! How many packets a reply takes: on a path where each costs the proxy's CPU, one costs more than copying what is in it.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Origin, connect, pattern, reverse};
+use weir_core::proxy::Engine;
+use weir_testbed::needs;
+use weir_testbed::netns::run_in_new;
+
+/// Until the congestion window takes a whole reply.
+const BEFORE: u32 = 30;
+const REPLIES: u32 = 50;
+
+/// Packets that were sent in this thread's network namespace, before they are cut into segments.
+fn packets() -> u32 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut rows = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
+    let (names, values) = (rows.next().unwrap(), rows.next().unwrap());
+    let mut columns = names.split(' ').zip(values.split(' '));
+    let (_, value) = columns.find(|(name, _)| *name == "OutRequests").unwrap();
+    value.parse().unwrap()
+}
+
+/// Packets for each reply whose head and body come in one packet: the client's, the proxy's and the origin's, over a
+/// link of the usual MTU, with TSO.
+fn packets_per_reply(engine: Engine, bytes: usize) -> f64 {
+    run_in_new(move || {
+        let mut command = Command::new("ip");
+        let status = command.args(["link", "set", "lo", "mtu", "1500"]).status();
+        assert!(status.unwrap().success());
+        let origin = Origin::start();
+        let proxy = reverse(&origin, engine);
+        let mut client = connect(proxy.address());
+        let path = format!("/length/{bytes}");
+        let mut before = 0;
+        for reply in 0..BEFORE + REPLIES {
+            if reply == BEFORE {
+                before = packets();
+            }
+            assert!(client.get(&path).body == pattern(bytes), "{engine:?}");
+        }
+        f64::from(packets() - before) / f64::from(REPLIES)
+    })
+    .unwrap()
+}
+
+#[test]
+fn what_came_with_the_head_goes_on_in_as_few_packets_as_copied() {
+    if !needs::root("a network namespace") {
+        return;
+    }
+    for bytes in [20_000, 33_000, 48_000, 60_000] {
+        let [auto, copy] =
+            [Engine::Auto, Engine::Copy].map(|engine| packets_per_reply(engine, bytes));
+        // Acknowledgements come when they come: at least one packet in three replies is more than that.
+        assert!(
+            auto < copy + 0.3,
+            "{bytes} bytes: {auto} packets, {copy} copied"
+        );
+    }
+}
