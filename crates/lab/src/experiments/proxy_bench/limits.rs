@@ -163,13 +163,9 @@ pub fn check(results: &Results) -> Vec<Claim> {
         .collect()
 }
 
-/// Results from before there were several links are of cards.
 fn limits_of(case: &Parameters) -> Result<Vec<Limit>> {
-    let link = match case.contains_key("link") {
-        true => chosen(case, "link")?,
-        false => Link::Card,
-    };
-    Ok(limits(link, chosen(case, "kind")?, parsed(case, "size")?))
+    let (link, kind) = (chosen(case, "link")?, chosen(case, "kind")?);
+    Ok(limits(link, kind, parsed(case, "size")?))
 }
 
 fn claim(weir: &Case, limit: Limit) -> Option<Claim> {
