@@ -16,7 +16,7 @@ const BULK_BYTES: usize = 16 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// So many bytes; what follows them stays in the sender's socket. A rest may stay there too, if
-    /// [`is_short_rest`](super::is_short_rest).
+    /// [`is_short_rest`].
     Bytes(u64),
     /// All until the sender's end.
     UntilEnd,
