@@ -11,10 +11,27 @@
 #include "lib/steer.h"
 #include "lib/headers.h"
 #include "lib/timewait.h"
+#include "lib/control.h"
 
 int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p)
 {
 	return packet_parse(frame, frame + len, len, l3, bpf_htons(ethertype), p);
+}
+
+/* bytes: SEGMENT_HEADERS of them. Returns enum control. */
+u8 pure_control(const u8 *bytes, u32 len, u32 *client)
+{
+	struct segment segment;
+
+	if (!segment_read(bytes, len, 0, &segment))
+		return CONTROL_NONE;
+	*client = segment.client;
+	return control_of(segment.flags, segment.payload);
+}
+
+u8 pure_limit_admits(const struct shape_params *params, u64 *client_due, u64 *all_due, u64 now_ns, u32 len)
+{
+	return limit_admits(params, client_due, all_due, now_ns, len);
 }
 
 /* ip: HEADERS_MAX bytes, of which the packet has len. Returns enum headers. */

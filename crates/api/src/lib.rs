@@ -19,6 +19,7 @@ mod listener;
 pub mod metrics;
 mod problem;
 mod proxy;
+mod shape;
 mod status;
 
 pub use class::{Class, ClassSettings};
@@ -29,4 +30,5 @@ pub use problem::{Answer, Cause, Problem};
 pub use proxy::{
     Backend, CacheMemory, Connections, Proxy, ProxyQueue, ProxyThread, TimeRange, Times,
 };
+pub use shape::{Shape, ShapeQueue};
 pub use status::{Interface, Process, Status};

@@ -121,8 +121,54 @@ pub fn about_duration(duration: Duration) -> String {
     }
 }
 
+/// A unit of a link's rate and how many bit/s it has, the largest first.
+const BIT_RATE_UNITS: [(&str, u64); 4] = [
+    ("gbit", 1_000_000_000),
+    ("mbit", 1_000_000),
+    ("kbit", 1_000),
+    ("bit", 1),
+];
+
+/// Reads a link's rate in bit/s: a decimal number and one of `bit`, `kbit`, `mbit`, `gbit`, as tc(8) has them.
+///
+/// # Errors
+/// Says what is missing or wrong; a bare number is refused, since its unit would be a guess.
+pub fn parse_bit_rate(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = (&text[..digits], text[digits..].trim_start());
+    if unit.is_empty() && !number.is_empty() {
+        return Err(format!("{text:?} has no unit"));
+    }
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("{text:?} is not a rate"))?;
+    let unit = unit.to_ascii_lowercase();
+    let (_, bits) = BIT_RATE_UNITS
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or_else(|| format!("{unit:?} is not a unit of rate: bit, kbit, mbit, gbit"))?;
+    let rate = (number * *bits as f64).round();
+    match rate < u64::MAX as f64 {
+        true => Ok(rate as u64),
+        false => Err(format!("{text:?} is too large")),
+    }
+}
+
+/// Writes a link's rate in the largest unit that it has one of; [`parse_bit_rate`] reads it back.
+pub fn format_bit_rate(bits_per_s: u64) -> String {
+    let unit = BIT_RATE_UNITS.iter().find(|(_, unit)| bits_per_s >= *unit);
+    let (name, unit) = unit.unwrap_or(&("bit", 1));
+    format!("{}{name}", decimal(bits_per_s.into(), (*unit).into()))
+}
+
 /// `value / scale` without trailing zeros; `scale` is a power of ten.
 fn decimal(value: u128, scale: u128) -> String {
+    if scale == 1 {
+        return value.to_string();
+    }
     let width = scale.ilog10() as usize;
     let text = format!("{}.{:0width$}", value / scale, value % scale);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -146,6 +192,31 @@ mod tests {
                 Ok(Duration::from_micros(us)),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn rates_are_read_with_their_unit_and_written_back() {
+        for (text, bits, written) in [
+            ("10mbit", 10_000_000, "10mbit"),
+            ("2.4 Mbit", 2_400_000, "2.4mbit"),
+            ("800kbit", 800_000, "800kbit"),
+            ("1000mbit", 1_000_000_000, "1gbit"),
+            ("40bit", 40, "40bit"),
+        ] {
+            assert_eq!(parse_bit_rate(text), Ok(bits), "{text}");
+            assert_eq!(format_bit_rate(bits), written);
+        }
+        for text in [
+            "",
+            "10",
+            "mbit",
+            "10 MB",
+            "-1mbit",
+            "1e9gbit",
+            "99999999999999gbit",
+        ] {
+            assert!(parse_bit_rate(text).is_err(), "{text:?}");
         }
     }
 

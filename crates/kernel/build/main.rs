@@ -12,10 +12,11 @@ use header::Headers;
 use libbpf_cargo::SkeletonBuilder;
 
 /// What weir runs: source in bpf/ and name of the skeleton.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("conntrack.bpf.c", "conntrack"),
     ("guard.bpf.c", "guard"),
     ("queue.bpf.c", "queue"),
+    ("shape.bpf.c", "shape"),
     ("splice.bpf.c", "splice"),
     ("timewait.bpf.c", "timewait"),
 ];
@@ -57,8 +58,8 @@ fn check_values(bpf: &Path, out: &Path) {
     let headers = Headers::read(&bpf.join("abi"));
     let source = out.join("values.c");
     let code = format!(
-        "#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/splice.h\"\n\
-         #include \"abi/timewait.h\"\n{}",
+        "#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/shape.h\"\n\
+         #include \"abi/splice.h\"\n#include \"abi/timewait.h\"\n{}",
         headers.assertions()
     );
     std::fs::write(&source, code).expect("OUT_DIR is writable");

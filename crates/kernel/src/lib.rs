@@ -11,6 +11,8 @@ mod guard;
 mod object;
 mod probe;
 pub mod queue;
+mod random;
+pub mod shape;
 mod sockets;
 mod splice;
 mod sysctl;

@@ -3,7 +3,6 @@
 
 use etherparse::{PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
 use proptest::prelude::*;
-use proptest::test_runner::{RngSeed, TestRunner};
 use weir_core::admit::{QueueSpace, QueueView};
 use weir_core::class::{Bucket, Limit};
 use weir_core::headers;
@@ -15,23 +14,8 @@ use weir_core::timewait::{Closing, Stamps};
 use weir_core::wait::{Wait, WaitRule};
 use weir_kernel::testing::pure::{self, CStall, CWait, CookieJar, Options};
 
-fn runner(cases: u32) -> TestRunner {
-    let seed = std::env::var("WEIR_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or_else(|| {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            now.expect("a clock after 1970").as_nanos() as u64
-        });
-    println!("WEIR_SEED={seed}");
-    let config = ProptestConfig {
-        cases,
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    TestRunner::new(config)
-}
+mod seed;
+use seed::runner;
 
 fn view() -> impl Strategy<Value = QueueView> {
     // Small numbers, so that every edge is met often.

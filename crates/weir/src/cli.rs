@@ -12,6 +12,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use weir_config::{Fault, parse_ip, parse_name, parse_port, parse_socket_address};
+use weir_core::aqm::Discipline;
+use weir_core::aqm::discipline::UnknownDiscipline;
+use weir_core::units::parse_bit_rate;
 use weir_core::{class, proxy};
 
 pub use self::flags::Changes;
@@ -65,6 +68,9 @@ pub enum Command {
     /// Show or change the classes in force, without the config file
     #[command(subcommand)]
     Class(Class),
+    /// Shape what an interface sends, so that short connections cross a slow link at once
+    #[command(subcommand)]
+    Shape(Shape),
     /// Remove all protection from this network namespace
     Detach(Detach),
     /// Show which mechanisms this machine supports, and why not the others
@@ -221,6 +227,54 @@ pub enum Class {
     },
 }
 
+/// `weir shape`.
+#[derive(Debug, Subcommand)]
+pub enum Shape {
+    /// Shape what an interface sends until it is removed; what weir put there before is replaced
+    Install(ShapeInstall),
+    /// Show the shaped interfaces: rate, discipline, and what each queue has counted
+    Show {
+        /// The interface [default: all that weir shapes]
+        #[arg(long, value_name = "D")]
+        dev: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give an interface its default qdisc back
+    Remove {
+        /// The interface
+        #[arg(long, value_name = "D")]
+        dev: String,
+    },
+}
+
+/// `weir shape install`.
+#[derive(Debug, Args)]
+pub struct ShapeInstall {
+    /// The interface before the slow link
+    #[arg(long, value_name = "D")]
+    pub dev: String,
+    /// What the link carries: 10mbit, 2.4mbit, 800kbit; a little less than it has, so that the queue is here
+    #[arg(long, value_name = "R", value_parser = parsed(parse_rate))]
+    pub rate: u64,
+    /// The queueing discipline: spa-fq, spa, spa-paper, syn-prio, syn-fin-prio, fq-codel, codel, pie, sfq, fifo, bfifo
+    #[arg(long, value_name = "NAME", default_value = "spa-fq", value_parser = parsed(parse_discipline))]
+    pub discipline: Discipline,
+    /// What does the work
+    #[arg(long, value_enum, value_name = "WAY", default_value_t = ShapeBackend::Auto)]
+    pub backend: ShapeBackend,
+}
+
+/// A `--backend`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ShapeBackend {
+    /// The best that this kernel has
+    Auto,
+    /// Qdiscs of the kernel under an HTB, with a BPF classifier
+    Tc,
+}
+
 /// `weir detach`.
 #[derive(Debug, Args)]
 pub struct Detach {
@@ -291,6 +345,21 @@ fn parse_target(text: &str) -> Result<Target, Fault> {
 /// An `--address`: `None` is every address. clap would take an `Option` as "may be left out".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address(pub Option<IpAddr>);
+
+fn parse_rate(text: &str) -> Result<u64, Fault> {
+    parse_bit_rate(text).map_err(|cause| Fault {
+        cause,
+        hint: "a number and bit, kbit, mbit or gbit: 10mbit".into(),
+    })
+}
+
+fn parse_discipline(text: &str) -> Result<Discipline, Fault> {
+    let names = || Discipline::ALL.map(Discipline::name).join(", ");
+    text.parse().map_err(|error: UnknownDiscipline| Fault {
+        cause: error.to_string(),
+        hint: format!("there are {}", names()),
+    })
+}
 
 fn parse_address(text: &str) -> Result<Address, Fault> {
     parse_ip(text).map(Address)

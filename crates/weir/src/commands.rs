@@ -11,4 +11,5 @@ pub mod protect;
 pub mod proxy;
 pub mod reload;
 pub mod run;
+pub mod shape;
 pub mod status;

@@ -6,5 +6,7 @@ pub mod diagnosis;
 pub mod environment;
 pub mod links;
 pub mod namespaces;
+pub mod netlink;
 pub mod processes;
+pub mod qdiscs;
 pub mod sockets;

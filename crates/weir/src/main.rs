@@ -7,6 +7,7 @@ mod exec;
 mod failure;
 mod host;
 mod ipc;
+mod shape;
 mod show;
 
 use std::process::ExitCode;
@@ -39,6 +40,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Check(args) => commands::check::run(args),
         Command::Status(args) => commands::status::run(dir, args),
         Command::Class(args) => commands::class::run(dir, args),
+        Command::Shape(args) => commands::shape::run(args),
         Command::Detach(args) => commands::detach::run(dir, args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Explain(args) => commands::explain::run(dir, args),

@@ -8,8 +8,10 @@
 //! A source over its share takes no token of the others: the bucket for all is asked last. Integers only; the kernel
 //! half has the same in C.
 
+use crate::abi;
+
 /// Sources with a bucket of their own. Those with the same index share one. A power of two.
-pub const SOURCES: usize = 512;
+pub const SOURCES: usize = abi::SHAPE_SOURCES as usize;
 /// The cost of 1024 bytes is a whole number of ns also at 100 Gb/s.
 const COST_SHIFT: u32 = 10;
 /// SYNs of 64 bytes that pass at once after a pause: of one source, and of all. A page that opens connections to many

@@ -10,9 +10,10 @@ use weir_core::abi;
 
 use super::skel::{GuardSkel, GuardSkelBuilder, OpenGuardSkel, types};
 use crate::clock::tick_ns;
-use crate::error::{Error, Result, of_errno, of_libbpf};
-use crate::object::{Plain, Share, SharedMaps, open, open_in};
+use crate::error::{Error, Result, of_libbpf};
+use crate::object::{Share, SharedMaps, open, open_in};
 use crate::probe;
+use crate::random::random;
 use crate::sysctl;
 
 /// gro_normal_batch where the sysctl cannot be read: the kernel's default.
@@ -132,15 +133,4 @@ fn cannot_load(e: &libbpf_rs::Error) -> Error {
             cause: format!("{e:#}"),
         },
     }
-}
-
-fn random() -> Result<u64> {
-    let mut number = 0u64;
-    let bytes = number.bytes_mut();
-    // SAFETY: getrandom(2) writes at most the given length into the buffer.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got != bytes.len() as isize {
-        return Err(of_errno("get random bytes for the cookie key"));
-    }
-    Ok(number)
 }

@@ -2,6 +2,8 @@
 //! models in weir-core. Not used by weir itself.
 
 use weir_core::admit::{QueueSpace, QueueView};
+use weir_core::aqm::Control;
+use weir_core::aqm::limit::LimitParams;
 use weir_core::class::{Bucket, Limit};
 use weir_core::headers::{Found, HEADERS_MAX};
 use weir_core::packet::{Packet, TimeWait};
@@ -11,15 +13,29 @@ use weir_core::timewait::{Closing, Stamps};
 use weir_core::verdict::{VERDICTS, Verdict};
 use weir_core::wait::{Wait, WaitRule};
 
+use crate::shape::Classifier;
+use crate::shape::skel::types::shape_params;
+
 use super::skel::types::{
     answer, bucket_limit, closing, flow, listener_policy, packet, parking_rule, queue_view,
     siphash_key, stall_state, syn_options, time_wait, timewait_record, wait_state,
 };
 
+/// `SEGMENT_HEADERS` of bpf/lib/control.h.
+const SEGMENT_HEADERS: usize = 80;
+
 unsafe extern "C" {
     fn pure_parse(frame: *const u8, len: u32, l3: u32, ethertype: u16, p: *mut packet) -> i32;
     fn pure_headers(ip: *const u8, len: u32, v6: u8, p: *mut packet) -> i32;
     fn pure_unusual(ip: *const u8, v6: u8) -> u8;
+    fn pure_control(bytes: *const u8, len: u32, client: *mut u32) -> u8;
+    fn pure_limit_admits(
+        params: *const shape_params,
+        client_due: *mut u64,
+        all_due: *mut u64,
+        now_ns: u64,
+        len: u32,
+    ) -> u8;
     fn pure_bucket_take(next: *mut u64, now_ns: u64, limit: *const bucket_limit) -> u8;
     fn pure_straight_for_all(r: *const parking_rule, length: u32, all_park: u8) -> u8;
     fn pure_straight_as_next(
@@ -180,6 +196,41 @@ pub fn is_unusual(ip: &[u8], v6: bool) -> bool {
     assert!(ip.len() >= 40, "the C side reads an IP header");
     // SAFETY: as asserted.
     unsafe { pure_unusual(ip.as_ptr(), v6.into()) != 0 }
+}
+
+/// `segment_read()` and `control_of()` of bpf/lib/control.h, on a packet from its IP header on, with the client's hash.
+pub fn control(packet: &[u8]) -> (Control, u32) {
+    let mut bytes = [0; SEGMENT_HEADERS];
+    let len = packet.len().min(bytes.len());
+    bytes[..len].copy_from_slice(&packet[..len]);
+    let mut client = 0;
+    // SAFETY: the buffer has SEGMENT_HEADERS bytes, of which len are the packet's.
+    let control = match unsafe { pure_control(bytes.as_ptr(), len as u32, &mut client) } {
+        0 => Control::None,
+        1 => Control::Syn,
+        _ => Control::Fin,
+    };
+    (control, client)
+}
+
+/// `limit_admits()` of bpf/lib/control.h; the buckets are the client's and that of all.
+pub fn limit_admits(
+    limit: &LimitParams,
+    client_due: &mut u64,
+    all_due: &mut u64,
+    now_ns: u64,
+    len_bytes: u32,
+) -> bool {
+    let classifier = Classifier {
+        high: 0,
+        low: 0,
+        demoted: 0,
+        fin: false,
+        limit: Some(*limit),
+    };
+    let params = classifier.params(0);
+    // SAFETY: the words are exclusively ours, the parameters live through the call.
+    unsafe { pure_limit_admits(&params, client_due, all_due, now_ns, len_bytes) != 0 }
 }
 
 /// `bucket_take()` of bpf/lib/bucket.h.

@@ -80,6 +80,11 @@ fn test_run(
     }
 }
 
+/// The class that the loaded classifier of `weir shape` sends a frame of at least 14 bytes to.
+pub fn classify(program: BorrowedFd<'_>, frame: &[u8]) -> Result<u32> {
+    test_run(program, frame, &mut [], 1).map(|(class, _)| class as u32)
+}
+
 /// What the kernel's verifier had to do for each of weir's programs: instructions that it followed.
 /// It gives up at a million. Loads all of them for it.
 pub fn verified_instructions() -> Result<BTreeMap<String, u32>> {
@@ -101,6 +106,7 @@ pub fn verified_instructions() -> Result<BTreeMap<String, u32>> {
     }
     load!(crate::guard::skel::GuardSkelBuilder);
     load!(crate::queue::skel::QueueSkelBuilder);
+    load!(crate::shape::skel::ShapeSkelBuilder);
     load!(crate::splice::skel::SpliceSkelBuilder);
     load!(crate::timewait::skel::TimewaitSkelBuilder);
     Ok(of)

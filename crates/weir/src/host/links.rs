@@ -3,16 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
+use super::netlink::exchange;
 use crate::failure::{Failure, Result};
 
 /// RTMGRP_LINK of linux/rtnetlink.h: links that appear, change and disappear.
@@ -102,47 +100,13 @@ fn has_native_xdp(message: &LinkMessage) -> bool {
 
 /// The links that a request is answered with, and whether they are all of one moment.
 fn request(flags: u16, message: LinkMessage) -> io::Result<(Vec<LinkMessage>, bool)> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    socket.send(&serialized(flags, message), 0)?;
-    let (mut links, mut whole) = (Vec::new(), true);
-    loop {
-        let (bytes, _) = socket.recv_from_full()?;
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-            whole &= message.header.flags & NLM_F_DUMP_INTR == 0;
-            // Messages are padded to four bytes (NLMSG_ALIGN).
-            let length = (message.header.length as usize).next_multiple_of(4).max(4);
-            rest = rest.get(length..).unwrap_or_default();
-            match message.payload {
-                NetlinkPayload::Done(_) => return Ok((links, whole)),
-                NetlinkPayload::Error(error) => {
-                    // Code 0 acknowledges.
-                    return error
-                        .code
-                        .map_or(Ok((links, whole)), |_| Err(error.to_io()));
-                }
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
-                    links.push(link);
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-fn serialized(flags: u16, message: LinkMessage) -> Vec<u8> {
-    let get = RouteNetlinkMessage::GetLink(message);
-    let mut header = NetlinkHeader::default();
-    header.flags = flags | NLM_F_REQUEST;
-    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(get));
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    bytes
+    let answers = exchange(flags, RouteNetlinkMessage::GetLink(message))?;
+    let link = |message| match message {
+        RouteNetlinkMessage::NewLink(link) => Some(link),
+        _ => None,
+    };
+    let links = answers.messages.into_iter().filter_map(link).collect();
+    Ok((links, answers.whole))
 }
 
 /// `None` for a link without a name, which the kernel does not send.

@@ -1,0 +1,116 @@
+//! `weir shape`: shapes what an interface sends, so that short connections cross a slow link at once.
+
+use weir_api::Shape as Report;
+use weir_core::units::format_bit_rate;
+
+use crate::cli::{Shape, ShapeBackend, ShapeInstall};
+use crate::failure::{Failure, Result};
+use crate::host::links::{self, Link};
+use crate::shape::{install, show};
+use crate::show::output::{print, print_json, warn_text};
+use crate::show::table::{Align, indent, table};
+
+/// Below this, one full packet takes longer than a second.
+const LEAST_RATE: u64 = 12_000;
+
+/// Runs the command.
+pub fn run(args: &Shape) -> Result<()> {
+    match args {
+        Shape::Install(args) => put_on(args),
+        Shape::Show { dev, json } => print_shapes(dev.as_deref(), *json),
+        Shape::Remove { dev } => take_off(dev),
+    }
+}
+
+fn put_on(args: &ShapeInstall) -> Result<()> {
+    let link = find(&args.dev)?;
+    if args.rate < LEAST_RATE {
+        let message = format!("--rate {} is too little", format_bit_rate(args.rate));
+        return Err(Failure::usage(
+            message,
+            "a full packet would take a second; the least is 12kbit",
+        ));
+    }
+    match args.backend {
+        ShapeBackend::Auto | ShapeBackend::Tc => {
+            install::install(&link, args.discipline, args.rate / 8)?
+        }
+    }
+    if link.loopback {
+        warn_text(
+            "lo is the loopback interface: this slows down what local programs say to each other",
+        );
+    }
+    print(&format!(
+        "{}: {} at {}; `weir shape remove --dev {}` takes it off\n",
+        link.name,
+        args.discipline,
+        format_bit_rate(args.rate),
+        link.name
+    ))
+}
+
+fn take_off(dev: &str) -> Result<()> {
+    let link = find(dev)?;
+    match install::remove(&link)? {
+        true => print(&format!("{dev}: has its default qdisc again\n")),
+        false => print(&format!(
+            "{dev}: weir does not shape it; nothing is changed\n"
+        )),
+    }
+}
+
+fn print_shapes(dev: Option<&str>, json: bool) -> Result<()> {
+    let mut shapes = show::shapes()?;
+    if let Some(dev) = dev {
+        find(dev)?;
+        shapes.retain(|shape| shape.dev == dev);
+    }
+    if json {
+        return print_json(&shapes);
+    }
+    match shapes[..] {
+        [] => print("weir shapes no interface here\n"),
+        _ => print(&shapes.iter().map(text).collect::<Vec<_>>().join("\n")),
+    }
+}
+
+fn text(shape: &Report) -> String {
+    let head = [
+        ("queue", Align::Left),
+        ("qdisc", Align::Left),
+        ("sent", Align::Right),
+        ("bytes", Align::Right),
+        ("dropped", Align::Right),
+        ("waiting", Align::Right),
+    ];
+    let row = |queue: &weir_api::ShapeQueue| {
+        vec![
+            queue.name.clone(),
+            queue.qdisc.clone(),
+            queue.sent_packets.to_string(),
+            queue.sent_bytes.to_string(),
+            queue.dropped_packets.to_string(),
+            queue.waiting_packets.to_string(),
+        ]
+    };
+    let rows: Vec<_> = shape.queues.iter().map(row).collect();
+    format!(
+        "{}: {} at {}, by {}\n{}",
+        shape.dev,
+        shape.discipline,
+        format_bit_rate(shape.rate_bits_per_s),
+        shape.backend,
+        indent(&table(&head, &rows))
+    )
+}
+
+fn find(dev: &str) -> Result<Link> {
+    let links = links::list()?;
+    let names: Vec<_> = links.iter().map(|link| link.name.clone()).collect();
+    let link = links.into_iter().find(|link| link.name == dev);
+    link.ok_or_else(|| {
+        let message = format!("there is no interface {dev:?} in this network namespace");
+        Failure::usage(message, format!("there are {}", names.join(", ")))
+    })
+}

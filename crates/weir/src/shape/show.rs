@@ -1,0 +1,86 @@
+//! Reads back what [`super::install`] put on interfaces, with what it has counted.
+
+use weir_api::{Shape, ShapeQueue};
+
+use super::install::is_ours;
+use super::options::htb_ceil;
+use super::tree::{DEMOTED, HIGH, LINK, LOW};
+use super::{CLASSIFIER, MAJOR};
+use crate::failure::{Failure, Result};
+use crate::host::links::{self, Link};
+use crate::host::qdiscs::{self, Counts, Node, ROOT};
+
+/// All shaped interfaces of this network namespace.
+///
+/// # Errors
+/// The kernel does not answer.
+pub fn shapes() -> Result<Vec<Shape>> {
+    let all = qdiscs::qdiscs().map_err(|error| Failure::io("list the qdiscs", error))?;
+    let links = links::list()?;
+    let shaped = links.iter().filter(|link| {
+        let mut roots = all
+            .iter()
+            .filter(|qdisc| qdisc.index == link.index && qdisc.parent == ROOT);
+        roots.any(is_ours)
+    });
+    shaped.map(|link| shape(link, &all)).collect()
+}
+
+fn shape(link: &Link, qdiscs: &[Node]) -> Result<Shape> {
+    let failed = |error| Failure::io(format_args!("list the classes of {}", link.name), error);
+    let classes = qdiscs::classes(link.index).map_err(failed)?;
+    let names = qdiscs::classifiers(link.index).map_err(failed)?;
+    let rate = classes.iter().find(|class| class.handle == MAJOR | LINK);
+    let rate = rate.and_then(|class| htb_ceil(&class.options)).unwrap_or(0);
+    let leaf = |minor| {
+        let mut of_link = qdiscs.iter().filter(|qdisc| qdisc.index == link.index);
+        of_link.find(|qdisc| qdisc.parent == MAJOR | minor)
+    };
+    let low = leaf(LOW).map_or("", |qdisc| qdisc.kind.as_str());
+    let queue = |(name, minor)| {
+        let class = classes.iter().find(|class| class.handle == MAJOR | minor)?;
+        let qdisc = leaf(minor);
+        let kind = qdisc.map_or_else(String::new, |qdisc| qdisc.kind.clone());
+        Some(queue(
+            name,
+            kind,
+            class.counts,
+            qdisc.map(|qdisc| qdisc.counts),
+        ))
+    };
+    Ok(Shape {
+        dev: link.name.clone(),
+        backend: "tc".into(),
+        discipline: discipline(&names, low),
+        rate_bits_per_s: rate * 8,
+        queues: [("high", HIGH), ("low", LOW), ("demoted", DEMOTED)]
+            .into_iter()
+            .filter_map(queue)
+            .collect(),
+    })
+}
+
+/// A packet that its qdisc drops when it comes is counted there, one that CoDel drops later in both.
+fn queue(name: &str, qdisc: String, class: Counts, leaf: Option<Counts>) -> ShapeQueue {
+    let leaf = leaf.unwrap_or(class);
+    ShapeQueue {
+        name: name.into(),
+        qdisc,
+        sent_packets: leaf.sent_packets,
+        sent_bytes: leaf.sent_bytes,
+        dropped_packets: leaf.dropped_packets.max(class.dropped_packets),
+        waiting_packets: leaf.waiting_packets,
+        waiting_bytes: leaf.waiting_bytes,
+    }
+}
+
+/// The classifier has its name; without one the low queue is all there is.
+fn discipline(classifiers: &[String], low: &str) -> String {
+    let name = classifiers
+        .iter()
+        .find_map(|name| name.strip_prefix(CLASSIFIER));
+    name.map_or_else(
+        || low.replace("pfifo", "fifo").replace('_', "-"),
+        str::to_owned,
+    )
+}
