@@ -40,6 +40,8 @@ pub struct Spec {
     pub client_hash: u32,
     /// Hash of the server's address.
     pub server_hash: u32,
+    /// Whether it is of a burst.
+    pub of_burst: bool,
 }
 
 /// How both ends behave.
@@ -118,7 +120,10 @@ impl Connection {
                 Job::Upload => MSS,
             }),
             server: end(MSS),
-            record: Record::new(spec.start_ns, segments),
+            record: Record {
+                of_burst: spec.of_burst,
+                ..Record::new(spec.start_ns, segments)
+            },
         }
     }
 

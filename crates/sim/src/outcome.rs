@@ -21,6 +21,8 @@ pub struct Record {
     pub repeat_delay: (u32, u64),
     /// Timeouts of either end, without those of SYNs.
     pub timeouts: u32,
+    /// Whether it is of a burst.
+    pub of_burst: bool,
     /// The server's round-trip times: how many, and ns together.
     pub rtt: (u64, u64),
 }

@@ -126,7 +126,7 @@ impl Plan {
         let zipf = Zipf::new(self.law.exponent, self.law.most);
         let mut all = Vec::new();
         let ns = |seconds: f64| (seconds * 1e9) as u64;
-        let mut add = |start_ns, job, rng: &mut fastrand::Rng| {
+        let mut add = |start_ns, job, of_burst, rng: &mut fastrand::Rng| {
             // Spread, since nothing else mixes them.
             let address =
                 |rng: &mut fastrand::Rng, count| rng.u32(..count).wrapping_mul(0x9e37_79b1);
@@ -136,13 +136,14 @@ impl Plan {
                 flow_hash: rng.u32(..),
                 client_hash: address(rng, CLIENTS),
                 server_hash: address(rng, SERVERS),
+                of_burst,
             });
         };
         if self.upload {
-            add(0, Job::Upload, &mut rng);
+            add(0, Job::Upload, false, &mut rng);
         }
         for n in 0..self.downloads {
-            add(ns(0.1 * f64::from(n)), Job::Download(LONG), &mut rng);
+            add(ns(0.1 * f64::from(n)), Job::Download(LONG), false, &mut rng);
         }
         let mut at_s = 0.0;
         loop {
@@ -151,7 +152,7 @@ impl Plan {
                 break;
             }
             let size = zipf.at(rng.f64());
-            add(ns(at_s), Job::Download(size), &mut rng);
+            add(ns(at_s), Job::Download(size), false, &mut rng);
         }
         let (each_s, count) = self.burst;
         let bursts = if each_s > 0.0 {
@@ -163,7 +164,7 @@ impl Plan {
             for _ in 0..count {
                 // Within 10 ms, as clients that wake together do.
                 let at_s = f64::from(burst) * each_s - 0.01 * rng.f64();
-                add(ns(at_s), Job::Download(1), &mut rng);
+                add(ns(at_s), Job::Download(1), true, &mut rng);
             }
         }
         all.sort_by_key(|spec| spec.start_ns);

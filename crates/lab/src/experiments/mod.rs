@@ -13,6 +13,7 @@ pub mod proxy_matrix;
 pub mod proxy_mixed;
 pub mod proxy_slow;
 pub mod saturation;
+pub mod sim;
 pub mod vtfm01;
 
 use crate::error::{Error, Result};
@@ -29,6 +30,7 @@ const REGISTRY: &[&[Entry]] = &[
     proxy_idle::ENTRIES,
     proxy_slow::ENTRIES,
     proxy_matrix::ENTRIES,
+    sim::ENTRIES,
     vtfm01::preferred::ENTRIES,
     vtfm01::priorities::ENTRIES,
     vtfm01::police_high::ENTRIES,

@@ -1,0 +1,208 @@
+//! Queueing disciplines before a slow link, simulated (`weir-sim`): the traffic of BHD18, Table III, through each of
+//! `weir_core::aqm`.
+//!
+//! A round is a seed. All disciplines of a round carry the same arrivals, so that they are compared round by round: a
+//! ratio to another discipline is of one round, and its median and confidence interval are over the rounds.
+//! Connections that have not ended when the simulation does count with the time that they have had, and as unfinished.
+
+mod claims;
+pub mod flood;
+mod hosts;
+mod sample;
+
+pub use hosts::Hosts;
+
+use weir_core::aqm::Discipline;
+use weir_sim::{Kind, Plan};
+
+use self::hosts::DRAIN_S;
+use crate::error::Result;
+use crate::run::experiment::{
+    Entry, Experiment, Flags, Program, Turn, check_seconds, chosen, parsed, word,
+};
+use crate::run::results::{Claim, Facts, Parameters, Results, Sample, Show, parameters};
+
+const SIM: Entry = Entry::new::<Args>(
+    "sim",
+    "What does each queueing discipline before a slow link do to short connections?",
+)
+.source("BHD18 Table III, Figures 5 to 10")
+.flags(
+    "--seconds 300 --rounds 12",
+    "--seconds 20 --traffic real --uploads no",
+);
+
+/// The experiments.
+pub const ENTRIES: &[Entry] = &[
+    SIM,
+    SIM.preset(
+        "sim-burst",
+        "How long do connections of a burst wait for their SYN/ACK behind a slow link?",
+    )
+    .source("beyond the papers")
+    .flags(
+        "--burst 100 --traffic real --uploads no --seconds 300 --rounds 12",
+        "--burst 100 --traffic real --uploads no --seconds 20",
+    ),
+    flood::ENTRY,
+];
+
+/// Time between bursts, s.
+const BURST_EACH_S: f64 = 10.0;
+
+/// Arguments of `weir-lab sim`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Traffic
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "real,short,10m"
+    )]
+    pub traffic: Vec<Traffic>,
+    /// Whether one client uploads without end
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "no,yes")]
+    pub uploads: Vec<Upload>,
+    /// Disciplines of the downlink [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub disciplines: Vec<Discipline>,
+    /// Discipline of the uplink
+    #[arg(long, default_value = "fifo", value_name = "NAME")]
+    pub uplink: Discipline,
+    /// Time in which connections begin, s
+    #[arg(long, default_value_t = 300.0)]
+    pub seconds: f64,
+    /// Besides, so many connections of one segment within 10 ms, each 10 s
+    #[arg(long, default_value_t = 0)]
+    pub burst: u32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub hosts: Hosts,
+}
+
+/// BHD18's traffic types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Traffic {
+    /// Mean 21 segments, on 2.4 and 0.4 Mb/s
+    Real,
+    /// Mean 3 segments, on the same
+    Short,
+    /// Mean 26 segments, on 10 and 2 Mb/s
+    #[value(name = "10m")]
+    TenM,
+}
+
+/// Whether there is a reverse upload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Upload {
+    /// There is none
+    No,
+    /// One client sends without end
+    Yes,
+}
+
+impl From<Traffic> for Kind {
+    fn from(traffic: Traffic) -> Kind {
+        match traffic {
+            Traffic::Real => Kind::Real,
+            Traffic::Short => Kind::Short,
+            Traffic::TenM => Kind::TenM,
+        }
+    }
+}
+
+impl Flags for Args {
+    fn experiment(mut self, _program: &Program) -> Result<Box<dyn Experiment>> {
+        check_seconds("--seconds", self.seconds)?;
+        self.hosts.check()?;
+        if self.disciplines.is_empty() {
+            self.disciplines = Discipline::ALL.to_vec();
+        }
+        Ok(Box::new(Sim { args: self }))
+    }
+}
+
+struct Sim {
+    args: Args,
+}
+
+impl Experiment for Sim {
+    fn groups(&self) -> Vec<Vec<Parameters>> {
+        let args = &self.args;
+        let of = |traffic: &Traffic, upload: &Upload| {
+            let case = |discipline: &Discipline| {
+                parameters([
+                    ("traffic", word(traffic)),
+                    ("upload", word(upload)),
+                    ("discipline", discipline.to_string()),
+                ])
+            };
+            args.disciplines.iter().map(case).collect()
+        };
+        let pairs = args.traffic.iter();
+        let pairs =
+            pairs.flat_map(|traffic| args.uploads.iter().map(move |upload| (traffic, upload)));
+        pairs.map(|(traffic, upload)| of(traffic, upload)).collect()
+    }
+
+    fn open(&mut self, facts: &mut Facts) -> Result<()> {
+        facts.insert("hosts".into(), self.args.hosts.describe().into());
+        facts.insert("uplink".into(), self.args.uplink.name().into());
+        Ok(())
+    }
+
+    fn measure(&mut self, case: &Parameters, turn: Turn) -> Result<Sample> {
+        let kind = Kind::from(chosen::<Traffic>(case, "traffic")?);
+        let discipline: Discipline = parsed(case, "discipline")?;
+        let (down, up) = kind.rates();
+        let plan = Plan {
+            upload: chosen::<Upload>(case, "upload")? == Upload::Yes,
+            burst: (BURST_EACH_S, self.args.burst),
+            ..Plan::of(kind, self.args.seconds)
+        };
+        let uplink = self.args.uplink;
+        let scenario = self
+            .args
+            .hosts
+            .scenario((discipline, down), (uplink, up), plan);
+        let outcome = weir_sim::run(&scenario, turn.seed);
+        Ok(sample::of(&outcome, self.args.seconds + DRAIN_S))
+    }
+
+    fn compare(&self, round: &mut [(Parameters, Sample)]) {
+        claims::add_ratios(round);
+    }
+
+    fn claims(&self, results: &Results) -> Vec<Claim> {
+        match self.args.burst {
+            0 => claims::of_traffic(results),
+            _ => claims::of_bursts(results),
+        }
+    }
+
+    fn show(&self) -> Show {
+        let mut columns = vec![
+            ("traffic", "{traffic}"),
+            ("upload", "{upload}"),
+            ("discipline", "{discipline}"),
+            ("connect ms", "{connect_mean_ms|n}"),
+            ("1 segment", "{segments_1_ms|n}"),
+            ("2–3", "{segments_2_3_ms|n}"),
+            ("4–10", "{segments_4_10_ms|n}"),
+            ("11–50", "{segments_11_50_ms|n}"),
+            ("51+", "{segments_51_ms|n}"),
+            ("p95 ms", "{response_p95_ms|n}"),
+            ("SYN sent again", "{syn_repeated|%1}"),
+            ("lost", "{lost|%1}"),
+        ];
+        if self.args.burst > 0 {
+            columns.push(("connect p95 of the burst", "{burst_connect_p95_ms|n}"));
+        }
+        Show::columns(&columns)
+    }
+
+    fn rounds(&self) -> usize {
+        6
+    }
+}
