@@ -80,7 +80,7 @@ impl FieldScan {
             let name = Known::of(field.name);
             scan.visit(index, name, field.value, side)?;
             if name == Known::Other {
-                if side == Side::Request && field::is_odd_name(field.name.as_bytes()) {
+                if side == Side::Request && lines.has_odd_name(field) {
                     scan.odd_names.insert(index);
                 }
             } else if let Some(value) = name.canonical_value(field.value)

@@ -3,7 +3,7 @@
 use httparse::Header;
 
 use super::Refusal;
-use super::field::{FieldSet, Known};
+use super::field::{BLOCK, FieldSet, Known, has_odd_byte, is_odd_name};
 use super::limits::Limits;
 
 /// A head whose every line ends in CRLF.
@@ -69,16 +69,38 @@ impl<'a> Lines<'a> {
     /// Whether a field's line is its name, `: `, this value and CRLF, and no more.
     #[inline]
     pub(super) fn is_written_as(&self, field: &Header, value: &[u8]) -> bool {
-        let start = self.offset(field.name.as_bytes()) + field.name.len();
-        let rest = self.raw[start..].strip_prefix(b": ");
-        let rest = rest.and_then(|rest| rest.strip_prefix(value));
-        rest.is_some_and(|rest| rest.starts_with(b"\r\n"))
+        let colon = self.offset(field.name.as_bytes()) + field.name.len();
+        let start = self.offset(field.value);
+        start == colon + ": ".len()
+            && self.raw[colon + 1] == b' '
+            && self.raw[start + field.value.len()] == b'\r'
+            && (std::ptr::eq(value, field.value) || value == field.value)
+    }
+
+    /// Whether a field's name has another character than letters, digits and `-`.
+    #[inline]
+    pub(super) fn has_odd_name(&self, field: &Header) -> bool {
+        let mut name = field.name.as_bytes();
+        let mut rest = &self.raw[self.offset(name)..];
+        // There is nearly always as much behind a name: its value and other lines.
+        while let Some(block) = rest.first_chunk::<BLOCK>() {
+            let len = name.len().min(BLOCK);
+            if has_odd_byte(block, len) {
+                return true;
+            }
+            (name, rest) = (&name[len..], &rest[len..]);
+            if name.is_empty() {
+                return false;
+            }
+        }
+        is_odd_name(name)
     }
 
     /// Appends the lines from `from` on, without those of `dropped` and without the empty line; those of
     /// `anew` with their canonical value. Lines that stand together are copied together.
     pub(super) fn copy(&self, from: usize, dropped: FieldSet, anew: FieldSet, out: &mut Vec<u8>) {
         let anew = anew.without(dropped);
+        let has_anew = anew != FieldSet::default();
         let mut not_copied = dropped;
         not_copied.insert_all(anew);
         let mut start = from;
@@ -87,7 +109,7 @@ impl<'a> Lines<'a> {
             if start < end {
                 out.extend_from_slice(&self.raw[start..end]);
             }
-            if anew.contains(index) {
+            if has_anew && anew.contains(index) {
                 self.write_anew(index, out);
             }
             start = self.line(index + 1);
