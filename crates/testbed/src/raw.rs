@@ -70,6 +70,8 @@ pub struct Segment {
     pub fin: bool,
     /// Ends the connection at once.
     pub rst: bool,
+    /// Timestamps: its own, and the one that it echoes.
+    pub stamps: Option<(u32, u32)>,
     /// Data.
     pub payload: Vec<u8>,
 }
@@ -87,6 +89,15 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Its timestamp, if it has one.
+    pub fn stamp(&self) -> Option<u32> {
+        let mut options = self.header.options_iterator().flatten();
+        options.find_map(|option| match option {
+            etherparse::TcpOptionElement::Timestamp(own, _) => Some(own),
+            _ => None,
+        })
+    }
+
     /// Whether it is the second segment of a handshake.
     pub fn is_syn_ack(&self) -> bool {
         self.header.syn && self.header.ack
@@ -335,21 +346,25 @@ pub fn frame(peer: Peer, shape: Shape, segment: &Segment) -> Vec<u8> {
 
 fn tcp_header(peer: Peer, segment: &Segment) -> TcpHeader {
     use etherparse::TcpOptionElement::{
-        MaximumSegmentSize, Noop, SelectiveAcknowledgementPermitted, WindowScale,
+        MaximumSegmentSize, Noop, SelectiveAcknowledgementPermitted, Timestamp, WindowScale,
     };
     let mut tcp = TcpHeader::new(peer.client.port(), peer.server.port(), segment.seq, 64_240);
     (tcp.syn, tcp.fin, tcp.rst) = (segment.syn, segment.fin, segment.rst);
     tcp.ack = segment.ack.is_some();
     tcp.acknowledgment_number = segment.ack.unwrap_or(0);
+    let mut options = Vec::new();
     if segment.syn {
-        let options = [
+        options.extend([
             MaximumSegmentSize(1460),
             SelectiveAcknowledgementPermitted,
             Noop,
             WindowScale(7),
-        ];
-        tcp.set_options(&options).unwrap();
+        ]);
     }
+    if let Some((own, echo)) = segment.stamps {
+        options.extend([Noop, Noop, Timestamp(own, echo)]);
+    }
+    tcp.set_options(&options).unwrap();
     tcp
 }
 

@@ -181,6 +181,31 @@ pub fn set_tcp_option(socket: &impl AsRawFd, option: TcpOption, value: &[u8]) ->
     Errno::result(answer).map(drop)
 }
 
+/// An option of an IPv4 socket; the values are linux/in.h's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum IpOption {
+    /// IP_BIND_ADDRESS_NO_PORT: bind() to port 0 leaves the choice of the port to connect(). 1: on.
+    BindAddressNoPort = 24,
+    /// IP_LOCAL_PORT_RANGE: the ports that connect() chooses from, the last one in the upper 16 bits.
+    LocalPortRange = 51,
+}
+
+/// Sets an option of an IPv4 socket to this value.
+pub fn set_ip_option(socket: &impl AsRawFd, option: IpOption, value: u32) -> Result<(), Errno> {
+    // SAFETY: the kernel reads as many bytes as are said, which the value has.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            option as i32,
+            (&raw const value).cast(),
+            size_of::<u32>() as libc::socklen_t,
+        )
+    };
+    Errno::result(answer).map(drop)
+}
+
 fn name(device: &str) -> [libc::c_char; libc::IFNAMSIZ] {
     let mut name = [0; libc::IFNAMSIZ];
     for (to, from) in name.iter_mut().zip(device.bytes().take(libc::IFNAMSIZ - 1)) {

@@ -7,6 +7,7 @@ pub mod environment;
 pub mod links;
 pub mod namespaces;
 pub mod netlink;
+pub mod ports;
 pub mod processes;
 pub mod qdiscs;
 pub mod sockets;

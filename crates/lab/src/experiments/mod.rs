@@ -14,6 +14,7 @@ pub mod proxy_mixed;
 pub mod proxy_slow;
 pub mod saturation;
 pub mod sim;
+pub mod timewait_ports;
 pub mod vtfm01;
 
 use crate::error::{Error, Result};
@@ -31,6 +32,7 @@ const REGISTRY: &[&[Entry]] = &[
     proxy_slow::ENTRIES,
     proxy_matrix::ENTRIES,
     sim::ENTRIES,
+    timewait_ports::ENTRIES,
     vtfm01::preferred::ENTRIES,
     vtfm01::priorities::ENTRIES,
     vtfm01::police_high::ENTRIES,

@@ -11,6 +11,7 @@ use crate::failure::{Failure, ROOT_HINT, Result};
 use crate::host::diagnosis::{Facts, Finding, Receiver, Socket, State, advise, fold};
 use crate::host::environment::sysctl;
 use crate::host::links::{self, Link};
+use crate::host::ports;
 use crate::host::processes::owners;
 use crate::show::describe;
 use crate::show::output::{print, print_json};
@@ -151,7 +152,12 @@ fn advice_cells(alike: &[&Finding]) -> Vec<Vec<String>> {
 fn facts() -> Result<Facts> {
     let links = links::list()?;
     let softnet = std::fs::read_to_string("/proc/net/softnet_stat").ok();
+    let range = ports::range();
+    let local_ports = range.as_ref().map_or(0, |range| range.len() as u32);
     Ok(Facts {
+        tw_reuse: sysctl("net/ipv4/tcp_tw_reuse"),
+        local_ports,
+        ports: range.map_or_else(Vec::new, |range| ports::taken(&range, local_ports / 2)),
         syn_cookies: sysctl("net/ipv4/tcp_syncookies"),
         somaxconn: sysctl("net/core/somaxconn"),
         netdev_max_backlog: sysctl("net/core/netdev_max_backlog"),

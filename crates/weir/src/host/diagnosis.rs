@@ -3,6 +3,8 @@
 use serde::Serialize;
 use weir_config::SynCookies;
 
+use crate::host::ports::Ports;
+
 /// Backlogs below this overflow in bursts that a server absorbs easily: at 10 000 connections/s it
 /// is 50 ms of them. It is the default of nginx and Apache; 128 was that of older kernels.
 const SMALL_BACKLOG: u32 = 511;
@@ -115,6 +117,12 @@ pub struct Facts {
     pub receivers: Vec<Receiver>,
     /// Ends of veth pairs whose other end has no XDP program.
     pub lonely_veths: Vec<String>,
+    /// `net.ipv4.tcp_tw_reuse`.
+    pub tw_reuse: Option<u32>,
+    /// Local ports that connect() chooses from; 0: not known.
+    pub local_ports: u32,
+    /// Who takes many of them.
+    pub ports: Vec<Ports>,
     /// Listening sockets, or why they cannot be read.
     pub sockets: Result<Vec<Socket>, String>,
 }
@@ -165,6 +173,12 @@ pub fn advise(facts: &Facts) -> Vec<Finding> {
             .map(|receiver| steering(receiver, facts)),
     );
     findings.extend(facts.lonely_veths.iter().map(|veth| xdp_on_veth(veth)));
+    findings.extend(
+        facts
+            .ports
+            .iter()
+            .filter_map(|ports| local_ports(ports, facts)),
+    );
     match &facts.sockets {
         Ok(sockets) => {
             findings.push(somaxconn(facts));
@@ -344,6 +358,45 @@ fn xdp_on_veth(veth: &str) -> Finding {
     )
 }
 
+/// A client that closes first keeps each port for 60 s.
+fn local_ports(ports: &Ports, facts: &Facts) -> Option<Finding> {
+    let Ports {
+        from,
+        to,
+        taken,
+        time_wait,
+    } = ports;
+    if *time_wait < facts.local_ports / 2 || facts.local_ports == 0 {
+        return None;
+    }
+    let object = Object {
+        name: to.to_string(),
+        kind: "servers",
+    };
+    let text = format!(
+        "{taken} of {} local ports from {from} to it are taken, {time_wait} of them by TIME-WAIT: connect() fails with \
+         EADDRNOTAVAIL once all are",
+        facts.local_ports
+    );
+    let hint = match facts.tw_reuse {
+        Some(1) => {
+            "keep connections open, or let the server close first; more source addresses or a wider \
+             ip_local_port_range: docs/timewait.md"
+        }
+        _ => {
+            "net.ipv4.tcp_tw_reuse = 1 lets connect() take ports in TIME-WAIT again, which is safe with timestamps; \
+             docs/timewait.md compares the ways"
+        }
+    };
+    Some(finding_about(
+        "local ports to",
+        object,
+        State::Warn,
+        text,
+        hint,
+    ))
+}
+
 fn somaxconn(facts: &Facts) -> Finding {
     match facts.somaxconn {
         Some(limit) if limit < SMALL_BACKLOG => finding(
@@ -472,12 +525,24 @@ mod tests {
                 rps: false,
             }],
             lonely_veths: Vec::new(),
+            tw_reuse: Some(2),
+            local_ports: 28_232,
+            ports: vec![ports(14_000)],
             sockets: Ok(vec![Socket {
                 address: "0.0.0.0:80".into(),
                 limit: 511,
                 server: None,
                 mptcp: false,
             }]),
+        }
+    }
+
+    fn ports(time_wait: u32) -> Ports {
+        Ports {
+            from: "10.0.0.1".parse().unwrap(),
+            to: "10.0.0.5:8080".parse().unwrap(),
+            taken: time_wait + 20,
+            time_wait,
         }
     }
 
@@ -573,6 +638,21 @@ mod tests {
                     ..healthy()
                 },
                 "XDP front on veth0",
+            ),
+            (
+                Facts {
+                    ports: vec![ports(14_116)],
+                    ..healthy()
+                },
+                "local ports to 10.0.0.5:8080",
+            ),
+            (
+                Facts {
+                    ports: vec![ports(28_000)],
+                    tw_reuse: Some(1),
+                    ..healthy()
+                },
+                "local ports to 10.0.0.5:8080",
             ),
             (sockets(128, false), "backlog of 0.0.0.0:80"),
             (sockets(511, true), "MPTCP on 0.0.0.0:80"),

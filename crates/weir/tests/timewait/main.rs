@@ -13,5 +13,6 @@ mod common;
 
 mod bed;
 mod client_rst;
+mod duplicates;
 mod peers;
 mod records;
