@@ -11,9 +11,13 @@ use super::skel::{TimewaitSkel, TimewaitSkelBuilder};
 use crate::error::{Error, Result, of_libbpf};
 use crate::object::{Share, SharedMaps, open, open_in};
 
-pub(super) fn load() -> Result<TimewaitSkel<'static>> {
+pub(super) fn load(records: u32) -> Result<TimewaitSkel<'static>> {
     let failed = || of_libbpf("load the programs of [[destination]]");
-    let open = open::<TimewaitSkelBuilder>().map_err(failed())?;
+    let mut open = open::<TimewaitSkelBuilder>().map_err(failed())?;
+    open.maps
+        .records
+        .set_max_entries(records)
+        .map_err(failed())?;
     open.load().map_err(failed())
 }
 

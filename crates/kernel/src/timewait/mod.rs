@@ -63,9 +63,17 @@ impl TimeWait {
     /// # Errors
     /// No rights, or the kernel lacks something.
     pub fn load() -> Result<TimeWait> {
+        TimeWait::with_records(abi::MAX_TIMEWAIT_RECORDS)
+    }
+
+    /// The same, with room for so many records.
+    ///
+    /// # Errors
+    /// As of [`TimeWait::load`].
+    pub fn with_records(records: u32) -> Result<TimeWait> {
         Ok(TimeWait {
             links: BTreeMap::new(),
-            skel: load::load()?,
+            skel: load::load(records)?,
             bare: Bare::default(),
             slots: BTreeMap::new(),
             prefixes: BTreeSet::new(),

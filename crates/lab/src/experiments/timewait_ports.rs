@@ -2,7 +2,8 @@
 //! each port is in TIME-WAIT for 60 s at the client, if that closes first.
 //!
 //! One client thread, one connection after the other, on a CPU of its own; the server on the other. First as many
-//! connections as there are ports and more, then the window that counts.
+//! connections as there are ports and more, then the window that counts. The client's namespace has fewer ports than the
+//! kernel's default, so that they run out long before the first of them is free again.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -18,7 +19,7 @@ use weir_testbed::sys::{IpOption, set_ip_option};
 use weir_testbed::tcp_table::sockets_in_state;
 use weir_testbed::weir::Weir;
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::run::experiment::{
     Entry, Experiment, Flags, Program, Turn, check_seconds, chosen, word,
 };
@@ -32,7 +33,7 @@ pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
 .source("FTY99; issues of Envoy and HAProxy")
 .flags(
     "",
-    "--ways plain,client-rst --connections 500 --seconds 0.5 --rounds 1",
+    "--ways plain,client-rst --ports 256 --connections 300 --seconds 0.5 --rounds 1",
 )];
 
 const PORT: u16 = 8080;
@@ -46,8 +47,10 @@ const ADDRESSES: [Ipv4Addr; 4] = [
     Ipv4Addr::new(10, 66, 1, 4),
     Ipv4Addr::new(10, 66, 1, 5),
 ];
-/// Ports 1024 to 65535, as IP_LOCAL_PORT_RANGE has them.
-const WIDE_RANGE: u32 = 65535 << 16 | 1024;
+/// The first local port.
+const FIRST_PORT: u32 = 32_768;
+/// `wide-range` has so many times the ports.
+const WIDER: u32 = 4;
 const ROUNDS: usize = 3;
 
 /// What is done about it.
@@ -61,8 +64,10 @@ pub enum Way {
     BindNoPort,
     /// Four addresses of the client in turn, with IP_BIND_ADDRESS_NO_PORT
     FourAddresses,
-    /// IP_LOCAL_PORT_RANGE: 1024 to 65535
+    /// ip_local_port_range with four times the ports
     WideRange,
+    /// IP_LOCAL_PORT_RANGE asks for four times the ports
+    LocalPortRange,
     /// tcp_tw_reuse = 1, and tcp_tw_reuse_delay = 1000
     #[value(name = "reuse-1000ms")]
     Reuse1000ms,
@@ -89,20 +94,27 @@ pub struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "plain,bind,bind-no-port,four-addresses,wide-range,reuse-1000ms,reuse-100ms,reuse-1ms,server-first,client-rst,linger-0"
+        default_value = "plain,bind,bind-no-port,four-addresses,wide-range,local-port-range,reuse-1000ms,reuse-100ms,reuse-1ms,server-first,client-rst,linger-0"
     )]
     pub ways: Vec<Way>,
-    /// Connections before the window; the kernel has 28 232 local ports by default
-    #[arg(long, default_value_t = 30_000)]
+    /// Local ports of the client; the kernel has 28 232 by default
+    #[arg(long, default_value_t = 4096)]
+    pub ports: u32,
+    /// Connections before the window
+    #[arg(long, default_value_t = 4500)]
     pub connections: u32,
     /// Length of the window, in s
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 4.0)]
     pub seconds: f64,
 }
 
 impl Flags for Args {
     fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
         check_seconds("--seconds", self.seconds)?;
+        if !(2..=8192).contains(&self.ports) {
+            let cause = "from 2 to 8192, as four times as many must fit above 32768";
+            return Err(Error::usage(format!("bad --ports {}", self.ports), cause));
+        }
         Ok(Box::new(Ports {
             args: self,
             program: program.clone(),
@@ -127,8 +139,8 @@ impl Experiment for Ports {
 
     fn open(&mut self, facts: &mut Facts) -> Result<()> {
         let load = format!(
-            "one connection after the other to one address and port; {} of them, then {} s",
-            self.args.connections, self.args.seconds
+            "one connection after the other to one address and port, {} local ports; {} connections, then {} s",
+            self.args.ports, self.args.connections, self.args.seconds
         );
         facts.insert("load".into(), load.into());
         Ok(())
@@ -137,18 +149,18 @@ impl Experiment for Ports {
     fn measure(&mut self, case: &Parameters, _turn: Turn) -> Result<Sample> {
         let way: Way = chosen(case, "way")?;
         let bed = Bed::build(Layout::of_this_machine())?;
-        prepare(&bed, way)?;
+        prepare(&bed, way, self.args.ports)?;
         let weir = match way {
             Way::ClientRst => Some(weir(&bed, self.program.path())?),
             _ => None,
         };
         let server = Server::start(&bed, way)?;
         let window = Duration::from_secs_f64(self.args.seconds);
-        let connections = self.args.connections;
+        let (ports, connections) = (self.args.ports, self.args.connections);
         let cpu = Some(bed.layout.client_cpu);
         let tally = bed
             .clients
-            .run_on(cpu, || Ok(load(way, connections, window)))?;
+            .run_on(cpu, || Ok(load(way, ports, connections, window)))?;
         server.stop(&bed)?;
         let time_waits = || sockets_in_state(TIME_WAIT, None);
         let mut sample = tally.sample(window);
@@ -169,12 +181,14 @@ impl Experiment for Ports {
         let mut claims = Vec::new();
         for case in &results.cases {
             match case.parameter("way") {
-                "plain" | "bind" | "bind-no-port" => claims.push(Claim::about(
-                    "connect() fails once all ports are in TIME-WAIT",
-                    case,
-                    "failed",
-                    |failed| failed.median > 0.9,
-                )),
+                "plain" | "bind" | "bind-no-port" | "local-port-range" => {
+                    claims.push(Claim::about(
+                        "connect() fails once all ports are in TIME-WAIT",
+                        case,
+                        "failed",
+                        |failed| failed.median > 0.9,
+                    ))
+                }
                 "client-rst" => {
                     claims.push(Claim::about(
                         "client-rst leaves the client its ports",
@@ -208,7 +222,11 @@ impl Experiment for Ports {
     }
 }
 
-fn prepare(bed: &Bed, way: Way) -> Result<()> {
+fn prepare(bed: &Bed, way: Way, ports: u32) -> Result<()> {
+    let times = if way == Way::WideRange { WIDER } else { 1 };
+    let range = format!("{FIRST_PORT} {}", FIRST_PORT + ports * times - 1);
+    bed.clients
+        .set_sysctl("net.ipv4.ip_local_port_range", &range)?;
     let reuse = |delay| {
         bed.clients.set_sysctl("net.ipv4.tcp_tw_reuse", "1")?;
         bed.clients.set_sysctl("net.ipv4.tcp_tw_reuse_delay", delay)
@@ -247,7 +265,9 @@ impl Server {
             .run(|| TcpListener::bind(address).context(format!("cannot listen on {address}")))?;
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
+        let (begins, begun) = std::sync::mpsc::channel();
         let thread = bed.server.spawn(bed.layout.server_cpu, move || {
+            let _ = begins.send(());
             let waits = !matches!(way, Way::ServerFirst | Way::ClientRst);
             for stream in listener.incoming() {
                 if asked.load(Ordering::Relaxed) {
@@ -258,6 +278,8 @@ impl Server {
             }
             Ok(())
         })?;
+        // It begins with a copy of all descriptors, which would keep connections open that the client closes.
+        let _ = begun.recv();
         Ok(Server { stop, thread })
     }
 
@@ -303,33 +325,33 @@ impl Tally {
     }
 }
 
-fn load(way: Way, connections: u32, window: Duration) -> Tally {
+fn load(way: Way, ports: u32, connections: u32, window: Duration) -> Tally {
     let mut turn = 0;
     let mut tally = Tally::default();
     // Some ports may be taken twice: then the first failure ends the filling too.
     while tally.connected < connections && tally.failed == 0 {
-        one(way, turn, &mut tally);
+        one(way, ports, turn, &mut tally);
         turn += 1;
     }
     let mut tally = Tally::default();
     let begun = Instant::now();
     while begun.elapsed() < window {
-        one(way, turn, &mut tally);
+        one(way, ports, turn, &mut tally);
         turn += 1;
     }
     tally.lasted = begun.elapsed();
     tally
 }
 
-fn one(way: Way, turn: usize, tally: &mut Tally) {
-    match connection(way, turn, &mut tally.connect) {
+fn one(way: Way, ports: u32, turn: usize, tally: &mut Tally) {
+    match connection(way, ports, turn, &mut tally.connect) {
         Ok(()) => tally.connected += 1,
         Err(_) => tally.failed += 1,
     }
 }
 
 /// One connection from the first call to the last.
-fn connection(way: Way, turn: usize, connect: &mut Duration) -> std::io::Result<()> {
+fn connection(way: Way, ports: u32, turn: usize, connect: &mut Duration) -> std::io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     let no_port = || set_ip_option(&socket, IpOption::BindAddressNoPort, 1);
     let bind = |ip: Ipv4Addr| socket.bind(&SocketAddr::new(IpAddr::V4(ip), 0).into());
@@ -342,7 +364,10 @@ fn connection(way: Way, turn: usize, connect: &mut Duration) -> std::io::Result<
             no_port()?;
             bind(ADDRESSES[turn % ADDRESSES.len()])?;
         }
-        Way::WideRange => set_ip_option(&socket, IpOption::LocalPortRange, WIDE_RANGE)?,
+        Way::LocalPortRange => {
+            let last = FIRST_PORT + ports * WIDER - 1;
+            set_ip_option(&socket, IpOption::LocalPortRange, last << 16 | FIRST_PORT)?;
+        }
         Way::Linger0 => socket.set_linger(Some(Duration::ZERO))?,
         _ => {}
     }

@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 
+use socket2::{Domain, Protocol, Socket, Type};
+
 use crate::bed::{
     First, REPLY, RULE, Server, THERE_V4, THERE_V6, answer, ask, ask_often, run, there, time_waits,
     time_waits_become,
 };
-use crate::common::{Bed, PORT};
+use crate::common::{Bed, PORT, within};
 
 const TIMES: usize = 100;
 
@@ -56,7 +58,7 @@ fn a_client_that_closes_first_is_in_time_wait_as_ever() {
     let _servers = Server::start(&bed, PORT, First::Client);
     let _weir = run(&bed, RULE);
     let address = there(THERE_V4);
-    crate::common::within(bed.here(), || {
+    within(bed.here(), || {
         for _ in 0..TIMES {
             let stream = std::net::TcpStream::connect(address).unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -120,6 +122,43 @@ fn over_the_loopback_device_both_ends_are_rid_of_it() {
     thread.join().unwrap();
     bed.figure_becomes("swapped", TIMES as u64);
     time_waits_become(bed.here(), 0);
+}
+
+#[test]
+fn mptcp_connections_are_left_alone() {
+    const MPTCP: i32 = 262;
+    let Some(bed) = Bed::new() else { return };
+    let socket = || {
+        let protocol = Some(Protocol::from(MPTCP));
+        Socket::new(Domain::IPV4, Type::STREAM, protocol)
+    };
+    let listener = within(bed.there(), || {
+        let socket = socket().ok()?;
+        socket.bind(&there(THERE_V4).into()).unwrap();
+        socket.listen(128).unwrap();
+        Some(std::net::TcpListener::from(socket))
+    });
+    let Some(listener) = listener else {
+        weir_testbed::needs::skip("the kernel has no MPTCP");
+        return;
+    };
+    let _weir = run(&bed, RULE);
+    let server = std::thread::spawn(move || {
+        for _ in 0..TIMES {
+            answer(listener.accept().unwrap().0, First::Server);
+        }
+    });
+    within(bed.here(), || {
+        for _ in 0..TIMES {
+            let client = socket().unwrap();
+            client.connect(&there(THERE_V4).into()).unwrap();
+            let mut reply = Vec::new();
+            std::io::Read::read_to_end(&mut &client, &mut reply).unwrap();
+            assert_eq!(reply, REPLY);
+        }
+    });
+    server.join().unwrap();
+    assert_eq!((bed.figure("swapped"), bed.figure("fallback")), (0, 0));
 }
 
 /// The links between programs and devices that a process has.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::bed::run;
-use crate::common::{Bed, PATIENCE, Peer, Raw, Segment, Shape, until, within};
+use crate::common::{Bed, PATIENCE, Peer, Raw, Segment, Shape, Tunnel, until, within};
 
 /// A port here that no other socket has.
 const FROM: u16 = 20_000;
@@ -179,4 +179,17 @@ fn no_program_reads_an_old_duplicate() {
         (tries, tries)
     );
     assert_eq!(bed.figure("swapped"), 2 * tries);
+}
+
+#[test]
+fn a_device_without_a_link_header_carries_it_too() {
+    let Some(bed) = Bed::new() else { return };
+    let tun = Tunnel::create(bed.here(), "tun0").unwrap();
+    let lines =
+        "link set tun0 up\naddr add 10.66.0.1/32 dev tun0\nroute replace 10.128.0.0/9 dev tun0";
+    bed.here().ip_batch(lines).unwrap();
+    let raw = Raw(&tun);
+    let _weir = run(&bed, RULE);
+    within(bed.here(), || old(&raw, 0, true));
+    bed.figure_becomes("swapped", 1);
 }

@@ -14,5 +14,6 @@ mod common;
 mod bed;
 mod client_rst;
 mod duplicates;
+mod life;
 mod peers;
 mod records;

@@ -1,0 +1,54 @@
+//! The table of records when it is full: servers keep their TIME-WAIT then.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+
+use weir_core::timewait::{Destination, TimeWaitMode};
+use weir_kernel::TimeWait;
+use weir_testbed::needs;
+use weir_testbed::tcp_table::sockets_in_state;
+
+/// include/net/tcp_states.h, as /proc/net/tcp has it.
+const TIME_WAIT: &[u8] = &[0x06];
+/// The kernel's memory allocator hands elements out by CPU, so a small table may hold a few less or more.
+const RECORDS: u64 = 64;
+const CONNECTIONS: u64 = 3 * RECORDS;
+
+#[test]
+fn a_full_table_leaves_time_wait_to_the_server() {
+    if !needs::own_namespace() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let destination = Destination {
+        to_port: Some(address.port()),
+        timewait: TimeWaitMode::ClientRst,
+        ..Destination::new("backends")
+    };
+    let mut timewait = TimeWait::with_records(RECORDS as u32).unwrap();
+    timewait.apply(&[destination]).unwrap();
+    let loopback = nix::net::if_::if_nametoindex("lo").unwrap();
+    timewait.attach(loopback).unwrap();
+    for _ in 0..CONNECTIONS {
+        let mut client = TcpStream::connect(address).unwrap();
+        drop(listener.accept().unwrap());
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    }
+    timewait.sweep().unwrap();
+    let figures = timewait.figures("backends").unwrap();
+    assert_eq!(
+        figures.swapped + figures.fallback,
+        CONNECTIONS,
+        "{figures:?}"
+    );
+    assert_eq!(figures.held, figures.swapped, "{figures:?}");
+    assert!(
+        figures.swapped <= RECORDS && figures.fallback > 0,
+        "{figures:?}"
+    );
+    assert_eq!(figures.bytes(), 128 * figures.held);
+    let left = sockets_in_state(TIME_WAIT, None).unwrap();
+    assert_eq!(left as u64, figures.fallback, "{figures:?}");
+    timewait.detach(loopback);
+}
