@@ -9,12 +9,13 @@ mod value;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use weir_config::{Fault, parse_ip, parse_name, parse_port, parse_socket_address};
 use weir_core::aqm::Discipline;
 use weir_core::aqm::discipline::UnknownDiscipline;
-use weir_core::units::parse_bit_rate;
+use weir_core::units::{parse_bit_rate, parse_duration};
 use weir_core::{class, proxy};
 
 pub use self::flags::Changes;
@@ -43,6 +44,9 @@ const EXIT_CODES: &str = "Exit codes: 0 ok, 1 failed, 2 bad usage or config, 3 n
 
 const EXEC_NOTES: &str = "The server takes this process's place: process id, signals and exit status are its \
     own. `weir exec` reports faults of the config file and starts the server in any case.";
+
+const TRACE_NOTES: &str = "Reads pcap and pcapng, plain, gzip or zstd; headers are enough (`tcpdump -s 96`). \
+    Needs no root and no running weir. A capture that is cut or damaged gives its figures up to there, and exit code 1.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -77,6 +81,11 @@ pub enum Command {
     Doctor(Doctor),
     /// Explain a counter, a config key or a column of status; without a name, list them all
     Explain(Explain),
+    /// Show from captures how often TCP connections lose a SYN, and how long that holds them up
+    #[command(after_help = TRACE_NOTES)]
+    Trace(Trace),
+    /// Show by how much a lost SYN lengthens a connection, by its size
+    Model(Model),
     /// Write man pages, completions or the reference page into a directory
     #[command(hide = true)]
     Generate(Generate),
@@ -298,6 +307,44 @@ pub struct Explain {
     pub name: Option<String>,
 }
 
+/// `weir trace`.
+#[derive(Debug, Args)]
+pub struct Trace {
+    /// Captures, put together by their times; - is standard input
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Count only connections whose handshake was seen whole, and data after it
+    #[arg(long)]
+    pub established_only: bool,
+    /// Count also hosts that show the signs of a SYN flood: 1000 times more connections without data than with
+    #[arg(long)]
+    pub no_flood_filter: bool,
+    /// Connections to remember at once; a million take 200 MiB
+    #[arg(long, value_name = "N", default_value_t = 1_000_000,
+          value_parser = clap::value_parser!(u32).range(8..=100_000_000))]
+    pub max_connections: u32,
+}
+
+/// `weir model`.
+#[derive(Debug, Args)]
+pub struct Model {
+    /// Round-trip time
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parsed(parse_rtt))]
+    pub rtt: Duration,
+    /// Probability that a data packet is lost, as `packet_rtx_probability` of `weir trace`
+    #[arg(long, value_name = "P", default_value_t = weir_trace::model::REAL.loss, value_parser = parsed(parse_loss))]
+    pub loss: f64,
+    /// Probability that a SYN or its answer is lost, as `syn_rtx_probability` of `weir trace`
+    #[arg(long, value_name = "P", default_value_t = weir_trace::model::REAL.syn_loss, value_parser = parsed(parse_loss))]
+    pub syn_loss: f64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `weir generate`.
 #[derive(Debug, Args)]
 pub struct Generate {
@@ -340,6 +387,27 @@ fn parse_target(text: &str) -> Result<Target, Fault> {
         "all" => Ok(Target::All),
         text => parse_port(text).map(Target::Port),
     }
+}
+
+fn parse_rtt(text: &str) -> Result<Duration, Fault> {
+    let fault = |cause: String| Fault {
+        cause,
+        hint: "a time, such as 200ms".to_owned(),
+    };
+    let rtt = parse_duration(text).map_err(fault)?;
+    match rtt.is_zero() {
+        true => Err(fault("a round trip takes longer than 0".to_owned())),
+        false => Ok(rtt),
+    }
+}
+
+/// More than 0 and less than 1.
+fn parse_loss(text: &str) -> Result<f64, Fault> {
+    let loss = text.parse().ok().filter(|loss| *loss > 0.0 && *loss < 1.0);
+    loss.ok_or_else(|| Fault {
+        cause: format!("`{text}` is no probability between 0 and 1"),
+        hint: "1 % is 0.01".to_owned(),
+    })
 }
 
 /// An `--address`: `None` is every address. clap would take an `Option` as "may be left out".

@@ -44,6 +44,8 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Detach(args) => commands::detach::run(dir, args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Explain(args) => commands::explain::run(dir, args),
+        Command::Trace(args) => commands::trace::run(args),
+        Command::Model(args) => commands::model::run(args),
         Command::Generate(args) => commands::generate::run(args),
     }
 }

@@ -1,8 +1,11 @@
 //! What people read: reports, tables, sentences, the log.
 
+pub mod bars;
+pub mod capture;
 pub mod describe;
 pub mod log;
 pub mod output;
 pub mod report;
+pub mod response_time;
 pub mod settings;
 pub mod table;

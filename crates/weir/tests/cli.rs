@@ -24,6 +24,8 @@ const CASES: &[(&str, &str)] = &[
     ("help-detach", "detach --help"),
     ("help-doctor", "doctor --help"),
     ("help-explain", "explain --help"),
+    ("help-trace", "trace --help"),
+    ("help-model", "model --help"),
     ("no-command", ""),
     ("check", "check two.toml"),
     ("check-json", "check --json two.toml"),
@@ -81,6 +83,15 @@ const CASES: &[(&str, &str)] = &[
     ("status-none-json", "--runtime-dir none status --json"),
     ("detach-none", "--runtime-dir none detach"),
     ("reload-none", "--runtime-dir none reload"),
+    ("trace", "trace lossy.pcap"),
+    ("trace-json", "trace --json lossy.pcap"),
+    ("trace-cut", "trace --json cut.pcap"),
+    ("trace-missing", "trace missing.pcap"),
+    ("trace-text", "trace two.toml"),
+    ("model", "model"),
+    ("model-json", "model --json --rtt 50ms"),
+    ("model-rtt", "model --rtt 50"),
+    ("model-loss", "model --loss 2"),
 ];
 
 fn golden_dir() -> PathBuf {
@@ -139,7 +150,7 @@ fn every_golden_file_belongs_to_a_case() {
         let name = path.file_stem().unwrap().to_str().unwrap();
         let known = CASES.iter().any(|(case, _)| *case == name);
         assert!(
-            known || path.extension().unwrap() == "toml",
+            known || ["toml", "pcap"].contains(&path.extension().unwrap().to_str().unwrap()),
             "{}",
             path.display()
         );
@@ -187,8 +198,9 @@ impl Drop for Folder {
     }
 }
 
-const VISIBLE: [&str; 10] = [
+const VISIBLE: [&str; 12] = [
     "protect", "run", "reload", "proxy", "exec", "check", "status", "detach", "doctor", "explain",
+    "trace", "model",
 ];
 
 #[test]

@@ -11,7 +11,7 @@ pub const SECTION: &str = "8";
 type Example = (&'static str, &'static str);
 
 /// Examples of each command; `weir` is the page of them all.
-const EXAMPLES: [(&str, &[Example]); 13] = [
+const EXAMPLES: [(&str, &[Example]); 15] = [
     (
         "weir",
         &[
@@ -151,6 +151,30 @@ const EXAMPLES: [(&str, &[Example]); 13] = [
                 "List the names that have RST in their text.",
             ),
         ],
+    ),
+    (
+        "trace",
+        &[
+            (
+                "weir trace monday.pcap.zst",
+                "Show how often SYNs and other segments are sent again, and after how long.",
+            ),
+            (
+                "tcpdump -i eth0 -s 96 -w - tcp | weir trace -",
+                "The same of the traffic of an interface, until Ctrl-C.",
+            ),
+            (
+                "weir trace --json in.pcap out.pcap | jq '.directions[].syn_rtx_probability'",
+                "Read one figure of two captures, one of each direction.",
+            ),
+        ],
+    ),
+    (
+        "model",
+        &[(
+            "weir model --rtt 50ms --loss 0.02 --syn-loss 0.1",
+            "Show what a lost SYN costs connections of 25 to 10 000 segments.",
+        )],
     ),
     ("help", &[]),
 ];
