@@ -24,13 +24,17 @@ const ARRIVAL_NS: f64 = 1e6;
 const MSS: u32 = 1448;
 const SNAP_LEN: u32 = 96;
 
-/// What was sent again, per direction.
+/// What was sent, to servers and to clients.
 #[derive(Debug, Default)]
-struct Truth {
-    packets: [u64; 2],
-    rtx: [u64; 2],
-    syn_rtx: [u64; 2],
-    delay_ns: [u64; 2],
+pub struct Truth {
+    /// Packets.
+    pub packets: [u64; 2],
+    /// Retransmissions.
+    pub rtx: [u64; 2],
+    /// Of SYNs and SYN/ACKs.
+    pub syn_rtx: [u64; 2],
+    /// Sum of their delays, ns.
+    pub delay_ns: [u64; 2],
 }
 
 /// A packet to come: time, a number that keeps packets of one time in order, sender (0: client), segment.
@@ -145,19 +149,12 @@ fn frame(from: usize, [flags, seq, ack, payload]: [u32; 4], number: u32) -> (Vec
     (bytes, 54 + payload)
 }
 
-fn main() -> io::Result<()> {
-    let mut arguments = std::env::args()
-        .skip(1)
-        .map(|argument| argument.parse::<u64>());
-    let (Some(Ok(packets)), Some(Ok(seed))) = (arguments.next(), arguments.next()) else {
-        return Err(io::Error::other("usage: lossy_capture PACKETS SEED"));
-    };
+/// Writes a capture of at least so many packets; the connections in it, and what was sent again.
+pub fn write(packets: u64, seed: u64, out: impl Write) -> io::Result<(u32, Truth)> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut writer = Writer::new(
-        BufWriter::with_capacity(1 << 20, io::stdout().lock()),
-        SNAP_LEN,
-    )?;
-    let (mut truth, mut due, mut serial) = (Truth::default(), BinaryHeap::<Reverse<Due>>::new(), 0);
+    let mut writer = Writer::new(out, SNAP_LEN)?;
+    let mut due = BinaryHeap::<Reverse<Due>>::new();
+    let (mut truth, mut serial) = (Truth::default(), 0);
     let (mut arrival, mut number) = (START_NS, 0);
     loop {
         // Connections begin as long as there are too few packets, each before the packets that follow it.
@@ -181,6 +178,18 @@ fn main() -> io::Result<()> {
         writer.part(at, &bytes, wire_len)?;
     }
     writer.into_inner().flush()?;
-    eprintln!("{number} connections, {truth:?}");
+    Ok((number, truth))
+}
+
+fn main() -> io::Result<()> {
+    let mut arguments = std::env::args()
+        .skip(1)
+        .map(|argument| argument.parse::<u64>());
+    let (Some(Ok(packets)), Some(Ok(seed))) = (arguments.next(), arguments.next()) else {
+        return Err(io::Error::other("usage: lossy_capture PACKETS SEED"));
+    };
+    let out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
+    let (connections, truth) = write(packets, seed, out)?;
+    eprintln!("{connections} connections, {truth:?}");
     Ok(())
 }

@@ -21,7 +21,7 @@ pub(crate) mod had {
     pub const ANSWERED_SYN: u16 = 1 << 5;
 }
 
-/// How long a packet may be late for it to be out of order, where the round-trip time is not known, ns. As in Wireshark.
+/// How late a packet may be for it to be out of order, where the round-trip time is not known, ns. As in Wireshark.
 const REORDERING_NS: u64 = 3_000_000;
 /// No window is larger (RFC 7323, 2.2). What is further ahead does not belong to the connection.
 const WINDOW_MAX: i32 = 1 << 30;
@@ -172,7 +172,12 @@ impl Direction {
         if is_new_data {
             self.next = end;
         }
-        let reordering = if rtt_ns == 0 { REORDERING_NS } else { rtt_ns };
+        // What is sent again comes a round trip later. Half of one: that of the handshake may be longer than others.
+        let reordering = if rtt_ns == 0 {
+            REORDERING_NS
+        } else {
+            rtt_ns / 2
+        };
         match known {
             Known::Hole(age) if age <= reordering => return Seen::OutOfOrder,
             Known::Hole(age) | Known::Seen(age) => self.again(age),

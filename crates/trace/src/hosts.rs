@@ -36,15 +36,6 @@ impl Host {
 impl Hosts {
     /// Counts a connection for both its hosts.
     pub fn add(&mut self, connection: &Connection) {
-        self.change(connection, |count| count.saturating_add(1));
-    }
-
-    /// Takes a connection back that was counted.
-    pub fn take_back(&mut self, connection: &Connection) {
-        self.change(connection, |count| count.saturating_sub(1));
-    }
-
-    fn change(&mut self, connection: &Connection, change: impl Fn(u32) -> u32) {
         let has_data = connection.has_data();
         for address in connection.ends.addresses() {
             let host = self.host(address);
@@ -52,7 +43,7 @@ impl Hosts {
                 true => &mut host.with_data,
                 false => &mut host.without_data,
             };
-            *count = change(*count);
+            *count = count.saturating_add(1);
         }
     }
 
@@ -101,10 +92,10 @@ impl Hosts {
     /// Forgets hosts until at most `most` are left, those with the fewest connections first. How many were forgotten.
     pub fn forget(&mut self, most: usize) -> usize {
         let before = self.all.len();
+        if before <= most {
+            return 0;
+        }
         let mut fewest = 1;
-        self.all
-            .retain(|host| host.with_data > 0 || host.without_data > 0);
-        let empty = before - self.all.len();
         while self.all.len() > most {
             self.all
                 .retain(|host| host.with_data.saturating_add(host.without_data) > fewest);
@@ -112,12 +103,12 @@ impl Hosts {
         }
         self.all.shrink_to_fit();
         let Hosts { index, all, hasher } = self;
-        index.clear();
+        *index = HashTable::with_capacity(all.len());
         for (at, host) in all.iter().enumerate() {
             index.insert_unique(hasher.hash_one(host.address), at as u32, |&at| {
                 hasher.hash_one(all[at as usize].address)
             });
         }
-        before - empty - self.all.len()
+        before - self.all.len()
     }
 }

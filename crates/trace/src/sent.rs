@@ -12,8 +12,8 @@ pub(crate) const DELAY_MAX_NS: u64 = 45_000_000_000;
 
 /// Runs that one direction holds at most: as many as a transfer without a pause needs for 45 s.
 const RUNS_MAX: usize = 1024;
-/// Runs that are never joined.
-const RUNS_MIN: usize = 4;
+/// Runs that are never joined: with them, and its own bookkeeping, an allocator's piece has 32 bytes.
+const RUNS_MIN: usize = 3;
 /// The reciprocal of a run's length as a share of its age.
 const RESOLUTION: u64 = 32;
 

@@ -142,14 +142,15 @@ struct Judged {
     answered: u64,
 }
 
-/// Bytes for connections and for what they have sent, together: with the index and the hosts it makes 200 MiB.
-const BYTES: usize = 148 << 20;
-/// For what they have sent, however many there are.
-const SENT_BYTES_MIN: usize = 8 << 20;
+/// For what connections have sent lately, of each million that may be in memory. An allocator keeps what it got once:
+/// a larger part while there are few connections would be missing when there are many.
+const SENT_BYTES: usize = 24 << 20;
 /// Packets between two looks at all connections for memory.
-const SHORT_FOR: u32 = 100_000;
+const SHORT_FOR: u32 = 500_000;
 /// The part of all connections that makes room at once.
 const MAKES_ROOM: usize = 8;
+/// Hosts of connections that made room, as a part of the connections in memory.
+const HOSTS: usize = 4;
 
 impl Tracker {
     /// Follows connections from the first packet on.
@@ -286,37 +287,52 @@ impl Tracker {
     }
 
     fn sent_bytes_max(&self) -> usize {
-        let connections = self.connections.len() * size_of::<Connection>();
-        BYTES.saturating_sub(connections).max(SENT_BYTES_MIN)
+        let millions = self.options.connections_max.div_ceil(CONNECTIONS_MAX);
+        SENT_BYTES.saturating_mul(millions)
     }
 
-    /// Judges the connections that have been silent for longest, by what is known of their hosts now.
+    /// Judges the connections that have been silent for longest, by what is known of their hosts: from these connections
+    /// and those that were judged before.
     fn make_room(&mut self) {
-        let mut lasts: Vec<u32> = self.connections.iter().map(Connection::last).collect();
+        // It is made anew below. Until then its memory is for the hosts.
+        self.index = HashTable::new();
         let count = self.connections.len() / MAKES_ROOM;
-        let (_, &mut last, _) = lasts.select_nth_unstable(count - 1);
-        drop(lasts);
-        for connection in &self.connections {
-            self.judged.hosts.add(connection);
-        }
+        let last = self.silent_since(count);
+        let goes = |connection: &Connection, left: &mut usize| {
+            let goes = *left > 0 && connection.last() <= last;
+            *left -= usize::from(goes);
+            goes
+        };
+        let (options, counts, judged) = (&self.options, &mut self.counts, &mut self.judged);
         let mut left = count;
-        let (options, counts) = (&self.options, &mut self.counts);
-        let judged = &mut self.judged;
-        let has_flood = judged.hosts.has_flood();
+        for connection in &self.connections {
+            if goes(connection, &mut left) {
+                judged.hosts.add(connection);
+                judged.note(connection);
+            }
+        }
+        let filters_floods =
+            options.flood_filter && !judged.is_one_way() && judged.hosts.has_flood();
+        let mut left = count;
         self.connections.retain(|connection| {
-            if left == 0 || connection.last() > last {
-                judged.hosts.take_back(connection);
+            if !goes(connection, &mut left) {
                 return true;
             }
-            left -= 1;
             counts.judged_early += 1;
             counts.judged_open += u64::from(!connection.has_ended());
-            judged.judge(connection, options, has_flood);
+            judged.sum(connection, options, filters_floods);
             false
         });
-        counts.hosts_forgotten += judged.hosts.forget(self.options.connections_max / 2) as u64;
+        counts.hosts_forgotten += judged.hosts.forget(options.connections_max / HOSTS) as u64;
         self.weigh();
         self.index_anew();
+    }
+
+    /// The time since which so many connections have been silent.
+    fn silent_since(&self, count: usize) -> u32 {
+        let mut lasts: Vec<u32> = self.connections.iter().map(Connection::last).collect();
+        let (_, last, _) = lasts.select_nth_unstable(count - 1);
+        *last
     }
 
     /// Later connections come behind earlier ones, so the newest between two ends is the last one put in.
@@ -329,8 +345,11 @@ impl Tracker {
 
     /// The figures.
     pub fn report(mut self) -> Report {
-        // Its memory is that of the hosts from now on.
+        // Their memory is for the hosts from now on.
         self.index = HashTable::new();
+        for connection in &mut self.connections {
+            connection.drop_sent();
+        }
         let mut judged = self.judged;
         for connection in &self.connections {
             judged.note(connection);
@@ -366,13 +385,7 @@ impl Tracker {
 }
 
 impl Judged {
-    /// Judges a connection before the end.
-    fn judge(&mut self, connection: &Connection, options: &Options, has_flood: bool) {
-        self.note(connection);
-        let filter = options.flood_filter && has_flood && !self.is_one_way();
-        self.sum(connection, options, filter);
-    }
-
+    /// Notes what tells a capture of one direction from one of both.
     fn note(&mut self, connection: &Connection) {
         let both = u64::from(connection.has_both_directions());
         match connection.has_data() {

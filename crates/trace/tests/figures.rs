@@ -225,7 +225,7 @@ fn a_hole_that_is_filled_soon_is_reordering_and_later_a_retransmission() {
             ('s', fill, ACK, 101, 100),
         ]
     };
-    let soon = opened(&rows(80));
+    let soon = opened(&rows(65));
     assert_eq!(rtx(&soon.directions[1]), (0, 0));
     assert_eq!(soon.counts.out_of_order, 1);
     let later = opened(&rows(351));

@@ -2,6 +2,7 @@
 
 pub mod bars;
 pub mod capture;
+pub mod chart;
 pub mod describe;
 pub mod log;
 pub mod output;

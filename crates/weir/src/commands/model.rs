@@ -11,6 +11,9 @@ use crate::show::response_time::{self, Curve};
 /// Initial time-outs: since RFC 6298, and before.
 const RTOS_S: [f64; 2] = [1.0, 3.0];
 
+/// Steps of the picture.
+const FINE: u32 = 60;
+
 /// What `--json` prints for one time-out.
 #[derive(Serialize)]
 struct Answer {
@@ -59,14 +62,28 @@ fn text(answers: &[Answer]) -> String {
     format!(
         "round trip {:.0} ms, {} % of packets and {} % of SYNs lost\n\
          mean time to establish a connection: {establishment}\n\n\
-         Response time by size:\n{}\n\
-         What a lost SYN adds:\n{}",
+         {}\n\
+         Response time by segments:\n{}",
         conditions.rtt_s * 1000.0,
         percent(conditions.loss),
         percent(conditions.syn_loss),
         response_time::rows(&curves),
-        response_time::picture(&curves),
+        response_time::picture(&fine(answers)),
     )
+}
+
+/// As many sizes as the picture has columns.
+fn fine(answers: &[Answer]) -> Vec<Curve> {
+    let (least, most) = (f64::from(SIZES[0]), f64::from(SIZES[SIZES.len() - 1]));
+    let size =
+        |i: u32| (least * (most / least).powf(f64::from(i) / f64::from(FINE))).round() as u32;
+    let curve = |answer: &Answer| Curve {
+        rto_s: answer.conditions.rto_s,
+        points: (0..=FINE)
+            .map(|i| Point::of(&answer.conditions, size(i)))
+            .collect(),
+    };
+    answers.iter().map(curve).collect()
 }
 
 /// Without digits that floating point adds.

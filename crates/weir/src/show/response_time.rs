@@ -2,7 +2,7 @@
 
 use weir_trace::model::Point;
 
-use crate::show::bars::{Bar, bars};
+use crate::show::chart;
 use crate::show::table::{Align, table};
 
 /// Points of one retransmission time-out.
@@ -48,19 +48,25 @@ pub fn rows(curves: &[Curve]) -> String {
     table(&head, &(0..sizes).map(row).collect::<Vec<_>>())
 }
 
-/// What a lost SYN adds, as bars.
+/// Figure 3: both axes logarithmic.
 pub fn picture(curves: &[Curve]) -> String {
-    let bar = |curve: &Curve, at: usize| {
-        let point = &curve.points[at];
-        Bar {
-            label: format!("{:>6} segments, RTO {} s", point.segments, curve.rto_s),
-            value: point.increase,
-            text: format!("{:.0} %", point.increase * 100.0),
-        }
+    let points = |value: fn(&Point) -> f64, points: &[Point]| {
+        points
+            .iter()
+            .map(|point| (point.segments.into(), value(point)))
+            .collect()
     };
-    let sizes = curves.first().map_or(0, |curve| curve.points.len());
-    let all = (0..sizes).flat_map(|at| curves.iter().map(move |curve| bar(curve, at)));
-    bars(&all.collect::<Vec<_>>())
+    let without = curves.first().map(|curve| chart::Curve {
+        mark: '·',
+        name: "no SYN lost".to_owned(),
+        points: points(|point| point.without_syn_loss_s, &curve.points),
+    });
+    let with = curves.iter().map(|curve| chart::Curve {
+        mark: char::from_digit(curve.rto_s as u32, 10).unwrap_or('x'),
+        name: format!("lost, RTO {} s", curve.rto_s),
+        points: points(|point| point.with_syn_loss_s, &curve.points),
+    });
+    chart::chart(&without.into_iter().chain(with).collect::<Vec<_>>(), " s")
 }
 
 fn seconds(seconds: f64) -> String {
