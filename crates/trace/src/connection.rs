@@ -44,6 +44,8 @@ mod is {
     pub const ESTABLISHED: u8 = 1 << 1;
     /// A RST was seen.
     pub const RESET: u8 = 1 << 2;
+    /// The round-trip time is known.
+    pub const TIMED: u8 = 1 << 3;
 }
 
 /// State and counts of one connection. A million of them is what most of the memory is for.
@@ -52,7 +54,7 @@ pub(crate) struct Connection {
     pub ends: Ends,
     /// Of the last packet, in units of 2^27 ns (0.134 s).
     last: u32,
-    /// Round-trip time; 0: not known.
+    /// Round-trip time, once it is known; before, the moment of the last SYN.
     rtt: Tick,
     bits: u8,
     /// By the end that sends.
@@ -129,6 +131,10 @@ impl Connection {
             SynMeans::Again => self.directions[from].syn_again(segment, now),
             _ => self.directions[from].first_syn(segment, now),
         }
+        if from == self.opener() {
+            self.rtt = now;
+            self.bits &= !is::TIMED;
+        }
         if segment.has(flag::ACK) {
             let other = &mut self.directions[1 - from];
             if !other.has(had::SYN) {
@@ -162,14 +168,15 @@ impl Connection {
             self.sent = Some(Box::default());
         }
         let sent = self.sent.as_mut().map(|sent| &mut sent[from]);
-        let rtt_ns = match self.rtt {
-            Tick(0) => 0,
-            rtt => Tick(0).age_ns(rtt),
+        let rtt_ns = match self.bits & is::TIMED {
+            0 => 0,
+            _ => Tick(0).age_ns(self.rtt),
         };
         self.directions[from].segment(segment, now, rtt_ns, sent)
     }
 
-    /// Notes the final ACK of the handshake, and the round-trip time, unless the SYN was sent again (Karn).
+    /// Notes the final ACK of the handshake, and the round-trip time: from the last SYN on, as Wireshark has it. Where the
+    /// answer is to an earlier one it is too short, and less counts as out of order.
     fn handshake(&mut self, from: usize, segment: &Segment, now: Tick) {
         if from != self.opener() || !segment.has(flag::ACK) {
             return;
@@ -178,9 +185,10 @@ impl Connection {
         if !own.has(had::SYN) {
             return;
         }
-        if own.packets == 1 {
+        if self.bits & is::TIMED == 0 {
             // A round trip of 0 would count as not known.
-            self.rtt = Tick(now.0.wrapping_sub(own.syn_at.0).max(1));
+            self.rtt = Tick(now.0.wrapping_sub(self.rtt.0).max(1));
+            self.bits |= is::TIMED;
         }
         if other.has(had::SYN) && !segment.has(flag::RST) {
             self.bits |= is::ESTABLISHED;
