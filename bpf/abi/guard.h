@@ -65,7 +65,8 @@
 	X(syn_dropped_held, refuse, "weir dropped the SYN: the controller holds its class at controlled_rate (reject_syn = drop)") \
 	X(syn_reset_held, refuse, "weir answered the SYN with a RST: the controller holds its class at controlled_rate (reject_syn = rst)") \
 	X(syn_not_plain, pass, "weir passed a SYN with IP options or extension headers, or in fragments: its class's rate let it in, and weir did not compare it with the queue") \
-	X(syn_in_fragments, pass, "weir passed the first fragment of a TCP segment without a verdict: its flags are in another fragment, so it may be a SYN")
+	X(syn_in_fragments, pass, "weir passed the first fragment of a TCP segment without a verdict: its flags are in another fragment, so it may be a SYN") \
+	X(syn_steady, pass, "weir let the SYN in where it refuses others: its source connects seldom and steadily, as health checks do (health_checks = true)")
 
 enum verdict {
 #define X(name, kind, text) VERDICT_##name,
@@ -92,7 +93,8 @@ struct listener_policy {
 	__u64 interval_ns;	/* how long the wait must stand over the target before it refuses */
 	__u16 overbook_1024;	/* overbook in 1/1024 of the backlog, 0 .. 16 * 1024 */
 	__u16 least_length;	/* admit = wait refuses from so many waiting connections on; 0: the wait alone decides */
-	__u16 counters;		/* index of its counters, 0 .. WEIR_MAX_LISTENERS - 1 */
+	__u8 counters;		/* index of its counters, 0 .. WEIR_MAX_LISTENERS - 1 */
+	__u8 steady;		/* 1: SYNs of steady sources are let in where others are refused (lib/steady.h) */
 	__u8 establish;		/* enum establish */
 	__u8 reject_syn;	/* enum reject */
 	__u8 admit;		/* enum admit */
@@ -106,6 +108,7 @@ struct listener_policy {
 	__u32 ifindex[WEIR_MAX_INTERFACES];
 };
 _Static_assert(sizeof(struct listener_policy) == 64, "one cache line");
+_Static_assert(WEIR_MAX_LISTENERS <= 256, "counters is one byte");
 
 /*
  * Which listener guards a port: 0 none, else 1 + index into listeners.

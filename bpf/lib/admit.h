@@ -26,6 +26,7 @@
 #define WEIR_ADMIT_H
 
 #include "abi/guard.h"
+#include "lib/bucket.h"
 #include "lib/types.h"
 
 /* A listening socket's queue as the guard sees it when it decides. */
@@ -332,6 +333,44 @@ static __always_inline enum verdict time_wait_verdict(const struct listener_poli
 	if (kernel_full(queue))
 		return VERDICT_syn_dropped_full;
 	return waiting && listener->admit == ADMIT_WAIT ? VERDICT_syn_dropped_wait : VERDICT_syn_time_wait;
+}
+
+/* Whether the verdict turns a SYN away for its queue, at once or at its final ACK. */
+static __always_inline bool turns_away(enum verdict v)
+{
+	return v == VERDICT_syn_reset_full || v == VERDICT_syn_reset_wait || v == VERDICT_syn_dropped_full ||
+	       v == VERDICT_syn_dropped_wait || v == VERDICT_cookie_sent;
+}
+
+/*
+ * Whether there is a place for the SYN of a steady source (steady.h). The kernel
+ * holds one connection more than the backlog (sk_acceptq_is_full()), and
+ * place_free() gives that place to nobody: it is theirs, however full the queue
+ * is. shared: the queue is of several sockets, and the place of any one.
+ */
+static __always_inline bool steady_place(const struct listener_policy *listener, const struct queue_view *queue,
+					 bool shared)
+{
+	u32 pending = queue->half_open + queue->claims, limit = queue->limit ? queue->limit : 1;
+
+	if (!reserves(listener))
+		return !kernel_full(queue);
+	return queue->length + pending < places(listener, queue->limit) + !shared && pending < limit &&
+	       queue->length < limit + !shared;
+}
+
+/*
+ * What steady sources may take of the server: of each kind of them (enum
+ * steadiness) an eighth of what it accepts, four at once.
+ */
+#define STEADY_SHARE 8
+#define STEADY_BURST 4
+
+static __always_inline struct bucket_limit steady_limit(const struct wait_state *wait)
+{
+	u64 interval = (wait->service_ns * STEADY_SHARE) << BUCKET_SHIFT;
+
+	return (struct bucket_limit){ .interval = interval, .tolerance = (STEADY_BURST - 1) * interval };
 }
 
 /* The verdict on the final ACK of a handshake that a cookie began: room as for a SYN, flood or not. */

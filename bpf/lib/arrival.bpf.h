@@ -37,6 +37,7 @@ struct arrival {
 	u8 verdict;		/* enum verdict */
 	u8 mptcp;		/* 1: the socket is an MPTCP listener */
 	u8 time_wait;		/* 1: it takes the place of a TIME-WAIT socket */
+	u8 steady;		/* enum steadiness of its source */
 };
 
 /* Reads the 4-tuple from the headers at `network`. */
@@ -93,6 +94,66 @@ static __always_inline void flow_of(struct flow *flow, const struct arrival *arr
 		flow->sport = tuple->ipv4.sport;
 		flow->dport = tuple->ipv4.dport;
 	}
+}
+
+/* A bijection for each listener and family but for IPv6, where it is a hash. */
+static __always_inline u32 source_key(const struct listener_policy *listener, const struct arrival *arrival)
+{
+	const struct bpf_sock_tuple *tuple = &arrival->tuple;
+	u32 key = listener->counters + 1;
+
+	if (arrival->packet.v6) {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			key = (key ^ tuple->ipv6.saddr[i]) * 0x9e3779b1; /* 2^32 / golden ratio, odd */
+	} else {
+		key = (key * 0x85ebca6b ^ tuple->ipv4.saddr) * 0x9e3779b1;
+	}
+	return (key ^ key >> 15) * 0x9e3779b1;
+}
+
+static __always_inline struct source_set *source_set_of(u32 key)
+{
+	return &sources[key >> (32 - SOURCE_SET_BITS)];
+}
+
+/*
+ * Notes that the SYN's source comes, and whether it is steady. Global: every SYN
+ * comes by, at tc or, refused, at the front.
+ */
+__noinline int note_source(const struct listener_policy *listener, struct arrival *arrival)
+{
+	u32 key;
+
+	if (!listener || !arrival)
+		return 0;
+	arrival->steady = STEADY_NOT;
+	if (!listener->steady)
+		return 0;
+	key = source_key(listener, arrival);
+	arrival->steady = source_note(source_set_of(key), key, steady_window(arrival->now),
+				      bpf_ntohs(arrival->packet.sport) ^ key >> 3);
+	return 0;
+}
+
+/* What note_source() would find, without noting it: tc will. Global, as above. */
+__noinline int look_at_source(const struct listener_policy *listener, struct arrival *arrival)
+{
+	struct source *place, source;
+	u32 key;
+
+	if (!listener || !arrival)
+		return 0;
+	arrival->steady = STEADY_NOT;
+	if (!listener->steady)
+		return 0;
+	key = source_key(listener, arrival);
+	place = source_find(source_set_of(key), key);
+	if (!place)
+		return 0;
+	source = source_seen(source_load(place), steady_window(arrival->now));
+	arrival->steady = source_steadiness(&source);
+	return 0;
 }
 
 static __always_inline bool routed_here(void *ctx, u32 ifindex, const struct arrival *arrival)

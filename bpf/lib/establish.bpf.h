@@ -208,7 +208,7 @@ static __always_inline bool sends_rst(enum verdict v)
 /* Whether the SYN goes to the server: with a place for it, or to be decided at its final ACK. */
 static __always_inline bool lets_in(enum verdict v)
 {
-	return v == VERDICT_syn_admitted || v == VERDICT_syn_time_wait;
+	return v == VERDICT_syn_admitted || v == VERDICT_syn_time_wait || v == VERDICT_syn_steady;
 }
 
 /* One bit for each verdict of GUARD_VERDICTS whose packet goes on: what no list names is passed, never dropped. */
@@ -332,6 +332,37 @@ __noinline int judge_syn(struct __sk_buff *skb, const struct listener_policy *li
 	return arrival->verdict;
 }
 
+/* Takes a token from what steady sources may have of the server. */
+static __always_inline bool steady_token(struct listen_state *state, const struct arrival *arrival)
+{
+	struct bucket_limit limit = steady_limit(&state->wait);
+
+	return bucket_take(&state->steady_next[arrival->steady == STEADY_LONG], arrival->now, &limit);
+}
+
+/*
+ * Whether the SYN comes in all the same because its source is steady. Then a claim is made. Claims that
+ * the kernel counts by now must not stand between it and its place. Global.
+ */
+__noinline int spare_steady(struct __sk_buff *skb, const struct listener_policy *listener, struct listen_state *state,
+			    struct arrival *arrival)
+{
+	if (!listener || !state || !arrival || arrival->steady == STEADY_NOT || !turns_away(arrival->verdict))
+		return 0;
+	claim_begin(state);
+	view_read(state, arrival, 1, 0);
+	if (arrival->queue.claims) {
+		claims_resolve_skb(skb, state, arrival->now);
+		view_read(state, arrival, 1, 0);
+	}
+	if (steady_place(listener, &arrival->queue, state->group) && steady_token(state, arrival)) {
+		arrival->verdict = VERDICT_syn_steady;
+		return 1;
+	}
+	claim_cancel(state);
+	return 0;
+}
+
 static __always_inline int admit_syn(struct listen_state *state, const struct listener_policy *listener,
 				     const struct arrival *arrival)
 {
@@ -438,7 +469,9 @@ static __always_inline int decide_by_lookup(struct __sk_buff *skb, const struct 
 	if (other || arrival->time_wait)
 		judge_syn(skb, listener, *state, arrival);
 	bpf_sk_release(sk);
-	return lets_in(arrival->verdict) ? admit_syn(*state, listener, arrival) : REFUSE;
+	if (lets_in(arrival->verdict) || spare_steady(skb, listener, *state, arrival))
+		return admit_syn(*state, listener, arrival);
+	return REFUSE;
 }
 
 /* The SYN is over its class's rate (state: NULL) or its queue is full. */
@@ -476,6 +509,7 @@ __noinline int on_syn(struct __sk_buff *skb, const struct listener_policy *liste
 	destination = destination_of(skb, false, CTX_LOAD(skb, ifindex), arrival);
 	if (!destination)
 		return PASS;
+	note_source(listener, arrival);
 	arrival->class = class_for(listener, arrival);
 	if (over_rate(skb, listener, arrival))
 		return turn_away(skb, listener, arrival, destination, NULL);

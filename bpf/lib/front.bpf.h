@@ -74,6 +74,19 @@ __noinline int front_judge(struct xdp_md *xdp, const struct listener_policy *lis
 	return arrival->verdict;
 }
 
+/* Whether tc may let the SYN in because its source is steady. tc counts the claims, of which some may be over. */
+static __always_inline bool front_spares(const struct listener_policy *listener, const struct listen_state *state,
+					 struct arrival *arrival)
+{
+	struct queue_view bare = arrival->queue;
+
+	bare.claims = 0;
+	if (!turns_away(arrival->verdict) || !steady_place(listener, &bare, state->group))
+		return false;
+	look_at_source(listener, arrival);
+	return arrival->steady != STEADY_NOT;
+}
+
 /* As decide_by_lookup(). Returns REFUSE or an action. */
 static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, const struct listener_policy *listener,
 						  struct arrival *arrival, struct destination *destination,
@@ -102,7 +115,9 @@ static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, const stru
 	if (other || arrival->time_wait)
 		front_judge(xdp, listener, *state, arrival);
 	bpf_sk_release(sk);
-	return goes_on(arrival->verdict) || listener->observe ? let_by_front(*state) : REFUSE;
+	if (goes_on(arrival->verdict) || listener->observe || front_spares(listener, *state, arrival))
+		return let_by_front(*state);
+	return REFUSE;
 }
 
 /*
@@ -126,6 +141,8 @@ static __always_inline bool front_over_rate(struct xdp_md *xdp, const struct lis
 static __always_inline int front_turn_away(struct xdp_md *xdp, const struct listener_policy *listener,
 					   struct arrival *arrival, struct listen_state *state)
 {
+	/* tc does not see it. */
+	note_source(listener, arrival);
 	note_refusal(state, listener, arrival);
 	count_for(listener, arrival->class, VERDICT_refused_at_xdp);
 	return front_refuse_syn(xdp, listener, arrival);

@@ -63,6 +63,7 @@ struct listen_state {
 	u64 front_seen_ns;	/* when the last did */
 	u64 event_ns;		/* last sampled event */
 	u64 flood_until_ns;	/* until when it counts as flooded */
+	u64 steady_next[2];	/* buckets of the steady sources that were let in: short, long (steady.h) */
 	u32 wait_busy;		/* 1: a CPU updates `wait` or `stall` */
 	u32 group;		/* 1 + its group of parking listeners; 0: connections are not parked */
 	struct wait_state wait;

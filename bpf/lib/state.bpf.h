@@ -12,6 +12,7 @@
 #include "lib/kernel.h"
 #include "lib/ledger.bpf.h"
 #include "lib/packet.h"
+#include "lib/steady.h"
 
 #define SECOND_NS 1000000000ULL
 
@@ -63,6 +64,10 @@ struct {
 	__type(key, u32);
 	__type(value, struct destination);
 } destinations SEC(".maps");
+
+/* Sources of SYNs to all listeners, by a hash of the two. */
+#define SOURCE_SET_BITS 9
+struct source_set sources[1 << SOURCE_SET_BITS];
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

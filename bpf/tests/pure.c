@@ -8,6 +8,7 @@
 #include "lib/cookie.h"
 #include "lib/reply.h"
 #include "lib/bucket.h"
+#include "lib/steady.h"
 #include "lib/steer.h"
 #include "lib/headers.h"
 #include "lib/timewait.h"
@@ -89,6 +90,16 @@ u8 pure_ends_passive_close(const struct closing *closing, u32 seq, u32 ack)
 u8 pure_record_yields(const struct timewait_record *record, const struct syn_options *o)
 {
 	return record_yields(record, o);
+}
+
+u8 pure_steady_place(const struct listener_policy *l, const struct queue_view *q, u8 shared)
+{
+	return steady_place(l, q, shared);
+}
+
+u8 pure_source_note(struct source_set *set, u32 key, u16 window, u32 chance)
+{
+	return source_note(set, key, window, chance);
 }
 
 u8 pure_half_empty(const struct queue_view *q)

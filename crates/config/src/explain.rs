@@ -185,7 +185,7 @@ fn advice(name: &str) -> Option<&'static str> {
 }
 
 /// One row per verdict; the test `every_verdict_has_advice` holds it complete.
-const ADVICE: [(&str, &str); 29] = [
+const ADVICE: [(&str, &str); 30] = [
     (
         "syn_admitted",
         "The good case. With reserv, weir keeps a place for this connection until the server accepts it.",
@@ -301,6 +301,10 @@ const ADVICE: [(&str, &str); 29] = [
     (
         "syn_in_fragments",
         "No ordinary client sends a TCP header in two fragments; it evades every rate. A firewall rule can drop fragments: `ip frag-off & 0x1fff != 0 drop` before defragmentation.",
+    ),
+    (
+        "syn_steady",
+        "A load balancer keeps a server whose health checks come in. A source is steady when it came in 3 different seconds, at most 8 times in each and at most 2 minutes apart. Steady sources get an eighth of what the server accepts, and those that were steady for 16 s an eighth of their own.",
     ),
 ];
 

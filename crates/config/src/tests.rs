@@ -35,6 +35,7 @@ fn every_key_is_read() {
         interval = "3s"
         queue = "priority"
         ageing = "off"
+        health_checks = false
         half_close = "reset"
         reason = true
         mode = "observe"
@@ -56,13 +57,14 @@ fn every_key_is_read() {
         least_length: 0,
         queue: weir_core::listener::QueueOrder::Priority,
         ageing: None,
+        health_checks: false,
         half_close: HalfClose::Reset,
         reason: true,
         mode: Mode::Observe,
         front: Front::Xdp,
     };
     assert_eq!(parse("f", file).unwrap().listeners, [expected]);
-    assert_eq!(Listener::keys().len(), 15, "this test must set every key");
+    assert_eq!(Listener::keys().len(), 16, "this test must set every key");
 }
 
 #[test]

@@ -142,6 +142,20 @@ impl QueueSpace {
         }
     }
 
+    /// Whether there is a place for the SYN of a steady source ([`crate::steady`]). The kernel holds one connection more
+    /// than the backlog (`sk_acceptq_is_full()`), and [`QueueSpace::place_free`] gives that place to nobody: it is
+    /// theirs. `shared`: the queue is of several sockets, and the place of any one.
+    pub fn steady_place(&self, q: &QueueView, shared: bool) -> bool {
+        if !self.reserves() {
+            return q.length <= q.limit;
+        }
+        let pending = q.half_open.wrapping_add(q.claims);
+        let (limit, more) = (q.limit.max(1), u32::from(!shared));
+        q.length.wrapping_add(pending) < self.places(q.limit) + more
+            && pending < limit
+            && q.length < limit + more
+    }
+
     fn refusal(&self, full: bool) -> Verdict {
         match (self.reject_syn, full) {
             (RejectSyn::Rst, true) => Verdict::SynResetFull,
@@ -323,6 +337,21 @@ mod tests {
             Verdict::SynAdmitted
         );
         assert_eq!(r.cookie_ack_verdict(&half, false), Verdict::CookieAccepted);
+    }
+
+    #[test]
+    fn a_steady_source_has_the_place_beyond_the_backlog() {
+        let r = room(Establish::Reserv);
+        assert!(r.steady_place(&queue(128, 0, 0), false));
+        assert!(r.steady_place(&queue(100, 20, 8), false));
+        assert!(!r.steady_place(&queue(100, 20, 9), false));
+        assert!(!r.steady_place(&queue(129, 0, 0), false));
+        assert!(!r.steady_place(&queue(128, 0, 0), true));
+        // With a full SYN queue the kernel sends a cookie, or drops the SYN.
+        assert!(!r.steady_place(&queue(0, 128, 0), false));
+        let kernel = room(Establish::Abort);
+        assert!(kernel.steady_place(&queue(128, 0, 0), false));
+        assert!(!kernel.steady_place(&queue(129, 0, 0), false));
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod prefix;
 pub mod proxy;
 pub mod queue;
 pub mod stall;
+pub mod steady;
 pub mod timewait;
 pub mod units;
 pub mod verdict;

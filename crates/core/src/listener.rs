@@ -146,6 +146,8 @@ pub struct Listener {
     /// How long a connection waits until it counts as of the next higher priority; `None`: never
     /// does. 1 ms..=1 h. Only with [`QueueOrder::Priority`].
     pub ageing: Option<Duration>,
+    /// Whether SYNs of steady sources ([`crate::steady`]) are let in where others are refused.
+    pub health_checks: bool,
     /// What a client's FIN without data does.
     pub half_close: HalfClose,
     /// Put a short text that says why into each RST (RFC 1122, 4.2.2.12).
@@ -186,6 +188,7 @@ impl Listener {
             least_length: 0,
             queue: QueueOrder::Fifo,
             ageing: Some(DEFAULT_AGEING),
+            health_checks: true,
             half_close: HalfClose::Keep,
             reason: false,
             mode: Mode::Enforce,

@@ -156,7 +156,7 @@ fn a_field_that_is_renamed_in_a_header_is_gone_in_rust() {
 
 #[test]
 fn a_verdict_is_added_by_one_line() {
-    let last = "\tX(syn_in_fragments, pass, ";
+    let last = "\tX(syn_steady, pass, ";
     let copy = changed(
         "abi/guard.h",
         last,
@@ -164,7 +164,7 @@ fn a_verdict_is_added_by_one_line() {
     );
     let read = Headers::read(&copy.path().join("abi"));
     let names: Vec<_> = read.verdicts.iter().map(|row| row.name.as_str()).collect();
-    assert_eq!(names[names.len() - 2..], ["added", "syn_in_fragments"]);
+    assert_eq!(names[names.len() - 2..], ["added", "syn_steady"]);
     let counters = fields(copy.path(), "guard.bpf.c", "guard_counters");
     assert_eq!(counters.len(), names.len());
     assert_eq!(counters[names.len() - 2], "pub added: u64");

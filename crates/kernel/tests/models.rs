@@ -10,9 +10,10 @@ use weir_core::listener::{Admit, Establish, RejectSyn};
 use weir_core::packet::{self, TimeWait};
 use weir_core::queue::Rule;
 use weir_core::stall::Stall;
+use weir_core::steady::SourceSet;
 use weir_core::timewait::{Closing, Stamps};
 use weir_core::wait::{Wait, WaitRule};
-use weir_kernel::testing::pure::{self, CStall, CWait, CookieJar, Options};
+use weir_kernel::testing::pure::{self, CSources, CStall, CWait, CookieJar, Options};
 
 mod seed;
 use seed::runner;
@@ -67,12 +68,35 @@ fn verdicts_on_syn_and_final_ack_are_those_of_the_model() {
                     room.cookie_ack_verdict(&q, waiting)
                 );
                 prop_assert_eq!(
+                    pure::steady_place(&room, &q, waiting),
+                    room.steady_place(&q, waiting)
+                );
+                prop_assert_eq!(
                     pure::time_wait_verdict(&room, &q, waiting, flooded),
                     room.time_wait_verdict(&q, waiting, flooded)
                 );
                 Ok(())
             },
         )
+        .unwrap();
+}
+
+/// Few keys and short pauses, so that sources become steady; long pauses too, so that some are forgotten.
+#[test]
+fn sources_are_as_steady_as_the_model_s() {
+    let pause = prop_oneof![8 => 0u16..2, 4 => 0u16..40, 1 => 120u16..140, 1 => any::<u16>()];
+    let notes = prop::collection::vec((0u32..14, pause, any::<u32>()), 1..400);
+    runner(5_000)
+        .run(&(any::<u16>(), notes), |(mut window, notes)| {
+            let (mut c, mut model) = (CSources::default(), SourceSet::default());
+            for (key, pause, chance) in notes {
+                window = window.wrapping_add(pause);
+                let is = c.note(key, window, chance);
+                prop_assert_eq!(is, model.note(key, window, chance) as u8);
+                prop_assert_eq!(c.state(), model);
+            }
+            Ok(())
+        })
         .unwrap();
 }
 

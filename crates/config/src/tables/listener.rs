@@ -46,6 +46,8 @@ fn keys() -> Vec<Key<Listener>> {
             "Which waiting connection the server accepts next"),
         Key::new("ageing", field!(Listener, ageing), ageing(),
             "Wait after which a connection counts as of the next higher priority, with queue = priority; off: the lowest may starve"),
+        Key::new("health_checks", field!(Listener, health_checks), flag(),
+            "Let clients in where others are refused if their address connects seldom and steadily, as health checks do"),
         Key::new("half_close", field!(Listener, half_close), word(),
             "What a client's FIN without data does"),
         Key::new("reason", field!(Listener, reason), flag(),

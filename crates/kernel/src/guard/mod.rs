@@ -125,7 +125,7 @@ impl Guard {
             .map(|(name, slot)| (*slot, next.mark(name, other)))
             .collect();
         self.change_listeners(|l| {
-            l.classes = marks.get(&l.counters).copied().unwrap_or(0);
+            l.classes = marks.get(&l.counters.into()).copied().unwrap_or(0);
         })?;
         self.classes.put_in_force(&self.skel.maps, next)
     }

@@ -9,6 +9,7 @@ use weir_core::headers::{Found, HEADERS_MAX};
 use weir_core::packet::{Packet, TimeWait};
 use weir_core::queue::{PRIORITIES, Rule};
 use weir_core::stall::Stall;
+use weir_core::steady::{Source, SourceSet};
 use weir_core::timewait::{Closing, Stamps};
 use weir_core::verdict::{VERDICTS, Verdict};
 use weir_core::wait::{Wait, WaitRule};
@@ -18,7 +19,7 @@ use crate::shape::skel::types::shape_params;
 
 use super::skel::types::{
     answer, bucket_limit, closing, flow, listener_policy, packet, parking_rule, queue_view,
-    siphash_key, stall_state, syn_options, time_wait, timewait_record, wait_state,
+    siphash_key, source, source_set, stall_state, syn_options, time_wait, timewait_record, wait_state,
 };
 
 /// `SEGMENT_HEADERS` of bpf/lib/control.h.
@@ -61,6 +62,8 @@ unsafe extern "C" {
     fn pure_time_wait_yields(old: *const time_wait, seq: u32, o: *const syn_options) -> u8;
     fn pure_ends_passive_close(closing: *const closing, seq: u32, ack: u32) -> u8;
     fn pure_record_yields(record: *const timewait_record, o: *const syn_options) -> u8;
+    fn pure_steady_place(l: *const listener_policy, q: *const queue_view, shared: u8) -> u8;
+    fn pure_source_note(set: *mut source_set, key: u32, window: u16, chance: u32) -> u8;
     fn pure_half_empty(q: *const queue_view) -> u8;
     fn pure_cookie_ack_verdict(l: *const listener_policy, q: *const queue_view, waiting: u8) -> u8;
     fn pure_wait_look(
@@ -338,6 +341,36 @@ pub fn record_yields(old: Option<Stamps>, new: Option<Stamps>) -> bool {
     };
     // SAFETY: both structures live through the call.
     unsafe { pure_record_yields(&raw, &options.raw()) != 0 }
+}
+
+/// `steady_place()` of bpf/lib/admit.h.
+pub fn steady_place(room: &QueueSpace, q: &QueueView, shared: bool) -> bool {
+    let (policy, view) = (raw_policy(room), raw_view(q));
+    // SAFETY: both structures live through the call.
+    unsafe { pure_steady_place(&policy, &view, shared.into()) != 0 }
+}
+
+/// A set of sources of bpf/lib/steady.h.
+#[derive(Default)]
+pub struct CSources(source_set);
+
+impl CSources {
+    /// `source_note()`: 0 not steady, 1 short, 2 long.
+    pub fn note(&mut self, key: u32, window: u16, chance: u32) -> u8 {
+        // SAFETY: the set is exclusively ours.
+        unsafe { pure_source_note(&mut self.0, key, window, chance) }
+    }
+
+    /// Its sources, in the model's words.
+    pub fn state(&self) -> SourceSet {
+        let source = |s: source| Source {
+            key: s.key,
+            window: s.window,
+            count: s.count,
+            streak: s.streak,
+        };
+        SourceSet(self.0.source.map(source))
+    }
 }
 
 /// `half_empty()` of bpf/lib/admit.h.

@@ -114,10 +114,10 @@ impl FromArgMatches for PolicyFlags {
     }
 }
 
-/// The flag of a key; that of a truth value takes no value and means true.
+/// The flag of a key; that of a truth value which is false by default takes no value and means true.
 fn switch<T: Table>(key: &'static Key<T>) -> Arg {
-    match key.form.kind {
-        Kind::Flag => arg(key).num_args(0).default_missing_value("true"),
+    match key.show(&T::blank()) {
+        Setting::Flag(false) => arg(key).num_args(0).default_missing_value("true"),
         _ => arg(key),
     }
 }

@@ -74,8 +74,9 @@ pub fn part(n: usize, of: usize, thing: &str) -> String {
 
 /// Connections that were let in.
 pub fn admitted(counters: &Counters) -> u64 {
-    const LET_IN: [Verdict; 3] = [
+    const LET_IN: [Verdict; 4] = [
         Verdict::SynAdmitted,
+        Verdict::SynSteady,
         Verdict::SynTimeWait,
         Verdict::CookieAccepted,
     ];

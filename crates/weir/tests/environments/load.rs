@@ -157,7 +157,7 @@ impl Outcome {
 }
 
 /// The reply's status.
-fn visit(to: SocketAddr, open: Open<'_>) -> std::io::Result<u16> {
+pub fn visit(to: SocketAddr, open: Open<'_>) -> std::io::Result<u16> {
     let mut stream = open(to)?;
     stream.set_read_timeout(Some(ANSWER))?;
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
@@ -222,6 +222,45 @@ pub fn overload_all(servers: usize, client: &Netns, to: &[SocketAddr], open: Ope
         }
     });
     sum
+}
+
+/// Clients that come whether or not those before were served.
+pub struct Crowd {
+    /// How many times as many connections as one worker serves.
+    pub times: u32,
+    /// As long as they come.
+    pub during: Duration,
+}
+
+/// Threads of a crowd: as many of its clients as are under way at once.
+const CROWD: u32 = 100;
+
+impl Crowd {
+    /// The crowd comes, evenly spread over time, to each of the addresses.
+    pub fn overload(&self, client: &Netns, to: &[SocketAddr]) -> Outcome {
+        let begun = Instant::now();
+        let between = WORK / self.times * CROWD;
+        let one = |n: u32| {
+            let mut outcome = Outcome::default();
+            let mut next = begun + between / CROWD * n;
+            while next < begun + self.during {
+                std::thread::sleep(next.saturating_duration_since(Instant::now()));
+                counted(&mut outcome, to[n as usize % to.len()], &plain);
+                // One that waited for a reply has no turns to make up for.
+                next = (next + between).max(Instant::now());
+            }
+            outcome
+        };
+        let mut sum = Outcome::default();
+        std::thread::scope(|scope| {
+            let clients = (0..CROWD).map(|n| scope.spawn(move || within(client, || one(n))));
+            let clients: Vec<_> = clients.collect();
+            for client in clients {
+                sum.add(&client.join().unwrap());
+            }
+        });
+        sum
+    }
 }
 
 /// Waits until the server replies at each address: links are up, neighbours known, and its queue has room.

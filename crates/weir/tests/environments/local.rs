@@ -2,6 +2,7 @@
 //! meets weir's RST.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -17,9 +18,9 @@ const FRONT: u16 = 80;
 const SECOND: u16 = 8081;
 
 /// A proxy in the foreground; killed on drop.
-struct Proxy {
+pub struct Proxy {
     child: Child,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Proxy {
@@ -38,10 +39,7 @@ impl Proxy {
             .stderr(Stdio::null())
             .stdin(Stdio::null());
         let child = within(netns, || command.spawn().unwrap());
-        Proxy {
-            child,
-            _folder: folder,
-        }
+        Proxy { child, folder }
     }
 
     fn nginx(netns: &Netns, servers: &str) -> Proxy {
@@ -61,23 +59,37 @@ impl Proxy {
         Proxy::start(netns, "nginx", &["-c"], &config)
     }
 
-    fn haproxy(netns: &Netns, settings: &str) -> Proxy {
+    /// A file in its folder.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// One with these sections behind its defaults.
+    pub fn haproxy(netns: &Netns, sections: &str) -> Proxy {
         let config = format!(
             "global
                maxconn 2000
+               stats socket FOLDER/stats
              defaults
                mode http
                timeout connect 5s
                timeout client 5s
                timeout server 5s
-             frontend front
-               bind :::{FRONT} v4v6
-               default_backend back
-             backend back
-               {settings}\n"
+             {sections}\n"
         );
         Proxy::start(netns, "haproxy", &["-db", "-f"], &config)
     }
+}
+
+/// HAProxy's sections of a front before this backend.
+fn before(settings: &str) -> String {
+    format!(
+        "frontend front
+           bind :::{FRONT} v4v6
+           default_backend back
+         backend back
+           {settings}"
+    )
 }
 
 impl Drop for Proxy {
@@ -132,7 +144,7 @@ fn haproxy_with_one_server_tries_again() {
     let Some((bed, _server)) = bed("haproxy") else {
         return;
     };
-    let _proxy = Proxy::haproxy(&bed.server, "server one 127.0.0.1:8080");
+    let _proxy = Proxy::haproxy(&bed.server, &before("server one 127.0.0.1:8080"));
     let over = through(&bed, "HAProxy, one server");
     assert!(over.errors.keys().all(|status| *status == 503), "{over}");
 }
@@ -146,7 +158,7 @@ fn haproxy_with_two_servers_tries_the_next() {
     let _second = second_server(&bed);
     let _proxy = Proxy::haproxy(
         &bed.server,
-        "option redispatch 1\nserver one 127.0.0.1:8080\nserver two 127.0.0.1:8081",
+        &before("option redispatch 1\nserver one 127.0.0.1:8080\nserver two 127.0.0.1:8081"),
     );
     let over = through(&bed, "HAProxy, two servers");
     assert_eq!((over.failed, over.late), (0, 0), "{over}");

@@ -6,6 +6,7 @@
 
 mod bed;
 mod devices;
+mod health;
 mod load;
 mod local;
 mod nat;

@@ -11,6 +11,7 @@ mod common;
 mod establish;
 mod firewall;
 mod front;
+mod health;
 mod life;
 mod observe;
 mod peers;

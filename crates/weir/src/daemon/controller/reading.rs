@@ -18,8 +18,9 @@ use crate::ipc::api::owners;
 const FIND_EVERY: Duration = Duration::from_secs(10);
 
 /// Verdicts on a SYN after which the server may get the connection.
-const LET_IN: [Verdict; 7] = [
+const LET_IN: [Verdict; 8] = [
     Verdict::SynAdmitted,
+    Verdict::SynSteady,
     Verdict::SynTimeWait,
     Verdict::SynNotPlain,
     Verdict::SynLeft,
@@ -28,8 +29,9 @@ const LET_IN: [Verdict; 7] = [
     Verdict::CookieAccepted,
 ];
 /// Verdicts that are each on one SYN; cookies are answered SYNs.
-const SYNS: [Verdict; 16] = [
+const SYNS: [Verdict; 17] = [
     Verdict::SynAdmitted,
+    Verdict::SynSteady,
     Verdict::SynTimeWait,
     Verdict::SynNotPlain,
     Verdict::SynLeft,

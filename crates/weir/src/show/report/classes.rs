@@ -57,6 +57,14 @@ fn head() -> Vec<(&'static str, Align)> {
     ]
 }
 
+/// Verdicts after which the server gets the connection.
+const LET_IN: [&str; 4] = [
+    "syn_admitted",
+    "syn_steady",
+    "syn_time_wait",
+    "cookie_accepted",
+];
+
 fn row(class: &Class) -> Vec<String> {
     let number = |n: Option<f64>| n.map_or("-".to_owned(), |n| n.to_string());
     let refused = |wanted: &dyn Fn(&str) -> bool| -> u64 {
@@ -74,7 +82,7 @@ fn row(class: &Class) -> Vec<String> {
         class.burst.map_or("-".to_owned(), |n| n.to_string()),
         number(class.controlled_rate.map(rounded)),
         class.waiting.map_or("-".to_owned(), |n| n.to_string()),
-        (count("syn_admitted") + count("syn_time_wait") + count("cookie_accepted")).to_string(),
+        LET_IN.map(count).iter().sum::<u64>().to_string(),
         refused(&over_rate).to_string(),
         refused(&held).to_string(),
         refused(&|name| !over_rate(name) && !held(name)).to_string(),
