@@ -10,4 +10,5 @@ pub mod netlink;
 pub mod ports;
 pub mod processes;
 pub mod qdiscs;
+pub mod shortcomings;
 pub mod sockets;

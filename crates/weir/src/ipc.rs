@@ -9,3 +9,4 @@ pub mod peer;
 pub mod reply;
 pub mod scrape;
 pub mod socket_file;
+pub mod socket_note;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::cli::Detach;
+use crate::daemon::proxies::sweep_left_over;
 use crate::failure::{Failure, Result};
 use crate::ipc::control::{Answer, Request, ask, namespace, sweep};
 use crate::show::output::print;
@@ -15,6 +16,7 @@ pub fn run(runtime_dir: &Path, args: &Detach) -> Result<()> {
         true => Request::Status,
         false => Request::Detach,
     };
+    sweep_left_over(runtime_dir)?;
     match ask(runtime_dir, namespace, request)? {
         Some(_) if args.left_over => {
             print("a weir is running in this network namespace; it stays\n")

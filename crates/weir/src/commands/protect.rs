@@ -1,6 +1,5 @@
 //! `weir protect`: some ports or all, in the foreground, until Ctrl-C.
 
-mod sockets;
 mod summary;
 mod unheard;
 
@@ -19,8 +18,8 @@ use crate::daemon::guard::Start;
 use crate::daemon::session::{Session, listeners_of};
 use crate::failure::{Code, Failure, Result};
 use crate::host::links::Link;
-use crate::host::namespaces::{self, Space};
-use crate::host::sockets::is_served;
+use crate::host::namespaces;
+use crate::host::shortcomings;
 use crate::show::describe;
 use crate::show::output::{print, warn, warn_text};
 use crate::show::table::indent;
@@ -49,14 +48,8 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     let mut daemon = start.daemon(listeners.clone(), Vec::new(), None, args.verbose)?;
     let session = &daemon.service.session;
     session.notices()?.iter().for_each(warn_text);
-    let guarded: Vec<&ListenSocket> = there
-        .iter()
-        .filter(|socket| {
-            let alone = std::slice::from_ref(*socket);
-            !socket.parked && listeners.iter().any(|one| is_served(one, alone))
-        })
-        .collect();
-    sockets::warnings(&guarded).iter().for_each(warn_text);
+    let warnings = shortcomings::warnings(&listeners, &there);
+    warnings.iter().for_each(warn_text);
     print(&on_lines(session, &wanted)?)?;
     if wanted.ports.is_none() {
         let template = wanted.template.clone();
@@ -184,10 +177,10 @@ fn listen(wanted: &Wanted, listeners: &[Listener], there: &[ListenSocket]) -> Re
         let message = "no TCP server listens in this network namespace";
         return Err(Failure::failed(message, hint));
     }
-    let elsewhere = |port| -> Vec<Space> {
-        let mut spaces = namespaces::others();
-        spaces.retain(|space| space.listens_on(port));
-        spaces
+    let elsewhere = || {
+        let spaces = namespaces::others().into_iter();
+        let with_ports = spaces.map(|space| (space.ports(), space));
+        with_ports.filter(|(ports, _)| !ports.is_empty()).collect()
     };
     let failures = listeners
         .iter()

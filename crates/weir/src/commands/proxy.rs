@@ -17,6 +17,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::host::config;
 use crate::host::descriptors::raise_limit;
 use crate::ipc::control::{ControlSocket, namespace};
+use crate::ipc::socket_note;
 use crate::show::describe::count;
 use crate::show::output::{print, warn};
 use crate::show::table::{Align, indent, table};
@@ -42,6 +43,7 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
         .inspect_err(|failure| tracing::warn!("{failure}"))
         .ok();
     let dir = socket.as_ref().map(|socket| socket.dir().to_owned());
+    let note = socket.as_ref().map(ProcessSocket::note);
     let control = socket.map(|socket| Box::new(socket) as Box<dyn ControlSocket>);
     let mut frame = Frame::new(signals, control, file.clone())?;
     let took_over = !predecessors.is_empty();
@@ -67,7 +69,7 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
         tracing::error!("{failure}");
     }
     if let Some(api) = &api {
-        open_api(&mut frame, api, dir.as_deref())?;
+        open_api(&mut frame, api, dir.as_deref(), note.as_deref())?;
     }
     for server in proxies.running() {
         print(&on_line(server))?;
@@ -83,11 +85,20 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
 }
 
 /// Opens the API of the proxies. Clients are served without it too, so that a socket that cannot be made ends nothing.
-fn open_api(frame: &mut Frame, settings: &ApiSettings, dir: Option<&Path>) -> Result<()> {
+fn open_api(
+    frame: &mut Frame,
+    settings: &ApiSettings,
+    dir: Option<&Path>,
+    note: Option<&Path>,
+) -> Result<()> {
     let name = weir_client::default_proxy_socket_name(namespace()?);
     let default = dir.unwrap_or(Path::new(RUNTIME_DIR)).join(name);
     if let Err(failure) = frame.endpoints.open_api(settings, default) {
         tracing::warn!("the proxies have no API: {failure}");
+    } else if let (Some(socket), Some(note)) = (&settings.socket, note)
+        && let Err(error) = socket_note::write(note, socket)
+    {
+        tracing::warn!("cannot write {}: {error}", note.display());
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::cli::Run;
 use crate::daemon::guard::Start;
 use crate::daemon::session::Session;
 use crate::failure::{Cause, Failure, Result};
-use crate::host::config;
+use crate::host::{config, shortcomings};
 use crate::show::describe;
 
 /// Runs the command.
@@ -28,6 +28,8 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
         return Err(Failure::usage(message, hint));
     }
     let start = Start::prepare(runtime_dir, &config.listeners)?;
+    let there = start.guard.listen_sockets()?;
+    let shortcomings = shortcomings::warnings(&config.listeners, &there);
     let mut daemon = start.daemon(config.listeners, config.classes, Some(file), args.verbose)?;
     daemon.service.set_controller(config.controller)?;
     let destinations = config.destinations.len();
@@ -41,6 +43,9 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     log_start(&daemon.service.session)?;
     if destinations > 0 {
         tracing::info!("{} in force", describe::count(destinations, "destination"));
+    }
+    for text in shortcomings {
+        tracing::warn!("{text}");
     }
     for total in daemon.guard()? {
         let listener = &total.listener;

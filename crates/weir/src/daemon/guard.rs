@@ -30,7 +30,7 @@ use crate::failure::{Failure, Result};
 use crate::host::environment;
 use crate::host::links::{self, Link, LinkWatch};
 use crate::ipc::call::Change;
-use crate::ipc::control::{Answer, Claim, Client, Request, namespace};
+use crate::ipc::control::{self, Answer, Claim, Client, Request, namespace};
 use crate::ipc::endpoints::Endpoints;
 use crate::ipc::peer::Peer;
 use crate::show::describe::part;
@@ -143,7 +143,11 @@ impl Daemon {
     pub fn open_api(&mut self, settings: &ApiSettings) -> Result<()> {
         let name = weir_client::default_socket_name(self.service.namespace);
         let default = self.runtime_dir.join(name);
-        self.frame.endpoints.open_api(settings, default)
+        self.frame.endpoints.open_api(settings, default)?;
+        if let Some(socket) = &settings.socket {
+            control::note_api_socket(&self.runtime_dir, self.service.namespace, socket);
+        }
+        Ok(())
     }
 
     /// Opens the metrics over TCP.

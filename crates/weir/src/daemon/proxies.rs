@@ -15,7 +15,7 @@ use weir_proxy::{OwnListeners, ReloadState, Server, Sockets, StartOptions, Total
 use crate::failure::{Failure, Result};
 use crate::host::descriptors::raise_limit;
 
-pub use process_socket::{Peers, ProcessSocket, ask_at, take_over};
+pub use process_socket::{Peers, ProcessSocket, ask_at, sweep_left_over, take_over};
 pub use report::metrics as metrics_of_proxies;
 pub use service::{ProxyService, no_proxy_in};
 

@@ -1,6 +1,6 @@
 //! Network namespaces of this machine: what people call them, and how to enter one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -67,13 +67,11 @@ impl Space {
         trie.lines().any(|line| line.trim() == wanted)
     }
 
-    /// Whether a TCP socket listens on the port in it, as far as can be told.
-    pub fn listens_on(&self, port: u16) -> bool {
-        let mut tables = ["tcp", "tcp6"].into_iter();
-        tables.any(|file| {
-            self.proc_file(file)
-                .is_some_and(|table| has_listener(&table, port))
-        })
+    /// The ports on which a TCP socket listens in it for connections from outside, as far as can be told.
+    pub fn ports(&self) -> BTreeSet<u16> {
+        let tables = ["tcp", "tcp6"].into_iter();
+        let tables = tables.filter_map(|file| self.proc_file(file));
+        tables.flat_map(|table| listening(&table)).collect()
     }
 }
 
@@ -106,15 +104,20 @@ fn inode_of(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|meta| meta.ino())
 }
 
-/// Whether a table such as /proc/net/tcp has a socket in LISTEN (0A) on the port.
-fn has_listener(table: &str, port: u16) -> bool {
-    let wanted = format!("{port:04X}");
-    table.lines().skip(1).any(|line| {
+/// The ports of the sockets in LISTEN (0A) in a table such as /proc/net/tcp, but for those on a loopback address.
+fn listening(table: &str) -> Vec<u16> {
+    let port = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
-        let local = words.next().unwrap_or_default();
-        let state = words.nth(1).unwrap_or_default();
-        state == "0A" && local.rsplit(':').next() == Some(&wanted)
-    })
+        let (address, port) = words.next()?.rsplit_once(':')?;
+        // Words of four bytes in the order of the machine.
+        let is_loopback = match address.len() {
+            8 => address.ends_with("7F"),
+            _ => address == "00000000000000000000000001000000",
+        };
+        let listens = words.nth(1)? == "0A" && !is_loopback;
+        listens.then(|| u16::from_str_radix(port, 16).ok())?
+    };
+    table.lines().skip(1).filter_map(port).collect()
 }
 
 #[cfg(test)]
@@ -122,13 +125,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_is_found_by_its_port_and_state() {
+    fn a_listener_is_found_by_its_state_and_address() {
         let table = "  sl  local_address rem_address   st tx_queue\n   \
                      0: 00000000:1F90 00000000:0000 0A 00000000:00000000\n   \
-                     1: 0100007F:0051 0100007F:D431 01 00000000:00000000\n";
-        assert!(has_listener(table, 8080));
-        assert!(!has_listener(table, 81), "a connection is no listener");
-        assert!(!has_listener(table, 80));
+                     1: 0B00007F:94E7 00000000:0000 0A 00000000:00000000\n   \
+                     2: 0100000A:0051 0100007F:D431 01 00000000:00000000\n";
+        assert_eq!(listening(table), [8080]);
+        let table = "  sl  local_address rem_address   st tx_queue\n   \
+                     0: 00000000000000000000000001000000:0277 00000000000000000000000000000000:0000 0A 0:0\n   \
+                     1: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 0:0\n";
+        assert_eq!(listening(table), [80]);
     }
 
     #[test]

@@ -1,22 +1,34 @@
-//! What `weir protect` warns of in the sockets that it guards.
+//! What `weir protect` and `weir run` warn of in the sockets that they guard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use weir_core::listener::Listener;
 use weir_kernel::ListenSocket;
 
 use crate::host::diagnosis::small_backlog;
 use crate::host::environment::sysctl;
 use crate::host::namespaces::{self, Space};
 use crate::host::processes::{Process, owners};
+use crate::host::sockets::is_served;
 
 /// Warnings of one kind that are printed; the others are counted.
 const SHOWN: usize = 5;
 /// What Docker starts for a port that it publishes.
 const DOCKER_PROXY: &str = "docker-proxy";
 
-/// Small backlogs, and sockets that get no connection because Docker publishes their port.
-pub fn warnings(sockets: &[&ListenSocket]) -> Vec<String> {
+/// Of the sockets that serve the listeners: small backlogs, and sockets that get no connection because Docker
+/// publishes their port.
+pub fn warnings(listeners: &[Listener], there: &[ListenSocket]) -> Vec<String> {
+    let guarded = |socket: &&ListenSocket| {
+        let alone = std::slice::from_ref(*socket);
+        !socket.parked && listeners.iter().any(|one| is_served(one, alone))
+    };
+    let sockets: Vec<&ListenSocket> = there.iter().filter(guarded).collect();
+    of(&sockets)
+}
+
+fn of(sockets: &[&ListenSocket]) -> Vec<String> {
     let inodes: BTreeSet<u64> = sockets.iter().map(|socket| socket.inode).collect();
     let owners = owners(&inodes);
     let mut warnings = small(sockets, &owners, sysctl("net/core/somaxconn"));

@@ -25,6 +25,7 @@ use weir_config::Given;
 use crate::failure::{Cause, Failure, Result};
 use crate::ipc::peer::Peer;
 use crate::ipc::socket_file::{SocketFile, remove_dead};
+use crate::ipc::socket_note;
 
 /// A request is one short line; whoever is slower to send it than this is not served.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -206,6 +207,8 @@ impl Claim {
         let lock_path = lock_path(dir, namespace);
         let lock = take_lock(&lock_path)?;
         let socket = socket_path(dir, namespace);
+        // Of one that was killed: nobody else has the lock.
+        socket_note::sweep(&socket_note::of(&socket));
         let (socket, listener) = SocketFile::listen(&socket).map_err(|error| {
             no_access(
                 format_args!("listen on {}", socket.display()),
@@ -219,6 +222,15 @@ impl Claim {
             lock,
             lock_path,
         })
+    }
+}
+
+/// Notes that the API of the guard of this namespace listens on a socket that is not the default one. A note that
+/// cannot be written matters only after a `kill -9`.
+pub fn note_api_socket(dir: &Path, namespace: u64, socket: &Path) {
+    let note = socket_note::of(&socket_path(dir, namespace));
+    if let Err(error) = socket_note::write(&note, socket) {
+        tracing::warn!("cannot write {}: {error}", note.display());
     }
 }
 
@@ -289,6 +301,7 @@ impl Drop for Claim {
         // Both files go while the lock is held, so neither can be a successor's. One that cannot be
         // removed does no harm: the next claim takes it over.
         let _ = self.lock.set_len(0);
+        let _ = std::fs::remove_file(socket_note::of(self.socket.path()));
         self.socket.remove();
         let _ = std::fs::remove_file(&self.lock_path);
     }
@@ -494,6 +507,7 @@ pub fn sweep(dir: &Path, namespace: u64) -> Result<()> {
     let files = [
         socket_path(dir, namespace),
         lock_path(dir, namespace),
+        socket_note::of(&socket_path(dir, namespace)),
         api.clone(),
     ];
     if files.iter().any(|file| file.exists()) {

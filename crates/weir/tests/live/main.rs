@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "the other tests use the rest of it")]
 #[path = "../common/mod.rs"]
 mod common;
+mod left_over;
 mod protect;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -321,6 +322,20 @@ fn status_shows_again_and_again_what_it_shows() {
 const RESERV: &str = "[[listener]]\nname = \"web\"\naddress = \"*:8080\"\n";
 const DEFAULT: &str = "[[listener]]\nname = \"web\"\naddress = \"*:8080\"\n\
                        establish = \"default\"\nreject_syn = \"drop\"\n";
+
+#[test]
+fn run_warns_of_a_small_backlog() {
+    let Some(bed) = Bed::new("run-backlog") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let log = bed.run(RESERV).log();
+    assert!(log.contains("WARN backlog of 0.0.0.0:8080 (live-"), "{log}");
+    assert!(
+        log.contains("hint: call listen() with a larger backlog"),
+        "{log}"
+    );
+}
 
 #[test]
 fn a_bad_config_leaves_the_running_policy_in_force_and_a_good_one_keeps_the_counters() {

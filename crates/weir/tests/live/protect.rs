@@ -116,6 +116,12 @@ fn a_server_in_another_network_namespace_is_named_in_the_hint() {
     assert!(stderr(&here).contains(&hint), "{}", stderr(&here));
     let error = format!("error: nothing listens on *:{port} in this network namespace\n");
     assert!(stderr(&here).starts_with(&error), "{}", stderr(&here));
+    // Where an address is translated, the port may be another one there. Tests beside this one have servers too.
+    let other = stderr(&bed.weir("protect 48128"));
+    assert!(
+        other.contains("if port 48128 is translated to another network namespace (`docker run -p`): a server listens on port "),
+        "{other}"
+    );
 }
 
 #[test]

@@ -13,28 +13,26 @@ use crate::host::sockets::is_served;
 /// Namespaces that a hint names.
 const SHOWN: usize = 3;
 
-/// Whether some socket serves the listener. `elsewhere` gives the other network namespaces in which a socket listens on
-/// a port.
+/// A network namespace, with the ports on which a socket listens in it.
+type Elsewhere = (BTreeSet<u16>, Space);
+
+/// Whether some socket serves the listener. `elsewhere` gives the other network namespaces in which something listens.
 ///
 /// # Errors
 /// None does; the hint says where one does.
 pub fn something_listens(
     listener: &Listener,
     sockets: &[ListenSocket],
-    elsewhere: impl Fn(u16) -> Vec<Space>,
+    elsewhere: impl Fn() -> Vec<Elsewhere>,
 ) -> Result<()> {
     if is_served(listener, sockets) {
         return Ok(());
     }
     let port = listener.address.port;
     let here: Vec<&ListenSocket> = sockets.iter().filter(|s| s.port == port).collect();
-    let (because, hint) = match (here.is_empty(), elsewhere(port).as_slice()) {
-        (false, _) => other_address(listener, &here),
-        (true, []) => (String::new(), ports(sockets)),
-        (true, spaces) => (
-            " in this network namespace".to_owned(),
-            in_namespaces(port, spaces),
-        ),
+    let (because, hint) = match here.is_empty() {
+        false => other_address(listener, &here),
+        true => nowhere_here(port, sockets, &elsewhere()),
     };
     Err(Failure::failed(
         format!("nothing listens on {}{because}", listener.address),
@@ -60,18 +58,47 @@ fn other_address(listener: &Listener, here: &[&ListenSocket]) -> (String, String
     (String::new(), hint)
 }
 
-fn in_namespaces(port: u16, spaces: &[Space]) -> String {
-    let shown: Vec<String> = spaces
+/// Nothing has the port here: one elsewhere may have it, or be meant where address translation changes the port.
+fn nowhere_here(port: u16, sockets: &[ListenSocket], elsewhere: &[Elsewhere]) -> (String, String) {
+    let same: Vec<(u16, &Space)> = elsewhere
+        .iter()
+        .filter(|(ports, _)| ports.contains(&port))
+        .map(|(_, space)| (port, space))
+        .collect();
+    if !same.is_empty() {
+        return (
+            " in this network namespace".to_owned(),
+            in_namespaces(&same),
+        );
+    }
+    // One that only listens on its own loopback device is not listed, and no process of the host counts as elsewhere.
+    let others: Vec<(u16, &Space)> = elsewhere
+        .iter()
+        .flat_map(|(ports, space)| ports.iter().map(move |port| (*port, space)))
+        .collect();
+    let hint = match others.is_empty() {
+        true => ports(sockets),
+        false => format!(
+            "{}; if port {port} is translated to another network namespace (`docker run -p`): {}",
+            ports(sockets),
+            in_namespaces(&others)
+        ),
+    };
+    (String::new(), hint)
+}
+
+fn in_namespaces(found: &[(u16, &Space)]) -> String {
+    let shown: Vec<String> = found
         .iter()
         .take(SHOWN)
-        .map(|space| {
+        .map(|(port, space)| {
             let (name, enter) = (space.describe(), space.enter());
             format!("a server listens on port {port} in {name}: `{enter} weir protect {port}`")
         })
         .collect();
-    let more = match spaces.len().saturating_sub(SHOWN) {
+    let more = match found.len().saturating_sub(SHOWN) {
         0 => String::new(),
-        n => format!("; and in {n} more"),
+        n => format!("; and {n} more"),
     };
     shown.join("; ") + &more
 }
@@ -94,17 +121,17 @@ mod tests {
     use crate::daemon::backend::fake::socket;
     use crate::host::processes::Process;
 
-    fn failure(address: &str, sockets: &[ListenSocket], spaces: &[Space]) -> String {
+    fn failure(address: &str, sockets: &[ListenSocket], elsewhere: &[Elsewhere]) -> String {
         let address = weir_config::parse_listen_address(address).unwrap();
         let listener = Listener::new("web", address);
-        let failure = something_listens(&listener, sockets, |_| spaces.to_vec());
+        let failure = something_listens(&listener, sockets, || elsewhere.to_vec());
         failure.unwrap_err().to_string()
     }
 
     #[test]
     fn a_port_without_a_server_is_refused_and_the_others_are_named() {
         let web = Listener::new("web", weir_config::parse_listen_address("*:80").unwrap());
-        assert!(something_listens(&web, &[socket("0.0.0.0", 80)], |_| Vec::new()).is_ok());
+        assert!(something_listens(&web, &[socket("0.0.0.0", 80)], Vec::new).is_ok());
         let sockets = [
             socket("0.0.0.0", 443),
             socket("::", 22),
@@ -144,12 +171,21 @@ mod tests {
             process: Some(process),
             ..Space::new(1)
         };
-        let failure = failure("*:8080", &[], &[space]);
+        let on = |port| (BTreeSet::from([port]), space.clone());
+        let said = failure("*:8080", &[], &[on(80), on(8080)]);
         for words in [
             "nothing listens on *:8080 in this network namespace\n",
             "nginx (pid 7, container 3f2a9c0b3f2a): `nsenter -t 7 --net weir protect 8080`",
         ] {
-            assert!(failure.contains(words), "{failure}");
+            assert!(said.contains(words), "{said}");
+        }
+        // Docker without docker-proxy: only a rule knows that the port is another one there.
+        let said = failure("*:8080", &[socket("0.0.0.0", 22)], &[on(80)]);
+        for words in [
+            "servers listen on ports 22; start the server first; if port 8080 is translated",
+            "container 3f2a9c0b3f2a): `nsenter -t 7 --net weir protect 80`",
+        ] {
+            assert!(said.contains(words), "{said}");
         }
     }
 }

@@ -4,6 +4,7 @@
 //! A proxy needs no root: where it has no right to the runtime directory, the socket is in that of its service
 //! (`/run/weir-proxy`) or in the user's (`$XDG_RUNTIME_DIR/weir`).
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,6 +18,7 @@ use crate::cli::RUNTIME_DIR;
 use crate::failure::{Failure, Result};
 use crate::ipc::control::{self, Answer, Client, ControlSocket, HandedOver, Request, namespace};
 use crate::ipc::socket_file::{SocketFile, remove_dead};
+use crate::ipc::socket_note;
 
 /// The runtime directory of the packaged unit, whose user is not root.
 const SERVICE_DIR: &str = "/run/weir-proxy";
@@ -52,9 +54,20 @@ impl ProcessSocket {
         ))
     }
 
+    /// The note about the place of this process's API.
+    pub fn note(&self) -> PathBuf {
+        socket_note::of(self.file.path())
+    }
+
     /// The runtime directory that it is in.
     pub fn dir(&self) -> &Path {
         self.file.path().parent().unwrap_or(Path::new("/"))
+    }
+}
+
+impl Drop for ProcessSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.note());
     }
 }
 
@@ -70,6 +83,20 @@ impl AsFd for ProcessSocket {
     }
 }
 
+/// Removes what processes of proxies that were killed have left: their control sockets, and the sockets of their APIs.
+///
+/// # Errors
+/// No /proc.
+pub fn sweep_left_over(runtime_dir: &Path) -> Result<()> {
+    let api = weir_client::default_proxy_socket_name(namespace()?);
+    for dir in directories(runtime_dir) {
+        sweep(&dir);
+        // One that somebody listens on stays.
+        let _ = remove_dead(&dir.join(&api));
+    }
+    Ok(())
+}
+
 /// Removes the sockets of proxies that were killed, of all network namespaces.
 fn sweep(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -77,7 +104,11 @@ fn sweep(dir: &Path) {
         // A process that starts has its socket for a moment before it listens on it.
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             // One that is not dead or not ours to remove stays.
-            let _ = remove_dead(&entry.path());
+            let path = entry.path();
+            match path.extension() == Some(OsStr::new("api")) {
+                true => socket_note::sweep(&path),
+                false => drop(remove_dead(&path)),
+            }
         }
     }
 }
@@ -85,7 +116,8 @@ fn sweep(dir: &Path) {
 fn pid_of(file: &str) -> Option<u32> {
     let (_, pid) = file
         .strip_prefix("proxy-")?
-        .strip_suffix(".sock")?
+        .rsplit_once('.')?
+        .0
         .rsplit_once('-')?;
     pid.parse().ok()
 }
@@ -121,6 +153,7 @@ impl Peers {
             .flat_map(|entries| entries.flatten())
             .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
             .map(|entry| entry.path())
+            .filter(|path| path.extension() == Some(OsStr::new("sock")))
             .collect();
         paths.sort();
         Ok(Peers(paths))
