@@ -527,8 +527,9 @@ fn a_time_decides_by_how_long_a_reply_takes_after_its_client_went() {
     }
 }
 
-#[test]
-fn one_client_waits_until_a_stale_reply_is_confirmed_and_the_others_get_it_stale() {
+/// A server whose first reply is at once stale, and that says nothing to the next request until it is told: then it gives
+/// this reply.
+fn slow_to_confirm(then: Vec<u8>) -> (Origin, Arc<AtomicUsize>, Sender<()>) {
     let (go, wait) = channel::<()>();
     let wait = Mutex::new(wait);
     let fields = "Cache-Control: max-age=0, stale-while-revalidate=60\r\nETag: \"one\"";
@@ -537,32 +538,85 @@ fn one_client_waits_until_a_stale_reply_is_confirmed_and_the_others_get_it_stale
             0 => connection.send(with_length(fields, b"hello")),
             _ => {
                 wait.lock().unwrap().recv().unwrap();
-                let fields = "Cache-Control: max-age=60\r\nETag: \"one\"";
-                connection.send(format!("HTTP/1.1 304 Not Modified\r\n{fields}\r\n\r\n"));
+                connection.send(&then);
             }
         }
         true
     });
+    (origin, requests, go)
+}
+
+#[test]
+fn no_client_waits_until_a_stale_reply_is_confirmed() {
+    let fields = "Cache-Control: max-age=60\r\nETag: \"one\"";
+    let confirmed = format!("HTTP/1.1 304 Not Modified\r\n{fields}\r\n\r\n");
+    let (origin, requests, go) = slow_to_confirm(confirmed.into());
     let proxy = caching(&origin);
     connect(proxy.address()).get("/a");
-    let mut first = connect(proxy.address());
-    first.send("GET /a HTTP/1.1\r\nHost: test\r\n\r\n");
-    wait_until("it asks the server", || {
+    let mut client = connect(proxy.address());
+    for _ in 0..3 {
+        for client in [&mut client, &mut connect(proxy.address())] {
+            let stale = client.get("/a");
+            assert_eq!(stale.body, b"hello");
+            assert!(cache_status(&stale).starts_with("weir; hit"), "{stale:?}");
+        }
+    }
+    wait_until("the server is asked", || {
         requests.load(Ordering::SeqCst) == 2
     });
-    for _ in 0..5 {
-        let stale = connect(proxy.address()).get("/a");
-        assert_eq!(stale.body, b"hello");
-        assert!(cache_status(&stale).starts_with("weir; hit"), "{stale:?}");
-    }
-    assert_eq!(requests.load(Ordering::SeqCst), 2, "one asks for all");
     go.send(()).unwrap();
-    let confirmed = first.reply(false);
-    assert_eq!(confirmed.body, b"hello");
-    assert_eq!(cache_status(&confirmed), "weir; fwd=stale; fwd-status=304");
-    let fresh = connect(proxy.address()).get("/a");
-    assert!(cache_status(&fresh).starts_with("weir; hit"), "{fresh:?}");
-    assert_eq!(requests.load(Ordering::SeqCst), 2);
+    wait_until("it is fresh", || {
+        let reply = client.get("/a");
+        cache_status(&reply).starts_with("weir; hit; ttl=5")
+            || cache_status(&reply) == "weir; hit; ttl=60"
+    });
+    assert_eq!(requests.load(Ordering::SeqCst), 2, "one asks for all");
+    assert_eq!(count(&proxy, "cache_revalidations"), 1);
+}
+
+#[test]
+fn what_has_changed_meanwhile_takes_the_place_of_the_stale_reply() {
+    let chunks = |size| {
+        let head = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{FRESH}\r\n\r\n");
+        [head.as_bytes(), &chunked(&pattern(size), 7000)].concat()
+    };
+    for size in [0, 5000, 3_000_000] {
+        for then in [with_length(FRESH, &pattern(size)), chunks(size)] {
+            let (origin, requests, go) = slow_to_confirm(then);
+            let proxy = caching(&origin);
+            let mut client = connect(proxy.address());
+            client.get("/a");
+            go.send(()).unwrap();
+            assert_eq!(client.get("/a").body, b"hello");
+            wait_until("it is kept", || count(&proxy, "cache_stored") == 2);
+            assert!(client.get("/a").body == pattern(size), "{size}");
+            assert_eq!(requests.load(Ordering::SeqCst), 2);
+        }
+    }
+}
+
+#[test]
+fn a_stale_reply_goes_when_the_server_gives_one_that_may_not_be_kept() {
+    for size in [5, 3_000_000] {
+        let then = with_length("Cache-Control: no-store", &pattern(size));
+        let (origin, requests, go) = slow_to_confirm(then);
+        let proxy = caching(&origin);
+        let mut client = connect(proxy.address());
+        client.get("/a");
+        go.send(()).unwrap();
+        assert_eq!(client.get("/a").body, b"hello");
+        wait_until("the server has replied", || {
+            count(&proxy, "replies_2xx") == 3
+        });
+        go.send(()).unwrap();
+        let news = client.get("/a");
+        assert!(news.body == pattern(size), "{size}");
+        assert!(
+            cache_status(&news).starts_with("weir; fwd=uri-miss"),
+            "{news:?}"
+        );
+        assert_eq!(requests.load(Ordering::SeqCst), 3);
+    }
 }
 
 #[test]

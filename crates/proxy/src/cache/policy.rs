@@ -2,7 +2,7 @@
 //! seconds.
 
 use super::control::{ReplyControl, RequestControl, delta_seconds};
-use super::fields::{date, fields, only_value, values};
+use super::fields::{date, fields, members, only_value, values};
 
 /// A reply without a lifetime of its own is fresh for this part of the time since it last changed
 /// (Section 4.2.2 suggests a tenth), and for a day at most: beyond, the RFC used to want a warning.
@@ -160,7 +160,9 @@ fn date_of(reply: &[u8]) -> Option<u64> {
 
 /// `corrected_initial_age` of Section 4.2.3.
 fn initial_age(reply: &[u8], exchange: ExchangeTimes) -> u64 {
-    let told = values(reply, "age").next().and_then(delta_seconds);
+    // The first member of a list counts, and what is no number does not (Section 5.1).
+    let told = values(reply, "age").flat_map(members).next();
+    let told = told.and_then(delta_seconds);
     let delay = exchange.received.saturating_sub(exchange.sent);
     let apparent = date_of(reply).map_or(0, |date| exchange.received.saturating_sub(date));
     apparent.max(told.unwrap_or(0).saturating_add(delay))
@@ -368,7 +370,9 @@ mod tests {
             ),
             ("Date: Sun, 06 Nov 1994 09:49:37 GMT", NOW, 0),
             ("Age: x", NOW, 0),
-            ("Age: 7, 9", NOW, 0),
+            ("Age: 7, 9", NOW, 7),
+            ("Age: x, 9", NOW, 0),
+            ("Age: , 7", NOW, 7),
             ("Age: 7\r\nAge: 9", NOW, 7),
         ] {
             let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");

@@ -86,6 +86,23 @@ impl Client {
         }
     }
 
+    /// A client that asks in the place of this one, on another connection.
+    pub fn stand_in(&self, stream: TcpStream) -> Client {
+        let rare = self.rare.as_ref();
+        Client {
+            stream,
+            buffer: ReadBuffer::default(),
+            source: self.source,
+            admission: self.admission,
+            rare: Some(Box::new(Rare {
+                destination: self.destination(),
+                rank: rare.map_or(LOWEST_PRIORITY, |rare| rare.rank),
+                announced: rare.and_then(|rare| rare.announced.clone()),
+                ..Rare::default()
+            })),
+        }
+    }
+
     /// Whether it was not checked yet.
     pub fn is_unchecked(&self) -> bool {
         self.admission == Admission::Unchecked

@@ -1,5 +1,7 @@
 //! One request of a client, from its first byte to what follows its reply.
 
+use std::rc::Rc;
+
 use super::after::{After, Served};
 use super::refuse::{DENIED, is_head, refuse};
 use super::request::Request;
@@ -8,7 +10,7 @@ use crate::server::client::Client;
 use crate::server::worker::Worker;
 
 /// Reads one request and answers it. `first`: the client has not asked anything yet.
-pub async fn serve_next(worker: &Worker, client: &mut Client, first: bool) -> Served {
+pub async fn serve_next(worker: &Rc<Worker>, client: &mut Client, first: bool) -> Served {
     if client.is_unchecked() {
         if worker.settings.accept_proxy && read_request::is_silent(worker, client) {
             return Served::NothingCame;
@@ -44,7 +46,7 @@ pub async fn serve_next(worker: &Worker, client: &mut Client, first: bool) -> Se
 }
 
 /// Gets the client its reply.
-async fn answer(worker: &Worker, client: &mut Client, request: Request) -> After {
+async fn answer(worker: &Rc<Worker>, client: &mut Client, request: Request) -> After {
     match &worker.cache {
         Some(thread_cache) => Box::pin(cached::answer(worker, thread_cache, client, request)).await,
         None => exchange::send_on(worker, client, &request).await,

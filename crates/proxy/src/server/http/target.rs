@@ -19,6 +19,7 @@ use crate::upstream::{Backend, BackendWalk, Backends, Link, Names, Origins, Requ
 const MOST_ADDRESSES: usize = 8;
 
 /// Where a request goes.
+#[derive(Clone)]
 pub enum Destination {
     /// To one of the backends.
     Backend,
@@ -33,6 +34,7 @@ pub enum Destination {
 }
 
 /// A server by name.
+#[derive(Clone)]
 pub struct Origin {
     /// A name in lower case, or an IP address: so a name is looked up once, however it is written.
     pub host: String,

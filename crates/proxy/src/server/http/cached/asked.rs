@@ -48,6 +48,16 @@ impl Asked {
         }
     }
 
+    /// Of a request that asks for the same anew, with this head, after `stale` was served.
+    pub fn again(head: &[u8], asked: &Asked, stale: Arc<Entry>) -> Asked {
+        Asked {
+            uri: asked.uri.clone(),
+            why: Cell::new(Forward::Stale),
+            stale: RefCell::new(Some(stale)),
+            ..Asked::of(head, 0)
+        }
+    }
+
     /// Whether its reply may be kept. The cache fetches whole replies with GET.
     pub fn may_lead(&self, method: Method) -> bool {
         method == Method::Get && !self.control.no_store && !self.conditions.wants_part()

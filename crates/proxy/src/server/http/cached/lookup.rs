@@ -8,16 +8,17 @@ use weir_core::proxy::access::Scope;
 
 use super::asked::Asked;
 use super::context::CacheContext;
+use super::go_out::{lead_out, send_until_answered};
+use super::refresh;
 use super::serve::serve;
 use super::status::{CacheStatus, Forward};
 use crate::cache::conditions;
 use crate::cache::policy::Use;
-use crate::cache::{Entry, FetchRole, Lead, Lookup, ThreadCache, key};
+use crate::cache::{Entry, FetchRole, Lookup, ThreadCache, key};
 use crate::http::answer::{Answer, ProxyError};
 use crate::http::{BodyKind, Method, Role};
 use crate::server::client::Client;
 use crate::server::http::after::After;
-use crate::server::http::exchange;
 use crate::server::http::refuse::{is_head, leaves_nothing, refuse};
 use crate::server::http::request::Request;
 use crate::server::http::target::Destination;
@@ -42,7 +43,7 @@ enum Next {
 
 /// Gets the client its reply, from the cache if that has it.
 pub async fn answer(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     thread_cache: &Rc<ThreadCache>,
     client: &mut Client,
     mut request: Request,
@@ -67,18 +68,7 @@ pub async fn answer(
             Next::GoOut => request.asked = Some(Box::new(asked)),
         }
     }
-    loop {
-        let after = exchange::send_on(worker, client, &request).await;
-        let again = request
-            .asked
-            .as_ref()
-            .is_some_and(|asked| asked.again.take());
-        if !again {
-            return after;
-        }
-        let head = conditions::unconditional(&request.head);
-        replace(&mut request, head);
-    }
+    send_until_answered(worker, client, request).await
 }
 
 /// The realm of a client: it gets only replies that were fetched for its realm. A forward proxy connects some clients only
@@ -105,7 +95,7 @@ fn is_for_the_cache(request: &Request) -> bool {
 
 /// Looks into the cache, and joins or begins a fetch if that must be.
 async fn next(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     thread_cache: &Rc<ThreadCache>,
     client: &Client,
     request: &mut Request,
@@ -150,6 +140,11 @@ async fn next(
     };
     match role {
         Some(FetchRole::Stored(entry)) => return hit(entry),
+        Some(FetchRole::Lead(lead)) if while_validating => {
+            let stale = asked.stale.borrow().clone().expect("found above");
+            refresh::begin(worker, client, (request, asked), &stale, lead);
+            return hit(stale);
+        }
         Some(FetchRole::Lead(lead)) => {
             lead_out(request, asked, lead);
             if asked.validates.get() {
@@ -180,23 +175,4 @@ async fn next(
     }
     worker.counters.cache_misses.add(1);
     Next::GoOut
-}
-
-/// Makes the request one for all clients: without the conditions of this one, which the cache will answer, and with those
-/// of the cache.
-fn lead_out(request: &mut Request, asked: &Asked, lead: Lead) {
-    asked.lead.set(Some(lead));
-    let stale = asked.stale.borrow();
-    let validating = stale
-        .as_ref()
-        .and_then(|stale| conditions::validating(&request.head, &stale.head));
-    asked.validates.set(validating.is_some());
-    let head = validating.unwrap_or_else(|| conditions::unconditional(&request.head));
-    drop(stale);
-    replace(request, head);
-}
-
-fn replace(request: &mut Request, head: Vec<u8>) {
-    request.head.clear();
-    request.head.extend_from_slice(&head);
 }
