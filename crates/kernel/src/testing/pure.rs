@@ -19,7 +19,8 @@ use crate::shape::skel::types::shape_params;
 
 use super::skel::types::{
     answer, bucket_limit, closing, flow, listener_policy, packet, parking_rule, queue_view,
-    siphash_key, source, source_set, stall_state, syn_options, time_wait, timewait_record, wait_state,
+    siphash_key, source, source_set, stall_state, syn_options, time_wait, timewait_record,
+    wait_state,
 };
 
 /// `SEGMENT_HEADERS` of bpf/lib/control.h.
