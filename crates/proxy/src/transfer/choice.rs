@@ -1,18 +1,19 @@
 //! What moves bytes: pure functions of the engine and of how many bytes there are.
 //!
-//! A spliced step takes some 3 µs more than a copied one, for two more calls and the pages' accounting, and saves some
-//! 0.08 µs for each KiB: it gains from [`LONG_STEP_BYTES`] on (`weir-lab run proxy-engine --full`). How much there is to
-//! move at a time depends on the link and on the load, so the steps before tell it.
+//! A spliced step takes some 3 µs more than a copied one, for its calls and the pages' accounting, and saves some 0.08 µs
+//! for each KiB: it gains from [`LONG_STEP_BYTES`] on (tunnels of `weir-lab run proxy-engine --full`, on the link with
+//! TSO). How much there is to move at a time depends on the link and on the load, so the steps before tell it.
 
+use super::buffer::BUFFER_BYTES;
 use weir_core::proxy::Engine;
 
 /// From so many bytes at a time on, splicing takes less than copying.
 pub const LONG_STEP_BYTES: u64 = 40 * 1024;
-/// So little at a time is better copied, however much there is in all.
-pub const SHORT_STEP_BYTES: u64 = 12 * 1024;
-/// Engine `auto` begins to splice a body of which at least this much is to come. The head of such a reply is received
-/// alone, which is one call more.
-const LONG_BODY_BYTES: u64 = 96 * 1024;
+/// So little at a time, less than three segments, is better copied, however much there is in all.
+pub const SHORT_STEP_BYTES: u64 = 4 * 1024;
+/// Engine `auto` begins to splice a body of which at least this much is to come: of a reply with less, one receive takes
+/// all, head and body, and one send.
+const LONG_BODY_BYTES: u64 = BUFFER_BYTES as u64;
 /// Engine `splice` receives the head of a reply alone if at least this much follows: of less, one receive takes most.
 const RECEIVED_ANYWAY_BYTES: u64 = 24 * 1024;
 
@@ -49,11 +50,11 @@ mod tests {
     const KIB: u64 = 1024;
 
     #[test]
-    fn auto_copies_what_one_or_two_receives_take_and_splices_long_bodies() {
-        for body in [1, 33 * KIB, 64 * KIB, 96 * KIB - 1] {
+    fn auto_copies_what_one_receive_takes_and_splices_long_bodies() {
+        for body in [1, 33 * KIB, 48 * KIB, 64 * KIB - 1] {
             assert!(!is_spliced(Engine::Auto, body) && !is_head_alone(Engine::Auto, body));
         }
-        for body in [96 * KIB, 1024 * KIB, u64::MAX] {
+        for body in [64 * KIB, 1024 * KIB, u64::MAX] {
             assert!(is_spliced(Engine::Auto, body) && is_head_alone(Engine::Auto, body));
         }
     }
