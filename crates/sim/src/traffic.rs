@@ -98,8 +98,21 @@ pub struct Plan {
     pub upload: bool,
     /// So many long downloads from the beginning on.
     pub downloads: u32,
-    /// Bursts: each so many seconds so many connections of one segment come at once, to different servers; 0: none.
-    pub burst: (f64, u32),
+    /// Bursts besides.
+    pub burst: Option<Burst>,
+}
+
+/// A burst of connections, again and again.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Burst {
+    /// Time from one to the next, s.
+    pub each_s: f64,
+    /// Time in which its connections come, s.
+    pub over_s: f64,
+    /// Its connections.
+    pub connections: u32,
+    /// Segments of each reply.
+    pub segments: u32,
 }
 
 /// Segments of a download that does not end within a run.
@@ -116,7 +129,7 @@ impl Plan {
             seconds,
             upload: false,
             downloads: 0,
-            burst: (0.0, 0),
+            burst: None,
         }
     }
 
@@ -154,17 +167,12 @@ impl Plan {
             let size = zipf.at(rng.f64());
             add(ns(at_s), Job::Download(size), false, &mut rng);
         }
-        let (each_s, count) = self.burst;
-        let bursts = if each_s > 0.0 {
-            (self.seconds / each_s) as u32
-        } else {
-            0
-        };
-        for burst in 1..=bursts {
-            for _ in 0..count {
-                // Within 10 ms, as clients that wake together do.
-                let at_s = f64::from(burst) * each_s - 0.01 * rng.f64();
-                add(ns(at_s), Job::Download(1), true, &mut rng);
+        if let Some(burst) = self.burst {
+            for number in 1..(self.seconds / burst.each_s) as u32 {
+                for _ in 0..burst.connections {
+                    let at_s = f64::from(number) * burst.each_s + burst.over_s * rng.f64();
+                    add(ns(at_s), Job::Download(burst.segments), true, &mut rng);
+                }
             }
         }
         all.sort_by_key(|spec| spec.start_ns);

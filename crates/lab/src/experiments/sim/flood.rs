@@ -116,7 +116,7 @@ impl Experiment for SynFlood {
             seconds: ENDS_S,
             upload: false,
             downloads: DOWNLOADS,
-            burst: (0.0, 0),
+            burst: None,
         };
         let up = (Discipline::Fifo, down / 6);
         let mut scenario = self.args.hosts.scenario((discipline, down), up, plan);

@@ -13,6 +13,7 @@ mod sample;
 pub use hosts::Hosts;
 
 use weir_core::aqm::Discipline;
+use weir_sim::traffic::Burst;
 use weir_sim::{Kind, Plan};
 
 use self::hosts::DRAIN_S;
@@ -37,18 +38,23 @@ pub const ENTRIES: &[Entry] = &[
     SIM,
     SIM.preset(
         "sim-burst",
-        "How long do connections of a burst wait for their SYN/ACK behind a slow link?",
+        "How long do connections of a burst wait for their SYN/ACK, if both ends of a slow link are shaped?",
     )
     .source("beyond the papers")
     .flags(
-        "--burst 100 --traffic real --uploads no --seconds 300 --rounds 12",
-        "--burst 100 --traffic real --uploads no --seconds 20",
+        "--burst 200 --both --traffic real --uploads no --seconds 300 --rounds 12",
+        "--burst 200 --both --traffic real --uploads no --seconds 45",
     ),
     flood::ENTRY,
 ];
 
-/// Time between bursts, s.
-const BURST_EACH_S: f64 = 10.0;
+/// Bursts, but for how many connections each has.
+const BURST: Burst = Burst {
+    each_s: 20.0,
+    over_s: 2.0,
+    connections: 0,
+    segments: 3,
+};
 
 /// Arguments of `weir-lab sim`.
 #[derive(Debug, Clone, clap::Args)]
@@ -67,13 +73,13 @@ pub struct Args {
     /// Disciplines of the downlink [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub disciplines: Vec<Discipline>,
-    /// Discipline of the uplink
-    #[arg(long, default_value = "fifo", value_name = "NAME")]
-    pub uplink: Discipline,
+    /// The uplink has the downlink's discipline; without it FIFO, as in the paper
+    #[arg(long)]
+    pub both: bool,
     /// Time in which connections begin, s
     #[arg(long, default_value_t = 300.0)]
     pub seconds: f64,
-    /// Besides, so many connections of one segment within 10 ms, each 10 s
+    /// Besides, so many connections of 3 segments within 2 s, each 20 s
     #[arg(long, default_value_t = 0)]
     pub burst: u32,
     #[command(flatten)]
@@ -148,7 +154,12 @@ impl Experiment for Sim {
 
     fn open(&mut self, facts: &mut Facts) -> Result<()> {
         facts.insert("hosts".into(), self.args.hosts.describe().into());
-        facts.insert("uplink".into(), self.args.uplink.name().into());
+        let uplink = if self.args.both {
+            "as the downlink"
+        } else {
+            "fifo"
+        };
+        facts.insert("uplink".into(), uplink.into());
         Ok(())
     }
 
@@ -158,10 +169,16 @@ impl Experiment for Sim {
         let (down, up) = kind.rates();
         let plan = Plan {
             upload: chosen::<Upload>(case, "upload")? == Upload::Yes,
-            burst: (BURST_EACH_S, self.args.burst),
+            burst: (self.args.burst > 0).then_some(Burst {
+                connections: self.args.burst,
+                ..BURST
+            }),
             ..Plan::of(kind, self.args.seconds)
         };
-        let uplink = self.args.uplink;
+        let uplink = match self.args.both {
+            true => discipline,
+            false => Discipline::Fifo,
+        };
         let scenario = self
             .args
             .hosts
@@ -197,7 +214,8 @@ impl Experiment for Sim {
             ("lost", "{lost|%1}"),
         ];
         if self.args.burst > 0 {
-            columns.push(("connect p95 of the burst", "{burst_connect_p95_ms|n}"));
+            columns.push(("connect of the burst: mean", "{burst_connect_mean_ms|n}"));
+            columns.push(("p95", "{burst_connect_p95_ms|n}"));
         }
         Show::columns(&columns)
     }
