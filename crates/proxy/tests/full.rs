@@ -281,3 +281,56 @@ fn a_process_with_few_descriptors_serves_all_clients_though_not_at_once() {
         },
     );
 }
+
+/// Memory of the process that is in RAM, in KiB.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let mut words = line.unwrap().split_whitespace();
+    words.nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn clients_whose_requests_never_end_get_408_and_their_memory_goes_back() {
+    alone(
+        "clients_whose_requests_never_end_get_408_and_their_memory_goes_back",
+        || {
+            const CLIENTS: usize = 4000;
+            let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+            let proxy = start(ProxyMode::Reverse, &[echo()], |proxy| {
+                proxy.threads = 2;
+                proxy.head_timeout = Duration::from_secs(5);
+            });
+            let half = |_| {
+                let mut client = Connection::new(connect(&proxy));
+                client.send("GET / HTTP/1.1\r\nHost: test\r\nX-Half: ");
+                client
+            };
+            let before = resident();
+            let mut most = 0;
+            // The second time in memory that has been used: a buffer of it is in RAM as a whole.
+            for round in 1..=2 {
+                let mut halves: Vec<Connection> = (0..CLIENTS).map(half).collect();
+                wait_until("all are there", || {
+                    let totals = proxy.totals();
+                    total(&totals, "clients_accepted") == (round * CLIENTS) as u64
+                });
+                most = resident();
+                // With their futures, which are large in this build, and the test's own sockets.
+                assert!(most < before + 24 * CLIENTS, "{before} {most} KiB");
+                for client in &mut halves {
+                    let reply = client.reply(false);
+                    assert_eq!(reply.status(), 408);
+                    assert!(client.at_end());
+                }
+            }
+            let all = 2 * CLIENTS as u64;
+            assert_eq!(total(&proxy.totals(), "timed_out"), all);
+            assert_eq!(total(&proxy.totals(), "replies_4xx"), all);
+            assert!(most > before + CLIENTS, "{before} {most} KiB");
+            let quarter = before + (most - before) / 4;
+            wait_until("memory goes back", || resident() < quarter);
+        },
+    );
+}

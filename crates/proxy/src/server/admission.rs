@@ -58,7 +58,7 @@ impl Client {
                     self.apply(header);
                     return true;
                 }
-                Ok(None) => {}
+                Ok(None) => self.buffer.shrink(),
                 Err(error) => {
                     tracing::debug!("{}: {error}", self.source);
                     return false;

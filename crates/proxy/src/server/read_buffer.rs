@@ -76,6 +76,16 @@ impl ReadBuffer {
         taken
     }
 
+    /// Keeps what is there in memory that is just large enough: a client that sends part of a request and no more must not
+    /// hold a buffer of the thread.
+    pub fn shrink(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            let filled = self.filled.range();
+            self.filled = Filled::of(0..filled.len());
+            self.buffer = Some(buffer.shrink_to(filled));
+        }
+    }
+
     /// Puts bytes in front of the others, into the space in front of them; false if that is too small.
     pub fn prepend(&mut self, bytes: &[u8]) -> bool {
         let filled = self.filled.range();
@@ -119,6 +129,7 @@ impl ReadBuffer {
         most: usize,
     ) -> io::Result<Option<usize>> {
         let (mut buffer, mut filled) = match self.buffer.take() {
+            Some(small) if small.is_shrunk() => grown(&small[self.filled.range()], buffers),
             Some(buffer) => (buffer, self.filled.range()),
             None => (buffers.lend(), HEADROOM_BYTES..HEADROOM_BYTES),
         };
@@ -135,4 +146,13 @@ impl ReadBuffer {
         self.filled = Filled::of(filled);
         received
     }
+}
+
+/// A buffer of the thread with these bytes.
+fn grown(bytes: &[u8], buffers: &Buffers) -> (Buffer, Range<usize>) {
+    let mut buffer = buffers.lend();
+    let start = HEADROOM_BYTES.min(buffer.len() - bytes.len());
+    let filled = start..start + bytes.len();
+    buffer[filled.clone()].copy_from_slice(bytes);
+    (buffer, filled)
 }

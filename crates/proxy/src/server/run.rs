@@ -126,6 +126,7 @@ pub fn run(
             state: counters.state,
             journal: log.and_then(|log| log.journal()),
             clients: Cell::new(0),
+            most_clients: Cell::new(0),
             client_limit,
             draining: Cell::new(false),
             ends_idle: Cell::new(false),
@@ -225,6 +226,7 @@ impl Worker {
                 let now = worker.handle.now();
                 worker.upstreams.sweep(now.saturating_sub(kept));
                 worker.resources.pipes.trim();
+                worker.trim_memory();
             }
         });
     }

@@ -19,6 +19,7 @@ use crate::cache::ThreadCache;
 use crate::http::{Limits, Role};
 use crate::metrics::ListenerCounters;
 use crate::runtime::{Handle, TaskId, TcpStream};
+use crate::sys;
 use crate::transfer::{Resources, Rules, TransferContext, Tunnelled};
 
 /// What an exchange begins with: its client, and whether that has not asked anything yet.
@@ -61,6 +62,8 @@ pub struct Worker {
     pub journal: Option<Journal>,
     /// Connections of clients that are open.
     pub(super) clients: Cell<usize>,
+    /// Most that were open since memory was last given back.
+    pub(super) most_clients: Cell<usize>,
     /// `max_clients`, over all threads.
     pub(super) client_limit: ThreadClientLimit,
     /// See [`is_draining`](Self::is_draining).
@@ -71,7 +74,19 @@ pub struct Worker {
     pub(super) main: TaskId,
 }
 
+/// Clients that have gone, whose memory is worth a call to give it back: a MB and more.
+const WORTH_A_TRIM: usize = 256;
+
 impl Worker {
+    /// Gives memory back once most of many clients have gone. A client whose request is not whole yet has some KB.
+    pub(super) fn trim_memory(&self) {
+        let (clients, most) = (self.clients.get(), self.most_clients.get());
+        if most - clients >= WORTH_A_TRIM && clients < most / 2 {
+            sys::trim_memory();
+            self.most_clients.set(clients);
+        }
+    }
+
     /// Closes connections that are between two requests.
     pub fn end_idle(&self) {
         self.ends_idle.set(true);
@@ -191,7 +206,11 @@ impl ClientGuard {
     /// Counts a client that was accepted.
     pub fn new(permit: ClientPermit) -> ClientGuard {
         let worker = &permit.0;
-        worker.clients.set(worker.clients.get() + 1);
+        let clients = worker.clients.get() + 1;
+        worker.clients.set(clients);
+        worker
+            .most_clients
+            .set(worker.most_clients.get().max(clients));
         worker.counters.clients_accepted.add(1);
         ClientGuard(permit)
     }

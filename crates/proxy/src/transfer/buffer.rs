@@ -1,7 +1,7 @@
 //! The thread's buffers.
 
 use std::cell::{Cell, RefCell};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::rc::Rc;
 
 /// Length of a buffer: one receive takes what a GRO packet of 64 KiB holds.
@@ -45,6 +45,21 @@ impl Buffers {
     }
 }
 
+impl Buffer {
+    /// These bytes in memory of their own, and no more: for what waits. The buffer goes back.
+    pub fn shrink_to(self, range: Range<usize>) -> Buffer {
+        Buffer {
+            bytes: Some(self[range].into()),
+            pool: self.pool.clone(),
+        }
+    }
+
+    /// Whether it holds no more than what it was shrunk to.
+    pub fn is_shrunk(&self) -> bool {
+        self.len() < BUFFER_BYTES
+    }
+}
+
 impl Deref for Buffer {
     type Target = [u8];
 
@@ -61,6 +76,9 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if self.is_shrunk() {
+            return;
+        }
         self.pool.lent.set(self.pool.lent.get() - 1);
         let mut free = self.pool.free.borrow_mut();
         if free.len() < KEPT

@@ -55,7 +55,10 @@ pub async fn next(
         if !client.buffer.is_empty() {
             match read(worker, client, seen) {
                 Ok(Some(request)) => return Ok(Some(request)),
-                Ok(None) => seen = client.buffer.bytes().len(),
+                Ok(None) => {
+                    seen = client.buffer.bytes().len();
+                    client.buffer.shrink();
+                }
                 Err(refusal) => {
                     let answer = Answer::to_refused_request(refusal);
                     if worker.journal.is_some() {
