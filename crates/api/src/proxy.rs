@@ -91,6 +91,9 @@ pub struct CacheMemory {
 pub struct Backend {
     /// The backend's address and port
     pub address: String,
+    /// The backend's part of the connections, relative to the others; 0: only settings that a reload has replaced have it
+    #[serde(default)]
+    pub weight: u16,
     /// What health checks found: up or down; unchecked without them, or before the first
     pub health: String,
     /// The result of the last health check; empty if there was none

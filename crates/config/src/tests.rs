@@ -270,7 +270,7 @@ fn every_key_of_a_proxy_is_read() {
         name = "edge"
         listen = "*:80"
         mode = "reverse"
-        backends = ["10.0.0.5:8080", "[2001:db8::1]:8080"]
+        backends = ["10.0.0.5:8080", "[2001:db8::1]:8080 weight=3"]
         engine = "splice"
         threads = 3
         backlog = 128
@@ -296,6 +296,7 @@ fn every_key_of_a_proxy_is_read() {
         health_host = "web.example:8080"
         health_status = "200"
         max_connections = 100
+        max_idle = 50
         queue_limit = 10
         queue_timeout = "1s"
         abort_on_close = true
@@ -333,6 +334,7 @@ fn every_key_of_a_proxy_is_read() {
     proxy.connect_ports = forward.connect_ports;
     let default = Proxy::new("edge", proxy.listen, proxy::ProxyMode::Reverse);
     assert_eq!(proxy.backends.len(), 2);
+    assert_eq!(proxy.backends[1].weight, 3);
     assert_eq!(proxy.idle_timeout, Duration::from_secs(3600));
     for key in Proxy::keys() {
         let left = key.show(&proxy) == key.show(&default);
@@ -358,6 +360,18 @@ fn keys_of_other_modes_and_other_checks_are_refused_or_odd() {
         (
             "mode = \"forward\"\nconnect_ports = [\"0\"]",
             "neither a port nor",
+        ),
+        (
+            "mode = \"tcp\"\nbackends = [\"10.0.0.5:80 weight=0\"]",
+            "is not a weight",
+        ),
+        (
+            "mode = \"tcp\"\nbackends = [\"10.0.0.5:80 weight=257\"]",
+            "is not a weight",
+        ),
+        (
+            "mode = \"tcp\"\nbackends = [\"10.0.0.5:80 3\"]",
+            "is not a weight",
         ),
         ("health_path = \"health\"", "is not a path"),
         ("health_path = \"/a b\"", "is not a path"),

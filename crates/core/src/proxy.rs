@@ -2,6 +2,7 @@
 
 pub mod access;
 mod announce;
+mod backend;
 pub mod descriptors;
 mod health;
 mod mode;
@@ -14,6 +15,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use announce::{Forwarded, OddFieldNames, SendProxy};
+pub use backend::{Backend, MAX_WEIGHT, WeightedTurns};
 pub use health::{Health, HealthCheck, HealthState, Statuses};
 pub use mode::ProxyMode;
 pub use ports::Ports;
@@ -91,9 +93,9 @@ impl fmt::Display for FinishOnAbort {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Balance {
-    /// One after the other.
+    /// One after the other, by weight.
     Turn,
-    /// The one with the fewest connections in use; of equals, one after the other. Each thread
+    /// The one with the fewest connections in use for its weight; of equals, one after the other. Each thread
     /// looks at its own.
     Least,
 }
@@ -108,7 +110,7 @@ pub struct Proxy {
     /// What it does with connections.
     pub mode: ProxyMode,
     /// Where `reverse` and `tcp` hand them to; at least one. `forward` has none.
-    pub backends: Vec<SocketAddr>,
+    pub backends: Vec<Backend>,
     /// How backends take turns.
     pub balance: Balance,
     /// How backends are checked.
@@ -116,6 +118,8 @@ pub struct Proxy {
     /// Connections to each backend at most, idle ones too, on all threads; 0: no limit. A client that finds
     /// none free waits.
     pub max_connections: u32,
+    /// Connections to each backend that are kept without a request at most, on all threads; 0: none is.
+    pub max_idle: u32,
     /// How many clients wait at most. The lowest class loses first, and of it the client that came last.
     pub queue_limit: u32,
     /// How long a client waits at most.
@@ -197,6 +201,7 @@ impl Proxy {
             balance: Balance::Turn,
             health: Health::default(),
             max_connections: 0,
+            max_idle: 1024,
             queue_limit: 1024,
             queue_timeout: Duration::from_secs(5),
             abort_on_close: false,

@@ -43,7 +43,7 @@ fn a_changed_proxy_keeps_what_it_has_cached() {
     assert!(!is_kept(&connect(proxy.address()).get("/")));
     let (proxy, _old) = reload(proxy, |settings| {
         settings.head_timeout = Duration::from_secs(3);
-        settings.backends.push(more.address);
+        settings.backends.push(more.address.into());
     });
     assert!(is_kept(&connect(proxy.address()).get("/")));
     assert_eq!(asked.load(Ordering::Relaxed), 1);
@@ -55,7 +55,7 @@ fn a_cache_is_not_for_other_servers_sizes_or_rules() {
     let (other, _) = keepable();
     let (forward, _) = keepable();
     let changes: [&dyn Fn(&mut Proxy); 3] = [
-        &|settings| settings.backends = vec![other.address],
+        &|settings| settings.backends = vec![other.address.into()],
         &|settings| settings.cache = 17 << 20,
         &|settings| settings.cache_object = 1 << 20,
     ];

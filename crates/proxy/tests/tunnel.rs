@@ -336,14 +336,14 @@ fn a_silent_tunnel_is_closed_after_the_idle_time() {
 #[test]
 fn a_client_without_a_server_is_reset() {
     let (_held, refusing) = refusing_address();
-    let bench = Bench::with(|proxy| proxy.backends = vec![refusing]);
+    let bench = Bench::with(|proxy| proxy.backends = vec![refusing.into()]);
     assert!(is_reset(&connect_tcp(bench.proxy.address())));
 }
 
 #[test]
 fn the_next_server_takes_over_when_one_does_not_listen() {
     let (_held, refusing) = refusing_address();
-    let bench = Bench::with(|proxy| proxy.backends.insert(0, refusing));
+    let bench = Bench::with(|proxy| proxy.backends.insert(0, refusing.into()));
     for _ in 0..4 {
         let (mut client, server) = bench.pair();
         client.write_all(b"hello").unwrap();

@@ -64,7 +64,7 @@ fn caches() -> [Metric; 3] {
     ]
 }
 
-fn connections() -> [Metric; 5] {
+fn connections() -> [Metric; 6] {
     let field = |name| of("Connections", name);
     let up = Source {
         of: "health",
@@ -82,6 +82,9 @@ fn connections() -> [Metric; 5] {
             Some(it.connections.idle)
         }),
         gauge("weir_proxy_backend_up", up, is_up),
+        gauge::<Backend>("weir_proxy_backend_weight", of("Backend", "weight"), |it| {
+            Some(it.weight.into())
+        }),
         gauge::<Proxy>("weir_proxy_in_use", field("in_use"), |proxy| {
             Some(proxy.connections.in_use)
         }),

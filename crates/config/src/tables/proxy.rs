@@ -44,7 +44,7 @@ fn keys_of_clients_and_backends() -> Vec<Key<Proxy>> {
             "What it does with connections")
             .required("mode = \"reverse\""),
         Key::new("backends", field!(Proxy, backends), backends(),
-            "The servers to which mode reverse or tcp connects"),
+            "The servers to which mode reverse or tcp connects; weight=N, 1 to 256, is a server's part of the connections"),
         Key::new("allow_from", field!(Proxy, allow_from), prefixes(),
             "Clients that may use it; it refuses all others")
             .absent("every client; in mode forward only clients that are not on the Internet"),
@@ -76,6 +76,8 @@ fn keys_of_clients_and_backends() -> Vec<Key<Proxy>> {
             "The status that health_check = http expects"),
         Key::new("max_connections", field!(Proxy, max_connections), whole(0..=1_000_000).in_unit("connections"),
             "Connections to each backend at most, on all threads; 0 is unlimited"),
+        Key::new("max_idle", field!(Proxy, max_idle), whole(0..=1_000_000).in_unit("connections"),
+            "Connections without a request that it keeps to each backend at most, on all threads; the oldest is closed first"),
         Key::new("queue_limit", field!(Proxy, queue_limit), whole(0..=1_000_000).in_unit("clients"),
             "Clients that wait for a connection at most; the lowest class loses first"),
         Key::new("queue_timeout", field!(Proxy, queue_timeout), time(ms(1), h(1)),
@@ -212,7 +214,7 @@ impl Table for Proxy {
     fn example() -> Proxy {
         let listen = SocketAddr::from(([0, 0, 0, 0], 8080));
         let mut proxy = Proxy::new("edge", listen, ProxyMode::Reverse);
-        proxy.backends = vec![SocketAddr::from(([10, 0, 0, 5], 8080))];
+        proxy.backends = vec![SocketAddr::from(([10, 0, 0, 5], 8080)).into()];
         proxy
     }
 

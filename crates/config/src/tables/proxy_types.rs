@@ -1,32 +1,44 @@
 //! The types of values that only proxies have: backends, checks, options of sockets, the access log.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use crate::address::{parse_ip, parse_socket_address};
 use crate::error::Fault;
 use crate::names::parse_name;
 use crate::types::{Kind, Type, list, size, text};
-use weir_core::proxy::{FinishOnAbort, Ports, Statuses};
+use weir_core::proxy::{Backend, FinishOnAbort, MAX_WEIGHT, Ports, Statuses};
 
-/// The addresses of servers.
-pub(crate) fn backends() -> Type<Vec<SocketAddr>> {
-    let values = "a list of addresses with ports";
-    list(
-        Kind::Addresses,
-        values,
-        parse_backend,
-        SocketAddr::to_string,
-    )
+/// The servers, each with its weight.
+pub(crate) fn backends() -> Type<Vec<Backend>> {
+    let values =
+        "a list of addresses with ports, each as \"10.0.0.5:80\" or \"10.0.0.5:80 weight=3\"";
+    list(Kind::Addresses, values, parse_backend, Backend::to_string)
 }
 
-fn parse_backend(text: &str) -> Result<SocketAddr, Fault> {
-    let address = parse_socket_address(text)?;
+fn parse_backend(text: &str) -> Result<Backend, Fault> {
+    let (place, weight) = match text.split_once(char::is_whitespace) {
+        Some((place, weight)) => (place, parse_weight(weight.trim())?),
+        None => (text, 1),
+    };
+    let address = parse_socket_address(place)?;
     if address.port() == 0 || address.ip().is_unspecified() {
         let cause = format!("{text:?} is not the address of a server");
         let hint = "write the server's own address and port: \"10.0.0.5:80\"";
         return Err(Fault::new(cause, hint));
     }
-    Ok(address)
+    Ok(Backend { address, weight })
+}
+
+fn parse_weight(text: &str) -> Result<u16, Fault> {
+    let weight = text.strip_prefix("weight=").map(str::parse);
+    match weight {
+        Some(Ok(weight)) if (1..=MAX_WEIGHT).contains(&weight) => Ok(weight),
+        _ => {
+            let cause = format!("{text:?} is not a weight");
+            let hint = format!("write a weight from 1 to {MAX_WEIGHT}: \"10.0.0.5:80 weight=3\"");
+            Err(Fault::new(cause, hint))
+        }
+    }
 }
 
 /// Local addresses to connect from.

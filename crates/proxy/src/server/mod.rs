@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 use weir_core::class;
 use weir_core::proxy::descriptors::{self, Descriptors};
-use weir_core::proxy::{Engine, HealthState, Proxy, ProxyMode};
+use weir_core::proxy::{Backend, Engine, HealthState, Proxy, ProxyMode};
 
 use weir_core::word::Word;
 
@@ -163,7 +163,7 @@ impl Server {
         let health_states = settings.backends.iter().map(|backend| {
             let of = predecessor
                 .as_ref()
-                .and_then(|predecessor| predecessor.health_state(&settings, backend));
+                .and_then(|predecessor| predecessor.health_state(&settings, &backend.address));
             of.unwrap_or_default()
         });
         let health_states: Vec<HealthState> = health_states.collect();
@@ -186,6 +186,7 @@ impl Server {
             redirector,
             client_limit: client_limit.unwrap_or_default(),
             own_listeners: options.own_listeners,
+            threads: sockets.len(),
             pipes: descriptors.pipes,
         };
         shared.client_limit.set_most(descriptors.clients);
@@ -305,9 +306,9 @@ impl Server {
     /// The state for a successor of the same address, whose settings may differ.
     pub fn reload_state(&self) -> ReloadState {
         let settings = self.shared.settings.clone();
-        let health_state = |(index, address): (usize, &SocketAddr)| {
+        let health_state = |(index, backend): (usize, &Backend)| {
             let health = self.shared.health.as_ref()?;
-            Some((*address, health.state(index)))
+            Some((backend.address, health.state(index)))
         };
         let backends = settings.backends.iter().enumerate();
         ReloadState {
@@ -372,10 +373,11 @@ impl Server {
     /// Connections to servers now, busy and idle, and what health checks say of each backend.
     pub fn servers(&self) -> Servers {
         let threads = || self.threads.iter().map(|thread| &thread.counters);
-        let backend = |(index, address): (usize, &SocketAddr)| {
+        let backend = |(index, backend): (usize, &Backend)| {
             let health = self.shared.health.as_ref();
             BackendReport {
-                address: *address,
+                address: backend.address,
+                weight: backend.weight,
                 connections: threads().map(|own| &*own.backends[index].gauges).sum(),
                 state: health.map_or(BackendState::Unchecked, |health| health.state(index)),
                 last_check: health.map(|health| health.last(index)).unwrap_or_default(),
@@ -394,10 +396,10 @@ impl Server {
         let times = |account: &BackendAccount| account.counters.times().collect();
         let addresses = || self.shared.settings.backends.iter().enumerate();
         let backend =
-            |(index, address): (usize, &SocketAddr)| (*address, self.backend_totals(index));
-        let backend_times = |(index, address): (usize, &SocketAddr)| {
+            |(index, backend): (usize, &Backend)| (backend.address, self.backend_totals(index));
+        let backend_times = |(index, backend): (usize, &Backend)| {
             let threads = threads().map(|own| times(&own.backends[index]));
-            (*address, sum(BackendCounters::TIMES, threads))
+            (backend.address, sum(BackendCounters::TIMES, threads))
         };
         let listeners = threads().map(|own| own.listener.times().collect());
         let servers = threads().flat_map(Counters::servers).map(times);

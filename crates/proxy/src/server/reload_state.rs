@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use weir_core::proxy::{HealthState, Proxy};
+use weir_core::proxy::{Backend, HealthState, Proxy};
 
 use super::client_limit::ClientLimit;
 use crate::cache::Cache;
@@ -35,7 +35,10 @@ impl ReloadState {
         let same_size = (old.cache, old.cache_object) == (settings.cache, settings.cache_object);
         let same_reach = (&old.allow_to, &old.deny_to) == (&settings.allow_to, &settings.deny_to);
         // While one backend stays, the site is the same. Without any, it is another site.
-        let stays = |backend| settings.backends.contains(backend);
+        let stays = |backend: &Backend| {
+            let mut backends = settings.backends.iter();
+            backends.any(|other| other.address == backend.address)
+        };
         let same_servers = old.backends.is_empty() || old.backends.iter().any(stays);
         let fits = old.mode == settings.mode && same_size && same_reach && same_servers;
         self.cache.clone().filter(|_| fits)

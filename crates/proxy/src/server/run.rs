@@ -2,14 +2,13 @@
 
 use std::cell::Cell;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use weir_core::proxy::Proxy;
+use weir_core::proxy::{Backend as Setting, Proxy};
 
 use super::client_limit::ThreadClientLimit;
 use super::command::Command;
@@ -86,6 +85,7 @@ pub fn run(
     let _ = started.send(commands);
     runtime.run(async move {
         let (settings, log) = (shared.settings, shared.log);
+        let max_idle = share(settings.max_idle as usize, index, shared.threads);
         let worker = Rc::new(Worker {
             main: handle.running(),
             handle,
@@ -97,6 +97,7 @@ pub fn run(
                         &counters,
                         connection_limit.as_ref(),
                         shared.health.as_ref(),
+                        max_idle,
                     ),
                     settings.balance,
                     connection_limit,
@@ -105,6 +106,7 @@ pub fn run(
                     counters.origins.counters.clone(),
                     counters.origins.gauges.clone(),
                     settings.clone(),
+                    max_idle,
                 ),
                 names,
                 settings: settings.clone(),
@@ -117,7 +119,7 @@ pub fn run(
             default_host: settings
                 .backends
                 .first()
-                .map_or(String::new(), |b| b.to_string()),
+                .map_or(String::new(), |backend| backend.address.to_string()),
             date: DateCache::default(),
             cache,
             settings,
@@ -148,22 +150,35 @@ pub fn run(
     })?
 }
 
+/// What a thread has of `sum`, if each of `threads` has as much or one more.
+fn share(sum: usize, thread: usize, threads: usize) -> usize {
+    sum / threads + usize::from(thread < sum % threads)
+}
+
 fn backends(
     settings: &Arc<Proxy>,
     counters: &Counters,
     connection_limit: Option<&Rc<ThreadConnectionLimit>>,
     health: Option<&Arc<HealthBoard>>,
+    max_idle: usize,
 ) -> Vec<Rc<Backend>> {
     let rows = settings.backends.iter().zip(&counters.backends).enumerate();
-    let new = |(number, (address, counters)): (usize, (&SocketAddr, &BackendAccount))| {
+    let new = |(number, (backend, counters)): (usize, (&Setting, &BackendAccount))| {
         let context = BackendContext {
             number,
+            weight: backend.weight,
+            max_idle,
             limit: connection_limit.cloned(),
             health: health.cloned(),
             gauges: counters.gauges.clone(),
         };
         let counters = counters.counters.clone();
-        Rc::new(Backend::new(*address, counters, settings.clone(), context))
+        Rc::new(Backend::new(
+            backend.address,
+            counters,
+            settings.clone(),
+            context,
+        ))
     };
     rows.map(new).collect()
 }

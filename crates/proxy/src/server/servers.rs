@@ -20,6 +20,8 @@ pub struct Servers {
 pub struct BackendReport {
     /// Where it listens.
     pub address: SocketAddr,
+    /// Its part of the connections.
+    pub weight: u16,
     /// Connections to it.
     pub connections: Connections,
     /// What health checks have found.

@@ -33,6 +33,8 @@ pub struct Shared {
     pub redirector: Option<Arc<dyn Redirector>>,
     /// `max_clients`, over all threads and earlier generations.
     pub client_limit: Arc<ClientLimit>,
+    /// How many threads it has.
+    pub threads: usize,
     /// Pipes of one thread at most.
     pub pipes: usize,
     /// Where the process listens.

@@ -33,7 +33,7 @@ fn echo() -> SocketAddr {
 fn settings(threads: u32) -> Proxy {
     let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Tcp);
     settings.threads = threads;
-    settings.backends = vec![echo()];
+    settings.backends = vec![echo().into()];
     settings
 }
 

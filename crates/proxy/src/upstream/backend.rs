@@ -1,6 +1,7 @@
 //! One server: its open connections, its health, its counters.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -17,8 +18,6 @@ use crate::shortage;
 
 /// How long a backend that refused a connection is passed over, if others are there.
 const PASSED_OVER: Clock = 1000;
-/// Idle connections kept to one backend by one thread.
-const IDLE_KEPT: usize = 1024;
 
 /// One server, as one thread sees it.
 pub struct Backend {
@@ -41,6 +40,10 @@ pub struct Backend {
 pub struct BackendContext {
     /// Its number among the proxy's.
     pub number: usize,
+    /// Its part of the connections.
+    pub weight: u16,
+    /// Idle connections to it that this thread keeps at most.
+    pub max_idle: usize,
     /// The limit to it, where connections are limited.
     pub limit: Option<Rc<ThreadConnectionLimit>>,
     /// Where its health is found, if it is checked.
@@ -181,8 +184,7 @@ impl Backend {
 
     /// Keeps a connection for the next request; one that waits gets it at once.
     pub(super) fn keep(&self, stream: TcpStream, permit: Option<Permit>) {
-        let is_full = self.idle.borrow().len() >= IDLE_KEPT;
-        if is_full || self.is_avoided() || !stream.quiesce() {
+        if self.is_avoided() || !stream.quiesce() {
             // In this order: its slot is free once it is closed.
             drop(stream);
             return drop(permit);
@@ -201,6 +203,27 @@ impl Backend {
             since,
         });
         self.context.gauges.idle.raise();
+        if self.idle.borrow().len() > self.context.max_idle {
+            self.close_oldest();
+        }
+    }
+
+    /// Closes the connection that has been idle the longest, unless another thread was promised one.
+    fn close_oldest(&self) {
+        if !self.may_close_idle() {
+            return;
+        }
+        let oldest = self.idle.borrow_mut().remove(0);
+        self.context.gauges.idle.lower(1);
+        // Not under the borrow: its slot may be used at once.
+        drop(oldest);
+    }
+
+    fn may_close_idle(&self) -> bool {
+        match &self.context.limit {
+            Some(limit) => limit.may_close_idle(self.context.number),
+            None => true,
+        }
     }
 
     /// Gives up the idle connection that another thread was promised.
@@ -224,20 +247,23 @@ impl Backend {
     pub fn sweep(&self, then: Clock) {
         let is_wanted = !self.is_avoided();
         let is_good = |idle: &Idle| is_wanted && idle.since > then && idle.stream.is_quiet();
-        let may_close = || match &self.context.limit {
-            Some(limit) => limit.may_close_idle(self.context.number),
-            None => true,
-        };
-        let is_swept = |idle: &mut Idle| !is_good(idle) && may_close();
+        let is_swept = |idle: &mut Idle| !is_good(idle) && self.may_close_idle();
         let swept: Vec<Idle> = self.idle.borrow_mut().extract_if(.., is_swept).collect();
         self.context.gauges.idle.lower(swept.len() as u64);
         // Not under the borrow: a slot that becomes free may be used at once.
         drop(swept);
     }
 
-    /// Connections that this thread uses now.
-    pub fn in_use(&self) -> u32 {
-        self.in_use.get()
+    /// Its part of the connections.
+    pub fn weight(&self) -> u16 {
+        self.context.weight
+    }
+
+    /// Compares the connections that this thread uses of each now, for its weight.
+    pub fn cmp_load(&self, other: &Backend) -> Ordering {
+        let in_use = |backend: &Backend| u64::from(backend.in_use.get());
+        let (own, others) = (u64::from(self.weight()), u64::from(other.weight()));
+        (in_use(self) * others).cmp(&(in_use(other) * own))
     }
 
     /// Counts one use more.

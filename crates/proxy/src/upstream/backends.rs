@@ -1,11 +1,11 @@
 //! The backends of a proxy, and which one is next.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use weir_core::proxy::Balance;
+use weir_core::proxy::{Balance, WeightedTurns};
 
 use super::backend::{Backend, Lease, Link};
 use super::limit::{Acquired, Notice, ThreadConnectionLimit};
@@ -16,7 +16,7 @@ pub struct Backends {
     list: Vec<Rc<Backend>>,
     balance: Balance,
     limit: Option<Rc<ThreadConnectionLimit>>,
-    next: Cell<usize>,
+    turns: RefCell<WeightedTurns>,
 }
 
 /// For whom a connection is.
@@ -52,7 +52,7 @@ impl Backends {
             list,
             balance,
             limit,
-            next: Cell::new(0),
+            turns: RefCell::default(),
         }
     }
 
@@ -77,11 +77,9 @@ impl Backends {
     /// their share too.
     fn first(&self, usable: impl Fn(&usize) -> bool + Copy, now: Clock) -> usize {
         let count = self.list.len();
-        let all_usable = || (0..count).filter(usable);
-        let next = self.next.get();
-        self.next.set(next.wrapping_add(1));
-        let nth = next % all_usable().count().max(1);
-        let next = all_usable().nth(nth).unwrap_or(0);
+        let weighted = |index: usize| (index, self.list[index].weight());
+        let all_usable = (0..count).filter(usable).map(weighted);
+        let next = self.turns.borrow_mut().next(all_usable).unwrap_or(0);
         match self.balance {
             Balance::Turn => next,
             Balance::Least => {
@@ -89,7 +87,7 @@ impl Backends {
                 let up = from_next
                     .filter(usable)
                     .filter(|index| !self.list[*index].was_down(now));
-                let least = up.min_by_key(|index| self.list[*index].in_use());
+                let least = up.min_by(|a, b| self.list[*a].cmp_load(&self.list[*b]));
                 least.unwrap_or(next)
             }
         }

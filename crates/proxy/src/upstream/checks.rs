@@ -101,8 +101,8 @@ fn run(
         settings,
     });
     runtime.run(async move {
-        for (index, address) in checker.settings.backends.iter().enumerate() {
-            let (checker, own, address) = (checker.clone(), handle.clone(), *address);
+        for (index, backend) in checker.settings.backends.iter().enumerate() {
+            let (checker, own, address) = (checker.clone(), handle.clone(), backend.address);
             handle.spawn(async move { checker.watch(&own, index, address).await });
         }
         ended.receive().await

@@ -165,7 +165,8 @@ mod tests {
 
     fn board(backends: usize) -> HealthBoard {
         let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Tcp);
-        settings.backends = vec!["127.0.0.1:1".parse().unwrap(); backends];
+        let address: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
+        settings.backends = vec![address.into(); backends];
         settings.health.check = HealthCheck::Tcp;
         HealthBoard::new(&settings).unwrap()
     }

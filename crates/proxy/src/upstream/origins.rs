@@ -18,6 +18,8 @@ pub struct Origins {
     counters: Arc<BackendCounters>,
     gauges: Arc<BackendGauges>,
     settings: Arc<Proxy>,
+    /// Idle connections to each that this thread keeps at most.
+    max_idle: usize,
 }
 
 impl Origins {
@@ -26,12 +28,14 @@ impl Origins {
         counters: Arc<BackendCounters>,
         gauges: Arc<BackendGauges>,
         settings: Arc<Proxy>,
+        max_idle: usize,
     ) -> Origins {
         Origins {
             known: RefCell::default(),
             counters,
             gauges,
             settings,
+            max_idle,
         }
     }
 
@@ -40,6 +44,7 @@ impl Origins {
         let new = || {
             let context = BackendContext {
                 gauges: self.gauges.clone(),
+                max_idle: self.max_idle,
                 ..BackendContext::default()
             };
             Rc::new(Backend::new(

@@ -33,7 +33,7 @@ pub fn pattern_of(length: usize, seed: u64) -> Vec<u8> {
 /// A proxy's settings, with one thread.
 pub fn settings(mode: ProxyMode, backends: &[SocketAddr]) -> Proxy {
     let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), mode);
-    settings.backends = backends.to_vec();
+    settings.backends = backends.iter().map(|address| (*address).into()).collect();
     settings.threads = 1;
     // The servers of tests listen where the kernel lets them.
     settings.connect_ports = vec![Ports::ALL];

@@ -389,7 +389,7 @@ fn a_backend_that_is_down_gets_no_client_while_another_is_there() {
         .unwrap();
     let (backend, most) = counting_server(2);
     let mut settings = settings(ProxyMode::Reverse, backend, 2);
-    settings.backends = vec![down, backend];
+    settings.backends = vec![down.into(), backend.into()];
     let proxy = Server::start(settings).unwrap();
     thread::scope(|scope| {
         for _ in 0..10 {
@@ -409,7 +409,7 @@ fn least_prefers_the_backend_with_the_fewest_requests() {
     let (slow, go, told) = server_on_command();
     let quick = Origin::start();
     let mut settings = settings(ProxyMode::Reverse, slow.address, 0);
-    settings.backends = vec![slow.address, quick.address];
+    settings.backends = vec![slow.address.into(), quick.address.into()];
     settings.balance = Balance::Least;
     settings.threads = 1;
     let proxy = Server::start(settings).unwrap();

@@ -2,6 +2,7 @@
 
 mod access;
 mod announce;
+mod balance;
 #[path = "../common/mod.rs"]
 mod common;
 mod health;

@@ -65,7 +65,7 @@ fn each_side_has_its_own_options() {
     let second = known.next().unwrap_or(first);
     let origin = Origin::start();
     let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Reverse);
-    settings.backends = vec![origin.address];
+    settings.backends = vec![origin.address.into()];
     settings.client = options(first, 10, 40_000);
     settings.server = options(second, 20, 80_000);
     let proxy = Server::start(settings.clone()).unwrap();

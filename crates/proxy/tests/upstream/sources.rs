@@ -97,7 +97,7 @@ fn servers_share_the_ports_of_a_source_address() {
             let server = TcpListener::bind(("127.0.0.1", port)).unwrap();
             let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Tcp);
             settings.listen.set_port(port + 100);
-            settings.backends = vec![server.local_addr().unwrap()];
+            settings.backends = vec![server.local_addr().unwrap().into()];
             settings.source = vec!["127.0.0.2".parse().unwrap()];
             let proxy = Server::start(settings).unwrap();
             // Those of the first server stay open.
@@ -130,7 +130,7 @@ fn a_client_without_a_port_for_its_request_is_told_so_and_the_server_is_not_blam
 fn a_source_address_of_another_machine_is_refused_at_start() {
     let origin = Origin::start();
     let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Reverse);
-    settings.backends = vec![origin.address];
+    settings.backends = vec![origin.address.into()];
     settings.source = vec!["192.0.2.1".parse().unwrap()];
     match Server::start(settings) {
         Err(Error::Setting { key, value, .. }) => {
@@ -144,7 +144,7 @@ fn a_source_address_of_another_machine_is_refused_at_start() {
 fn kept_connections_are_used_again_from_their_own_address() {
     let origin = Origin::start();
     let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Reverse);
-    settings.backends = vec![origin.address];
+    settings.backends = vec![origin.address.into()];
     settings.source = vec!["127.0.0.2".parse().unwrap(), "127.0.0.3".parse().unwrap()];
     settings.threads = 1;
     let proxy = Server::start(settings).unwrap();

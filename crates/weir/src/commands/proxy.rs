@@ -145,7 +145,7 @@ fn on_line(server: &Server) -> String {
     let settings = server.settings();
     let to = match settings.backends.as_slice() {
         [] => String::new(),
-        [backend] => format!(" to {backend}"),
+        [backend] => format!(" to {}", backend.address),
         backends => format!(" to {}", count(backends.len(), "backend")),
     };
     format!(

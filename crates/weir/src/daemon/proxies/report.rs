@@ -132,6 +132,7 @@ fn backend(address: SocketAddr, now: Option<&BackendNow>, counters: &[Total]) ->
     }
     Backend {
         address: address.to_string(),
+        weight: now.map_or(0, |now| now.weight),
         health: state.word().to_owned(),
         last_check: now.map(|now| now.last_check.clone()).unwrap_or_default(),
         connections,
@@ -150,7 +151,10 @@ fn add(sum: &mut Connections, more: ConnectionsNow) {
 fn add_to(now: &mut Vec<BackendNow>, backend: BackendNow) {
     match now.iter_mut().find(|own| own.address == backend.address) {
         Some(own) => own.connections.add(backend.connections),
-        None => now.push(backend),
+        None => now.push(BackendNow {
+            weight: 0,
+            ..backend
+        }),
     }
 }
 

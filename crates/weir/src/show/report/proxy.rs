@@ -117,6 +117,9 @@ fn cache_line(memory: &CacheMemory) -> String {
 fn backend_line(backend: &Backend) -> String {
     let Connections { in_use, idle } = backend.connections;
     let mut line = format!("  backend {}: ", backend.address);
+    if backend.weight > 1 {
+        line += &format!("weight {}; ", backend.weight);
+    }
     match backend.health.as_str() {
         "unchecked" => {}
         "down" => line += &format!("down ({}); ", backend.last_check),
