@@ -36,6 +36,11 @@ build: ## release binaries in target/release
 	@scripts/setup build
 	scripts/release build --release --workspace
 
+.PHONY: test-vm
+test-vm: ## Tests of `weir shape` on Debian's kernels in QEMU
+	@scripts/setup build test-vm
+	@scripts/test-vm
+
 .PHONY: bench
 bench: ## ns per packet and the other figures of the README (root)
 	@scripts/setup build
