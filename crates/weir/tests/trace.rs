@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 use weir_testbed::bed::Counters;
@@ -447,4 +449,33 @@ fn a_capture_from_a_pipe_has_the_figures_of_the_file() {
     for key in ["directions", "counts", "first_ns", "last_ns"] {
         assert_eq!(piped[key], read[key], "{key}");
     }
+}
+
+#[test]
+fn ctrl_c_ends_a_pipe_with_the_figures_so_far() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/lossy.pcap");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut child = command
+        .args(["trace", "--json", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&std::fs::read(&file).unwrap()).unwrap();
+    wait::until("weir takes SIGINT over", || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let blocked = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigBlk:"))
+            .unwrap();
+        let mask = u64::from_str_radix(blocked.trim(), 16).unwrap();
+        (mask & 1 << (Signal::SIGINT as i32 - 1) != 0).then_some(())
+    });
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let piped: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(piped["directions"], weir(&[], &file)["directions"]);
+    drop(stdin);
 }

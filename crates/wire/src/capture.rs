@@ -52,7 +52,7 @@ pub enum Error {
 /// To begin with; a longer block makes it grow.
 const BUFFER_BYTES: usize = 256 << 10;
 /// No packet and no block of a real capture is longer. libpcap takes none over 256 KiB.
-const BLOCK_BYTES_MAX: usize = 16 << 20;
+const BLOCK_BYTES_MAX: usize = 4 << 20;
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// Reads a capture: pcap (both byte orders, µs and ns) or pcapng.

@@ -3,16 +3,19 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use weir_trace::{Broken, Merge, Options, Report, Source, Tracker};
 use weir_wire::{Capture, Error, decompressed};
 
 use crate::cli::Trace;
+use crate::daemon::signals::{Signals, ends};
 use crate::failure::{Failure, Result};
 use crate::show::capture;
 use crate::show::output::{print, print_json};
@@ -101,7 +104,7 @@ fn open(file: &Path, progress: &Progress) -> Result<Source> {
     let stream: Box<dyn Read + Send> = match name.as_str() {
         STDIN => {
             progress.add(None);
-            Box::new(io::stdin())
+            Box::new(Stdin::take()?)
         }
         _ => {
             let opened = File::open(file).and_then(|file| Ok((file.metadata()?.len(), file)));
@@ -181,6 +184,54 @@ impl Progress {
 
     fn end(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// Standard input, which Ctrl-C ends: what has come by then has its figures.
+struct Stdin {
+    file: File,
+    signals: Signals,
+    is_ending: bool,
+}
+
+/// How long a writer that got Ctrl-C too may take for its last packets.
+const LAST_PACKETS_MS: u16 = 1000;
+
+impl Stdin {
+    fn take() -> Result<Stdin> {
+        let file = io::stdin().as_fd().try_clone_to_owned();
+        Ok(Stdin {
+            file: file
+                .map_err(|error| Failure::io("read standard input", error))?
+                .into(),
+            signals: Signals::take()?,
+            is_ending: false,
+        })
+    }
+}
+
+impl Read for Stdin {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let timeout = match self.is_ending {
+                true => PollTimeout::from(LAST_PACKETS_MS),
+                false => PollTimeout::NONE,
+            };
+            let mut fds = [
+                PollFd::new(self.file.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            ];
+            let is_silent = poll(&mut fds, timeout)? == 0;
+            let has_data = fds[0].any().unwrap_or(false);
+            match self.signals.next() {
+                // The second one does not wait.
+                Some(signal) if ends(signal) && self.is_ending => return Ok(0),
+                Some(signal) if ends(signal) => self.is_ending = true,
+                _ if has_data => return self.file.read(buffer),
+                _ if is_silent => return Ok(0),
+                _ => {}
+            }
+        }
     }
 }
 
