@@ -34,6 +34,13 @@ pub struct Config {
     pub warnings: Vec<Warning>,
 }
 
+impl Config {
+    /// Whether the file has something for `weir run`.
+    pub fn is_for_run(&self) -> bool {
+        !self.listeners.is_empty() || !self.destinations.is_empty()
+    }
+}
+
 /// A setting that is valid and that the user hardly meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {

@@ -92,8 +92,7 @@ fn read(reader: &mut Reader<'_>) -> (Config, Origins) {
             None => reader.problem(Some(key.span()), "", unknown_table(name)),
         }
     }
-    let is_empty = config.listeners.is_empty() && config.proxies.is_empty();
-    if is_empty && config.destinations.is_empty() && reader.problems.is_empty() {
+    if !config.is_for_run() && config.proxies.is_empty() && reader.problems.is_empty() {
         let hint = "add one: [[listener]] with address = \"*:80\", \
                     [[proxy]] with listen = \"*:3128\" and mode = \"forward\", \
                     or [[destination]] with timewait = \"client-rst\"";
@@ -147,7 +146,7 @@ fn warn_of_unused(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) 
 
 /// The guard and the proxies of one file are two processes, which cannot share an address.
 fn warn_of_metrics(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) {
-    let has_both = !config.listeners.is_empty() && !config.proxies.is_empty();
+    let has_both = config.is_for_run() && !config.proxies.is_empty();
     let metrics = config.metrics.as_ref().filter(|_| has_both);
     if let (Some(text), [origin]) = (metrics.and_then(without_proxies), origins) {
         reader.warn(origin, text);

@@ -108,6 +108,21 @@ fn a_destination_is_read_and_two_do_not_share_a_prefix_and_a_port() {
 }
 
 #[test]
+fn a_destination_needs_the_address_of_the_metrics_as_a_listener_does() {
+    let proxy = "[[proxy]]\nname = \"edge\"\nlisten = \"*:80\"\nmode = \"tcp\"\nbackends = [\"10.0.0.1:80\"]\n";
+    let warnings = |before: &str| {
+        let config = parse("f", &format!("{before}{proxy}[metrics]\n")).unwrap();
+        (config.is_for_run(), config.warnings.len())
+    };
+    assert_eq!(warnings(""), (false, 0));
+    assert_eq!(
+        warnings("[[destination]]\nname = \"backends\"\n"),
+        (true, 1)
+    );
+    assert_eq!(warnings("[[listener]]\naddress = \"*:81\"\n"), (true, 1));
+}
+
+#[test]
 fn left_out_keys_have_the_defaults_of_weir_protect() {
     let config = parse("f", "[[listener]]\naddress = \"[::]:443\"\n").unwrap();
     let address = crate::parse_listen_address("[::]:443").unwrap();

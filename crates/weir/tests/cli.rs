@@ -31,6 +31,8 @@ const CASES: &[(&str, &str)] = &[
     ("check-json", "check --json two.toml"),
     ("check-proxies", "check proxies.toml"),
     ("check-proxies-json", "check --json proxies.toml"),
+    ("check-destinations", "check destinations.toml"),
+    ("check-destinations-json", "check --json destinations.toml"),
     ("check-elsewhere", "check elsewhere.toml"),
     ("check-odd", "check odd.toml"),
     ("check-bad", "check bad.toml"),

@@ -19,9 +19,8 @@ pub struct MetricsSettings {
 
 impl MetricsSettings {
     /// Where `weir proxy` listens. Two processes cannot share one port, so the guard has `listen`.
-    pub fn of_proxies(&self, file_has_listeners: bool) -> Option<SocketAddr> {
-        self.proxy_listen
-            .or((!file_has_listeners).then_some(self.listen))
+    pub fn of_proxies(&self, is_for_run: bool) -> Option<SocketAddr> {
+        self.proxy_listen.or((!is_for_run).then_some(self.listen))
     }
 }
 

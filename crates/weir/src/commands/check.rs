@@ -34,6 +34,7 @@ pub fn run(args: &Check) -> Result<()> {
             listeners: config.listeners.iter().map(settings).collect(),
             proxies: config.proxies.iter().map(settings).collect(),
             classes: config.classes.iter().map(settings).collect(),
+            destinations: config.destinations.iter().map(settings).collect(),
             controller: config.controller.as_ref().map(settings),
             api: config.api.as_ref().map(settings),
             metrics: config.metrics.as_ref().map(settings),
@@ -78,6 +79,7 @@ struct Effective {
     listeners: Vec<serde_json::Map<String, serde_json::Value>>,
     proxies: Vec<serde_json::Map<String, serde_json::Value>>,
     classes: Vec<serde_json::Map<String, serde_json::Value>>,
+    destinations: Vec<serde_json::Map<String, serde_json::Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     controller: Option<serde_json::Map<String, serde_json::Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,9 +97,11 @@ fn text(config: &Config) -> String {
     let listeners = config.listeners.chunks(COLUMNS).map(columns);
     let proxies = config.proxies.chunks(COLUMNS).map(columns);
     let classes = config.classes.chunks(COLUMNS).map(columns);
+    let destinations = config.destinations.chunks(COLUMNS).map(columns);
     listeners
         .chain(proxies)
         .chain(classes)
+        .chain(destinations)
         .chain(config.controller.as_slice().chunks(1).map(columns))
         .chain(config.api.as_slice().chunks(1).map(columns))
         .chain(config.metrics.as_slice().chunks(1).map(columns))

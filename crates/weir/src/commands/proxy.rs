@@ -126,7 +126,7 @@ fn wanted(args: &cli::Proxy, file: Option<&Path>) -> Result<Wanted> {
     if config.proxies.is_empty() {
         return Err(no_proxy_in(file));
     }
-    let has_guard = !config.listeners.is_empty();
+    let has_guard = config.is_for_run();
     let metrics = config.metrics.as_ref();
     let metrics = metrics.and_then(|metrics| metrics.of_proxies(has_guard));
     let api = config.api.map(|api| ApiSettings {

@@ -19,7 +19,7 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    if config.listeners.is_empty() && config.destinations.is_empty() {
+    if !config.is_for_run() {
         let message = format!(
             "there is no [[listener]] and no [[destination]] in {}",
             file.display()
