@@ -174,7 +174,7 @@ fn a_verdict_is_added_by_one_line() {
 fn a_value_that_rust_reads_wrongly_stops_the_build() {
     let source = |headers: &Headers, folder: &Path| {
         let source = folder.join("values.c");
-        let includes = "#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/splice.h\"\n#include \"abi/timewait.h\"\n";
+        let includes = "#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/shape.h\"\n#include \"abi/splice.h\"\n#include \"abi/timewait.h\"\n";
         std::fs::write(&source, format!("{includes}{}", headers.assertions())).unwrap();
         source
     };
