@@ -10,8 +10,8 @@ use weir_testbed::netns::Netns;
 use weir_testbed::sockets::within;
 use weir_testbed::wait::until;
 
-use crate::bed::{Bed, PORT, SERVER, Weir, at, plug, serve};
-use crate::load::{self, Crowd};
+use crate::bed::{Bed, PORT, SERVER, Weir, at, open, plug, serve};
+use crate::load::{self, Crowd, Workers};
 use crate::local::Proxy;
 
 /// The server's addresses on the balancer's link.
@@ -47,6 +47,7 @@ struct Balancer {
 }
 
 impl Balancer {
+    /// Checks the server from a namespace of its own, and relays nothing.
     fn new(bed: &Bed) -> Option<Balancer> {
         let netns = needs::namespace("balancer")?;
         plug(&netns, "u1", &bed.server, "u1");
@@ -61,44 +62,45 @@ impl Balancer {
         let haproxy = Proxy::haproxy(&netns, CHECKS);
         Some(Balancer { netns, haproxy })
     }
+}
 
-    fn servers(&self) -> Option<Vec<Server>> {
-        let mut socket = UnixStream::connect(self.haproxy.file("stats")).ok()?;
-        socket.write_all(b"show stat\n").ok()?;
-        let mut table = String::new();
-        socket.read_to_string(&mut table).ok()?;
-        let mut lines = table.lines();
-        let heads: Vec<&str> = lines.next()?.trim_start_matches("# ").split(',').collect();
-        let column = |name: &str| heads.iter().position(|head| *head == name).unwrap();
-        let of_server = |line: &str| {
-            let fields: Vec<&str> = line.split(',').collect();
-            let field = |name: &str| fields.get(column(name)).copied().unwrap_or_default();
-            // 2: a server.
-            (field("type") == "2").then(|| Server {
-                status: field("status").to_owned(),
-                failed: field("chkfail").parse().unwrap(),
-                taken_out: field("chkdown").parse().unwrap(),
-            })
-        };
-        Some(lines.filter_map(of_server).collect())
-    }
+/// What HAProxy's statistics say; `None`: it does not answer yet.
+fn servers(haproxy: &Proxy) -> Option<Vec<Server>> {
+    let mut socket = UnixStream::connect(haproxy.file("stats")).ok()?;
+    socket.write_all(b"show stat\n").ok()?;
+    let mut table = String::new();
+    socket.read_to_string(&mut table).ok()?;
+    let mut lines = table.lines();
+    let heads: Vec<&str> = lines.next()?.trim_start_matches("# ").split(',').collect();
+    let column = |name: &str| heads.iter().position(|head| *head == name).unwrap();
+    let of_server = |line: &str| {
+        let fields: Vec<&str> = line.split(',').collect();
+        let field = |name: &str| fields.get(column(name)).copied().unwrap_or_default();
+        // 2: a server.
+        (field("type") == "2").then(|| Server {
+            status: field("status").to_owned(),
+            failed: field("chkfail").parse().unwrap(),
+            taken_out: field("chkdown").parse().unwrap(),
+        })
+    };
+    Some(lines.filter_map(of_server).collect())
+}
 
-    /// How many checks have failed, and how often a server was taken out, all together.
-    fn failures(&self) -> (u64, u64) {
-        let servers = self.servers().unwrap();
-        let failed = servers.iter().map(|server| server.failed).sum();
-        let taken_out = servers.iter().map(|server| server.taken_out).sum();
-        (failed, taken_out)
-    }
+/// How many checks have failed, and how often a server was taken out, all together.
+fn failures(haproxy: &Proxy) -> (u64, u64) {
+    let servers = servers(haproxy).unwrap();
+    let failed = servers.iter().map(|server| server.failed).sum();
+    let taken_out = servers.iter().map(|server| server.taken_out).sum();
+    (failed, taken_out)
+}
 
-    /// Waits until each server had some checks: they are UP and known.
-    fn settle(&self) {
-        until("all servers are up", || {
-            let servers = self.servers()?;
-            let up = servers.iter().all(|server| server.status == "UP");
-            (servers.len() == 3 && up).then_some(())
-        });
-    }
+/// Waits until all servers are up.
+fn settle(haproxy: &Proxy) {
+    until("all servers are up", || {
+        let servers = servers(haproxy)?;
+        let up = servers.iter().all(|server| server.status == "UP");
+        (up && !servers.is_empty()).then_some(())
+    });
 }
 
 /// The most probes in a row that failed. A probe every second, as kubelet makes them: it fails without a reply in time.
@@ -132,15 +134,15 @@ struct Checks {
 
 /// Overloads the server by so many times what it serves.
 fn overload(name: &str, bed: &Bed, balancer: &Balancer, times: u32) -> Checks {
-    balancer.settle();
-    let before = balancer.failures();
+    settle(&balancer.haproxy);
+    let before = failures(&balancer.haproxy);
     let (crowd, row) = std::thread::scope(|scope| {
         let probes = scope.spawn(|| probe(&balancer.netns, at(BEHIND, PORT)[0]));
         let during = OVERLOAD;
         let crowd = Crowd { times, during }.overload(&bed.client, &at(SERVER, PORT));
         (crowd, probes.join().unwrap())
     });
-    let after = balancer.failures();
+    let after = failures(&balancer.haproxy);
     let (failed, taken_out) = (after.0 - before.0, after.1 - before.1);
     println!(
         "health checks, {name}, {times} times overload: {crowd}; {failed} of 60 checks failed, servers taken out {taken_out} \
@@ -175,4 +177,43 @@ fn a_balancer_keeps_an_overloaded_server() {
         assert!(with.row < THRESHOLD, "{} probes failed in a row", with.row);
     }
     assert!(weir.refused() > 1000, "{:?}", weir.verdicts());
+}
+
+/// The port of the balancer that relays the clients, and the server's second one, for checks.
+const FRONT: u16 = 80;
+const CHECKED: u16 = 8081;
+
+/// Its checks come from the address of the clients: weir sees one busy source. A second port of the server, which weir does
+/// not guard, has a queue of its own.
+#[test]
+fn a_balancer_that_relays_the_clients_checks_a_port_of_its_own() {
+    if !needs::programs(&["haproxy"]) {
+        return;
+    }
+    let Some(bed) = Bed::new() else { return };
+    let _server = Workers::start(vec![open(&bed.server, PORT), open(&bed.server, CHECKED)]);
+    let relays = format!(
+        "frontend front
+           bind 10.70.0.2:{FRONT}
+           default_backend back
+         backend back
+           retries 0
+           option httpchk GET /
+           server four 10.70.0.1:{PORT} check port {CHECKED} inter 500ms"
+    );
+    let haproxy = Proxy::haproxy(&bed.client, &relays);
+    settle(&haproxy);
+    let weir = Weir::guard(&bed.server, PORT);
+    let crowd = Crowd {
+        times: 4,
+        during: OVERLOAD / 2,
+    };
+    let crowd = crowd.overload(&bed.client, &at(["10.70.0.2", "10.70.0.2"], FRONT));
+    let (failed, taken_out) = failures(&haproxy);
+    println!(
+        "relayed clients: {crowd}; {failed} checks failed; {:?}",
+        weir.verdicts()
+    );
+    assert!(weir.refused() > 500, "{:?}", weir.verdicts());
+    assert_eq!((failed, taken_out), (0, 0));
 }
