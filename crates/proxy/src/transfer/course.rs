@@ -30,7 +30,7 @@ pub struct Moved {
     /// Of the message that is being moved those in steps that were not short, at most `LONG_MESSAGE_BYTES`. A message
     /// is what goes one way while nothing goes the other.
     message: Cell<u32>,
-    /// Short messages, and short steps, since the last long message.
+    /// Short steps and the ends of short messages, by their weight, since the last long message.
     short: Cell<u8>,
 }
 
@@ -56,7 +56,9 @@ impl Moved {
             self.spliced.set(self.spliced.get() + bytes);
         }
         if bytes < SHORT_STEP_BYTES {
-            return self.note_short();
+            // There is a message, though none of it counts.
+            self.message.set(self.message.get().max(1));
+            return self.note_short(1);
         }
         let step = u32::try_from(bytes).unwrap_or(u32::MAX);
         let message = self.message.get().saturating_add(step);
@@ -69,12 +71,12 @@ impl Moved {
     /// Something has gone the other way: what comes next is another message.
     fn end_message(&self) {
         if (1..LONG_MESSAGE_BYTES).contains(&self.message.replace(0)) {
-            self.note_short();
+            self.note_short(SHORT_MESSAGE);
         }
     }
 
-    fn note_short(&self) {
-        self.short.set(self.short.get().saturating_add(1));
+    fn note_short(&self, weight: u8) {
+        self.short.set(self.short.get().saturating_add(weight));
         if self.short.get() >= COPY_AFTER_SHORT {
             self.message.set(0);
         }
@@ -113,8 +115,11 @@ pub struct Course {
 
 /// A message that is as long as a step for which splicing pays. Half a word: idle tunnels hold two of these.
 const LONG_MESSAGE_BYTES: u32 = LONG_STEP_BYTES as u32;
-/// What is spliced and whose messages or steps are short, this often in a row, is copied again.
-const COPY_AFTER_SHORT: u8 = 2;
+/// What is spliced is copied again after so many short steps in a row. Long messages have some too, where the proxy is
+/// faster than the sender.
+const COPY_AFTER_SHORT: u8 = 6;
+/// The end of a short message counts for so many: the second one in a row is enough.
+const SHORT_MESSAGE: u8 = 4;
 
 impl Course {
     pub(super) fn new(limit: Limit, rules: Rules) -> Course {
@@ -225,18 +230,21 @@ mod tests {
     fn a_long_stream_of_short_writes_is_copied() {
         assert_eq!(spliced(Engine::Auto, &[300; 100]), [false; 100]);
         assert_eq!(spliced(Engine::Auto, &[3_000; 100]), [false; 100]);
-        let after_bulk = spliced(Engine::Auto, &[&[50_000; 3][..], &[300; 5]].concat());
-        let expected = [false, true, true, true, true, false, false, false];
+        let after_bulk = spliced(Engine::Auto, &[&[50_000; 3][..], &[300; 9]].concat());
+        let expected = [&[false][..], &[true; 2], &[true; 6], &[false; 3]].concat();
         assert_eq!(after_bulk, expected);
     }
 
     #[test]
     fn a_long_body_is_spliced_until_it_comes_in_short_steps_and_again_when_it_does_not() {
         let steps = [
-            3_000, 90_000, 3_000, 90_000, 3_000, 3_000, 3_000, 64_000, 64_000,
-        ];
+            &[3_000, 90_000, 3_000, 90_000][..],
+            &[3_000; 7],
+            &[64_000; 2],
+        ]
+        .concat();
         let of_body = spliced_of(Limit::Bytes(1 << 20), Engine::Auto, &steps);
-        let expected = [true, true, true, true, true, true, false, false, true];
+        let expected = [&[true; 4][..], &[true; 6], &[false; 2], &[true]].concat();
         assert_eq!(of_body, expected);
         let of_short_body = spliced_of(Limit::Bytes(60_000), Engine::Auto, &[30_000, 30_000]);
         assert_eq!(of_short_body, [false; 2]);
