@@ -1,13 +1,15 @@
 //! Servers that people run, and curl, under guard.
 
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use socket2::{Domain, Socket, Type};
 use weir_testbed::needs;
 
-use crate::common::{Bed, PORT, Path, connect, output, until, within};
+use crate::common::{Bed, PORT, Path, Peer, Raw, accept, connect, greet, output, until, within};
 
 /// A server in the bed's server namespace; killed on drop with its workers.
 struct Server(Child);
@@ -196,6 +198,41 @@ fn go_answers_under_guard_on_its_mptcp_listener() {
     let _server = start(&bed, server());
     let _weir = bed.protect(&format!("{PORT} --establish no-syn-drop"));
     says_mptcp_fallback(&bed);
+}
+
+/// weir can send no cookie there. The kernel can.
+#[test]
+fn no_syn_drop_on_an_mptcp_listener_leaves_a_flood_to_the_kernel() {
+    const PLACES: u32 = 16;
+    const MPTCP: i32 = 262;
+    let Some(bed) = Bed::new() else { return };
+    let any: SocketAddr = (Ipv4Addr::UNSPECIFIED, PORT).into();
+    let listener: TcpListener = within(bed.server(), || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(MPTCP.into())).unwrap();
+        socket.bind(&any.into()).unwrap();
+        socket.listen(PLACES as i32).unwrap();
+        socket.into()
+    });
+    let _weir = bed.protect(&format!("{PORT} --establish no-syn-drop"));
+    says_mptcp_fallback(&bed);
+    let raw = Raw(&bed.links.wire);
+    for number in 0..4 * PLACES {
+        raw.syn(Peer::v4(number, PORT), number);
+    }
+    // Longer than handshakes on a local network last, shorter than the kernel waits for an ACK.
+    until("spoofed handshakes hold the places", || {
+        let held = bed.status()["listeners"][0]["half_open"].as_u64().unwrap();
+        (held >= u64::from(PLACES) / 2).then_some(())
+    });
+    let path = bed.veth4();
+    for round in 0..10 {
+        let mut client = connect(path.client, path.at(PORT), 1);
+        assert_eq!(client.counts(), (1, 0, 0), "{round}: {:?}", bed.verdicts(0));
+        greet(&mut accept(&listener, 1));
+        assert_eq!(client.fates(), (1, 0, 0), "{round}: {:?}", bed.verdicts(0));
+    }
+    assert!(bed.counter(0, "syn_left_flood") > 0);
+    assert_eq!(bed.overflows(), 0);
 }
 
 #[test]
