@@ -12,6 +12,13 @@ use rustix::net::{
 const HEADER: usize = 16;
 /// Where `rtm_type` stands in a message: `struct rtmsg` follows the header.
 const ROUTE_TYPE: usize = HEADER + 7;
+/// Where the attributes of a route begin.
+const ATTRIBUTES: usize = HEADER + 12;
+/// The index of `lo` in every network namespace. What leaves there comes back: an IPv6 address that was just added has such
+/// a route before its local one.
+const LOOPBACK: u32 = 1;
+/// `RTA_OIF`.
+const DEVICE: u16 = 4;
 /// `RTM_GETROUTE`.
 const GET_ROUTE: u16 = 26;
 /// `RTM_NEWROUTE`.
@@ -40,13 +47,30 @@ pub fn is_local(ip: IpAddr) -> io::Result<bool> {
     let (length, _) = recv(&fd, &mut answer, RecvFlags::empty())?;
     match answer.get(..length) {
         Some([_, _, _, _, low, high, ..]) => match u16::from_ne_bytes([*low, *high]) {
-            NEW_ROUTE if length > ROUTE_TYPE => Ok(answer[ROUTE_TYPE] == LOCAL),
+            NEW_ROUTE if length >= ATTRIBUTES => {
+                let device = device(&answer[ATTRIBUTES..length]);
+                Ok(answer[ROUTE_TYPE] == LOCAL || device == Some(LOOPBACK))
+            }
             // No route there.
             ERROR => Ok(false),
             _ => Err(ErrorKind::InvalidData.into()),
         },
         _ => Err(ErrorKind::InvalidData.into()),
     }
+}
+
+/// The index of the device that a route leaves by, among its attributes.
+fn device(mut attributes: &[u8]) -> Option<u32> {
+    while let [a, b, c, d, rest @ ..] = attributes {
+        let length = usize::from(u16::from_ne_bytes([*a, *b]));
+        let value = rest.get(..length.checked_sub(4)?)?;
+        if u16::from_ne_bytes([*c, *d]) == DEVICE {
+            return Some(u32::from_ne_bytes(value.try_into().ok()?));
+        }
+        // Each begins at a multiple of 4.
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+    None
 }
 
 /// RTM_GETROUTE for one address.
@@ -88,5 +112,24 @@ mod tests {
         ] {
             assert_eq!(is_local(ip.parse().unwrap()).unwrap(), expected, "{ip}");
         }
+    }
+
+    #[test]
+    fn the_device_is_found_among_other_attributes() {
+        let attribute = |kind: u16, value: &[u8]| {
+            let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        };
+        let seven = attribute(DEVICE, &7u32.to_ne_bytes());
+        assert_eq!(
+            device(&[attribute(15, &[9]), seven.clone()].concat()),
+            Some(7)
+        );
+        assert_eq!(device(&attribute(15, &[9; 6])), None);
+        assert_eq!(device(&seven[..6]), None);
+        assert_eq!(device(&[0; 8]), None);
     }
 }
