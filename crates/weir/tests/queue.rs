@@ -485,7 +485,7 @@ impl Drop for Server {
 /// A server of the user nobody that may bind port 80, as systemd starts one by `User=`. It listens.
 fn server_of_nobody() -> Server {
     let python = "import socket, time\n\
-                  server = socket.create_server(('127.0.0.1', 80))\n\
+                  server = socket.create_server(('127.0.0.1', 80), backlog=1024)\n\
                   print('on', flush=True)\n\
                   time.sleep(1000)";
     let mut server = Server(

@@ -215,7 +215,7 @@ fn transfers(settings: &Settings, engine: &str, args: &Args, weir: &Path) -> Res
     // So many that none waits for a place, and that descriptors are enough for.
     arguments.extend(["--max-clients".into(), (8 * args.clients).to_string()]);
     match mode {
-        "forward" => arguments.extend(["--connect-ports".into(), port.to_string()]),
+        "forward" => arguments.extend(["--connect-port".into(), port.to_string()]),
         _ => arguments.extend(["--backend".into(), format!("127.0.0.1:{port}")]),
     }
     if let Some(threads) = args.threads {

@@ -211,7 +211,7 @@ impl Contender {
             };
             // Builds from before the key open tunnels to every port.
             if mode == ProxyMode::Forward && self != Contender::Before {
-                command.args(["--connect-ports", &setting.origin.port().to_string()]);
+                command.args(["--connect-port", &setting.origin.port().to_string()]);
             }
             if let (Some(size), ProxyMode::Http | ProxyMode::Forward) = (setting.cache, mode) {
                 command.args(["--cache", size]);

@@ -38,7 +38,7 @@ fn expect_equal(program: &str, arguments: &[&str], script: &str) {
             ))?;
             // The browser's origin over https listens where the kernel lets it.
             let forward = start(format!(
-                "--mode forward --connect-ports 1-65535 --engine {engine}"
+                "--mode forward --connect-port 1-65535 --engine {engine}"
             ))?;
             let urls = [address, reverse.address, forward.address];
             Command::new("timeout")
