@@ -2,6 +2,25 @@
 
 use std::time::Duration;
 
+/// Splits a value into its number, of these characters, and its unit.
+fn number_and_unit(text: &str, of_number: fn(char) -> bool) -> Result<(&str, &str), String> {
+    let text = text.trim();
+    let digits = text.find(|c| !of_number(c)).unwrap_or(text.len());
+    let (number, unit) = (&text[..digits], text[digits..].trim_start());
+    match unit.is_empty() && !number.is_empty() {
+        true => Err(format!("{text:?} has no unit")),
+        false => Ok((number, unit)),
+    }
+}
+
+fn whole(c: char) -> bool {
+    c.is_ascii_digit()
+}
+
+fn with_fraction(c: char) -> bool {
+    c.is_ascii_digit() || c == '.'
+}
+
 /// A unit of time: how it is written and how many nanoseconds it has.
 const TIME_UNITS: [(&str, u64); 5] = [
     ("us", 1_000),
@@ -16,14 +35,7 @@ const TIME_UNITS: [(&str, u64); 5] = [
 /// # Errors
 /// Says what is missing or wrong; a bare number is refused, since its unit would be a guess.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = (&text[..digits], text[digits..].trim_start());
-    if unit.is_empty() && !number.is_empty() {
-        return Err(format!("{text:?} has no unit"));
-    }
+    let (number, unit) = number_and_unit(text, with_fraction)?;
     let number: f64 = number
         .parse()
         .map_err(|_| format!("{text:?} is not a duration"))?;
@@ -64,14 +76,7 @@ const SIZE_UNITS: [(&str, u64); 4] = [
 /// # Errors
 /// Says what is missing or wrong; a bare number is refused, since its unit would be a guess.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let text = text.trim();
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (number, unit) = (&text[..digits], text[digits..].trim_start());
-    if unit.is_empty() && !number.is_empty() {
-        return Err(format!("{text:?} has no unit"));
-    }
+    let (number, unit) = number_and_unit(text, whole)?;
     let number: u64 = number
         .parse()
         .map_err(|_| format!("{text:?} is not a size"))?;
@@ -134,14 +139,7 @@ const BIT_RATE_UNITS: [(&str, u64); 4] = [
 /// # Errors
 /// Says what is missing or wrong; a bare number is refused, since its unit would be a guess.
 pub fn parse_bit_rate(text: &str) -> Result<u64, String> {
-    let text = text.trim();
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = (&text[..digits], text[digits..].trim_start());
-    if unit.is_empty() && !number.is_empty() {
-        return Err(format!("{text:?} has no unit"));
-    }
+    let (number, unit) = number_and_unit(text, with_fraction)?;
     let number: f64 = number
         .parse()
         .map_err(|_| format!("{text:?} is not a rate"))?;
