@@ -219,6 +219,34 @@ fn wrong_use_and_missing_qdiscs_have_their_exit_codes_and_change_nothing() {
     assert_eq!(hosts.tc(), before);
 }
 
+/// A kernel with every qdisc cannot fail here.
+#[test]
+fn a_discipline_that_the_kernel_lacks_leaves_the_one_before_in_place() {
+    let Some(hosts) = Hosts::new("shape-before") else {
+        return;
+    };
+    let install = |discipline| {
+        hosts.weir(&format!(
+            "shape install --dev up0 --rate {RATE} --discipline {discipline}"
+        ))
+    };
+    assert_eq!(exit_code(&install("syn-prio")), Some(0));
+    for discipline in ["spa-fq", "codel", "pie", "sfq"] {
+        let output = install(discipline);
+        let shapes = hosts.shapes();
+        match exit_code(&output) {
+            Some(0) => assert_eq!(shapes[0]["discipline"], discipline),
+            code => {
+                assert_eq!(code, Some(3));
+                assert_eq!(shapes[0]["discipline"], "syn-prio");
+                assert_eq!(shapes[0]["rate_bits_per_s"], 2_400_000);
+                assert_eq!(shapes[0]["queues"].as_array().unwrap().len(), 2);
+            }
+        }
+        assert_eq!(exit_code(&install("syn-prio")), Some(0));
+    }
+}
+
 mod measured {
     use super::*;
 

@@ -151,7 +151,8 @@ impl Setup {
         u64::from(self.mtu_bytes) * NS_PER_SECOND / self.rate_bytes_per_s.max(1)
     }
 
-    fn codel(&self) -> CodelParams {
+    /// CoDel as RFC 8289 has it.
+    pub fn codel(&self) -> CodelParams {
         CodelParams {
             target_ns: self.target_ns,
             interval_ns: 100 * MS,
@@ -162,7 +163,7 @@ impl Setup {
 
     /// CoDel of weir's own disciplines. On a slow link a full packet takes longer than 5 ms, and no queue can be
     /// shorter than that: the target is at least one and a half full packets (as in CAKE, cake_set_rate()).
-    fn own_codel(&self) -> CodelParams {
+    pub fn own_codel(&self) -> CodelParams {
         let target_ns = self.target_ns.max(self.packet_ns() * 3 / 2);
         CodelParams {
             target_ns,
@@ -172,7 +173,8 @@ impl Setup {
         }
     }
 
-    fn flows(&self, codel: CodelParams) -> FlowParams {
+    /// Flow queues as RFC 8290 has them, with this CoDel in each.
+    pub fn flows(&self, codel: CodelParams) -> FlowParams {
         FlowParams {
             flows: 1024,
             quantum_bytes: self.mtu_bytes,
@@ -183,12 +185,13 @@ impl Setup {
     }
 
     /// Room of weir's low queues, packets: what the link sends in [`OWN_ROOM_NS`].
-    fn own_packets(&self) -> u32 {
+    pub fn own_packets(&self) -> u32 {
         let (least, most) = OWN_PACKETS;
         (OWN_ROOM_NS / self.packet_ns().max(1)).clamp(least, most) as u32
     }
 
-    fn own_flows(&self) -> FlowParams {
+    /// Flow queues of weir's own `spa-fq`.
+    pub fn own_flows(&self) -> FlowParams {
         FlowParams {
             others_are_behind: false,
             limit_packets: self.own_packets(),
@@ -212,7 +215,8 @@ impl Setup {
         }
     }
 
-    fn pie(&self) -> PieParams {
+    /// PIE as RFC 8033 has it.
+    pub fn pie(&self) -> PieParams {
         PieParams {
             target_ns: 15 * MS,
             update_ns: 15 * MS,
@@ -225,7 +229,8 @@ impl Setup {
         }
     }
 
-    fn spa_paper(&self) -> SpaParams {
+    /// SPA as BHD18 has it: no limit.
+    pub fn spa_paper(&self) -> SpaParams {
         SpaParams {
             fin: true,
             high: self.codel(),
@@ -236,7 +241,8 @@ impl Setup {
         }
     }
 
-    fn spa(&self) -> SpaParams {
+    /// weir's SPA.
+    pub fn spa(&self) -> SpaParams {
         SpaParams {
             fin: false,
             high: CodelParams {

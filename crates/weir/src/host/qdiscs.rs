@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{
-    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Nla, NlasIterator,
+    DefaultNla, Emitable, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Nla, NlasIterator,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{
@@ -58,8 +58,8 @@ pub const ROOT: u32 = u32::MAX;
 /// An attribute: its kind and its value.
 pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let nla = DefaultNla::new(kind, value.to_vec());
-    let mut bytes = vec![0; netlink_packet_core::Emitable::buffer_len(&nla)];
-    netlink_packet_core::Emitable::emit(&nla, &mut bytes);
+    let mut bytes = vec![0; nla.buffer_len()];
+    nla.emit(&mut bytes);
     bytes
 }
 
@@ -71,18 +71,23 @@ pub fn find(options: &[u8], kind: u16) -> Option<Vec<u8>> {
         .map(|nla| nla.value().to_vec())
 }
 
+/// Where a qdisc or a class comes, and its handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Index of the interface.
+    pub index: u32,
+    /// What it belongs to; [`ROOT`]: the interface itself.
+    pub parent: u32,
+    /// Its handle, the class's id; 0: the kernel chooses.
+    pub handle: u32,
+}
+
 /// Makes a qdisc.
 ///
 /// # Errors
 /// The kernel's: ENOENT if it has no such kind, EEXIST if the parent has one.
-pub fn add_qdisc(
-    index: u32,
-    parent: u32,
-    handle: u32,
-    kind: &str,
-    options: &[u8],
-) -> io::Result<()> {
-    let message = message(index, parent, handle, kind, options);
+pub fn add_qdisc(place: Place, kind: &str, options: &[u8]) -> io::Result<()> {
+    let message = message(place, kind, options);
     create(RouteNetlinkMessage::NewQueueDiscipline(message))
 }
 
@@ -90,14 +95,8 @@ pub fn add_qdisc(
 ///
 /// # Errors
 /// The kernel's.
-pub fn add_class(
-    index: u32,
-    parent: u32,
-    handle: u32,
-    kind: &str,
-    options: &[u8],
-) -> io::Result<()> {
-    let message = message(index, parent, handle, kind, options);
+pub fn add_class(place: Place, kind: &str, options: &[u8]) -> io::Result<()> {
+    let message = message(place, kind, options);
     create(RouteNetlinkMessage::NewTrafficClass(message))
 }
 
@@ -111,7 +110,12 @@ pub fn add_classifier(
     program: BorrowedFd<'_>,
     name: &str,
 ) -> io::Result<()> {
-    let mut message = message(index, parent, 0, "bpf", &[]);
+    let place = Place {
+        index,
+        parent,
+        handle: 0,
+    };
+    let mut message = message(place, "bpf", &[]);
     // Priority in the upper half, protocol in the lower.
     message.header.info = 1 << 16 | EVERY_PROTOCOL;
     message.attributes.push(TcAttribute::Options(vec![
@@ -126,8 +130,8 @@ pub fn add_classifier(
 /// # Errors
 /// The kernel's: ENOENT if it has only the default.
 pub fn remove_root(index: u32) -> io::Result<()> {
-    let mut message = message(index, ROOT, 0, "", &[]);
-    message.attributes.clear();
+    let mut message = TcMessage::with_index(index as i32);
+    message.header.parent = TcHandle::from(ROOT);
     exchange(NLM_F_ACK, RouteNetlinkMessage::DelQueueDiscipline(message)).map(drop)
 }
 
@@ -136,12 +140,7 @@ pub fn remove_root(index: u32) -> io::Result<()> {
 /// # Errors
 /// The kernel's.
 pub fn qdiscs() -> io::Result<Vec<Node>> {
-    let messages = dump(RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default()))?;
-    let node = |message| match message {
-        RouteNetlinkMessage::NewQueueDiscipline(message) => Some(read(message)),
-        _ => None,
-    };
-    Ok(messages.into_iter().filter_map(node).collect())
+    nodes(RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default()))
 }
 
 /// The classes of an interface.
@@ -150,12 +149,16 @@ pub fn qdiscs() -> io::Result<Vec<Node>> {
 /// The kernel's.
 pub fn classes(index: u32) -> io::Result<Vec<Node>> {
     let message = TcMessage::with_index(index as i32);
-    let messages = dump(RouteNetlinkMessage::GetTrafficClass(message))?;
+    nodes(RouteNetlinkMessage::GetTrafficClass(message))
+}
+
+fn nodes(request: RouteNetlinkMessage) -> io::Result<Vec<Node>> {
     let node = |message| match message {
-        RouteNetlinkMessage::NewTrafficClass(message) => Some(read(message)),
+        RouteNetlinkMessage::NewQueueDiscipline(message)
+        | RouteNetlinkMessage::NewTrafficClass(message) => Some(read(message)),
         _ => None,
     };
-    Ok(messages.into_iter().filter_map(node).collect())
+    Ok(dump(request)?.into_iter().filter_map(node).collect())
 }
 
 /// The names of the BPF classifiers of an interface's root qdisc.
@@ -192,11 +195,11 @@ fn create(request: RouteNetlinkMessage) -> io::Result<()> {
     exchange(NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, request).map(drop)
 }
 
-fn message(index: u32, parent: u32, handle: u32, kind: &str, options: &[u8]) -> TcMessage {
+fn message(place: Place, kind: &str, options: &[u8]) -> TcMessage {
     let header = TcHeader {
-        index: index as i32,
-        handle: TcHandle::from(handle),
-        parent: TcHandle::from(parent),
+        index: place.index as i32,
+        handle: TcHandle::from(place.handle),
+        parent: TcHandle::from(place.parent),
         ..TcHeader::default()
     };
     let mut attributes = vec![TcAttribute::Kind(kind.to_owned())];

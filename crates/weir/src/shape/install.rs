@@ -1,24 +1,24 @@
 //! Puts a tree on an interface and takes it off.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use weir_core::aqm::Discipline;
 use weir_kernel::shape::Classifier;
 
-use super::options::htb_root;
-use super::tree::{self, Class, Tree};
-use super::{CLASSIFIER, MAJOR};
+use super::options::{Htb, htb_root};
+use super::show::shapes;
+use super::tree::{self, Rule, Tree};
+use super::{CLASSIFIER, MAJOR, is_ours};
 use crate::failure::{Failure, ROOT_HINT, Result};
 use crate::host::links::Link;
-use crate::host::qdiscs::{self, Node, ROOT};
+use crate::host::qdiscs::{self, Node, Place, ROOT};
 
-/// Shapes what the interface sends. A tree of ours that is there is replaced; for that moment the interface sends
-/// unshaped. Packets that wait are dropped then, as by every change of a root qdisc.
+/// Shapes what the interface sends to so many bytes/s. A tree of ours that is there is replaced; for that moment the
+/// interface sends unshaped. Packets that wait are dropped then, as by every change of a root qdisc.
 ///
 /// # Errors
-/// Somebody else's root qdisc is there; the kernel lacks a qdisc, exit code 3. The interface is then as before, or has
-/// the kernel's default.
+/// Somebody else's root qdisc is there; the kernel lacks a qdisc, exit code 3. The interface is then shaped as before.
 pub fn install(link: &Link, discipline: Discipline, rate: u64) -> Result<()> {
     let Some(tree) = tree::tree(discipline, rate) else {
         let message = format!("the kernel's qdiscs have no {discipline} as weir means it");
@@ -27,31 +27,42 @@ pub fn install(link: &Link, discipline: Discipline, rate: u64) -> Result<()> {
             format!("there are {}", tree::names()),
         ));
     };
-    match root(link)? {
-        Some(root) if is_ours(&root) => take_off(link)?,
+    let before = match root(link)? {
+        Some(root) if is_ours(&root) => before(link)?,
         Some(root) if root.handle != 0 => return Err(occupied(link, &root)),
-        _ => {}
-    }
+        _ => None,
+    };
+    remove(link)?;
     put_on(link, discipline, &tree).inspect_err(|_| {
-        // The first cause is what the user needs; that nothing was there to remove is none.
-        let _ = qdiscs::remove_root(link.index);
+        // The first cause is what the user needs.
+        let _ = remove(link);
+        if let Some((discipline, tree)) = before {
+            let _ = put_on(link, discipline, &tree);
+        }
     })
+}
+
+/// The tree of ours that is on the interface.
+fn before(link: &Link) -> Result<Option<(Discipline, Tree)>> {
+    let shape = shapes()?.into_iter().find(|shape| shape.dev == link.name);
+    Ok(shape.and_then(|shape| {
+        let discipline = shape.discipline.parse().ok()?;
+        Some((
+            discipline,
+            tree::tree(discipline, shape.rate_bits_per_s / 8)?,
+        ))
+    }))
 }
 
 /// Takes our tree off; the kernel's default takes its place. `false`: there is none.
 ///
 /// # Errors
-/// The kernel's, or somebody else's root qdisc is there.
+/// The kernel's.
 pub fn remove(link: &Link) -> Result<bool> {
     match root(link)? {
         Some(root) if is_ours(&root) => take_off(link).map(|()| true),
         _ => Ok(false),
     }
-}
-
-/// Whether it is the root of a tree that [`install`] made.
-pub fn is_ours(root: &Node) -> bool {
-    root.kind == "htb" && root.handle == MAJOR
 }
 
 fn root(link: &Link) -> Result<Option<Node>> {
@@ -81,45 +92,49 @@ fn take_off(link: &Link) -> Result<()> {
 }
 
 fn put_on(link: &Link, discipline: Discipline, tree: &Tree) -> Result<()> {
-    let (index, name) = (link.index, &link.name);
-    let classifier = tree.classifier.map(|rule| {
-        let classifier = Classifier {
-            high: MAJOR | tree::HIGH,
-            low: MAJOR | tree::LOW,
-            demoted: MAJOR | tree::DEMOTED,
-            fin: rule.fin,
-            limit: rule.limit,
-        };
-        classifier.load()
-    });
-    let classifier = classifier.transpose()?;
-    qdiscs::add_qdisc(index, ROOT, MAJOR, "htb", &htb_root(tree::LOW))
+    let name = &link.name;
+    // Before anything is changed.
+    let classifier = tree.classifier.map(load).transpose()?;
+    qdiscs::add_qdisc(place(link, ROOT, MAJOR), "htb", &htb_root(tree::LOW))
         .map_err(|error| missing("htb", discipline, name, error))?;
-    qdiscs::add_class(
-        index,
-        MAJOR,
-        MAJOR | tree::LINK,
-        "htb",
-        &tree.link.options(),
-    )
-    .map_err(|error| failed(name, "make a class of HTB on", error))?;
-    tree.classes
-        .iter()
-        .try_for_each(|class| add(link, discipline, class))?;
+    add_class(link, MAJOR, tree::LINK, &tree.link)?;
+    for class in &tree.classes {
+        add_class(link, MAJOR | tree::LINK, class.minor, &class.htb)?;
+        let place = place(link, MAJOR | class.minor, 0);
+        qdiscs::add_qdisc(place, class.kind, &class.options)
+            .map_err(|error| missing(class.kind, discipline, name, error))?;
+    }
     let Some(program) = classifier else {
         return Ok(());
     };
     let label = format!("{CLASSIFIER}{discipline}");
-    qdiscs::add_classifier(index, MAJOR, program.as_fd(), &label)
+    qdiscs::add_classifier(link.index, MAJOR, program.as_fd(), &label)
         .map_err(|error| missing("cls_bpf", discipline, name, error))
 }
 
-fn add(link: &Link, discipline: Discipline, class: &Class) -> Result<()> {
-    let (index, id) = (link.index, MAJOR | class.minor);
-    qdiscs::add_class(index, MAJOR | tree::LINK, id, "htb", &class.htb.options())
-        .map_err(|error| failed(&link.name, "make a class of HTB on", error))?;
-    qdiscs::add_qdisc(index, id, 0, class.kind, &class.options)
-        .map_err(|error| missing(class.kind, discipline, &link.name, error))
+fn load(rule: Rule) -> Result<OwnedFd> {
+    let classifier = Classifier {
+        high: MAJOR | tree::HIGH,
+        low: MAJOR | tree::LOW,
+        demoted: MAJOR | tree::DEMOTED,
+        fin: rule.fin,
+        limit: rule.limit,
+    };
+    Ok(classifier.load()?)
+}
+
+fn add_class(link: &Link, parent: u32, minor: u32, class: &Htb) -> Result<()> {
+    let place = place(link, parent, MAJOR | minor);
+    qdiscs::add_class(place, "htb", &class.options())
+        .map_err(|error| failed(&link.name, "make a class of HTB on", error))
+}
+
+fn place(link: &Link, parent: u32, handle: u32) -> Place {
+    Place {
+        index: link.index,
+        parent,
+        handle,
+    }
 }
 
 fn failed(name: &str, what: &str, error: io::Error) -> Failure {

@@ -1,6 +1,8 @@
 //! Options of the kernel's qdiscs, as linux/pkt_sched.h lays them out. Integers in host order.
 
-use std::time::Duration;
+use weir_core::aqm::codel::CodelParams;
+use weir_core::aqm::flows::FlowParams;
+use weir_core::aqm::pie::PieParams;
 
 use crate::host::qdiscs::{attribute, find};
 
@@ -84,40 +86,35 @@ pub fn fifo(limit: u32) -> Vec<u8> {
     words(&[limit])
 }
 
-/// What CoDel and FQ-CoDel are told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Codel {
-    /// The delay that it keeps.
-    pub target: Duration,
-    /// The time in which an acceptable delay is seen at least once.
-    pub interval: Duration,
-    /// Packets that it holds at most.
-    pub limit: u32,
-    /// Mark instead of dropping.
-    pub ecn: bool,
+/// TCA_CODEL_TARGET to TCA_CODEL_ECN, of a queue of so many packets; those of FQ-CoDel are the same. Times in µs.
+pub fn codel(params: &CodelParams, limit_packets: u32) -> Vec<u8> {
+    numbered(&[
+        (1, us(params.target_ns)),
+        (2, limit_packets),
+        (3, us(params.interval_ns)),
+        (4, params.ecn.into()),
+    ])
 }
 
-impl Codel {
-    /// TCA_CODEL_TARGET to TCA_CODEL_ECN; those of FQ-CoDel are the same.
-    pub fn options(&self) -> Vec<u8> {
-        let us = |time: Duration| time.as_micros() as u32;
-        numbered(&[
-            (1, us(self.target)),
-            (2, self.limit),
-            (3, us(self.interval)),
-            (4, self.ecn.into()),
-        ])
-    }
-
-    /// The same with TCA_FQ_CODEL_QUANTUM.
-    pub fn fair_options(&self, quantum: u32) -> Vec<u8> {
-        [self.options(), numbered(&[(6, quantum)])].concat()
-    }
+/// The same with TCA_FQ_CODEL_FLOWS and TCA_FQ_CODEL_QUANTUM.
+pub fn fq_codel(params: &FlowParams) -> Vec<u8> {
+    let own = [(5, params.flows), (6, params.quantum_bytes)];
+    [codel(&params.codel, params.limit_packets), numbered(&own)].concat()
 }
 
-/// TCA_PIE_LIMIT and TCA_PIE_ECN; the rest are the kernel's defaults, which are those of RFC 8033.
-pub fn pie(limit: u32, ecn: bool) -> Vec<u8> {
-    numbered(&[(2, limit), (6, ecn.into())])
+/// TCA_PIE_TARGET to TCA_PIE_TUPDATE and TCA_PIE_ECN; alpha and beta are the kernel's defaults, which are those of
+/// RFC 8033.
+pub fn pie(params: &PieParams) -> Vec<u8> {
+    numbered(&[
+        (1, us(params.target_ns)),
+        (2, params.limit_packets),
+        (3, us(params.update_ns)),
+        (6, params.ecn.into()),
+    ])
+}
+
+fn us(ns: u64) -> u32 {
+    u32::try_from(ns / 1000).unwrap_or(u32::MAX)
 }
 
 /// struct tc_sfq_qopt: quantum, perturb_period, limit, divisor, flows

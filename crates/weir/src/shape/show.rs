@@ -2,10 +2,9 @@
 
 use weir_api::{Shape, ShapeQueue};
 
-use super::install::is_ours;
 use super::options::htb_ceil;
 use super::tree::{DEMOTED, HIGH, LINK, LOW};
-use super::{CLASSIFIER, MAJOR};
+use super::{CLASSIFIER, MAJOR, is_ours};
 use crate::failure::{Failure, Result};
 use crate::host::links::{self, Link};
 use crate::host::qdiscs::{self, Counts, Node, ROOT};

@@ -2,21 +2,19 @@
 
 use std::time::Duration;
 
-use weir_core::aqm::Discipline;
+use weir_core::aqm::codel::CodelParams;
 use weir_core::aqm::limit::LimitParams;
+use weir_core::aqm::spa::SpaParams;
+use weir_core::aqm::{Discipline, Setup};
 
-use super::options::{Codel, Htb, fifo, pie, sfq};
+use super::options::{Htb, codel, fifo, fq_codel, pie, sfq};
 
+/// Packets that a CoDel queue holds, where the discipline does not say otherwise: the kernel's default.
+const CODEL_PACKETS: u32 = 1000;
+/// Packets that SFQ holds: the kernel's default.
+const SFQ_PACKETS: u32 = 127;
 /// A full packet of Ethernet, bytes.
-const MTU: u32 = 1514;
-/// Packets that the queue of control segments holds: a second of SYNs at 0.5 Mb/s.
-const HIGH_LIMIT: u32 = 1000;
-/// Packets that the queue of those over the limit holds. They are the flood's: a few are enough.
-const DEMOTED_LIMIT: u32 = 256;
-/// Bytes of the link for each byte of the demoted class while others wait.
-const DEMOTED_DIVISOR: u64 = 32;
-/// Full packets that a FIFO holds, as in BHD18, Table III.
-const FIFO_LIMIT: u32 = 100;
+const FULL_PACKET: u32 = 1514;
 /// What one wake-up of the kernel may send at once: its timer is late by that at most, or the link would idle.
 const BURST: Duration = Duration::from_millis(2);
 
@@ -62,118 +60,99 @@ pub struct Rule {
     pub limit: Option<LimitParams>,
 }
 
-/// The tree for a link that carries so many bytes/s; `None`: the kernel's qdiscs do not have the discipline.
+/// The tree for a link that carries so many bytes/s; `None`: the kernel's qdiscs do not have the discipline. Its
+/// parameters are those of the model, [`Setup`].
 pub fn tree(discipline: Discipline, rate: u64) -> Option<Tree> {
-    let (kind, options) = low_queue(discipline, rate)?;
-    let rule = rule(discipline, rate);
+    let setup = Setup::new(rate);
+    let low = low_queue(discipline, &setup)?;
+    let spa = spa(discipline, &setup);
     Some(Tree {
         link: htb(rate, rate, 0),
-        classes: classes(discipline, rate, rule, (kind, options)),
-        classifier: rule,
+        classes: classes(&setup, spa.as_ref(), low),
+        classifier: spa.map(|spa| Rule {
+            fin: spa.fin,
+            limit: spa.limit,
+        }),
     })
 }
 
 /// The names of the disciplines that [`tree`] has.
 pub fn names() -> String {
     let all = Discipline::ALL.into_iter();
-    let here = all.filter(|discipline| low_queue(*discipline, 1_000_000).is_some());
+    let here = all.filter(|discipline| tree(*discipline, 1_000_000).is_some());
     here.map(Discipline::name).collect::<Vec<_>>().join(", ")
 }
 
-fn rule(discipline: Discipline, rate: u64) -> Option<Rule> {
-    let unlimited = |fin| Some(Rule { fin, limit: None });
+/// Of the disciplines with a high queue.
+fn spa(discipline: Discipline, setup: &Setup) -> Option<SpaParams> {
+    let paper = setup.spa_paper();
     match discipline {
-        Discipline::SynPrio => unlimited(false),
-        Discipline::SynFinPrio | Discipline::SpaPaper => unlimited(true),
-        Discipline::Spa | Discipline::SpaFq => Some(Rule {
+        Discipline::SynPrio => Some(SpaParams {
             fin: false,
-            limit: Some(LimitParams::for_rate(rate)),
+            ..paper
         }),
+        Discipline::SynFinPrio | Discipline::SpaPaper => Some(paper),
+        Discipline::Spa | Discipline::SpaFq => Some(setup.spa()),
         _ => None,
     }
 }
 
-fn low_queue(discipline: Discipline, rate: u64) -> Option<(&'static str, Vec<u8>)> {
-    let own = own_codel(rate);
+/// A qdisc: its kind and its options.
+type Qdisc = (&'static str, Vec<u8>);
+
+fn low_queue(discipline: Discipline, setup: &Setup) -> Option<Qdisc> {
     Some(match discipline {
         Discipline::Fifo | Discipline::SynPrio | Discipline::SynFinPrio => {
-            ("pfifo", fifo(FIFO_LIMIT))
+            ("pfifo", fifo(setup.buffer_packets))
         }
-        Discipline::Bfifo => ("bfifo", fifo(FIFO_LIMIT * MTU)),
-        Discipline::Codel | Discipline::SpaPaper => ("codel", CODEL.options()),
-        Discipline::FqCodel => ("fq_codel", FAIR.fair_options(MTU)),
-        Discipline::Pie => ("pie", pie(1000, false)),
-        Discipline::Sfq => ("sfq", sfq(MTU, 127)),
-        Discipline::Spa => ("codel", own.options()),
-        Discipline::SpaFq => (
-            "fq_codel",
-            Codel {
-                limit: FAIR.limit,
-                ..own
-            }
-            .fair_options(MTU),
-        ),
+        Discipline::Bfifo => ("bfifo", fifo(setup.buffer_packets * setup.mtu_bytes)),
+        Discipline::Codel | Discipline::SpaPaper => ("codel", codel(&setup.codel(), CODEL_PACKETS)),
+        // The kernel's default has marks.
+        Discipline::FqCodel => {
+            let marks = CodelParams {
+                ecn: true,
+                ..setup.codel()
+            };
+            ("fq_codel", fq_codel(&setup.flows(marks)))
+        }
+        Discipline::Pie => ("pie", pie(&setup.pie())),
+        Discipline::Sfq => ("sfq", sfq(setup.mtu_bytes, SFQ_PACKETS)),
+        Discipline::Spa => ("codel", codel(&setup.own_codel(), setup.own_packets())),
+        Discipline::SpaFq => ("fq_codel", fq_codel(&setup.own_flows())),
         Discipline::Red | Discipline::Ared | Discipline::RedFavor => return None,
     })
 }
 
-const CODEL: Codel = Codel {
-    target: Duration::from_millis(5),
-    interval: Duration::from_millis(100),
-    limit: 1000,
-    ecn: false,
-};
-
-const FAIR: Codel = Codel {
-    limit: 10_240,
-    ecn: true,
-    ..CODEL
-};
-
-/// On a slow link a full packet takes longer than 5 ms, and no queue can be shorter than that: the target is at least
-/// one and a half full packets.
-fn own_codel(rate: u64) -> Codel {
-    let packet = Duration::from_nanos(u64::from(MTU) * 1_500_000_000 / rate.max(1));
-    let target = CODEL.target.max(packet);
-    Codel {
-        target,
-        interval: CODEL.interval.max(2 * target),
-        ecn: true,
-        ..CODEL
-    }
-}
-
-fn classes(
-    discipline: Discipline,
-    rate: u64,
-    rule: Option<Rule>,
-    low: (&'static str, Vec<u8>),
-) -> Vec<Class> {
+fn classes(setup: &Setup, spa: Option<&SpaParams>, low: Qdisc) -> Vec<Class> {
+    let rate = setup.rate_bytes_per_s;
     let class = |minor, htb, (kind, options)| Class {
         minor,
         htb,
         kind,
         options,
     };
-    let Some(rule) = rule else {
+    let Some(spa) = spa else {
         return vec![class(LOW, htb(rate, rate, 1), low)];
     };
-    let high = match discipline {
-        Discipline::SpaPaper => ("codel", CODEL.options()),
-        _ => ("pfifo", fifo(HIGH_LIMIT)),
-    };
     // HTB serves classes that are within their rate before those that borrow, and each of the two by priority. The
-    // high class never has to borrow: the limit keeps it under a tenth, and without a limit it has the whole link.
-    let (high_rate, demoted) = match rule.limit {
-        Some(_) => (rate / 8, rate / DEMOTED_DIVISOR),
-        None => (rate - rate / DEMOTED_DIVISOR, 0),
+    // high class never has to borrow: the limit keeps it under a tenth, and without a limit it has nearly the whole
+    // link.
+    let least = rate >> setup.spa().demoted_log;
+    let (high_rate, demoted) = match spa.limit {
+        Some(_) => (rate / 8, least),
+        None => (rate - least, 0),
+    };
+    // A limit keeps the high queue short by itself; where the paper has none, it has CoDel.
+    let high = match (spa.limit, low.0) {
+        (None, "codel") => ("codel", codel(&spa.high, spa.limit_packets)),
+        _ => ("pfifo", fifo(spa.limit_packets)),
     };
     let mut classes = vec![
         class(HIGH, htb(high_rate, rate, 0), high),
         class(LOW, htb(rate - high_rate - demoted, rate, 1), low),
     ];
     if demoted > 0 {
-        let queue = ("pfifo", fifo(DEMOTED_LIMIT));
+        let queue = ("pfifo", fifo(spa.demoted_packets));
         classes.push(class(DEMOTED, htb(demoted, rate, 2), queue));
     }
     classes
@@ -185,8 +164,8 @@ fn htb(rate: u64, ceil: u64, priority: u32) -> Htb {
         rate: rate.max(1),
         ceil,
         priority,
-        quantum: MTU,
-        burst: burst.max(MTU + 14),
+        quantum: FULL_PACKET,
+        burst: burst.max(FULL_PACKET),
     }
 }
 
