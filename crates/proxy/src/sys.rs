@@ -44,8 +44,8 @@ pub fn receive_low_water(fd: impl AsFd) -> io::Result<usize> {
     Ok(bytes as usize)
 }
 
-/// Gives pages that nothing uses back to the system, of all threads (malloc_trim(3)). What is freed in the middle of the
-/// heap stays with the process else. It takes some ms for 100 MB, in which threads that allocate wait.
+/// Gives pages that nothing uses back to the system, of all threads (malloc_trim(3)). Otherwise what is
+/// freed in the middle of the heap stays with the process. It takes some ms for 100 MB, in which threads that allocate wait.
 pub fn trim_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it takes no pointer, and locks what it works on.

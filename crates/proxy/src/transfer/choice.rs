@@ -1,15 +1,15 @@
 //! What moves bytes: pure functions of the engine and of how many bytes there are.
 //!
-//! A spliced step takes some 3 µs more than a copied one, for its calls and the pages' accounting, and saves some 0.08 µs
-//! for each KiB: it gains from [`LONG_STEP_BYTES`] on (tunnels of `weir-lab run proxy-engine --full`, on the link with
-//! TSO). How much there is to move at a time depends on the link and on the load, so the steps before tell it.
+//! A spliced step takes more calls than a copied one, and saves the copying of its bytes. The lengths here are estimates
+//! from one run of `weir-lab run proxy-engine --full` on a machine that had other work (docs/design/proxy.md). How much there
+//! is to move at a time depends on the link and on the load, so the steps before tell it.
 
 use super::buffer::BUFFER_BYTES;
 use weir_core::proxy::Engine;
 
-/// From so many bytes at a time on, splicing takes less than copying.
+/// A step of at least this length is long: splicing pays for its calls.
 pub const LONG_STEP_BYTES: u64 = 40 * 1024;
-/// So little at a time, less than three segments, is better copied, however much there is in all.
+/// A step of less than this, not three segments, is copied, however much there is in all.
 pub const SHORT_STEP_BYTES: u64 = 4 * 1024;
 /// Engine `auto` begins to splice a body of which at least this much is to come: of a reply with less, one receive takes
 /// all, head and body, and one send.

@@ -2,8 +2,8 @@
 //! caller's again.
 //!
 //! Two engines. *copy* receives into a buffer of the thread and sends from it; *splice* moves the
-//! kernel's pages through a pipe. `auto` takes the one that was measured to be cheaper ([`choice`]): copy for what comes
-//! at once in one or two receives or in short steps, splice for the rest.
+//! kernel's pages through a pipe. `auto` takes one of them by the length of what there is to move ([`choice`]): copy
+//! for what comes at once in one or two receives or in short steps, splice for the rest.
 //!
 //! Buffers and pipes belong to the thread and are held only while they carry bytes. A receiver that
 //! is slower than its sender leaves the bytes in the kernel's queues: once its socket has been full,
