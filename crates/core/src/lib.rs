@@ -19,6 +19,7 @@ pub mod policy;
 pub mod prefix;
 pub mod proxy;
 pub mod queue;
+pub mod rfc3339;
 pub mod stall;
 pub mod steady;
 pub mod timewait;

@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
+use weir_core::rfc3339::Rfc3339;
 
 use crate::address::canonical;
-use crate::rfc3339::Rfc3339;
 
 /// Lines that may wait for the writer: at 100 000 a second, 80 ms.
 const QUEUE: usize = 8192;

@@ -15,7 +15,6 @@ mod local_address;
 pub mod metrics;
 mod own_listeners;
 pub mod proxy_protocol;
-mod rfc3339;
 pub mod runtime;
 mod server;
 mod shortage;
