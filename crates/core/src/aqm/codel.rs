@@ -6,7 +6,8 @@
 
 use super::packet::{Packet, mark};
 use super::pool::{List, Pool};
-use super::queue::{Aqm, Cause, Count, Hooks, Stats, discard, sent};
+use super::queue::{Cause, Hooks, Stats, discard};
+use super::subqueue::{Single, SubQueue};
 
 /// Bits that the kernel keeps of 1/√count, and by how much they are shifted to make 32.
 const INV_SQRT_SHIFT: u32 = 16;
@@ -249,60 +250,73 @@ impl CodelQueue {
     }
 }
 
-/// The discipline: one queue.
+/// A CoDel queue that holds at most so many packets.
 #[derive(Debug)]
-pub struct Codel<P> {
+pub struct LimitedCodel {
     params: CodelParams,
     limit_packets: u32,
-    queue: CodelQueue,
-    stats: Stats,
-    pool: Pool<P>,
+    pub(super) queue: CodelQueue,
 }
+
+impl LimitedCodel {
+    /// An empty one.
+    pub fn new(params: CodelParams, limit_packets: u32) -> LimitedCodel {
+        LimitedCodel {
+            params,
+            limit_packets,
+            queue: CodelQueue::default(),
+        }
+    }
+}
+
+impl SubQueue for LimitedCodel {
+    fn push<P: Packet, H: Hooks<P>>(
+        &mut self,
+        packet: P,
+        now_ns: u64,
+        pool: &mut Pool<P>,
+        stats: &mut Stats,
+        hooks: &mut H,
+    ) {
+        match self.queue.list.packets() < self.limit_packets {
+            true => self.queue.list.push(pool, packet, now_ns),
+            false => discard(stats, hooks, packet, Cause::Full),
+        }
+    }
+
+    fn pop<P: Packet, H: Hooks<P>>(
+        &mut self,
+        now_ns: u64,
+        pool: &mut Pool<P>,
+        stats: &mut Stats,
+        hooks: &mut H,
+    ) -> Option<P> {
+        self.queue.pop(&self.params, now_ns, pool, stats, hooks)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.queue.list.is_empty()
+    }
+
+    fn table_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// The discipline: one queue.
+pub type Codel<P> = Single<P, LimitedCodel>;
 
 impl<P> Codel<P> {
     /// An empty one, which holds at most so many packets.
     pub fn new(params: CodelParams, limit_packets: u32) -> Codel<P> {
-        Codel {
-            params,
-            limit_packets,
-            queue: CodelQueue::default(),
-            stats: Stats::default(),
-            pool: Pool::default(),
-        }
-    }
-}
-
-impl<P: Packet> Aqm<P> for Codel<P> {
-    fn enqueue<H: Hooks<P>>(&mut self, packet: P, now_ns: u64, hooks: &mut H) {
-        self.stats.received.add(packet.len_bytes());
-        match self.queue.list.packets() < self.limit_packets {
-            true => self.queue.list.push(&mut self.pool, packet, now_ns),
-            false => discard(&mut self.stats, hooks, packet, Cause::Full),
-        }
-    }
-
-    fn dequeue<H: Hooks<P>>(&mut self, now_ns: u64, hooks: &mut H) -> Option<P> {
-        let (pool, stats) = (&mut self.pool, &mut self.stats);
-        let packet = self.queue.pop(&self.params, now_ns, pool, stats, hooks);
-        sent(&mut self.stats, packet)
-    }
-
-    fn backlog(&self) -> Count {
-        self.pool.count()
-    }
-
-    fn stats(&self) -> &Stats {
-        &self.stats
-    }
-
-    fn state_bytes(&self) -> usize {
-        size_of::<Self>()
+        Single::over(LimitedCodel::new(params, limit_packets))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::packet::Ecn;
+    use super::super::queue::Aqm;
     use super::super::testing::{Segment, World};
     use super::*;
 
@@ -344,7 +358,7 @@ mod tests {
             }
             if codel.backlog().packets > 500 {
                 for _ in 0..400 {
-                    codel.queue.list.pop(&mut codel.pool);
+                    codel.queue.queue.list.pop(&mut codel.pool);
                 }
             }
         }

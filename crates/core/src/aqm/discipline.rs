@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::codel::{Codel, CodelParams};
+use super::codel::{Codel, CodelParams, LimitedCodel};
 use super::fifo::{Fifo, FifoParams};
 use super::flows::{FlowParams, Flows};
 use super::fq_codel::FqCodel;
@@ -14,7 +14,7 @@ use super::prio::{Prio, PrioParams};
 use super::queue::{Aqm, Count, Hooks, Stats};
 use super::red::{Red, RedParams};
 use super::sfq::{Sfq, SfqParams};
-use super::spa::{OneQueue, Spa, SpaParams};
+use super::spa::{Spa, SpaParams};
 
 const MS: u64 = 1_000_000;
 /// Room of weir's low queues. A SYN/ACK that does not wait tells the server a short round-trip time; its timeout is then
@@ -309,7 +309,7 @@ pub enum AnyQueue<P> {
     Pie(Pie<P>),
     Sfq(Sfq<P>),
     Prio(Prio<P>),
-    Spa(Spa<P, OneQueue>),
+    Spa(Spa<P, LimitedCodel>),
     SpaFq(Spa<P, Flows>),
 }
 

@@ -8,6 +8,7 @@ use super::codel::{self, CodelParams, CodelVars, ListSource};
 use super::packet::Packet;
 use super::pool::{List, Pool};
 use super::queue::{Cause, Hooks, Stats, discard};
+use super::subqueue::SubQueue;
 
 /// No flow.
 const NONE: u32 = u32::MAX;
@@ -99,40 +100,6 @@ impl Flows {
         }
     }
 
-    /// Packets that wait in them.
-    pub fn packets(&self) -> u32 {
-        self.packets
-    }
-
-    /// Bytes of the table.
-    pub fn table_bytes(&self) -> usize {
-        size_of_val(&*self.flows)
-    }
-
-    /// Adds a packet to its flow's queue. If all together are too many now, the longest queue loses packets.
-    pub fn push<P: Packet, H: Hooks<P>>(
-        &mut self,
-        packet: P,
-        now_ns: u64,
-        pool: &mut Pool<P>,
-        stats: &mut Stats,
-        hooks: &mut H,
-    ) {
-        // The hash's upper bits, scaled: no division.
-        let at = ((u64::from(packet.flow_hash()) * u64::from(self.params.flows)) >> 32) as u32;
-        let flow = &mut self.flows[at as usize];
-        flow.list.push(pool, packet, now_ns);
-        if !flow.listed {
-            flow.listed = true;
-            flow.deficit = self.params.quantum_bytes as i32;
-            self.new.push(&mut self.flows, at);
-        }
-        self.packets += 1;
-        if self.packets > self.params.limit_packets {
-            self.drop_from_longest(pool, stats, hooks);
-        }
-    }
-
     /// Drops half of the longest queue, in bytes, from its head, and at most [`DROP_BATCH`] packets (fq_codel_drop()).
     fn drop_from_longest<P: Packet, H: Hooks<P>>(
         &mut self,
@@ -158,8 +125,46 @@ impl Flows {
         }
     }
 
+    /// Takes the first flow of a list out of it.
+    fn leave(&mut self, is_new: bool) {
+        let turns = if is_new { &mut self.new } else { &mut self.old };
+        turns.pop(&self.flows);
+    }
+
+    /// The first flow of a list becomes the last of the old ones.
+    fn requeue(&mut self, at: u32, is_new: bool) {
+        self.leave(is_new);
+        self.old.push(&mut self.flows, at);
+    }
+}
+
+impl SubQueue for Flows {
+    /// Adds a packet to its flow's queue. If all together are too many now, the longest queue loses packets.
+    fn push<P: Packet, H: Hooks<P>>(
+        &mut self,
+        packet: P,
+        now_ns: u64,
+        pool: &mut Pool<P>,
+        stats: &mut Stats,
+        hooks: &mut H,
+    ) {
+        // The hash's upper bits, scaled: no division.
+        let at = ((u64::from(packet.flow_hash()) * u64::from(self.params.flows)) >> 32) as u32;
+        let flow = &mut self.flows[at as usize];
+        flow.list.push(pool, packet, now_ns);
+        if !flow.listed {
+            flow.listed = true;
+            flow.deficit = self.params.quantum_bytes as i32;
+            self.new.push(&mut self.flows, at);
+        }
+        self.packets += 1;
+        if self.packets > self.params.limit_packets {
+            self.drop_from_longest(pool, stats, hooks);
+        }
+    }
+
     /// The next packet (fq_codel_dequeue()).
-    pub fn pop<P: Packet, H: Hooks<P>>(
+    fn pop<P: Packet, H: Hooks<P>>(
         &mut self,
         now_ns: u64,
         pool: &mut Pool<P>,
@@ -202,15 +207,11 @@ impl Flows {
         }
     }
 
-    /// Takes the first flow of a list out of it.
-    fn leave(&mut self, is_new: bool) {
-        let turns = if is_new { &mut self.new } else { &mut self.old };
-        turns.pop(&self.flows);
+    fn is_empty(&self) -> bool {
+        self.packets == 0
     }
 
-    /// The first flow of a list becomes the last of the old ones.
-    fn requeue(&mut self, at: u32, is_new: bool) {
-        self.leave(is_new);
-        self.old.push(&mut self.flows, at);
+    fn table_bytes(&self) -> usize {
+        size_of_val(&*self.flows)
     }
 }

@@ -1,59 +1,22 @@
 //! FQ-CoDel (RFC 8290), as the kernel's `net/sched/sch_fq_codel.c` has it: [`Flows`] and nothing else.
 
 use super::flows::{FlowParams, Flows};
-use super::packet::Packet;
-use super::pool::Pool;
-use super::queue::{Aqm, Count, Hooks, Stats, sent};
+use super::subqueue::Single;
 
 /// The discipline.
-#[derive(Debug)]
-pub struct FqCodel<P> {
-    flows: Flows,
-    stats: Stats,
-    pool: Pool<P>,
-}
+pub type FqCodel<P> = Single<P, Flows>;
 
 impl<P> FqCodel<P> {
     /// An empty one.
     pub fn new(params: FlowParams) -> FqCodel<P> {
-        FqCodel {
-            flows: Flows::new(params),
-            stats: Stats::default(),
-            pool: Pool::default(),
-        }
-    }
-}
-
-impl<P: Packet> Aqm<P> for FqCodel<P> {
-    fn enqueue<H: Hooks<P>>(&mut self, packet: P, now_ns: u64, hooks: &mut H) {
-        self.stats.received.add(packet.len_bytes());
-        let (pool, stats) = (&mut self.pool, &mut self.stats);
-        self.flows.push(packet, now_ns, pool, stats, hooks);
-    }
-
-    fn dequeue<H: Hooks<P>>(&mut self, now_ns: u64, hooks: &mut H) -> Option<P> {
-        let packet = self
-            .flows
-            .pop(now_ns, &mut self.pool, &mut self.stats, hooks);
-        sent(&mut self.stats, packet)
-    }
-
-    fn backlog(&self) -> Count {
-        self.pool.count()
-    }
-
-    fn stats(&self) -> &Stats {
-        &self.stats
-    }
-
-    fn state_bytes(&self) -> usize {
-        size_of::<Self>() + self.flows.table_bytes()
+        Single::over(Flows::new(params))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::codel::CodelParams;
+    use super::super::queue::Aqm;
     use super::super::testing::{Segment, World};
     use super::*;
 

@@ -34,6 +34,7 @@ pub mod queue;
 pub mod red;
 pub mod sfq;
 pub mod spa;
+pub mod subqueue;
 
 pub use control::Control;
 pub use discipline::{AnyQueue, Discipline, Setup};

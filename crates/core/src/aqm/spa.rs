@@ -17,13 +17,14 @@
 //! A discipline keeps the order of each flow, but a control segment may overtake earlier packets of its own flow; a
 //! SYN of a new connection has none.
 
-use super::codel::{CodelParams, CodelQueue};
+use super::codel::{CodelParams, CodelQueue, LimitedCodel};
 use super::control::Control;
 use super::flows::{FlowParams, Flows};
 use super::limit::{LimitParams, LimitVars};
 use super::packet::Packet;
 use super::pool::Pool;
 use super::queue::{Aqm, Cause, Count, Hooks, Stats, discard, sent};
+use super::subqueue::SubQueue;
 
 /// Most bytes that the demoted queue may save up of its share.
 const CREDIT_MAX: i32 = 128;
@@ -95,118 +96,6 @@ pub fn credit_after(credit: i32, level: Level, len_bytes: u32, demoted_log: u32)
     }
 }
 
-/// What holds the low packets.
-pub trait Low {
-    /// Takes a packet in.
-    fn push<P: Packet, H: Hooks<P>>(
-        &mut self,
-        packet: P,
-        now_ns: u64,
-        pool: &mut Pool<P>,
-        stats: &mut Stats,
-        hooks: &mut H,
-    );
-
-    /// The packet that leaves next; it may drop all that wait.
-    fn pop<P: Packet, H: Hooks<P>>(
-        &mut self,
-        now_ns: u64,
-        pool: &mut Pool<P>,
-        stats: &mut Stats,
-        hooks: &mut H,
-    ) -> Option<P>;
-
-    /// Whether none waits.
-    fn is_empty(&self) -> bool;
-
-    /// Bytes of its tables.
-    fn table_bytes(&self) -> usize;
-}
-
-/// One CoDel queue.
-#[derive(Debug)]
-pub struct OneQueue {
-    params: CodelParams,
-    limit_packets: u32,
-    queue: CodelQueue,
-}
-
-impl OneQueue {
-    /// An empty one.
-    pub fn new(params: CodelParams, limit_packets: u32) -> OneQueue {
-        OneQueue {
-            params,
-            limit_packets,
-            queue: CodelQueue::default(),
-        }
-    }
-}
-
-impl Low for OneQueue {
-    fn push<P: Packet, H: Hooks<P>>(
-        &mut self,
-        packet: P,
-        now_ns: u64,
-        pool: &mut Pool<P>,
-        stats: &mut Stats,
-        hooks: &mut H,
-    ) {
-        match self.queue.list.packets() < self.limit_packets {
-            true => self.queue.list.push(pool, packet, now_ns),
-            false => discard(stats, hooks, packet, Cause::Full),
-        }
-    }
-
-    fn pop<P: Packet, H: Hooks<P>>(
-        &mut self,
-        now_ns: u64,
-        pool: &mut Pool<P>,
-        stats: &mut Stats,
-        hooks: &mut H,
-    ) -> Option<P> {
-        self.queue.pop(&self.params, now_ns, pool, stats, hooks)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.queue.list.is_empty()
-    }
-
-    fn table_bytes(&self) -> usize {
-        0
-    }
-}
-
-impl Low for Flows {
-    fn push<P: Packet, H: Hooks<P>>(
-        &mut self,
-        packet: P,
-        now_ns: u64,
-        pool: &mut Pool<P>,
-        stats: &mut Stats,
-        hooks: &mut H,
-    ) {
-        Flows::push(self, packet, now_ns, pool, stats, hooks);
-    }
-
-    fn pop<P: Packet, H: Hooks<P>>(
-        &mut self,
-        now_ns: u64,
-        pool: &mut Pool<P>,
-        stats: &mut Stats,
-        hooks: &mut H,
-    ) -> Option<P> {
-        Flows::pop(self, now_ns, pool, stats, hooks)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.packets() == 0
-    }
-
-    fn table_bytes(&self) -> usize {
-        Flows::table_bytes(self)
-    }
-}
-
 /// The discipline.
 #[derive(Debug)]
 pub struct Spa<P, L> {
@@ -221,10 +110,10 @@ pub struct Spa<P, L> {
 }
 
 /// Over one low queue.
-impl<P> Spa<P, OneQueue> {
+impl<P> Spa<P, LimitedCodel> {
     /// An empty one.
     pub fn new(params: SpaParams, low: CodelParams, low_packets: u32) -> Self {
-        Spa::over(params, OneQueue::new(low, low_packets))
+        Spa::over(params, LimitedCodel::new(low, low_packets))
     }
 }
 
@@ -251,7 +140,7 @@ impl<P, L> Spa<P, L> {
     }
 }
 
-impl<P: Packet, L: Low> Spa<P, L> {
+impl<P: Packet, L: SubQueue> Spa<P, L> {
     fn level(&mut self, packet: &P, now_ns: u64) -> Level {
         level_of(packet.control(), self.params.fin, || {
             match (&self.params.limit, &mut self.limit) {
@@ -264,7 +153,7 @@ impl<P: Packet, L: Low> Spa<P, L> {
     }
 }
 
-impl<P: Packet, L: Low> Spa<P, L> {
+impl<P: Packet, L: SubQueue> Spa<P, L> {
     /// The packet that leaves next, while control segments wait. Not in line, so that data's way stays short.
     #[inline(never)]
     fn pop_with_control<H: Hooks<P>>(&mut self, now_ns: u64, hooks: &mut H) -> Option<P> {
@@ -294,7 +183,7 @@ impl<P: Packet, L: Low> Spa<P, L> {
     }
 }
 
-impl<P: Packet, L: Low> Spa<P, L> {
+impl<P: Packet, L: SubQueue> Spa<P, L> {
     /// A control segment comes. Not in line either.
     #[inline(never)]
     fn push_control<H: Hooks<P>>(&mut self, packet: P, now_ns: u64, hooks: &mut H) {
@@ -317,7 +206,7 @@ impl<P: Packet, L: Low> Spa<P, L> {
     }
 }
 
-impl<P: Packet, L: Low> Aqm<P> for Spa<P, L> {
+impl<P: Packet, L: SubQueue> Aqm<P> for Spa<P, L> {
     fn enqueue<H: Hooks<P>>(&mut self, packet: P, now_ns: u64, hooks: &mut H) {
         self.stats.received.add(packet.len_bytes());
         if packet.control() != Control::None {
@@ -366,7 +255,7 @@ mod tests {
     /// 2.4 Mb/s: one full packet in 5 ms.
     const RATE: u64 = 300_000;
 
-    fn spa(limit: bool, fin: bool) -> Spa<Segment, OneQueue> {
+    fn spa(limit: bool, fin: bool) -> Spa<Segment, LimitedCodel> {
         let params = SpaParams {
             fin,
             high: CODEL,
