@@ -21,6 +21,17 @@ pub enum Control {
     Fin,
 }
 
+impl Control {
+    /// Whether it is for the high queue; with `fin` a FIN is as well.
+    pub fn is_high(self, fin: bool) -> bool {
+        match self {
+            Control::Syn => true,
+            Control::Fin => fin,
+            Control::None => false,
+        }
+    }
+}
+
 /// Judges a TCP segment by its flags and the bytes of its payload (IP total length less the IP header and the TCP
 /// header).
 ///

@@ -23,6 +23,8 @@ const MS: u64 = 1_000_000;
 const OWN_ROOM_NS: u64 = 250 * MS;
 /// Bounds of that room, packets.
 const OWN_PACKETS: (u64, u64) = (50, 10_240);
+/// Room of CoDel, PIE and SPA's high queue, packets; the kernel's codel and pie have as much by default.
+const DEFAULT_PACKETS: u32 = 1000;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Names of the disciplines.
@@ -224,7 +226,7 @@ impl Setup {
             alpha_16: 2,
             beta_16: 20,
             mtu_bytes: self.mtu_bytes,
-            limit_packets: 1000,
+            limit_packets: DEFAULT_PACKETS,
             ecn: self.ecn,
         }
     }
@@ -234,7 +236,7 @@ impl Setup {
         SpaParams {
             fin: true,
             high: self.codel(),
-            limit_packets: 1000,
+            limit_packets: DEFAULT_PACKETS,
             limit: None,
             demoted_packets: 0,
             demoted_log: 0,
@@ -249,7 +251,7 @@ impl Setup {
                 ecn: false,
                 ..self.own_codel()
             },
-            limit_packets: 1000,
+            limit_packets: DEFAULT_PACKETS,
             limit: Some(LimitParams::for_rate(self.rate_bytes_per_s)),
             demoted_packets: 256,
             demoted_log: 5,
@@ -280,7 +282,7 @@ impl Setup {
                 spare_syn: true,
                 ..self.red()
             })),
-            Discipline::Codel => AnyQueue::Codel(Codel::new(self.codel(), 1000)),
+            Discipline::Codel => AnyQueue::Codel(Codel::new(self.codel(), DEFAULT_PACKETS)),
             Discipline::FqCodel => AnyQueue::FqCodel(FqCodel::new(self.flows(self.codel()))),
             Discipline::Pie => AnyQueue::Pie(Pie::new(self.pie())),
             Discipline::Sfq => AnyQueue::Sfq(Sfq::new(SfqParams {
@@ -289,7 +291,9 @@ impl Setup {
             })),
             Discipline::SynPrio => prio(false),
             Discipline::SynFinPrio => prio(true),
-            Discipline::SpaPaper => AnyQueue::Spa(Spa::new(self.spa_paper(), self.codel(), 1000)),
+            Discipline::SpaPaper => {
+                AnyQueue::Spa(Spa::new(self.spa_paper(), self.codel(), DEFAULT_PACKETS))
+            }
             Discipline::Spa => {
                 AnyQueue::Spa(Spa::new(self.spa(), self.own_codel(), self.own_packets()))
             }

@@ -1,7 +1,6 @@
 //! Two FIFOs, control segments first: "SYN Prio" and "SYN/FIN Prio" of BHD18, Table III. The high FIFO has no limit
 //! on its share of the link; [`super::spa`] has.
 
-use super::control::Control;
 use super::fifo::{FifoParams, has_room};
 use super::packet::Packet;
 use super::pool::{List, Pool};
@@ -43,11 +42,7 @@ impl<P: Packet> Aqm<P> for Prio<P> {
     fn enqueue<H: Hooks<P>>(&mut self, packet: P, now_ns: u64, hooks: &mut H) {
         let len = packet.len_bytes();
         self.stats.received.add(len);
-        let is_high = match packet.control() {
-            Control::Syn => true,
-            Control::Fin => self.params.fin,
-            Control::None => false,
-        };
+        let is_high = packet.control().is_high(self.params.fin);
         self.stats.high += u64::from(is_high);
         let list = if is_high {
             &mut self.high

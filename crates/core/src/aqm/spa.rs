@@ -60,12 +60,7 @@ pub enum Level {
 
 /// Which queue a packet belongs in. `admitted` is asked only for control segments: whether the limit lets one pass.
 pub fn level_of(control: Control, fin: bool, admitted: impl FnOnce() -> bool) -> Level {
-    let is_control = match control {
-        Control::Syn => true,
-        Control::Fin => fin,
-        Control::None => false,
-    };
-    match is_control {
+    match control.is_high(fin) {
         false => Level::Low,
         true if admitted() => Level::High,
         true => Level::Demoted,
@@ -151,9 +146,7 @@ impl<P: Packet, L: SubQueue> Spa<P, L> {
             }
         })
     }
-}
 
-impl<P: Packet, L: SubQueue> Spa<P, L> {
     /// The packet that leaves next, while control segments wait. Not in line, so that data's way stays short.
     #[inline(never)]
     fn pop_with_control<H: Hooks<P>>(&mut self, now_ns: u64, hooks: &mut H) -> Option<P> {
@@ -181,9 +174,7 @@ impl<P: Packet, L: SubQueue> Spa<P, L> {
             return sent(stats, Some(packet));
         }
     }
-}
 
-impl<P: Packet, L: SubQueue> Spa<P, L> {
     /// A control segment comes. Not in line either.
     #[inline(never)]
     fn push_control<H: Hooks<P>>(&mut self, packet: P, now_ns: u64, hooks: &mut H) {
