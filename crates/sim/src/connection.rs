@@ -70,6 +70,18 @@ enum State {
     Failed,
 }
 
+impl State {
+    /// When the SYN or SYN/ACK is sent again, ns; `None` if none is out.
+    fn repeat_at_ns(self) -> Option<u64> {
+        match self {
+            State::Opening { tries, last_ns } => {
+                Some(last_ns + (SYN_TIMEOUT_NS << (tries - 1).min(SYN_RETRIES)))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// One end.
 #[derive(Debug, Clone)]
 struct End {
@@ -158,14 +170,12 @@ impl Connection {
             Side::Client => &self.client,
             Side::Server => &self.server,
         };
-        let handshake = match end.state {
-            State::Opening { tries, last_ns } => {
-                Some(last_ns + (SYN_TIMEOUT_NS << (tries - 1).min(SYN_RETRIES)))
-            }
-            _ => None,
-        };
-        let others = [end.sender.alarm_ns(), end.receiver.ack_at_ns];
-        others.into_iter().chain([handshake]).flatten().min()
+        let alarms = [
+            end.state.repeat_at_ns(),
+            end.sender.alarm_ns(),
+            end.receiver.ack_at_ns,
+        ];
+        alarms.into_iter().flatten().min()
     }
 
     /// An end's alarm may be due.
@@ -184,10 +194,11 @@ impl Connection {
     }
 
     fn repeat_handshake(&mut self, side: Side, now_ns: u64, out: &mut Sends) {
-        let State::Opening { tries, last_ns } = self.end(side).state else {
+        let state = self.end(side).state;
+        let State::Opening { tries, .. } = state else {
             return;
         };
-        if now_ns < last_ns + (SYN_TIMEOUT_NS << (tries - 1).min(SYN_RETRIES)) {
+        if state.repeat_at_ns().is_some_and(|at_ns| now_ns < at_ns) {
             return;
         }
         if tries > SYN_RETRIES {
@@ -226,7 +237,7 @@ impl Connection {
             echo_ns: segment.echo_ns,
             ece: segment.ece,
         };
-        if let Some(rtt_ns) = self.end(to).sender.acked(ack, now_ns).rtt_ns
+        if let Some(rtt_ns) = self.end(to).sender.acked(ack, now_ns)
             && to == Side::Server
         {
             self.record.rtt.0 += 1;

@@ -127,7 +127,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::Side;
+    use crate::segment::{SACK_BLOCKS, Side};
     use weir_core::aqm::Ecn;
 
     fn link(loss: Loss) -> Link {
@@ -150,7 +150,7 @@ mod tests {
             seq: 0,
             payload: 1448,
             ack: 0,
-            sack: [(0, 0); 3],
+            sack: [(0, 0); SACK_BLOCKS],
             sent_ns: 0,
             echo_ns: 0,
             ece: false,

@@ -49,6 +49,4 @@ pub struct Outcome {
     pub dropped_syns: [u64; 2],
     /// Full segments that clients had received in order at each mark of the scenario.
     pub received_at: Vec<u64>,
-    /// Events that the simulation went through.
-    pub events: u64,
 }

@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::connection::{Connection, Sends, TcpSpec};
 use crate::link::{Departure, Link, LinkSpec};
 use crate::outcome::Outcome;
-use crate::segment::{Segment, Side};
+use crate::segment::{SACK_BLOCKS, Segment, Side};
 use crate::traffic::Plan;
 
 /// A SYN flood towards the clients, through the downlink.
@@ -15,9 +15,9 @@ use crate::traffic::Plan;
 pub struct Flood {
     /// SYNs per second.
     pub per_s: f64,
-    /// From when to when, s.
+    /// When it begins, s from the start.
     pub from_s: f64,
-    /// To when, s.
+    /// When it ends, s from the start.
     pub to_s: f64,
     /// Each SYN has another source; if not, all have one.
     pub spoofed: bool,
@@ -101,9 +101,8 @@ pub fn run(scenario: &Scenario, seed: u64) -> Outcome {
     // One start sets the next: the queue of events stays short.
     world.set_start(0);
     let until_ns = ns(scenario.plan.seconds + scenario.drain_s);
-    let (mut events, mut received_at) = (0, Vec::new());
+    let mut received_at = Vec::new();
     while let Some(event) = world.clock.next(until_ns) {
-        events += 1;
         match event {
             Event::Mark => {
                 let received = world.connections.iter().map(Connection::received);
@@ -126,7 +125,6 @@ pub fn run(scenario: &Scenario, seed: u64) -> Outcome {
         queues: [0, 1].map(|link| *world.links[link].stats()),
         dropped_syns: [0, 1].map(|link| world.links[link].dropped_syns()),
         received_at,
-        events,
     }
 }
 
@@ -225,7 +223,7 @@ impl World {
             seq: 0,
             payload: 0,
             ack: 0,
-            sack: [(0, 0); 3],
+            sack: [(0, 0); SACK_BLOCKS],
             sent_ns: now_ns,
             echo_ns: 0,
             ece: false,

@@ -8,4 +8,4 @@ pub mod sender;
 pub use congestion::{Algorithm, Congestion};
 pub use receiver::Receiver;
 pub use rtt::Rtt;
-pub use sender::{Acked, Sender};
+pub use sender::Sender;

@@ -72,13 +72,6 @@ pub struct Sender {
     says_reduced: bool,
 }
 
-/// What an ACK did.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Acked {
-    /// Measured round-trip time, ns.
-    pub rtt_ns: Option<u64>,
-}
-
 /// The sender's part of an ACK.
 #[derive(Debug, Clone, Copy)]
 pub struct Ack<'a> {
@@ -121,11 +114,6 @@ impl Sender {
     /// When it wants to be woken, ns.
     pub fn alarm_ns(&self) -> Option<u64> {
         self.alarm.map(|(at_ns, _)| at_ns)
-    }
-
-    /// Whether everything written is acknowledged.
-    pub fn is_done(&self) -> bool {
-        self.unacknowledged == self.written
     }
 
     /// Whether the segment that leaves now says that the window was reduced.
@@ -179,8 +167,8 @@ impl Sender {
         self.repeated += 1;
     }
 
-    /// An ACK arrived.
-    pub fn acked(&mut self, ack: Ack<'_>, now_ns: u64) -> Acked {
+    /// An ACK arrived. The round-trip time that it measures, ns.
+    pub fn acked(&mut self, ack: Ack<'_>, now_ns: u64) -> Option<u64> {
         let was_full = f64::from(self.in_flight) + 1.0 >= self.congestion.window;
         let before = self.unacknowledged;
         while self.unacknowledged < ack.ack.min(self.next) {
@@ -193,14 +181,14 @@ impl Sender {
         }
         let newly_sacked = self.take_sack(ack.sack, now_ns);
         let newly_acked = self.unacknowledged - before;
-        let mut result = Acked::default();
+        let mut measured_ns = None;
         if newly_acked > 0 && ack.echo_ns > 0 {
             let rtt_ns = now_ns.saturating_sub(ack.echo_ns);
             self.rtt.measured(rtt_ns);
             let least_ns = self.rtt.least_ns;
             self.congestion
                 .sample(rtt_ns, least_ns, self.unacknowledged, self.next);
-            result.rtt_ns = Some(rtt_ns);
+            measured_ns = Some(rtt_ns);
         }
         if newly_acked > 0 || newly_sacked > 0 {
             self.probed = false;
@@ -220,7 +208,7 @@ impl Sender {
         if newly_acked > 0 || newly_sacked > 0 {
             self.set_alarm(now_ns);
         }
-        result
+        measured_ns
     }
 
     /// A segment is known to have arrived now, by ACK or by SACK.
