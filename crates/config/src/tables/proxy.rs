@@ -246,11 +246,13 @@ impl Table for Proxy {
             return Err(("health_check", Fault::new(cause, "remove it")));
         }
         if self.mode != ProxyMode::Forward {
-            let given = [("allow_to", &self.allow_to), ("deny_to", &self.deny_to)];
-            let given = given.into_iter().find(|(_, list)| !list.is_empty());
-            let is_default = self.connect_ports == Self::blank().connect_ports;
-            let given = given.map(|(key, _)| key);
-            if let Some(key) = given.or((!is_default).then_some("connect_ports")) {
+            let blank = Self::blank();
+            let changed = [
+                ("allow_to", self.allow_to != blank.allow_to),
+                ("deny_to", self.deny_to != blank.deny_to),
+                ("connect_ports", self.connect_ports != blank.connect_ports),
+            ];
+            if let Some((key, _)) = changed.into_iter().find(|(_, changed)| *changed) {
                 let cause = format!("mode {} connects to its backends only", self.mode.word());
                 return Err((key, Fault::new(cause, "remove it")));
             }
