@@ -158,19 +158,22 @@ fn host(head: &[u8]) -> &[u8] {
 
 fn chooses_undeclared(field: &Field<'_>) -> bool {
     let name = &*read_by_servers(field.name);
-    let is_any =
-        |names: &[&str], name: &str| names.iter().any(|one| one.eq_ignore_ascii_case(name));
+    let field = Field { name, ..*field };
     match name.split_at_checked("x-".len()) {
         Some((start, rest)) if start.eq_ignore_ascii_case("x-") => {
             let of_family = |family: &&str| {
                 let start = rest.as_bytes().get(..family.len());
                 start.is_some_and(|start| start.eq_ignore_ascii_case(family.as_bytes()))
             };
-            is_any(&UNDECLARED_X, rest)
-                || UNDECLARED_X_FAMILIES.iter().any(of_family) && !is_any(&CLIENTS, rest)
+            let without_x = Field {
+                name: rest,
+                ..field
+            };
+            without_x.is_any(&UNDECLARED_X)
+                || UNDECLARED_X_FAMILIES.iter().any(of_family) && !without_x.is_any(&CLIENTS)
         }
-        _ if name.eq_ignore_ascii_case("forwarded") => says_where(field.value),
-        _ => is_any(&UNDECLARED, name),
+        _ if field.is("forwarded") => says_where(field.value),
+        _ => field.is_any(&UNDECLARED),
     }
 }
 
@@ -192,8 +195,8 @@ fn read_by_servers(name: &str) -> Cow<'_, str> {
 /// Whether a request may mean another method than the one in its first line.
 pub fn overrides_method(head: &[u8]) -> bool {
     fields(head).any(|field| {
-        let name = read_by_servers(field.name);
-        OVERRIDES.iter().any(|one| one.eq_ignore_ascii_case(&name))
+        let name = &*read_by_servers(field.name);
+        Field { name, ..field }.is_any(&OVERRIDES)
     })
 }
 
