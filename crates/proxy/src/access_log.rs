@@ -29,9 +29,9 @@ const STDERR: &str = "-";
 /// Bytes of a field of the request that a line has at most: clients choose them.
 const MAX_FIELD_BYTES: usize = 512;
 
-/// What a request asked for.
+/// What the log says of a request.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub struct LoggedRequest {
     /// Its method.
     pub method: String,
     /// Its target as written.
@@ -62,7 +62,7 @@ pub struct Entry {
     began: SystemTime,
     start: Instant,
     client: SocketAddr,
-    asked: Option<Asked>,
+    request: Option<LoggedRequest>,
     /// The reply's status.
     pub status: Cell<Option<u16>>,
     /// Bytes of bodies, without the framing of chunks, and of tunnels, from the client and to it.
@@ -86,12 +86,12 @@ pub struct Entry {
 impl Entry {
     /// A request that begins now. `None`: a tunnel that no request asked for, or what was no request. An IPv4 client of
     /// a listener on `[::]` is shown as what it is.
-    pub fn new(client: SocketAddr, asked: Option<Asked>) -> Entry {
+    pub fn new(client: SocketAddr, request: Option<LoggedRequest>) -> Entry {
         Entry {
             began: SystemTime::now(),
             start: Instant::now(),
             client: canonical(client),
-            asked,
+            request,
             status: Cell::default(),
             bytes: Cell::default(),
             by_kernel: Cell::default(),
@@ -145,16 +145,16 @@ impl Entry {
     }
 
     fn line<'a>(&'a self, proxy: &'a str, duration: Duration) -> Line<'a> {
-        let asked = self.asked.as_ref();
+        let request = self.request.as_ref();
         let (bytes_up, bytes_down) = self.bytes.get();
         Line {
             time: Rfc3339(self.began),
             proxy,
             client: self.client,
-            method: asked.map(|asked| &*asked.method),
-            target: asked.map(|asked| &*asked.target),
-            host: asked.and_then(|asked| asked.host.as_deref()),
-            user_agent: asked.and_then(|asked| asked.user_agent.as_deref()),
+            method: request.map(|request| &*request.method),
+            target: request.map(|request| &*request.target),
+            host: request.and_then(|request| request.host.as_deref()),
+            user_agent: request.and_then(|request| request.user_agent.as_deref()),
             status: self.status.get(),
             bytes_up,
             bytes_down,
@@ -516,13 +516,13 @@ mod tests {
 
     #[test]
     fn a_line_is_json_with_what_is_known() {
-        let asked = Asked {
+        let request = LoggedRequest {
             method: "GET".to_owned(),
             target: "/\"\u{1}".to_owned(),
             host: Some("a.example:80".to_owned()),
             user_agent: Some(shown(b"a\"b\\\tc\xff")),
         };
-        let entry = Entry::new("[::ffff:192.0.2.1]:1".parse().unwrap(), Some(asked));
+        let entry = Entry::new("[::ffff:192.0.2.1]:1".parse().unwrap(), Some(request));
         entry.backend.set("[::ffff:192.0.2.2]:80".parse().ok());
         entry.status.set(Some(502));
         entry.moved(1, 2);

@@ -9,7 +9,7 @@ use weir_core::proxy::{Forwarded, Proxy, SendProxy};
 
 use super::peer::ReadHalf;
 use super::read_buffer::ReadBuffer;
-use crate::access_log::{Asked, Entry};
+use crate::access_log::{Entry, LoggedRequest};
 use crate::address::canonical;
 use crate::http::rewrite::{AddressField, Announcement};
 use crate::proxy_protocol::{self, Endpoints, ProxyProtocol};
@@ -57,9 +57,9 @@ pub struct Rare {
 }
 
 impl Client {
-    /// Begins what is logged of its request, or of its tunnel if it has not `asked` for anything.
-    pub fn begin_entry(&mut self, asked: Option<Asked>) {
-        let entry = Box::new(Entry::new(self.source, asked));
+    /// Begins what is logged of its request, or of its tunnel if there is no `request`.
+    pub fn begin_entry(&mut self, request: Option<LoggedRequest>) {
+        let entry = Box::new(Entry::new(self.source, request));
         self.rare().entry = Some(entry);
     }
 

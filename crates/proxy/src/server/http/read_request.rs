@@ -11,7 +11,7 @@ use super::pseudonym::PSEUDONYM;
 use super::refuse::refuse;
 use super::request::Request;
 use super::target::destination;
-use crate::access_log::{Asked, shown};
+use crate::access_log::{LoggedRequest, shown};
 use crate::http::answer::Answer;
 use crate::http::rewrite::{self, RequestEdit};
 use crate::http::{FieldSlots, Refusal, RequestHead, Target, read_request};
@@ -130,7 +130,7 @@ fn read(worker: &Worker, client: &mut Client, seen: usize) -> Result<Option<Requ
         forecast_slot: ForecastSlot::of(head.request_line()),
         asked: None,
     };
-    let logged = worker.journal.as_ref().map(|_| asked(&head));
+    let logged = worker.journal.as_ref().map(|_| logged_request(&head));
     client.buffer.consume(request.facts.len);
     if logged.is_some() {
         client.begin_entry(logged);
@@ -148,14 +148,14 @@ fn note_dropped(worker: &Worker, client: &Client, head: &RequestHead) {
 }
 
 /// What is logged of a request.
-fn asked(head: &RequestHead) -> Asked {
+fn logged_request(head: &RequestHead) -> LoggedRequest {
     let mut words = head.request_line().split(|&byte| byte == b' ');
     let mut word = || String::from_utf8_lossy(words.next().unwrap_or_default()).into_owned();
     let authority = match head.target {
         Target::Absolute { authority, .. } | Target::Authority(authority) => Some(authority),
         Target::Origin(_) | Target::Asterisk => head.host,
     };
-    Asked {
+    LoggedRequest {
         method: word(),
         target: word(),
         host: authority.map(|authority| shown(authority.text.as_bytes())),
