@@ -76,9 +76,7 @@ impl Direction {
 
     /// The first SYN or SYN/ACK.
     pub fn first_syn(&mut self, segment: &Segment, now: Tick) {
-        self.packets = self.packets.saturating_add(1);
-        self.segments = self.segments.saturating_add(1);
-        self.syns = self.syns.saturating_add(1);
+        self.count_syn();
         self.had |= had::SYN;
         self.syn_at = now;
         self.take_syn(segment);
@@ -87,14 +85,18 @@ impl Direction {
     /// A SYN or SYN/ACK that has been there before. A server that answers with SYN cookies may have changed its
     /// sequence number.
     pub fn syn_again(&mut self, segment: &Segment, now: Tick) {
-        self.packets = self.packets.saturating_add(1);
-        self.segments = self.segments.saturating_add(1);
-        self.syns = self.syns.saturating_add(1);
+        self.count_syn();
         self.syn_rtx = self.syn_rtx.saturating_add(1);
         self.again(self.syn_at.age_ns(now));
         if segment.seq != self.syn_seq && !self.has(had::DATA) {
             self.take_syn(segment);
         }
+    }
+
+    fn count_syn(&mut self) {
+        self.packets = self.packets.saturating_add(1);
+        self.segments = self.segments.saturating_add(1);
+        self.syns = self.syns.saturating_add(1);
     }
 
     fn take_syn(&mut self, segment: &Segment) {
