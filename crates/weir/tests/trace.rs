@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -430,9 +430,8 @@ fn retransmissions_are_those_of_the_kernel_of_tshark_and_of_tcptrace() {
     assert_eq!(established["directions"], reports[0]["directions"]);
 }
 
-#[test]
-fn a_capture_from_a_pipe_has_the_figures_of_the_file() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/lossy.pcap");
+/// `weir trace` whose standard input has all of a capture, and its end that is still open.
+fn weir_with_pipe(capture: &Path) -> (Child, ChildStdin) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     let mut child = command
         .args(["trace", "--json", "-"])
@@ -441,7 +440,14 @@ fn a_capture_from_a_pipe_has_the_figures_of_the_file() {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(&std::fs::read(&file).unwrap()).unwrap();
+    stdin.write_all(&std::fs::read(capture).unwrap()).unwrap();
+    (child, stdin)
+}
+
+#[test]
+fn a_capture_from_a_pipe_has_the_figures_of_the_file() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/lossy.pcap");
+    let (child, stdin) = weir_with_pipe(&file);
     drop(stdin);
     let output = child.wait_with_output().unwrap();
     let piped: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -454,15 +460,7 @@ fn a_capture_from_a_pipe_has_the_figures_of_the_file() {
 #[test]
 fn ctrl_c_ends_a_pipe_with_the_figures_so_far() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/lossy.pcap");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    let mut child = command
-        .args(["trace", "--json", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(&std::fs::read(&file).unwrap()).unwrap();
+    let (child, stdin) = weir_with_pipe(&file);
     wait::until("weir takes SIGINT over", || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
         let blocked = status
