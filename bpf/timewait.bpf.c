@@ -334,7 +334,7 @@ static __always_inline int on_stray_fin(struct __sk_buff *skb, struct segment *s
 {
 	struct timewait_record *record = bpf_map_lookup_elem(&records, &segment->tuple);
 	u32 data = segment->packet.tcp_len - segment->packet.header_len;
-	struct answer answer = { .seq = segment->ack, .ack = segment->seq + data + 1, .flags = FLAG_ACK };
+	struct answer answer = { .seq = segment->ack, .ack = segment->seq + 1, .flags = FLAG_ACK };
 
 	if (!record || data || bpf_ktime_get_ns() >= record->until_ns || !segment_sound(skb, segment))
 		return PASS;
