@@ -1,6 +1,7 @@
 //! What loading has in common for all BPF objects, and what they share at run time: maps, memory and rings.
 
 mod mapped;
+pub(crate) mod percpu;
 mod plain;
 mod ring;
 

@@ -14,13 +14,12 @@ use std::ptr::{read_volatile, write_volatile};
 use std::time::Duration;
 
 use libbpf_rs::skel::Skel;
-use libbpf_rs::{MapCore, MapFlags};
 use weir_core::class::{Class, Limit, OwnerId};
 use weir_core::listener::{Listener, MAX_LISTENERS};
 use weir_core::verdict::Counters;
 
 use crate::error::{Error, Result, of_errno, of_libbpf};
-use crate::object::{Plain, SharedMaps, drain};
+use crate::object::{SharedMaps, drain, percpu};
 use attach::{Hook, link, link_header_len};
 use classes::{Classes, counters_of};
 use events::Names;
@@ -227,20 +226,11 @@ impl Guard {
             .filter(|l| !self.slots.contains_key(&l.name))
         {
             let slot = free.next().expect("as many slots as listeners are allowed");
-            self.zero_counters(slot)?;
+            percpu::reset::<guard_counters>(&self.skel.maps.counters, slot)
+                .map_err(of_libbpf("reset the counters"))?;
             slots.insert(l.name.clone(), slot);
         }
         Ok(slots)
-    }
-
-    fn zero_counters(&self, slot: u16) -> Result<()> {
-        let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1);
-        let zero = vec![guard_counters::zero().bytes().to_vec(); cpus];
-        self.skel
-            .maps
-            .counters
-            .update_percpu(u32::from(slot).bytes(), &zero, MapFlags::ANY)
-            .map_err(of_libbpf("reset the counters"))
     }
 
     /// Attaches to one interface (tcx ingress; with `xdp` also native XDP). Attaching twice is no
@@ -311,16 +301,11 @@ impl Guard {
             .slots
             .get(name)
             .ok_or_else(|| failed("no such listener".into()))?;
-        let per_cpu = self
-            .skel
-            .maps
-            .counters
-            .lookup_percpu(u32::from(slot).bytes(), MapFlags::ANY)
-            .map_err(of_libbpf(format!("count for \"{name}\"")))?
-            .unwrap_or_default();
+        let counters = percpu::values::<guard_counters>(&self.skel.maps.counters, slot)
+            .map_err(of_libbpf(format!("count for \"{name}\"")))?;
         let mut sum = Counters::default();
-        for counters in per_cpu.iter().filter_map(|cpu| guard_counters::read(cpu)) {
-            sum.add(&counters_of(counters));
+        for one in counters {
+            sum.add(&counters_of(one));
         }
         Ok(sum)
     }

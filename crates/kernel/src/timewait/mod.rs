@@ -15,7 +15,7 @@ use weir_core::timewait::{Destination, MAX_DESTINATIONS};
 
 use crate::error::{Error, Result, of_libbpf};
 use crate::guard::attach::{Hook, link, link_header_len};
-use crate::object::{Plain, plain};
+use crate::object::{Plain, percpu, plain};
 use load::Bare;
 use skel::TimewaitSkel;
 use skel::types::{self, timewait_counters, timewait_prefix, timewait_rule};
@@ -161,20 +161,11 @@ impl TimeWait {
                 what: "enter the destinations".into(),
                 cause: format!("more than {MAX_DESTINATIONS}"),
             })?;
-            self.zero_counters(slot)?;
+            percpu::reset::<timewait_counters>(&self.skel.maps.counters, slot)
+                .map_err(of_libbpf("reset the counters of a destination"))?;
             slots.insert(one.name.clone(), slot);
         }
         Ok(slots)
-    }
-
-    fn zero_counters(&self, slot: u16) -> Result<()> {
-        let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1);
-        let zero = vec![timewait_counters::zero().bytes().to_vec(); cpus];
-        self.skel
-            .maps
-            .counters
-            .update_percpu(u32::from(slot).bytes(), &zero, MapFlags::ANY)
-            .map_err(of_libbpf("reset the counters of a destination"))
     }
 
     /// Attaches to one interface (tcx ingress). Attaching twice is no error.
@@ -228,13 +219,8 @@ impl TimeWait {
             what: format!("count for \"{name}\""),
             cause: "no such destination".into(),
         })?;
-        let per_cpu = self
-            .skel
-            .maps
-            .counters
-            .lookup_percpu(u32::from(slot).bytes(), MapFlags::ANY)
-            .map_err(of_libbpf(format!("count for \"{name}\"")))?
-            .unwrap_or_default();
+        let counters = percpu::values::<timewait_counters>(&self.skel.maps.counters, slot)
+            .map_err(of_libbpf(format!("count for \"{name}\"")))?;
         let bss = self.skel.maps.bss_data.as_deref();
         let rule = &bss.expect("its globals are mapped").rules[usize::from(slot)];
         let mut sum = TimeWaitFigures {
@@ -242,10 +228,7 @@ impl TimeWait {
             held: unsafe { read_volatile(&rule.held) }.into(),
             ..TimeWaitFigures::default()
         };
-        for one in per_cpu
-            .iter()
-            .filter_map(|cpu| timewait_counters::read(cpu))
-        {
+        for one in counters {
             sum.swapped += one.swapped;
             sum.reused += one.reused;
             sum.refused += one.refused;
