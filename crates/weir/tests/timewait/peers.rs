@@ -5,6 +5,8 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use weir_testbed::bed::Layout;
+use weir_testbed::cpu::pin_this_thread;
 use weir_testbed::needs;
 
 use crate::bed::{RULE, THERE_V4, run, there, time_waits};
@@ -22,13 +24,22 @@ impl Drop for Started {
     }
 }
 
+/// Server and client have a CPU each, as on two machines. On one CPU a system call of the server's runs the client's
+/// answers as well: the RST would come before the server's socket is in TIME-WAIT.
 fn start_there(bed: &Bed, mut command: Command) -> Started {
+    let layout = Layout::of_this_machine();
+    bed.here()
+        .steer_receive_work("veth0", layout.client_cpu)
+        .unwrap();
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0);
-    let mut server = Started(within(bed.there(), || command.spawn().unwrap()));
+    let mut server = Started(within(bed.there(), || {
+        pin_this_thread(layout.server_cpu).unwrap();
+        command.spawn().unwrap()
+    }));
     until("the server listens", || {
         let exit = server.0.try_wait().unwrap();
         assert!(exit.is_none(), "the server ended: {exit:?} {command:?}");
@@ -52,21 +63,32 @@ fn nginx(bed: &Bed) -> Command {
     nginx
 }
 
+/// Waits for the server to close, though it knows the length of the reply.
 fn curl(bed: &Bed) -> String {
     let url = format!("http://{}/", there(THERE_V4));
     output(
         bed.here(),
         "curl",
-        &["-sS", "--fail", "--max-time", "20", &url],
+        &[
+            "-sS",
+            "--fail",
+            "--max-time",
+            "20",
+            "--ignore-content-length",
+            &url,
+        ],
     )
 }
 
+/// Likewise.
 fn python(bed: &Bed) -> String {
     let program = format!(
         "import http.client\n\
          c = http.client.HTTPConnection('{THERE_V4}', {PORT}, timeout=20)\n\
          c.request('GET', '/')\n\
-         print(c.getresponse().read().decode(), end='')\n\
+         reply = c.getresponse()\n\
+         reply.length = None\n\
+         print(reply.read().decode(), end='')\n\
          c.close()\n"
     );
     output(bed.here(), "/usr/bin/python3", &["-c", &program])
@@ -82,28 +104,20 @@ fn frees(server: impl Fn(&Bed) -> Command) {
     for client in [curl, python] {
         assert!(client(&bed).contains("hello"));
     }
-    // A client that knows the length of the reply may close first.
-    let all = || time_waits(bed.there()) + time_waits(bed.here());
-    until("both are closed", || (all() == 2).then_some(()));
-    let (there, here) = (time_waits(bed.there()), time_waits(bed.here()));
+    until("both are closed", || {
+        (time_waits(bed.there()) == 2).then_some(())
+    });
     let _weir = run(&bed, RULE);
     for client in [curl, python] {
         for _ in 0..TIMES {
             assert!(client(&bed).contains("hello"));
         }
     }
-    let swapped = || bed.figure("swapped") as usize;
-    let own = || time_waits(bed.here()) - here;
-    until("all are closed", || {
-        (swapped() + own() == 2 * TIMES).then_some(())
-    });
-    // On one machine the RST may meet a server that is still in close(), and is lost.
-    let left = time_waits(bed.there()) - there;
-    assert!(
-        swapped() >= TIMES && left <= 1,
-        "{} swapped, {left} left",
-        swapped()
-    );
+    bed.figure_becomes("swapped", 2 * TIMES as u64);
+    // Server and client share a machine: once in a while the RST still comes before the server's socket is in TIME-WAIT.
+    let left = time_waits(bed.there()) - 2;
+    assert!(left <= 1, "{left} left");
+    assert_eq!(time_waits(bed.here()), 0);
 }
 
 #[test]
