@@ -8,6 +8,7 @@ pub mod links;
 pub mod namespaces;
 pub mod netlink;
 pub mod ports;
+pub mod privileges;
 pub mod processes;
 pub mod qdiscs;
 pub mod shortcomings;

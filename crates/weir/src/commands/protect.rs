@@ -19,6 +19,7 @@ use crate::daemon::session::{Session, listeners_of};
 use crate::failure::{Code, Failure, Result};
 use crate::host::links::Link;
 use crate::host::namespaces;
+use crate::host::privileges;
 use crate::host::shortcomings;
 use crate::show::describe;
 use crate::show::output::{print, warn, warn_text};
@@ -45,6 +46,7 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     if !args.anyway {
         listen(&wanted, &listeners, &there)?;
     }
+    privileges::keep_those_of_guard(None);
     let mut daemon = start.daemon(listeners.clone(), Vec::new(), None, args.verbose)?;
     let session = &daemon.service.session;
     session.notices()?.iter().for_each(warn_text);

@@ -16,6 +16,7 @@ use crate::daemon::signals::Signals;
 use crate::failure::{Code, Failure, Result};
 use crate::host::config;
 use crate::host::descriptors::raise_limit;
+use crate::host::privileges;
 use crate::ipc::control::{ControlSocket, namespace};
 use crate::ipc::socket_note;
 use crate::show::describe::count;
@@ -53,6 +54,7 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
     {
         frame.endpoints.open_metrics(address)?;
     }
+    let beside = privileges::keep_those_of_proxies(&proxies, api.as_ref());
     let own_listeners = OwnListeners::default();
     let _own_metrics = metrics.map(|address| own_listeners.add(address));
     let proxies = Proxies::start(proxies, inherited, own_listeners)?;
@@ -74,6 +76,7 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
     for server in proxies.running() {
         print(&on_line(server))?;
     }
+    privileges::refuse_calls(beside);
     let mut service = ProxyService::new(proxies, file);
     let ran = frame.run(&mut service);
     let (proxies, fault) = service.end();

@@ -9,7 +9,7 @@ use crate::cli::Run;
 use crate::daemon::guard::Start;
 use crate::daemon::session::Session;
 use crate::failure::{Cause, Failure, Result};
-use crate::host::{config, shortcomings};
+use crate::host::{config, privileges, shortcomings};
 use crate::show::describe;
 
 /// Runs the command.
@@ -30,6 +30,7 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     let start = Start::prepare(runtime_dir, &config.listeners)?;
     let there = start.guard.listen_sockets()?;
     let shortcomings = shortcomings::warnings(&config.listeners, &there);
+    privileges::keep_those_of_guard(config.api.as_ref());
     let mut daemon = start.daemon(config.listeners, config.classes, Some(file), args.verbose)?;
     daemon.service.set_controller(config.controller)?;
     let destinations = config.destinations.len();

@@ -1,6 +1,8 @@
 //! The guard as a service: `weir protect` and `weir run`.
 
 mod classes;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,6 +31,7 @@ use crate::daemon::timewait::Destinations;
 use crate::failure::{Failure, Result};
 use crate::host::environment;
 use crate::host::links::{self, Link, LinkWatch};
+use crate::host::privileges::{self, Beside};
 use crate::ipc::call::Change;
 use crate::ipc::control::{self, Answer, Claim, Client, Request, namespace};
 use crate::ipc::endpoints::Endpoints;
@@ -163,6 +166,7 @@ impl Daemon {
     /// # Errors
     /// The loop cannot wait (the guard is off then too).
     pub fn guard(mut self) -> Result<Totals> {
+        privileges::refuse_calls(Beside::Bpf);
         self.frame.run(&mut self.service)?;
         let (mut session, overload) = (self.service.session, self.service.overload);
         if session.cookies_may_be_out() {

@@ -185,7 +185,7 @@ impl AsFd for LinkWatch {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fake {
     use super::Link;
 

@@ -27,6 +27,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::failure::{Failure, Result};
+use crate::host::privileges;
 use crate::ipc::peer::Peer;
 
 /// Bytes of a request's head at most, and of its body at a time: hyper's least.
@@ -75,6 +76,7 @@ impl Endpoint {
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name(name.to_owned());
         let run = move || {
+            privileges::keep_none();
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build();

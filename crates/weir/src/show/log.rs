@@ -22,6 +22,8 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
+use crate::host::privileges;
+
 /// Bytes of lines that may wait for the writer.
 const ROOM: usize = 256 * 1024;
 /// Of `2026-11-22T20:53:59.123`.
@@ -105,6 +107,7 @@ fn start_thread() {
     let log: &Log = Box::leak(Box::default());
     let thread = std::thread::Builder::new().name("weir-log".to_owned());
     let write = || {
+        privileges::keep_none();
         loop {
             log.write_next(&mut io::stderr());
         }
