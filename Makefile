@@ -9,6 +9,8 @@ DESTDIR ?=
 CARGO_FLAGS ?= --locked
 # Options for the lab's demo, as DEMO_FLAGS='--out /tmp/demo'.
 DEMO_FLAGS ?=
+# Options for the fuzzer.
+FUZZ_FLAGS ?=
 
 export CARGO_FLAGS
 # A fresh rustup is not in the PATH of the shell that installed it.
@@ -35,6 +37,11 @@ test: ## every test; those with the kernel run as root, through sudo if need be
 build: ## release binaries in target/release
 	@scripts/setup build
 	scripts/release build --release --workspace
+
+.PHONY: fuzz
+fuzz: ## fuzz everything that reads foreign bytes, a minute each (FUZZ_FLAGS='--seconds 10 config')
+	@scripts/setup build fuzz
+	@scripts/fuzz $(FUZZ_FLAGS)
 
 .PHONY: test-vm
 test-vm: ## Tests of `weir shape` on Debian's kernels in QEMU

@@ -108,7 +108,7 @@ static __always_inline u64 turn_tcp(struct tcp *tcp, const struct answer *answer
 {
 	__be32 *word = (void *)tcp, ports = word[0] << 16 | word[0] >> 16;
 	u32 window = answer->flags & FLAG_SYN ? COOKIE_WINDOW : 0;
-	__be32 rest = bpf_htonl(answer->header_len << 26 | answer->flags << 16 | window);
+	__be32 rest = bpf_htonl((u32)answer->header_len << 26 | answer->flags << 16 | window);
 	__be32 seq = bpf_htonl(answer->seq), ack = bpf_htonl(answer->ack);
 
 	word[0] = ports;

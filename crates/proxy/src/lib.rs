@@ -8,6 +8,8 @@ pub mod access_log;
 mod address;
 mod cache;
 mod counter;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod handover;
 pub mod histogram;
 pub mod http;

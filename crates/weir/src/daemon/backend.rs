@@ -116,7 +116,8 @@ impl Backend for Guard {
 }
 
 /// A kernel half that only remembers what it was told.
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "tests use the rest of it"))]
 pub mod fake {
     use std::cell::RefCell;
     use std::rc::Rc;

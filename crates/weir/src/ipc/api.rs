@@ -19,6 +19,8 @@ use crate::ipc::http::{Endpoint, Limits, Listener};
 use crate::ipc::socket_file::SocketFile;
 
 pub use access::{check, owners, users_of};
+#[cfg(feature = "fuzzing")]
+pub use routes::settings;
 
 /// Clients without rights share the connections with root.
 const LIMITS: Limits = Limits {

@@ -391,6 +391,12 @@ pub struct Client {
 }
 
 impl Client {
+    /// The client at the other end of this socket.
+    #[cfg(feature = "fuzzing")]
+    pub fn on(stream: UnixStream) -> Client {
+        Client { stream }
+    }
+
     /// Its request. A client that was answered may send another one.
     ///
     /// # Errors

@@ -112,7 +112,11 @@ impl FromRequestParts<Line> for Ask {
 
 type Body = Result<Bytes, BytesRejection>;
 
-fn settings(body: Body) -> Result<Map<String, Value>, (StatusCode, Failure)> {
+/// The object in a body.
+///
+/// # Errors
+/// There is none; with the HTTP status.
+pub fn settings(body: Body) -> Result<Map<String, Value>, (StatusCode, Failure)> {
     let hint =
         "send an object of the keys of [[class]], for example {\"rate\": 300, \"burst\": 30}";
     let body = body.map_err(|rejection| {
