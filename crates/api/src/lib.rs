@@ -28,7 +28,7 @@ pub use destination::{Destination, TimeWait};
 pub use listener::{Listener, Socket};
 pub use problem::{Answer, Cause, Problem};
 pub use proxy::{
-    Backend, CacheMemory, Connections, Proxy, ProxyQueue, ProxyThread, TimeRange, Times,
+    Backend, CacheMemory, Connections, Proxy, ProxyName, ProxyQueue, ProxyThread, TimeRange, Times,
 };
 pub use shape::{Shape, ShapeQueue};
 pub use status::{Interface, Process, Status};

@@ -44,6 +44,11 @@ pub struct Proxy {
     pub counters: BTreeMap<String, u64>,
     /// The servers behind the proxy
     pub backends: Vec<Backend>,
+    /// The names of backends, and whether they resolve
+    ///
+    /// Each address of a name is a backend.
+    #[serde(default)]
+    pub names: Vec<ProxyName>,
     /// The proxy's threads; those of earlier settings follow
     pub threads: Vec<ProxyThread>,
     /// The config keys in effect, beside the fields above
@@ -91,7 +96,12 @@ pub struct CacheMemory {
 pub struct Backend {
     /// The backend's address and port
     pub address: String,
-    /// The backend's part of the connections, relative to the others; 0: only settings that a reload has replaced have it
+    /// The name of which this is an address; absent if the settings have the address itself
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved_from: Option<String>,
+    /// The backend's part of the connections, relative to the others; 0: it gets no new ones
+    ///
+    /// 0: only settings that a reload has replaced have it, or its name has it no longer.
     #[serde(default)]
     pub weight: u16,
     /// What health checks found: up or down; unchecked without them, or before the first
@@ -102,6 +112,27 @@ pub struct Backend {
     pub connections: Connections,
     /// How long connects and first bytes took since the proxy began, by their names
     pub times: BTreeMap<String, Times>,
+    /// Events, each by its name, since the start
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// A name of a proxy's backends.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProxyName {
+    /// The name
+    pub name: String,
+    /// Whether the last look-up of the name found addresses
+    ///
+    /// If not, the name keeps those that it had.
+    pub resolved: bool,
+    /// Why the last look-up of the name found no address; empty if it did
+    pub lookup_error: String,
+    /// For how many seconds look-ups of the name have failed; absent if the last one did not
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing_seconds: Option<u64>,
+    /// The addresses of the name that are in use
+    pub addresses: Vec<String>,
     /// Events, each by its name, since the start
     pub counters: BTreeMap<String, u64>,
 }

@@ -33,7 +33,7 @@ pub use error::{Error, Result};
 pub use weir_api::{
     Answer, Backend, CacheMemory, Cause, Class, ClassSettings, ClassStatistics, Connections,
     Controller, Decision, Interface, Listener, ListenerStatistics, Problem, Process, Proxy,
-    ProxyQueue, ProxyThread, Socket, Statistics, Status, TimeRange, Times,
+    ProxyName, ProxyQueue, ProxyThread, Socket, Statistics, Status, TimeRange, Times,
 };
 
 /// Where weir has its sockets unless it is told otherwise (`--runtime-dir`).

@@ -285,7 +285,8 @@ fn every_key_of_a_proxy_is_read() {
         name = "edge"
         listen = "*:80"
         mode = "reverse"
-        backends = ["10.0.0.5:8080", "[2001:db8::1]:8080 weight=3"]
+        backends = ["10.0.0.5:8080", "[2001:db8::1]:8080 weight=3", "App.Internal:8080 weight=2"]
+        resolve_interval = "1s"
         engine = "splice"
         threads = 3
         backlog = 128
@@ -348,13 +349,65 @@ fn every_key_of_a_proxy_is_read() {
     (proxy.allow_to, proxy.deny_to) = (forward.allow_to, forward.deny_to);
     proxy.connect_ports = forward.connect_ports;
     let default = Proxy::new("edge", proxy.listen, proxy::ProxyMode::Reverse);
-    assert_eq!(proxy.backends.len(), 2);
+    assert_eq!(proxy.backends.len(), 3);
     assert_eq!(proxy.backends[1].weight, 3);
+    assert_eq!(proxy.backends[2].to_string(), "app.internal:8080 weight=2");
     assert_eq!(proxy.idle_timeout, Duration::from_secs(3600));
     for key in Proxy::keys() {
         let left = key.show(&proxy) == key.show(&default);
         let required = ["name", "listen", "mode"].contains(&key.name);
         assert!(!left || required, "this test must set {}", key.name);
+    }
+}
+
+#[test]
+fn a_backend_is_an_address_or_a_name_with_a_port() {
+    let backends = |backend: &str| {
+        let file =
+            format!("[[proxy]]\nlisten = \"*:80\"\nmode = \"tcp\"\nbackends = [\"{backend}\"]\n");
+        let config = parse("f", &file).ok()?;
+        Some(config.proxies[0].backends[0].to_string())
+    };
+    let long = "a".repeat(63);
+    for good in [
+        "10.0.0.5:80",
+        "[2001:db8::1]:80 weight=3",
+        "localhost:8080",
+        "app.internal:80",
+        "app.internal.:80",
+        "my_app-1:80",
+        "4ever.example:80",
+        "xn--bcher-kva.example:80 weight=2",
+        &format!("{long}.example:80"),
+    ] {
+        assert_eq!(backends(good).as_deref(), Some(good));
+    }
+    for bad in [
+        "app",
+        "app:",
+        "app:0",
+        "app:65536",
+        "app:http",
+        ":80",
+        ".:80",
+        "*:80",
+        "0.0.0.0:80",
+        "[::]:80",
+        "::1:80",
+        "[app]:80",
+        "http://app:80",
+        "app/x:80",
+        "a..b:80",
+        "-app:80",
+        "app-:80",
+        "büche.example:80",
+        "10.0.0:80",
+        "10.0.0.5.6:80",
+        "1:80",
+        &format!("{long}a.example:80"),
+        &format!("{}:80", [&long[..]; 4].join(".")),
+    ] {
+        assert_eq!(backends(bad), None, "{bad}");
     }
 }
 
@@ -489,8 +542,12 @@ fn mistakes_in_a_proxy_are_placed_and_hinted() {
             "5:24: proxy \"edge\": server_tcp_keepalive: \"10ms\" is out of range | a duration with its unit from 1s to 9h, for example \"20s\", or \"system\"",
         ),
         (
-            "backends = [\"localhost:80\"]",
-            "5:12: proxy \"edge\": backends: \"localhost:80\" is not an address with a port | write the IP address and the port: \"10.0.0.1:80\" or \"[2001:db8::1]:80\"",
+            "backends = [\"localhost\"]",
+            "5:12: proxy \"edge\": backends: \"localhost\" is not an address or a name with a port | write \"10.0.0.1:80\", \"[2001:db8::1]:80\" or a name, as \"app.internal:80\"",
+        ),
+        (
+            "backends = [\"10.0.0.256:80\"]",
+            "5:12: proxy \"edge\": backends: \"10.0.0.256\" is neither an IP address nor a name | an IPv4 address has four numbers from 0 to 255",
         ),
         (
             "threads = 1.5",

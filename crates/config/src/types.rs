@@ -52,8 +52,8 @@ pub enum Kind {
     Address,
     /// A list of names.
     Names,
-    /// A list of addresses with ports.
-    Addresses,
+    /// A list of addresses or names with ports.
+    Servers,
     /// A list of IP addresses.
     Ips,
     /// A list of prefixes of IP addresses.
@@ -85,7 +85,8 @@ impl Kind {
     pub fn placeholder(self) -> &'static str {
         match self {
             Kind::Name | Kind::Names => "NAME",
-            Kind::Address | Kind::Addresses => "ADDR:PORT",
+            Kind::Address => "ADDR:PORT",
+            Kind::Servers => "HOST:PORT",
             Kind::Ips => "ADDR",
             Kind::Prefixes => "PREFIX",
             Kind::Word => "WORD",
@@ -106,7 +107,7 @@ impl Kind {
             Kind::Name => "string",
             Kind::Address => "address with port",
             Kind::Names => "list of names",
-            Kind::Addresses => "list of addresses with ports",
+            Kind::Servers => "list of addresses or names with ports",
             Kind::Ips => "list of addresses",
             Kind::Prefixes => "list of prefixes",
             Kind::Word => "word",
@@ -126,7 +127,7 @@ impl Kind {
     pub fn is_list(self) -> bool {
         matches!(
             self,
-            Kind::Names | Kind::Addresses | Kind::Ips | Kind::Prefixes | Kind::Ranges
+            Kind::Names | Kind::Servers | Kind::Ips | Kind::Prefixes | Kind::Ranges
         )
     }
 }

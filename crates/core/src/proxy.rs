@@ -15,7 +15,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use announce::{Forwarded, OddFieldNames, SendProxy};
-pub use backend::{Backend, MAX_WEIGHT, WeightedTurns};
+pub use backend::{
+    BackendAddress, BackendSetting, HostName, MAX_ADDRESSES, MAX_WEIGHT, WeightedTurns,
+};
 pub use health::{Health, HealthCheck, HealthState, Statuses};
 pub use mode::ProxyMode;
 pub use ports::Ports;
@@ -110,7 +112,9 @@ pub struct Proxy {
     /// What it does with connections.
     pub mode: ProxyMode,
     /// Where `reverse` and `tcp` hand them to; at least one. `forward` has none.
-    pub backends: Vec<Backend>,
+    pub backends: Vec<BackendSetting>,
+    /// Time from one look-up of a backend's name to the next.
+    pub resolve_interval: Duration,
     /// How backends take turns.
     pub balance: Balance,
     /// How backends are checked.
@@ -198,6 +202,7 @@ impl Proxy {
             listen,
             mode,
             backends: Vec::new(),
+            resolve_interval: Duration::from_secs(10),
             balance: Balance::Turn,
             health: Health::default(),
             max_connections: 0,

@@ -27,6 +27,7 @@ mod upstream;
 pub use cache::CacheMemory;
 pub use own_listeners::{OwnListener, OwnListeners};
 pub use server::{
-    BackendReport, BackendState, Connections, Error, ReloadState, Server, Servers, Sockets,
-    StartOptions, ThreadReport, ThreadState, Total, Totals, Waker,
+    BackendReport, BackendState, Connections, Error, FIRST_ANSWERS, KnownAddresses, LookUp,
+    NameReport, ReloadState, Server, Servers, Sockets, StartOptions, ThreadReport, ThreadState,
+    Total, Totals, Waker, resolve_all,
 };

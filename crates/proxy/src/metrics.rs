@@ -104,6 +104,15 @@ counters! {
 }
 
 counters! {
+    /// What look-ups of one name of backends came to. One thread looks it up.
+    NameCounters {
+        lookups: "look-ups of the name that are over",
+        lookups_failed: "look-ups that found no address: the name keeps those that it had",
+        changes: "look-ups that found other addresses than the one before",
+    }
+}
+
+counters! {
     /// What became of clients of one priority that had to wait for a connection to a backend. Written
     /// under the lock of the queue.
     QueueCounters {

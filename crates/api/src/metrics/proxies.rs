@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Figures, Kind, Labelled, Metric, Source, Value, log_lost, metric};
 use crate::fields::{Field, of};
-use crate::{Backend, CacheMemory, Proxy, ProxyQueue, ProxyThread, Times};
+use crate::{Backend, CacheMemory, Proxy, ProxyName, ProxyQueue, ProxyThread, Times};
 
 /// Names of counters or histograms with their texts.
 type Names = [(&'static str, &'static str)];
@@ -20,6 +20,8 @@ pub struct ProxyCounters {
     pub backend: &'static [&'static Names],
     /// Histograms of a backend.
     pub backend_times: &'static Names,
+    /// Counters of a name of backends.
+    pub name: &'static Names,
     /// Counters of the queue for a connection to a backend, by priority.
     pub queue: &'static Names,
 }
@@ -37,6 +39,7 @@ pub fn proxies(counters: ProxyCounters) -> Vec<Metric> {
     let backend_times = timed::<Backend>("weir_proxy_backend_", counters.backend_times, |it| {
         &it.times
     });
+    let name = counted::<ProxyName>("weir_proxy_name_", counters.name, |it| &it.counters);
     let queue = counted::<ProxyQueue>("weir_proxy_queue_", counters.queue, |it| &it.counters);
     proxy
         .chain(backend)
@@ -44,6 +47,8 @@ pub fn proxies(counters: ProxyCounters) -> Vec<Metric> {
         .chain(backend_times)
         .chain(caches())
         .chain(connections())
+        .chain(name)
+        .chain(names())
         .chain(queue)
         .chain(queues_and_threads())
         .chain([log_lost("weir_proxy_")])
@@ -90,6 +95,22 @@ fn connections() -> [Metric; 6] {
         }),
         gauge::<Proxy>("weir_proxy_idle", field("idle"), |proxy| {
             Some(proxy.connections.idle)
+        }),
+    ]
+}
+
+fn names() -> [Metric; 2] {
+    let resolved = Source {
+        of: "resolved",
+        help: "1 if the last look-up of the name found addresses, else 0: it keeps those that it had",
+    };
+    let addresses = of("ProxyName", "addresses");
+    [
+        gauge::<ProxyName>("weir_proxy_name_resolved", resolved, |it| {
+            Some(it.resolved.into())
+        }),
+        gauge::<ProxyName>("weir_proxy_name_addresses", addresses, |it| {
+            Some(it.addresses.len() as u64)
         }),
     ]
 }
@@ -165,6 +186,18 @@ impl Labelled for Backend {
         for proxy in &figures.proxies {
             for backend in &proxy.backends {
                 take(vec![proxy.name.clone(), backend.address.clone()], backend);
+            }
+        }
+    }
+}
+
+impl Labelled for ProxyName {
+    const LABELS: &'static [&'static str] = &["proxy", "name"];
+
+    fn each(figures: &Figures, take: &mut dyn FnMut(Vec<String>, &Self)) {
+        for proxy in &figures.proxies {
+            for name in &proxy.names {
+                take(vec![proxy.name.clone(), name.name.clone()], name);
             }
         }
     }

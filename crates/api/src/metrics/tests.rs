@@ -3,9 +3,10 @@ use std::collections::BTreeSet;
 use weir_core::verdict::VERDICTS;
 
 use super::*;
-use crate::{Backend, CacheMemory, Connections, ProxyQueue, ProxyThread, TimeRange};
+use crate::{Backend, CacheMemory, Connections, ProxyName, ProxyQueue, ProxyThread, TimeRange};
 
 const COUNTERS: ProxyCounters = ProxyCounters {
+    name: &[("lookups", "look-ups of the name that are over")],
     proxy: &[("requests", "HTTP requests whose head was read")],
     proxy_times: &[("request_duration", "time of a request")],
     backend: &[
@@ -111,6 +112,12 @@ fn proxy() -> Proxy {
             times: [("connect".to_owned(), times(12))].into(),
             ..Backend::default()
         }],
+        names: vec![ProxyName {
+            name: "app.internal".into(),
+            addresses: vec!["10.0.0.5".into()],
+            counters: [("lookups".to_owned(), 4)].into(),
+            ..ProxyName::default()
+        }],
         threads: vec![ProxyThread {
             state: "accepting".into(),
             clients: 2,
@@ -137,6 +144,9 @@ fn every_counter_of_a_proxy_is_a_metric_with_its_text() {
             "weir_proxy_backend_in_use{proxy=\"edge\",backend=\"10.0.0.5:80\"} 4",
             "weir_proxy_backend_idle{proxy=\"edge\",backend=\"10.0.0.5:80\"} 5",
             "weir_proxy_backend_checks_total{proxy=\"edge\",backend=\"10.0.0.5:80\"} 0",
+            "weir_proxy_name_lookups_total{proxy=\"edge\",name=\"app.internal\"} 4",
+            "weir_proxy_name_resolved{proxy=\"edge\",name=\"app.internal\"} 0",
+            "weir_proxy_name_addresses{proxy=\"edge\",name=\"app.internal\"} 1",
             "weir_proxy_queue_waiting{proxy=\"edge\",priority=\"64\"} 6",
             "weir_proxy_queue_late_total{proxy=\"edge\",priority=\"64\"} 8",
             "weir_proxy_clients{proxy=\"edge\",thread=\"0\"} 2",

@@ -44,7 +44,10 @@ fn keys_of_clients_and_backends() -> Vec<Key<Proxy>> {
             "What it does with connections")
             .required("mode = \"reverse\""),
         Key::new("backends", field!(Proxy, backends), backends(),
-            "The servers to which mode reverse or tcp connects; weight=N, 1 to 256, is a server's part of the connections"),
+            "The servers to which mode reverse or tcp connects; weight=N, 1 to 256, is a server's part of the connections; \
+             each address of a name is a server"),
+        Key::new("resolve_interval", field!(Proxy, resolve_interval), time(ms(100), h(24)),
+            "Time from one look-up of a backend's name to the next; it is also looked up when one of its servers does not take a connection"),
         Key::new("allow_from", field!(Proxy, allow_from), prefixes(),
             "Clients that may use it; it refuses all others")
             .absent("every client; in mode forward only clients that are not on the Internet"),
@@ -295,6 +298,14 @@ impl Table for Proxy {
             .iter()
             .any(|prefix| prefix.prefix_len() == 0);
         let open = (self.mode == ProxyMode::Forward && is_open).then_some(open);
+        let mut backends = self.backends.iter();
+        let has_names = backends.any(|backend| backend.address.host().is_some());
+        let unasked = (given.contains(&"resolve_interval") && !has_names).then(|| {
+            format!(
+                "proxy {:?}: resolve_interval is unused: no backend is a name",
+                self.name
+            )
+        });
         let unread = given.contains(&"odd_field_names") && self.mode == ProxyMode::Tcp;
         let unread = unread.then(|| {
             format!(
@@ -302,7 +313,12 @@ impl Table for Proxy {
                 self.name
             )
         });
-        unused.map(say).chain(open).chain(unread).collect()
+        unused
+            .map(say)
+            .chain(open)
+            .chain(unasked)
+            .chain(unread)
+            .collect()
     }
 }
 

@@ -1,32 +1,89 @@
 //! The types of values that only proxies have: backends, checks, options of sockets, the access log.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use crate::address::{parse_ip, parse_socket_address};
+use crate::address::{parse_ip, parse_port};
 use crate::error::Fault;
 use crate::names::parse_name;
 use crate::types::{Kind, Type, list, size, text};
-use weir_core::proxy::{Backend, FinishOnAbort, MAX_WEIGHT, Ports, Statuses};
+use weir_core::proxy::{
+    BackendAddress, BackendSetting, FinishOnAbort, HostName, MAX_WEIGHT, Ports, Statuses,
+};
 
 /// The servers, each with its weight.
-pub(crate) fn backends() -> Type<Vec<Backend>> {
+pub(crate) fn backends() -> Type<Vec<BackendSetting>> {
     let values =
-        "a list of addresses with ports, each as \"10.0.0.5:80\" or \"10.0.0.5:80 weight=3\"";
-    list(Kind::Addresses, values, parse_backend, Backend::to_string)
+        "a list of addresses or names with ports: \"10.0.0.5:80\", \"app.internal:80 weight=3\"";
+    let show = BackendSetting::to_string;
+    list(Kind::Servers, values, parse_backend, show)
 }
 
-fn parse_backend(text: &str) -> Result<Backend, Fault> {
-    let (place, weight) = match text.split_once(char::is_whitespace) {
-        Some((place, weight)) => (place, parse_weight(weight.trim())?),
+fn parse_backend(text: &str) -> Result<BackendSetting, Fault> {
+    let (server, weight) = match text.split_once(char::is_whitespace) {
+        Some((server, weight)) => (server, parse_weight(weight.trim())?),
         None => (text, 1),
     };
-    let address = parse_socket_address(place)?;
+    let address = match server.parse() {
+        Ok(address) => BackendAddress::Ip(server_address(text, address)?),
+        Err(_) => BackendAddress::Name(parse_host_name(server)?),
+    };
+    Ok(BackendSetting { address, weight })
+}
+
+/// The address, if a server can listen there.
+fn server_address(text: &str, address: SocketAddr) -> Result<SocketAddr, Fault> {
     if address.port() == 0 || address.ip().is_unspecified() {
         let cause = format!("{text:?} is not the address of a server");
         let hint = "write the server's own address and port: \"10.0.0.5:80\"";
         return Err(Fault::new(cause, hint));
     }
-    Ok(Backend { address, weight })
+    Ok(address)
+}
+
+/// Reads `NAME:PORT`: a name that a resolver can have (RFC 1123, Section 2.1), with `_` as container runtimes have it.
+fn parse_host_name(text: &str) -> Result<HostName, Fault> {
+    let (host, port) = match text.rsplit_once(':') {
+        // `::1:80` and `[::1]80` are addresses that are written wrongly.
+        Some((host, port)) if !host.contains([':', '[', ']', '*']) => (host, parse_port(port)?),
+        _ => {
+            let cause = format!("{text:?} is not an address or a name with a port");
+            let hint =
+                "write \"10.0.0.1:80\", \"[2001:db8::1]:80\" or a name, as \"app.internal:80\"";
+            return Err(Fault::new(cause, hint));
+        }
+    };
+    let is_of_labels = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let is_label = |label: &str| {
+        (1..=MAX_LABEL).contains(&label.len())
+            && label.bytes().all(is_of_labels)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let labels = || host.strip_suffix('.').unwrap_or(host).split('.');
+    if host.len() > MAX_NAME || !labels().all(is_label) {
+        let cause = format!("{host:?} is not a host name");
+        let hint = "a name has labels of letters, digits, '-' and '_' with '.' between them; write one in another \
+                    script in its form for DNS, xn--…";
+        return Err(Fault::new(cause, hint));
+    }
+    // A name that ends in a number is an address that is written wrongly (URL Standard, ends in a number).
+    if labels().next_back().is_some_and(is_number) {
+        let cause = format!("{host:?} is neither an IP address nor a name");
+        return Err(Fault::new(
+            cause,
+            "an IPv4 address has four numbers from 0 to 255",
+        ));
+    }
+    let host = host.to_ascii_lowercase();
+    Ok(HostName { host, port })
+}
+
+/// Characters of a name, and of a part of it, at most (RFC 1035, Section 2.3.4).
+const MAX_NAME: usize = 253;
+const MAX_LABEL: usize = 63;
+
+fn is_number(label: &str) -> bool {
+    label.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn parse_weight(text: &str) -> Result<u16, Fault> {

@@ -1,4 +1,4 @@
-//! A backend as the settings name it, and whose turn it is among backends of different weight.
+//! Backends as the settings name them, and whose turn it is among backends of different weight.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,23 +6,68 @@ use std::net::SocketAddr;
 /// The highest weight of a backend; the lowest is 1.
 pub const MAX_WEIGHT: u16 = 256;
 
-/// A server that a proxy hands connections to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Backend {
+/// An item of a proxy's setting `backends`: a server that it hands connections to, or all servers of a name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct BackendSetting {
     /// Where it listens.
-    pub address: SocketAddr,
-    /// Its part of the connections, relative to the other backends: 1 to [`MAX_WEIGHT`].
+    pub address: BackendAddress,
+    /// Its part of the connections, relative to the other backends: 1 to [`MAX_WEIGHT`]. Each address of a name has
+    /// it.
     pub weight: u16,
 }
 
-impl From<SocketAddr> for Backend {
-    fn from(address: SocketAddr) -> Backend {
-        Backend { address, weight: 1 }
+/// Where a backend listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum BackendAddress {
+    /// At an address.
+    Ip(SocketAddr),
+    /// At each address of a name.
+    Name(HostName),
+}
+
+/// A name that a resolver is asked for, and a port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostName {
+    /// The name, in lower case.
+    pub host: String,
+    /// The TCP port, 1 to 65535.
+    pub port: u16,
+}
+
+/// The most addresses of one name that are backends. What a name server says beyond them is left unused.
+pub const MAX_ADDRESSES: usize = 256;
+
+impl BackendAddress {
+    /// The name to look up; `None` for an address.
+    pub fn host(&self) -> Option<&str> {
+        match self {
+            BackendAddress::Ip(_) => None,
+            BackendAddress::Name(name) => Some(&name.host),
+        }
     }
 }
 
-impl fmt::Display for Backend {
-    /// As the config file has it: `10.0.0.5:80`, `10.0.0.5:80 weight=3`.
+impl fmt::Display for BackendAddress {
+    /// `10.0.0.5:80`, `[2001:db8::1]:80`, `app.internal:80`; also what `Host` says.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BackendAddress::Ip(address) => address.fmt(f),
+            BackendAddress::Name(HostName { host, port }) => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+impl From<SocketAddr> for BackendSetting {
+    fn from(address: SocketAddr) -> BackendSetting {
+        BackendSetting {
+            address: BackendAddress::Ip(address),
+            weight: 1,
+        }
+    }
+}
+
+impl fmt::Display for BackendSetting {
+    /// As the config file has it: `10.0.0.5:80`, `app.internal:80 weight=3`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.weight {
             1 => self.address.fmt(f),

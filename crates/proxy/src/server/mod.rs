@@ -38,25 +38,30 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 use weir_core::class;
 use weir_core::proxy::descriptors::{self, Descriptors};
-use weir_core::proxy::{Backend, Engine, HealthState, Proxy, ProxyMode};
+use weir_core::proxy::{Engine, HealthCheck, Proxy, ProxyMode};
 
 use weir_core::word::Word;
 
 use crate::access_log;
 use crate::cache::{Cache, CacheMemory};
-use crate::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
+use crate::metrics::{
+    BackendCounters, HealthCounters, ListenerCounters, NameCounters, QueueCounters,
+};
 use crate::own_listeners::{OwnListener, OwnListeners};
 use crate::runtime::Sender;
 use crate::transfer::Redirector;
-use crate::upstream::{Checks, ConnectionLimit, HealthBoard, Resolver};
+use crate::upstream::{
+    BackendAccount, BackendHealth, BackendSet, Checks, ConnectionLimit, KnownHealth, Lookups,
+    Resolver, SharedBackend,
+};
 use command::Command;
-use counters::{BackendAccount, Counters};
+use counters::Counters;
 use shared::Shared;
 use thread::{Restarts, Thread};
-use totals::sum;
+use totals::{add_by_key, sum};
 use waker::AtEnd;
 
-pub use crate::upstream::BackendState;
+pub use crate::upstream::{BackendState, KnownAddresses, LookUp, NameReport, resolve_all};
 pub use error::Error;
 pub use reload_state::ReloadState;
 pub use servers::{BackendReport, Connections, Servers};
@@ -76,6 +81,8 @@ pub struct Server {
     waker: Option<Waker>,
     /// The health checks, while the proxy accepts clients; `None` if backends are not checked.
     checks: Option<Checks>,
+    /// Looks the names of backends up, while the proxy accepts clients.
+    lookups: Option<Lookups>,
     /// As long as it has clients, also once another process accepts there.
     _own_listener: OwnListener,
 }
@@ -97,7 +104,18 @@ pub struct StartOptions {
     pub predecessor: Option<ReloadState>,
     /// Carries tunnels of short messages for engine sockmap; the other engines do not use it.
     pub redirector: Option<Arc<dyn Redirector>>,
+    /// Addresses of names that are known already; those of the predecessor are besides.
+    pub addresses: KnownAddresses,
+    /// How names of backends are looked up.
+    pub look_up: LookUp,
+    /// How long the start waits for the first answers of name servers; `None`: [`FIRST_ANSWERS`].
+    pub first_answers: Option<Duration>,
 }
+
+/// How long a start waits for the first answers of name servers: a proxy that does not know its backends would refuse
+/// its first clients. Longer than a name server takes that is there (resolv.conf(5) asks the next one after 5 s), and so
+/// short that a service without name servers starts.
+pub const FIRST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// One thread, for status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,14 +177,13 @@ impl Server {
             .as_ref()
             .and_then(|predecessor| predecessor.cache(&settings));
         let cache = inherited.or_else(|| Cache::of(&settings));
-        let health = HealthBoard::new(&settings).map(Arc::new);
-        let health_states = settings.backends.iter().map(|backend| {
-            let of = predecessor
-                .as_ref()
-                .and_then(|predecessor| predecessor.health_state(&settings, &backend.address));
-            of.unwrap_or_default()
-        });
-        let health_states: Vec<HealthState> = health_states.collect();
+        let known_health = predecessor
+            .as_ref()
+            .map(|predecessor| predecessor.health(&settings));
+        let mut addresses = options.addresses;
+        if let Some(predecessor) = &predecessor {
+            addresses.extend(predecessor.addresses.clone());
+        }
         let client_limit = predecessor
             .as_ref()
             .map(|predecessor| predecessor.client_limit.clone());
@@ -174,11 +191,18 @@ impl Server {
             options.descriptors.unwrap_or_else(all_descriptors),
             sockets.len(),
         );
-        let connection_limit = ConnectionLimit::new(&settings, sockets.len(), health.clone());
+        let connection_limit = ConnectionLimit::new(&settings, sockets.len());
+        let settings = Arc::new(settings);
+        let backends = Arc::new(BackendSet::new(
+            settings.clone(),
+            sockets.len(),
+            connection_limit.clone(),
+            addresses,
+        ));
         let shared = Shared {
             classes: Arc::new(class::Rules::compile(&settings.classes, |_| None)),
-            settings: Arc::new(settings),
-            health,
+            settings,
+            backends,
             log,
             resolver,
             cache,
@@ -198,9 +222,12 @@ impl Server {
             waker: options.waker,
             sockets: None,
             checks: None,
+            lookups: None,
         };
         // Before the first client comes.
-        server.checks = server.start_checks(health_states)?;
+        let first_answers = options.first_answers.unwrap_or(FIRST_ANSWERS);
+        server.lookups = Some(server.start_lookups(&options.look_up, first_answers)?);
+        server.checks = server.start_checks(known_health.unwrap_or_default())?;
         for index in 0..sockets.len() {
             let thread = server.new_thread(index, &sockets)?;
             server.threads.push(thread);
@@ -209,25 +236,33 @@ impl Server {
         Ok(server)
     }
 
-    fn start_checks(&self, health_states: Vec<HealthState>) -> Result<Option<Checks>, Error> {
-        let start = |board: &Arc<HealthBoard>| {
-            let settings = self.shared.settings.clone();
-            Checks::start(settings, board.clone(), health_states).map_err(|cause| Error::System {
-                what: "start the thread that checks backends",
-                cause,
-            })
-        };
-        self.shared.health.as_ref().map(start).transpose()
+    fn start_lookups(&self, look_up: &LookUp, patience: Duration) -> Result<Lookups, Error> {
+        let (settings, backends) = (&self.shared.settings, &self.shared.backends);
+        let interval = settings.resolve_interval;
+        let started = Lookups::start(backends, &settings.name, interval, look_up);
+        let lookups = started.map_err(|cause| Error::System {
+            what: "start a thread that looks a name up",
+            cause,
+        })?;
+        lookups.wait_for_first(backends, patience);
+        Ok(lookups)
+    }
+
+    fn start_checks(&self, known: KnownHealth) -> Result<Option<Checks>, Error> {
+        let (settings, backends) = (&self.shared.settings, &self.shared.backends);
+        if settings.health.check == HealthCheck::Off {
+            return Ok(None);
+        }
+        let started = Checks::start(settings.clone(), backends.clone(), known);
+        let checks = started.map_err(|cause| Error::System {
+            what: "start the thread that checks backends",
+            cause,
+        })?;
+        Ok(Some(checks))
     }
 
     fn new_thread(&self, index: usize, sockets: &Sockets) -> Result<Thread, Error> {
-        let backends = self.shared.settings.backends.iter();
-        let counters = Counters {
-            listener: Arc::default(),
-            backends: backends.map(|_| BackendAccount::default()).collect(),
-            origins: BackendAccount::default(),
-            state: Arc::default(),
-        };
+        let counters = Counters::default();
         let ended = Arc::default();
         let (commands, join) = self.spawn(index, sockets, &counters, &ended)?;
         Ok(Thread {
@@ -303,16 +338,22 @@ impl Server {
         self.sockets.as_ref()
     }
 
+    /// The addresses of its backends' names.
+    pub fn addresses(&self) -> KnownAddresses {
+        self.shared.backends.addresses()
+    }
+
     /// The state for a successor of the same address, whose settings may differ.
     pub fn reload_state(&self) -> ReloadState {
         let settings = self.shared.settings.clone();
-        let health_state = |(index, backend): (usize, &Backend)| {
-            let health = self.shared.health.as_ref()?;
-            Some((backend.address, health.state(index)))
+        let backends = &self.shared.backends;
+        let listed = backends.listed();
+        let health_state = |backend: &Arc<SharedBackend>| {
+            Some((backend.address, backend.health.as_ref()?.state()))
         };
-        let backends = settings.backends.iter().enumerate();
         ReloadState {
-            health: backends.filter_map(health_state).collect(),
+            health: listed.iter().filter_map(health_state).collect(),
+            addresses: backends.addresses(),
             cache: self.shared.cache.clone(),
             client_limit: self.shared.client_limit.clone(),
             settings,
@@ -370,23 +411,39 @@ impl Server {
         by_priority.filter(|(_, waiting)| *waiting > 0).collect()
     }
 
-    /// Connections to servers now, busy and idle, and what health checks say of each backend.
+    /// Connections to servers now, busy and idle, what health checks say of each backend, and how names stand.
     pub fn servers(&self) -> Servers {
-        let threads = || self.threads.iter().map(|thread| &thread.counters);
-        let backend = |(index, backend): (usize, &Backend)| {
-            let health = self.shared.health.as_ref();
+        let backends = &self.shared.backends;
+        let listed = backends.listed();
+        let is_listed = |backend: &Arc<SharedBackend>| {
+            let mut listed = listed.iter();
+            listed.any(|other| Arc::ptr_eq(other, backend))
+        };
+        let of_one = |backend: &Arc<SharedBackend>| {
+            let gauges = backend.accounts.iter().map(|account| &*account.gauges);
+            let health = backend.health.as_ref();
             BackendReport {
                 address: backend.address,
-                weight: backend.weight,
-                connections: threads().map(|own| &*own.backends[index].gauges).sum(),
-                state: health.map_or(BackendState::Unchecked, |health| health.state(index)),
-                last_check: health.map(|health| health.last(index)).unwrap_or_default(),
+                name: backend.setting.address.host().map(str::to_owned),
+                weight: match is_listed(backend) {
+                    true => backend.setting.weight,
+                    false => 0,
+                },
+                connections: gauges.sum(),
+                state: health.map_or(BackendState::Unchecked, BackendHealth::state),
+                last_check: health.map(BackendHealth::last).unwrap_or_default(),
             }
         };
-        let backends = self.shared.settings.backends.iter().enumerate();
+        let all = backends.all();
+        let shown = all
+            .iter()
+            .filter(|backend| is_listed(backend) || backend.has_connections());
+        let origins = self.threads.iter().map(|thread| &thread.counters.origins);
+        let lookups = self.lookups.as_ref();
         Servers {
-            origins: threads().map(|own| &*own.origins.gauges).sum(),
-            backends: backends.map(backend).collect(),
+            origins: origins.map(|account| &*account.gauges).sum(),
+            backends: shown.map(of_one).collect(),
+            names: lookups.map_or_else(Vec::new, |lookups| lookups.reports(backends)),
         }
     }
 
@@ -394,23 +451,36 @@ impl Server {
     pub fn totals(&self) -> Totals {
         let threads = || self.threads.iter().map(|thread| &thread.counters);
         let times = |account: &BackendAccount| account.counters.times().collect();
-        let addresses = || self.shared.settings.backends.iter().enumerate();
-        let backend =
-            |(index, backend): (usize, &Backend)| (backend.address, self.backend_totals(index));
-        let backend_times = |(index, backend): (usize, &Backend)| {
-            let threads = threads().map(|own| times(&own.backends[index]));
-            (backend.address, sum(BackendCounters::TIMES, threads))
-        };
+        let all = self.shared.backends.all();
+        let (mut backends, mut backend_times) = (Vec::new(), Vec::new());
+        for backend in &all {
+            let of_threads = backend.accounts.iter().map(times);
+            let times = sum(BackendCounters::TIMES, of_threads);
+            // An address may have been one of several names, one after the other.
+            add_by_key(&mut backend_times, &[(backend.address, times)]);
+            add_by_key(&mut backends, &[(backend.address, backend_totals(backend))]);
+        }
         let listeners = threads().map(|own| own.listener.times().collect());
-        let servers = threads().flat_map(Counters::servers).map(times);
+        let accounts = all.iter().flat_map(|backend| &backend.accounts);
+        let servers = accounts.chain(threads().map(|own| &own.origins)).map(times);
         Totals {
             listener: self.listener_totals(),
             listener_times: sum(ListenerCounters::TIMES, listeners),
-            backends: addresses().map(backend).collect(),
-            backend_times: addresses().map(backend_times).collect(),
+            backends,
+            names: self.name_totals(),
+            backend_times,
             server_times: sum(BackendCounters::TIMES, servers),
             queue: self.queue_totals(),
         }
+    }
+
+    fn name_totals(&self) -> Vec<(String, Vec<Total>)> {
+        let counts = self.lookups.iter().flat_map(Lookups::counts);
+        let totals = |(name, counts): (&str, Vec<u64>)| {
+            let counts = std::iter::once(counts);
+            (name.to_owned(), sum(NameCounters::NAMES, counts))
+        };
+        counts.map(totals).collect()
     }
 
     fn listener_totals(&self) -> Vec<Total> {
@@ -423,18 +493,6 @@ impl Server {
         let by_name = |total: &&mut Total| total.name == "access_log_lost";
         if let Some(total) = totals.iter_mut().find(by_name) {
             total.value += lost;
-        }
-        totals
-    }
-
-    fn backend_totals(&self, index: usize) -> Vec<Total> {
-        let threads = self.threads.iter();
-        let counters = threads.map(|thread| &thread.counters.backends[index].counters);
-        let values = counters.map(|counters| counters.values().collect());
-        let mut totals = sum(BackendCounters::NAMES, values);
-        if let Some(health) = &self.shared.health {
-            let checks = health.counters(index).values().collect();
-            totals.extend(sum(HealthCounters::NAMES, std::iter::once(checks)));
         }
         totals
     }
@@ -497,7 +555,7 @@ impl Server {
     pub fn drain(&mut self, time: Duration) {
         // Each thread closes its socket once the queue is empty: it must hold the last reference.
         self.sockets = None;
-        self.checks = None;
+        self.end_watches();
         self.command(&Command::Drain(time));
     }
 
@@ -505,8 +563,16 @@ impl Server {
     /// have all the time that they need.
     pub fn retire(&mut self) {
         self.sockets = None;
-        self.checks = None;
+        self.end_watches();
         self.command(&Command::Retire);
+    }
+
+    /// The backends stay as they are: few requests come any more.
+    fn end_watches(&mut self) {
+        self.checks = None;
+        if let Some(lookups) = &self.lookups {
+            lookups.end();
+        }
     }
 
     fn command(&self, command: &Command) {
@@ -534,6 +600,18 @@ impl Server {
         }
         end.map(|()| self.totals())
     }
+}
+
+/// What all threads counted of a backend, and its checks.
+fn backend_totals(backend: &SharedBackend) -> Vec<Total> {
+    let accounts = backend.accounts.iter();
+    let values = accounts.map(|account| account.counters.values().collect());
+    let mut totals = sum(BackendCounters::NAMES, values);
+    if let Some(health) = &backend.health {
+        let checks = health.counters().values().collect();
+        totals.extend(sum(HealthCounters::NAMES, std::iter::once(checks)));
+    }
+    totals
 }
 
 /// Descriptors of a proxy that is alone in its process.

@@ -4,18 +4,19 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use weir_core::proxy::{Backend, HealthState, Proxy};
+use weir_core::proxy::{BackendSetting, HealthState, Proxy};
 
 use super::client_limit::ClientLimit;
 use crate::cache::Cache;
-use crate::upstream::BackendState;
+use crate::upstream::{BackendState, KnownAddresses, KnownHealth};
 
-/// The state that a proxy hands to its successor: the cache, the health of the backends, and the count of clients.
-/// Both proxies use it until the old one ends.
+/// The state that a proxy hands to its successor: the cache, the addresses and the health of the backends, and the count
+/// of clients. Both proxies use it until the old one ends.
 pub struct ReloadState {
     pub(super) settings: Arc<Proxy>,
     pub(super) cache: Option<Arc<Cache>>,
     pub(super) health: Vec<(SocketAddr, BackendState)>,
+    pub(super) addresses: KnownAddresses,
     pub(super) client_limit: Arc<ClientLimit>,
 }
 
@@ -24,6 +25,7 @@ impl fmt::Debug for ReloadState {
         f.debug_struct("ReloadState")
             .field("cache", &self.cache.is_some())
             .field("health", &self.health)
+            .field("addresses", &self.addresses)
             .finish()
     }
 }
@@ -35,7 +37,7 @@ impl ReloadState {
         let same_size = (old.cache, old.cache_object) == (settings.cache, settings.cache_object);
         let same_reach = (&old.allow_to, &old.deny_to) == (&settings.allow_to, &settings.deny_to);
         // While one backend stays, the site is the same. Without any, it is another site.
-        let stays = |backend: &Backend| {
+        let stays = |backend: &BackendSetting| {
             let mut backends = settings.backends.iter();
             backends.any(|other| other.address == backend.address)
         };
@@ -44,20 +46,22 @@ impl ReloadState {
         self.cache.clone().filter(|_| fits)
     }
 
-    /// The health of a backend, if the old checks asked the same question.
-    pub(super) fn health_state(
-        &self,
-        settings: &Proxy,
-        backend: &SocketAddr,
-    ) -> Option<HealthState> {
+    /// The health of the backends, if the old checks asked the same question.
+    pub(super) fn health(&self, settings: &Proxy) -> KnownHealth {
         let (old, new) = (&self.settings.health, &settings.health);
         let asks = (&old.check, &old.path, &old.host, &old.status)
             == (&new.check, &new.path, &new.host, &new.status);
-        let known = self.health.iter().find(|(address, _)| address == backend)?;
-        match known.1 {
-            BackendState::Up if asks => Some(HealthState::known(true)),
-            BackendState::Down if asks => Some(HealthState::known(false)),
-            _ => None,
+        if !asks {
+            return KnownHealth::new();
         }
+        let known = self.health.iter().filter_map(|(address, state)| {
+            let is_up = match state {
+                BackendState::Unchecked => return None,
+                BackendState::Up => true,
+                BackendState::Down => false,
+            };
+            Some((*address, HealthState::known(is_up)))
+        });
+        known.collect()
     }
 }

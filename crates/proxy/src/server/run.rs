@@ -4,15 +4,12 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use weir_core::proxy::{Backend as Setting, Proxy};
-
 use super::client_limit::ThreadClientLimit;
 use super::command::Command;
-use super::counters::{BackendAccount, Counters};
+use super::counters::Counters;
 use super::date::DateCache;
 use super::future_pool::FuturePool;
 use super::http::{Forecast, Scratch, Upstreams};
@@ -23,10 +20,7 @@ use crate::cache::ThreadCache;
 use crate::http::Limits;
 use crate::runtime::{Clock, Mailbox, Runtime, Sender, TaskId, TcpListener, mailbox};
 use crate::transfer::{Redirect, Resources};
-use crate::upstream::{
-    Backend, BackendContext, Backends, HealthBoard, Names, Notice, Origins, Resolved,
-    ThreadConnectionLimit,
-};
+use crate::upstream::{Backends, Names, Notice, Origins, Resolved, ThreadConnectionLimit};
 
 /// How often the thread looks for idle connections to servers to close.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -39,7 +33,11 @@ pub fn run(
     listener: OwnedFd,
     started: &SyncSender<Sender<Command>>,
 ) -> io::Result<()> {
-    counters.reset_gauges();
+    // Another thread may have failed in its place.
+    counters.origins.reset_gauges();
+    for backend in shared.backends.all() {
+        backend.accounts[index].reset_gauges();
+    }
     let runtime = Runtime::new()?;
     let handle = runtime.handle().clone();
     let (commands, mailbox) = mailbox(&handle)?;
@@ -60,15 +58,11 @@ pub fn run(
         }
         None => (None, None),
     };
-    let (connection_limit, noticed) = match shared.connection_limit {
-        Some(shared_limit) => {
-            let (notices, noticed) = self::mailbox::<Notice>(&handle)?;
-            let connection_limit =
-                ThreadConnectionLimit::new(shared_limit, index, handle.clone(), notices);
-            (Some(connection_limit), Some(noticed))
-        }
-        None => (None, None),
-    };
+    let (notices, noticed) = self::mailbox::<Notice>(&handle)?;
+    let connection_limit = shared.connection_limit.map(|shared_limit| {
+        ThreadConnectionLimit::new(shared_limit, index, handle.clone(), notices.clone())
+    });
+    let listed = shared.backends.join(index, notices);
     let (waker, called) = self::mailbox::<()>(&handle)?;
     let client_limit = ThreadClientLimit::new(
         shared.client_limit,
@@ -92,15 +86,11 @@ pub fn run(
             resources: Resources::new(shared.pipes, redirect),
             upstreams: Upstreams {
                 backends: Backends::new(
-                    backends(
-                        &settings,
-                        &counters,
-                        connection_limit.as_ref(),
-                        shared.health.as_ref(),
-                        max_idle,
-                    ),
-                    settings.balance,
+                    &listed,
+                    index,
+                    settings.clone(),
                     connection_limit,
+                    max_idle,
                 ),
                 origins: Origins::new(
                     counters.origins.counters.clone(),
@@ -155,43 +145,15 @@ fn share(sum: usize, thread: usize, threads: usize) -> usize {
     sum / threads + usize::from(thread < sum % threads)
 }
 
-fn backends(
-    settings: &Arc<Proxy>,
-    counters: &Counters,
-    connection_limit: Option<&Rc<ThreadConnectionLimit>>,
-    health: Option<&Arc<HealthBoard>>,
-    max_idle: usize,
-) -> Vec<Rc<Backend>> {
-    let rows = settings.backends.iter().zip(&counters.backends).enumerate();
-    let new = |(number, (backend, counters)): (usize, (&Setting, &BackendAccount))| {
-        let context = BackendContext {
-            number,
-            weight: backend.weight,
-            max_idle,
-            limit: connection_limit.cloned(),
-            health: health.cloned(),
-            gauges: counters.gauges.clone(),
-        };
-        let counters = counters.counters.clone();
-        Rc::new(Backend::new(
-            backend.address,
-            counters,
-            settings.clone(),
-            context,
-        ))
-    };
-    rows.map(new).collect()
-}
-
 impl Worker {
     /// Spawns the tasks beside those of clients. They handle wake-ups for free client slots, looked-up names, and
-    /// connections from other threads, and close connections that stay unused.
+    /// backends and connections from other threads, and close connections that stay unused.
     fn spawn_background_tasks(
         self: &Rc<Self>,
         called: Mailbox<()>,
         answered: Option<Mailbox<Resolved>>,
         woken: Option<Mailbox<TaskId>>,
-        noticed: Option<Mailbox<Notice>>,
+        noticed: Mailbox<Notice>,
     ) {
         let worker = self.clone();
         self.handle.spawn(async move {
@@ -200,14 +162,13 @@ impl Worker {
                 worker.handle.wake(worker.main);
             }
         });
-        if let Some(noticed) = noticed {
-            let worker = self.clone();
-            self.handle.spawn(async move {
-                while let Ok(notice) = noticed.receive().await {
-                    worker.upstreams.backends.handle_notice(notice);
-                }
-            });
-        }
+        let worker = self.clone();
+        self.handle.spawn(async move {
+            // As above.
+            while let Ok(notice) = noticed.receive().await {
+                worker.upstreams.backends.handle_notice(notice);
+            }
+        });
         if let Some(woken) = woken {
             let handle = self.handle.clone();
             self.handle.spawn(async move {

@@ -4,15 +4,17 @@ use std::iter::Sum;
 use std::net::SocketAddr;
 
 use crate::metrics::BackendGauges;
-use crate::upstream::BackendState;
+use crate::upstream::{BackendState, NameReport};
 
 /// The servers of a proxy, over all its threads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Servers {
     /// Connections to servers that clients name (mode forward).
     pub origins: Connections,
-    /// The backends, in the order of the settings.
+    /// The backends, in the order of the settings. Then those whose addresses have gone and that have a connection.
     pub backends: Vec<BackendReport>,
+    /// The names of backends.
+    pub names: Vec<NameReport>,
 }
 
 /// One backend.
@@ -20,7 +22,9 @@ pub struct Servers {
 pub struct BackendReport {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Its part of the connections.
+    /// The name of which this is an address; `None` if the settings have the address itself.
+    pub name: Option<String>,
+    /// Its part of the connections; 0 if its address has gone.
     pub weight: u16,
     /// Connections to it.
     pub connections: Connections,

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use weir_core::proxy::{Backend, Proxy, ProxyMode, SendProxy, SideOptions};
+use weir_core::proxy::{BackendSetting, Proxy, ProxyMode, SendProxy, SideOptions};
 
 use super::error::Error;
 use crate::runtime::{OptionError, bind_source, set_side_options, tcp_socket};
@@ -25,7 +25,8 @@ pub fn check(settings: &Proxy) -> Result<(), Error> {
 
 /// A check must ask what any server would read as a request.
 fn check_health(settings: &Proxy) -> Result<(), Error> {
-    let ask = |backend: &Backend| CheckQuestion::new(&settings.health, backend.address).map(drop);
+    let ask =
+        |backend: &BackendSetting| CheckQuestion::new(&settings.health, &backend.address).map(drop);
     settings
         .backends
         .iter()

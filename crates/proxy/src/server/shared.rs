@@ -10,7 +10,7 @@ use crate::access_log::AccessLog;
 use crate::cache::Cache;
 use crate::own_listeners::OwnListeners;
 use crate::transfer::Redirector;
-use crate::upstream::{ConnectionLimit, HealthBoard, Resolver};
+use crate::upstream::{BackendSet, ConnectionLimit, Resolver};
 
 /// What all threads have.
 #[derive(Clone)]
@@ -27,8 +27,8 @@ pub struct Shared {
     pub cache: Option<Arc<Cache>>,
     /// `max_connections`; `None`: no limit.
     pub connection_limit: Option<Arc<ConnectionLimit>>,
-    /// The health of the backends; `None`: they are not checked.
-    pub health: Option<Arc<HealthBoard>>,
+    /// The backends, and what all threads have of each.
+    pub backends: Arc<BackendSet>,
     /// Carries tunnels of short messages, with engine sockmap.
     pub redirector: Option<Arc<dyn Redirector>>,
     /// `max_clients`, over all threads and earlier generations.

@@ -14,6 +14,8 @@ pub struct Totals {
     pub listener_times: Vec<Total<Times>>,
     /// Each backend with its address.
     pub backends: Vec<(SocketAddr, Vec<Total>)>,
+    /// Each name of backends.
+    pub names: Vec<(String, Vec<Total>)>,
     /// How long each took.
     pub backend_times: Vec<(SocketAddr, Vec<Total<Times>>)>,
     /// How long all servers took, also those that the clients of mode forward name.
@@ -43,19 +45,21 @@ impl Totals {
         add_by_key(&mut self.backend_times, &other.backend_times);
         add(&mut self.server_times, &other.server_times);
         add_by_key(&mut self.queue, &other.queue);
+        add_by_key(&mut self.names, &other.names);
         self.queue.sort_by_key(|(priority, _)| *priority);
     }
 }
 
-fn add_by_key<K, V>(to: &mut Vec<(K, Vec<Total<V>>)>, more: &[(K, Vec<Total<V>>)])
+/// Adds under the same key, or as a further one.
+pub(super) fn add_by_key<K, V>(to: &mut Vec<(K, Vec<Total<V>>)>, more: &[(K, Vec<Total<V>>)])
 where
-    K: PartialEq + Copy,
+    K: PartialEq + Clone,
     V: Copy + for<'a> AddAssign<&'a V>,
 {
     for (key, totals) in more {
         match to.iter_mut().find(|(own, _)| own == key) {
             Some((_, own)) => add(own, totals),
-            None => to.push((*key, totals.clone())),
+            None => to.push((key.clone(), totals.clone())),
         }
     }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use weir_core::proxy::Proxy;
 
-use super::health::HealthBoard;
 use super::limit::{Permit, ThreadConnectionLimit};
+use super::shared_backend::SharedBackend;
 use super::source::Sources;
 use crate::metrics::{BackendCounters, BackendGauges};
 use crate::runtime::{Clock, Handle, TcpStream};
@@ -30,6 +30,8 @@ pub struct Backend {
     sources: Sources,
     /// When a connection to it last failed, if none has succeeded since.
     failed: Cell<Option<Clock>>,
+    /// Its address is no longer one of the proxy's.
+    is_gone: Cell<bool>,
     /// Connections that this thread uses now.
     in_use: Cell<u32>,
     idle: RefCell<Vec<Idle>>,
@@ -38,16 +40,12 @@ pub struct Backend {
 /// What a backend shares with the other backends of its proxy, and with itself on other threads.
 #[derive(Default, Clone)]
 pub struct BackendContext {
-    /// Its number among the proxy's.
-    pub number: usize,
-    /// Its part of the connections.
-    pub weight: u16,
+    /// What all threads have of it; `None` of the servers of mode forward.
+    pub shared: Option<Arc<SharedBackend>>,
     /// Idle connections to it that this thread keeps at most.
     pub max_idle: usize,
     /// The limit to it, where connections are limited.
     pub limit: Option<Rc<ThreadConnectionLimit>>,
-    /// Where its health is found, if it is checked.
-    pub health: Option<Arc<HealthBoard>>,
     /// What this thread has of it now; of all servers together in mode forward.
     pub gauges: Arc<BackendGauges>,
 }
@@ -74,6 +72,7 @@ impl Backend {
             sources: Sources::new(&settings.source, address),
             settings,
             failed: Cell::new(None),
+            is_gone: Cell::new(false),
             in_use: Cell::new(0),
             idle: RefCell::default(),
         }
@@ -162,10 +161,20 @@ impl Backend {
                     shortage::warn("connect to a server", error);
                 } else if error.kind() != ErrorKind::AddrNotAvailable {
                     self.note(Some(handle.now()));
+                    self.look_again(error);
                 }
             }
         }
         dialled
+    }
+
+    /// Its name may have another address by now, unless this machine has no way there.
+    fn look_again(&self, error: &io::Error) {
+        if let Some(shared) = &self.context.shared
+            && error.kind() != ErrorKind::NetworkUnreachable
+        {
+            shared.look_again();
+        }
     }
 
     /// It took a connection more slowly than another of the same server.
@@ -178,13 +187,13 @@ impl Backend {
         if let Some(limit) = &self.context.limit
             && (failed.is_some() || before.is_some())
         {
-            limit.note(self.context.number, failed.is_some());
+            limit.note(self.number(), failed.is_some());
         }
     }
 
     /// Keeps a connection for the next request; one that waits gets it at once.
     pub(super) fn keep(&self, stream: TcpStream, permit: Option<Permit>) {
-        if self.is_avoided() || !stream.quiesce() {
+        if self.is_unwanted() || !stream.quiesce() {
             // In this order: its slot is free once it is closed.
             drop(stream);
             return drop(permit);
@@ -221,7 +230,7 @@ impl Backend {
 
     fn may_close_idle(&self) -> bool {
         match &self.context.limit {
-            Some(limit) => limit.may_close_idle(self.context.number),
+            Some(limit) => limit.may_close_idle(self.number()),
             None => true,
         }
     }
@@ -243,9 +252,9 @@ impl Backend {
     }
 
     /// Closes idle connections that their server has closed, or that were not used since `then`; all
-    /// of them if the server is down.
+    /// of them if the server is down or no longer one of the proxy's.
     pub fn sweep(&self, then: Clock) {
-        let is_wanted = !self.is_avoided();
+        let is_wanted = !self.is_unwanted();
         let is_good = |idle: &Idle| is_wanted && idle.since > then && idle.stream.is_quiet();
         let is_swept = |idle: &mut Idle| !is_good(idle) && self.may_close_idle();
         let swept: Vec<Idle> = self.idle.borrow_mut().extract_if(.., is_swept).collect();
@@ -254,9 +263,36 @@ impl Backend {
         drop(swept);
     }
 
+    /// Its number among the proxy's backends.
+    pub fn number(&self) -> usize {
+        self.context.shared.as_ref().map_or(0, |it| it.number)
+    }
+
+    /// Whether it is this backend, and not one that had its number before.
+    pub fn is_of(&self, shared: &Arc<SharedBackend>) -> bool {
+        let own = self.context.shared.as_ref();
+        own.is_some_and(|own| Arc::ptr_eq(own, shared))
+    }
+
+    /// Its address is one of the proxy's, or no longer.
+    pub fn set_gone(&self, is_gone: bool) {
+        self.is_gone.set(is_gone);
+        if is_gone {
+            self.sweep(0);
+        }
+    }
+
+    /// Whether its address is no longer one of the proxy's.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.get()
+    }
+
     /// Its part of the connections.
     pub fn weight(&self) -> u16 {
-        self.context.weight
+        self.context
+            .shared
+            .as_ref()
+            .map_or(1, |it| it.setting.weight)
     }
 
     /// Compares the connections that this thread uses of each now, for its weight.
@@ -280,8 +316,13 @@ impl Backend {
 
     /// Whether health checks say that it is down, and another is not.
     pub fn is_avoided(&self) -> bool {
-        let health = self.context.health.as_ref();
-        health.is_some_and(|health| health.is_avoided(self.context.number))
+        let shared = self.context.shared.as_ref();
+        shared.is_some_and(|shared| shared.is_avoided())
+    }
+
+    /// Whether no connection to it is to be kept.
+    fn is_unwanted(&self) -> bool {
+        self.is_gone() || self.is_avoided()
     }
 
     /// Whether it failed shortly before `now`, and has not been found well since. What fails later

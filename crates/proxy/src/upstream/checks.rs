@@ -1,7 +1,8 @@
 //! Health checks: a thread of its own connects to each backend again and again, and puts what it
-//! finds on the [`HealthBoard`]. The threads that move data only read that.
+//! finds into its [`BackendHealth`]. The threads that move data only read that.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -10,46 +11,52 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use weir_core::proxy::{Health, HealthCheck, HealthState, Proxy, SendProxy};
+use weir_core::proxy::{BackendAddress, Health, HealthCheck, HealthState, Proxy, SendProxy};
 
-use super::health::{Availability, HealthBoard, described};
+use super::backend_set::BackendSet;
+use super::health::{Availability, BackendHealth, described, show};
+use super::limit::BackendList;
+use super::shared_backend::SharedBackend;
 use super::source::Sources;
 use crate::http::{FieldSlots, Limits, Refusal, RequestFacts, read_reply, read_request};
 use crate::proxy_protocol::{self, ProxyProtocol};
-use crate::runtime::{Clock, Handle, Runtime, Sender, TcpStream, mailbox};
+use crate::runtime::{Clock, Handle, Runtime, TcpStream, mailbox};
 
 /// Bytes of a reply's head that are received at once.
 const RECEIVE_BYTES: usize = 4096;
 
 /// The thread that checks; it ends when this is dropped, and then nothing is known any more.
 pub struct Checks {
-    end: Sender<()>,
+    backends: Arc<BackendSet>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// What is known of backends before their first check, by address.
+pub type KnownHealth = HashMap<SocketAddr, HealthState>;
+
 impl Checks {
-    /// Starts it, with what is known already of each backend.
+    /// Starts it, with what is known already of backends.
     ///
     /// # Errors
     /// The kernel gives no thread.
     pub fn start(
         settings: Arc<Proxy>,
-        board: Arc<HealthBoard>,
-        states: Vec<HealthState>,
+        backends: Arc<BackendSet>,
+        known: KnownHealth,
     ) -> io::Result<Checks> {
-        board.show(&states);
         let (started, starting) = sync_channel(1);
+        let own = backends.clone();
         let thread = std::thread::Builder::new()
             .name("weir-health".to_owned())
             .spawn(move || {
-                let _cleared = Cleared(&board);
-                if let Err(error) = run(settings, &board, states, &started) {
+                let _cleared = Cleared(&own);
+                if let Err(error) = run(settings, &own, known, &started) {
                     tracing::error!("backends are not checked any more: {error}");
                 }
             })?;
-        let end = starting.recv().map_err(io::Error::other)?;
+        starting.recv().map_err(io::Error::other)?;
         Ok(Checks {
-            end,
+            backends,
             thread: Some(thread),
         })
     }
@@ -57,65 +64,111 @@ impl Checks {
 
 impl Drop for Checks {
     fn drop(&mut self) {
-        self.end.send(());
+        self.backends.end_checks();
         // Its panic has been reported.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 /// However the thread ends: what it said of backends must not stay for ever.
-struct Cleared<'a>(&'a HealthBoard);
+struct Cleared<'a>(&'a BackendSet);
 
 impl Drop for Cleared<'_> {
     fn drop(&mut self) {
-        self.0.clear();
+        let all = self.0.all();
+        let health = all.iter().filter_map(|backend| backend.health.as_ref());
+        health.for_each(BackendHealth::clear);
     }
 }
 
 /// What the tasks of the thread share.
 struct Checker {
     settings: Arc<Proxy>,
-    board: Arc<HealthBoard>,
-    states: RefCell<Vec<HealthState>>,
+    watched: RefCell<Vec<Watched>>,
     limits: Limits,
+}
+
+/// A backend that a task checks, as long as it is listed.
+struct Watched {
+    backend: Arc<SharedBackend>,
+    state: HealthState,
+    /// The task ends once it finds another one here.
+    task: u64,
 }
 
 fn run(
     settings: Arc<Proxy>,
-    board: &Arc<HealthBoard>,
-    states: Vec<HealthState>,
-    started: &SyncSender<Sender<()>>,
+    backends: &BackendSet,
+    known: KnownHealth,
+    started: &SyncSender<()>,
 ) -> io::Result<()> {
     let runtime = Runtime::new()?;
     let handle = runtime.handle().clone();
-    let (end, ended) = mailbox(&handle)?;
-    // Fails only if the whole server is gone.
-    let _ = started.send(end);
+    let (sender, changes) = mailbox(&handle)?;
+    let listed = backends.join_checks(sender);
     let checker = Rc::new(Checker {
-        states: RefCell::new(states),
+        watched: RefCell::default(),
         limits: Limits {
             head_bytes: settings.max_head as usize,
             ..Limits::default()
         },
-        board: board.clone(),
         settings,
     });
+    let next_task = Cell::new(0);
+    checker
+        .clone()
+        .watch_all(&handle, listed, &known, &next_task);
+    // Fails only if the whole server is gone.
+    let _ = started.send(());
     runtime.run(async move {
-        for (index, backend) in checker.settings.backends.iter().enumerate() {
-            let (checker, own, address) = (checker.clone(), handle.clone(), backend.address);
-            handle.spawn(async move { checker.watch(&own, index, address).await });
+        while let Some(listed) = changes.receive().await? {
+            let nothing = KnownHealth::new();
+            checker
+                .clone()
+                .watch_all(&handle, listed, &nothing, &next_task);
         }
-        ended.receive().await
+        io::Result::Ok(())
     })?
 }
 
 impl Checker {
-    /// Checks one backend, for ever.
-    async fn watch(&self, handle: &Handle, index: usize, address: SocketAddr) {
-        let settings = &self.settings;
+    /// Checks these backends and no others from now on.
+    fn watch_all(
+        self: Rc<Self>,
+        handle: &Handle,
+        listed: BackendList,
+        known: &KnownHealth,
+        next_task: &Cell<u64>,
+    ) {
+        let mut watched = self.watched.borrow_mut();
+        let mut before = std::mem::take(&mut *watched);
+        for backend in &*listed {
+            let is_same = |other: &Watched| Arc::ptr_eq(&other.backend, backend);
+            if let Some(at) = before.iter().position(is_same) {
+                watched.push(before.swap_remove(at));
+                continue;
+            }
+            let task = next_task.get();
+            next_task.set(task + 1);
+            watched.push(Watched {
+                backend: backend.clone(),
+                state: known.get(&backend.address).copied().unwrap_or_default(),
+                task,
+            });
+            let (checker, own, backend) = (self.clone(), handle.clone(), backend.clone());
+            handle.spawn(async move { checker.watch(&own, &backend, task).await });
+        }
+        let gone = before.iter().filter_map(|it| it.backend.health.as_ref());
+        gone.for_each(BackendHealth::clear);
+        show(found(&watched));
+    }
+
+    /// Checks one backend, as long as this task is to.
+    async fn watch(&self, handle: &Handle, backend: &SharedBackend, task: u64) {
+        let (settings, address) = (&self.settings, backend.address);
         let sources = Sources::new(&settings.source, address);
         let interval = settings.health.interval.as_millis() as Clock;
-        let Ok(question) = Question::new(&settings.health, address) else {
+        let Ok(question) = Question::new(&settings.health, &backend.setting.address) else {
             return tracing::error!(
                 "backend {address} is not checked: its request would be malformed"
             );
@@ -124,9 +177,14 @@ impl Checker {
             let began = handle.now();
             handle.set_deadline(settings.health.timeout);
             let outcome = self.check(handle, &sources, &question, address).await;
-            self.note(index, address, &outcome);
+            if !self.note(backend, task, &outcome) {
+                return;
+            }
             let next = (began + interval).saturating_sub(handle.now());
             handle.sleep(Duration::from_millis(next)).await;
+            if !self.watched.borrow().iter().any(|it| it.task == task) {
+                return;
+            }
         }
     }
 
@@ -202,34 +260,51 @@ impl Checker {
         }
     }
 
-    fn note(&self, index: usize, address: SocketAddr, outcome: &Result<String, String>) {
+    /// Takes note of what a check came to; false if this task is to check no more.
+    fn note(&self, backend: &SharedBackend, task: u64, outcome: &Result<String, String>) -> bool {
         let (passed, text) = match outcome {
             Ok(text) => (true, text),
             Err(text) => (false, text),
         };
-        self.board.count(index, passed, text);
+        let mut watched = self.watched.borrow_mut();
+        let (Some(at), Some(board)) = (
+            watched.iter().position(|it| it.task == task),
+            &backend.health,
+        ) else {
+            return false;
+        };
+        board.count(passed, text);
         let health = &self.settings.health;
-        let mut states = self.states.borrow_mut();
-        let before = states[index].is_up();
-        if !states[index].note(passed, health) {
-            return;
+        let before = watched[at].state.is_up();
+        if !watched[at].state.note(passed, health) {
+            return true;
         }
-        let standing = self.board.show(&states);
+        let standing = show(found(&watched));
         if !passed {
-            self.board.counters(index).downs.add(1);
+            board.counters().downs.add(1);
+            backend.look_again();
         }
         let (name, check) = (&self.settings.name, described(health));
+        let backend = backend.described();
         match (before, passed) {
-            (None, true) => tracing::debug!("proxy {name:?}: backend {address} is up ({check})"),
-            (_, true) => tracing::info!("proxy {name:?}: backend {address} is up again ({check})"),
+            (None, true) => tracing::debug!("proxy {name:?}: backend {backend} is up ({check})"),
+            (_, true) => tracing::info!("proxy {name:?}: backend {backend} is up again ({check})"),
             (_, false) => {
-                tracing::warn!("proxy {name:?}: backend {address} is down ({check}): {text}");
+                tracing::warn!("proxy {name:?}: backend {backend} is down ({check}): {text}");
             }
         }
         if standing == Availability::AllDown {
             tracing::warn!("proxy {name:?}: all backends are down, so all are used");
         }
+        true
     }
+}
+
+/// What was found of each.
+fn found(watched: &[Watched]) -> impl Iterator<Item = (&BackendHealth, HealthState)> + Clone {
+    watched
+        .iter()
+        .filter_map(|it| Some((it.backend.health.as_ref()?, it.state)))
 }
 
 /// What a check asks.
@@ -243,7 +318,7 @@ impl Question {
     ///
     /// # Errors
     /// `path` or `host` make no request that the proxy itself would let pass.
-    pub fn new(health: &Health, address: SocketAddr) -> Result<Question, Refusal> {
+    pub fn new(health: &Health, address: &BackendAddress) -> Result<Question, Refusal> {
         let host = health.host.clone().unwrap_or_else(|| address.to_string());
         let version = env!("CARGO_PKG_VERSION");
         let head = format!(

@@ -3,19 +3,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use weir_core::proxy::{Health, HealthCheck, HealthState, Proxy};
+use weir_core::proxy::{Health, HealthCheck, HealthState};
 use weir_core::word::Word;
 
 use crate::metrics::HealthCounters;
 
-/// The health of all backends of a proxy. Written by one thread: see [`checks`](super::checks).
-#[derive(Debug)]
-pub struct HealthBoard {
-    backends: Vec<BackendHealth>,
-}
-
+/// The health of a backend. Written by one thread: see [`checks`](super::checks).
 #[derive(Debug, Default)]
-struct BackendHealth {
+pub struct BackendHealth {
     /// It gets nothing new: it is down, and another is not.
     is_avoided: AtomicBool,
     state: BackendStateCell,
@@ -70,74 +65,64 @@ impl BackendStateCell {
     }
 }
 
-impl HealthBoard {
-    /// A board for backends that are not checked yet; `None` if they never are.
-    pub fn new(settings: &Proxy) -> Option<HealthBoard> {
-        let backends = settings.backends.iter();
-        (settings.health.check != HealthCheck::Off).then(|| HealthBoard {
-            backends: backends.map(|_| BackendHealth::default()).collect(),
-        })
+impl BackendHealth {
+    /// Whether it is to get nothing new. Never all of them: if all are down, none is avoided.
+    pub fn is_avoided(&self) -> bool {
+        self.is_avoided.load(Ordering::Relaxed)
     }
 
-    /// Whether a backend is to get nothing new. Never all of them: if all are down, none is avoided.
-    pub fn is_avoided(&self, backend: usize) -> bool {
-        self.backends[backend].is_avoided.load(Ordering::Relaxed)
+    /// What the checks have found.
+    pub fn state(&self) -> BackendState {
+        self.state.get()
     }
 
-    /// What the checks of a backend have found.
-    pub fn state(&self, backend: usize) -> BackendState {
-        self.backends[backend].state.get()
-    }
-
-    /// What the last check of a backend came to; empty before the first.
-    pub fn last(&self, backend: usize) -> String {
-        let last = self.backends[backend].last.lock();
+    /// What the last check came to; empty before the first.
+    pub fn last(&self) -> String {
+        let last = self.last.lock();
         last.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the checks of a backend counted.
-    pub fn counters(&self, backend: usize) -> &HealthCounters {
-        &self.backends[backend].counters
+    /// What the checks counted.
+    pub fn counters(&self) -> &HealthCounters {
+        &self.counters
     }
 
     /// Forgets what was found: nothing of it is renewed any more.
     pub(super) fn clear(&self) {
-        for backend in &self.backends {
-            backend.is_avoided.store(false, Ordering::Relaxed);
-            backend.state.set(BackendState::Unchecked);
-        }
+        self.is_avoided.store(false, Ordering::Relaxed);
+        self.state.set(BackendState::Unchecked);
     }
 
-    pub(super) fn count(&self, backend: usize, passed: bool, outcome: &str) {
-        let BackendHealth { counters, last, .. } = &self.backends[backend];
-        counters.checks.add(1);
+    pub(super) fn count(&self, passed: bool, outcome: &str) {
+        self.counters.checks.add(1);
         if !passed {
-            counters.checks_failed.add(1);
+            self.counters.checks_failed.add(1);
         }
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         outcome.clone_into(&mut last);
     }
+}
 
-    /// Takes states over, of which one has changed; says what there is now.
-    pub(super) fn show(&self, states: &[HealthState]) -> Availability {
-        let is_down = |state: &HealthState| state.is_up() == Some(false);
-        let all_down = states.iter().all(is_down);
-        // First the backends that may be used, so that a reader in between finds one.
-        for avoided in [false, true] {
-            for (state, backend) in states.iter().zip(&self.backends) {
-                if (is_down(state) && !all_down) == avoided {
-                    backend.is_avoided.store(avoided, Ordering::Relaxed);
-                }
+/// Takes over what was found of all backends of a proxy; says what there is now.
+pub(super) fn show<'a>(
+    found: impl Iterator<Item = (&'a BackendHealth, HealthState)> + Clone,
+) -> Availability {
+    let is_down = |state: &HealthState| state.is_up() == Some(false);
+    let all_down = found.clone().all(|(_, state)| is_down(&state));
+    // First the backends that may be used, so that a reader in between finds one.
+    for avoided in [false, true] {
+        for (backend, state) in found.clone() {
+            if (is_down(&state) && !all_down) == avoided {
+                backend.is_avoided.store(avoided, Ordering::Relaxed);
             }
         }
-        for (state, backend) in states.iter().zip(&self.backends) {
-            let state = BackendState::of(state);
-            backend.state.set(state);
-        }
-        match all_down {
-            true => Availability::AllDown,
-            false => Availability::SomeUp,
-        }
+    }
+    for (backend, state) in found {
+        backend.state.set(BackendState::of(&state));
+    }
+    match all_down {
+        true => Availability::AllDown,
+        false => Availability::SomeUp,
     }
 }
 
@@ -161,15 +146,6 @@ pub(super) fn described(health: &Health) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::proxy::ProxyMode;
-
-    fn board(backends: usize) -> HealthBoard {
-        let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Tcp);
-        let address: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
-        settings.backends = vec![address.into(); backends];
-        settings.health.check = HealthCheck::Tcp;
-        HealthBoard::new(&settings).unwrap()
-    }
 
     fn state(passed: bool) -> HealthState {
         let mut state = HealthState::default();
@@ -179,8 +155,8 @@ mod tests {
 
     #[test]
     fn who_is_down_is_avoided_unless_all_are() {
-        let board = board(2);
-        let avoided = || [board.is_avoided(0), board.is_avoided(1)];
+        let board = [BackendHealth::default(), BackendHealth::default()];
+        let avoided = || [board[0].is_avoided(), board[1].is_avoided()];
         let (up, down) = (state(true), state(false));
         for (states, standing, expected) in [
             ([up, up], Availability::SomeUp, [false, false]),
@@ -193,11 +169,11 @@ mod tests {
                 [true, false],
             ),
         ] {
-            assert_eq!(board.show(&states), standing);
+            assert_eq!(show(board.iter().zip(states)), standing);
             assert_eq!(avoided(), expected, "{states:?}");
         }
-        board.clear();
+        board.iter().for_each(BackendHealth::clear);
         assert_eq!(avoided(), [false, false]);
-        assert_eq!(board.state(0), BackendState::Unchecked);
+        assert_eq!(board[0].state(), BackendState::Unchecked);
     }
 }

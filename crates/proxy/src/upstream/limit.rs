@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 use weir_core::proxy::Proxy;
 
-use super::health::HealthBoard;
 use super::queue::{CLASSES, Ticket};
+use super::shared_backend::SharedBackend;
 use super::slots::{Acquisition, ConnectionSlots};
 use crate::metrics::QueueCounters;
 use crate::runtime::{Handle, Sender, TaskId, TcpStream};
@@ -37,9 +37,10 @@ struct State {
     slots: ConnectionSlots<Waiter>,
     /// The way to each thread.
     threads: Vec<Option<Sender<Notice>>>,
-    /// When a connection to each backend last failed.
+    /// When a connection to a backend last failed, by its number; shorter if none of the others has failed.
     failed: Vec<Option<Instant>>,
-    health: Option<Arc<HealthBoard>>,
+    /// The backends of now, by number.
+    listed: Vec<Option<Arc<SharedBackend>>>,
 }
 
 /// A client of some thread that waits.
@@ -50,8 +51,13 @@ pub struct Waiter {
     id: u64,
 }
 
+/// The backends of a proxy now, those of the first item of its settings first.
+pub type BackendList = Arc<[Arc<SharedBackend>]>;
+
 /// What threads tell each other.
 pub enum Notice {
+    /// These are the backends from now on.
+    Listed(BackendList),
     /// Give up an idle connection to this backend.
     Wanted(usize),
     /// A slot of this backend, or a connection that holds one.
@@ -107,19 +113,14 @@ pub struct Permit {
 }
 
 impl ConnectionLimit {
-    /// The limit that the settings ask for; `None` if they ask for none.
-    pub fn new(
-        settings: &Proxy,
-        threads: usize,
-        health: Option<Arc<HealthBoard>>,
-    ) -> Option<Arc<ConnectionLimit>> {
-        let backends = settings.backends.len();
+    /// The limit that the settings ask for; `None` if they ask for none. No backend is [listed](Self::list) yet.
+    pub fn new(settings: &Proxy, threads: usize) -> Option<Arc<ConnectionLimit>> {
         let limit = settings.max_connections;
         let state = State {
-            slots: ConnectionSlots::new(backends, limit, settings.queue_limit as usize, threads),
+            slots: ConnectionSlots::new(limit, settings.queue_limit as usize, threads),
             threads: (0..threads).map(|_| None).collect(),
-            failed: vec![None; backends],
-            health,
+            failed: Vec::new(),
+            listed: Vec::new(),
         };
         (limit > 0).then(|| {
             Arc::new(ConnectionLimit {
@@ -129,6 +130,38 @@ impl ConnectionLimit {
                 abort_on_close: settings.abort_on_close,
             })
         })
+    }
+
+    /// Threads may ask for slots of these backends too; waiters get none of them yet.
+    pub(super) fn make_known(&self, backends: &[Arc<SharedBackend>]) {
+        let mut state = self.lock();
+        for backend in backends {
+            state.slots.make_known(backend.number);
+        }
+    }
+
+    /// Waiters get slots of these backends only. All threads have been told of them: see [`Notice::Listed`].
+    pub(super) fn list(&self, backends: &[Arc<SharedBackend>]) {
+        let mut state = self.lock();
+        let before = std::mem::take(&mut state.listed);
+        for backend in backends {
+            let number = backend.number;
+            if number >= state.listed.len() {
+                state.listed.resize(number + 1, None);
+            }
+            // A failure of the backend that had the number before it says nothing of this one.
+            if !matches!(before.get(number), Some(Some(_))) {
+                state.note(number, false);
+            }
+            state.listed[number] = Some(backend.clone());
+        }
+        let numbers = backends.iter().map(|backend| backend.number);
+        state.slots.list(numbers);
+    }
+
+    /// Whether a connection to a backend holds a slot, or is about to.
+    pub(super) fn is_held(&self, number: usize) -> bool {
+        self.lock().slots.taken(number) > 0
     }
 
     /// How many clients wait for a slot.
@@ -165,15 +198,27 @@ impl ConnectionLimit {
 
 impl State {
     fn give(&mut self) -> Vec<(Waiter, usize)> {
-        let (failed, health) = (&self.failed, self.health.as_ref());
-        let usable = |backend: usize| !health.is_some_and(|health| health.is_avoided(backend));
-        let is_up = |backend: usize| {
-            usable(backend) && failed[backend].is_none_or(|at| at.elapsed() >= PASSED_OVER)
+        let listed = &self.listed;
+        let usable = |number: usize| {
+            let backend = listed.get(number).and_then(Option::as_ref);
+            backend.is_some_and(|backend| !backend.is_avoided())
         };
-        match (0..failed.len()).any(is_up) {
+        let has_failed = |number: usize| {
+            let failed = self.failed.get(number).copied().flatten();
+            failed.is_some_and(|at| at.elapsed() < PASSED_OVER)
+        };
+        let is_up = |number: usize| usable(number) && !has_failed(number);
+        match (0..listed.len()).any(is_up) {
             true => self.slots.give(is_up),
             false => self.slots.give(usable),
         }
+    }
+
+    fn note(&mut self, number: usize, has_failed: bool) {
+        if number >= self.failed.len() {
+            self.failed.resize(number + 1, None);
+        }
+        self.failed[number] = has_failed.then(Instant::now);
     }
 
     fn tell(&self, thread: usize, notice: Notice) {
@@ -315,7 +360,7 @@ impl ThreadConnectionLimit {
 
     /// A connection to a backend failed, or has succeeded again.
     pub fn note(&self, backend: usize, has_failed: bool) {
-        self.shared.lock().failed[backend] = has_failed.then(Instant::now);
+        self.shared.lock().note(backend, has_failed);
     }
 
     /// Gives free slots to the clients that wait. Time alone may free some: a backend that failed is
@@ -325,22 +370,19 @@ impl ThreadConnectionLimit {
         self.hand_out(given);
     }
 
-    /// Handles a notice of another thread. Returns the backend whose idle connection that thread wants; the
-    /// caller [offers](Self::offer) one.
-    pub fn handle_notice(self: &Rc<Self>, notice: Notice) -> Option<usize> {
-        match notice {
-            Notice::Wanted(backend) => return Some(backend),
-            Notice::Given(waiter, backend, fd) => {
-                let permit = self.permit(backend);
-                let outcome = match fd {
-                    Some(fd) => Outcome::Stream(TcpStream::attach(fd, &self.handle), permit),
-                    None => Outcome::Slot(permit),
-                };
-                self.give(waiter, outcome);
-            }
-            Notice::Displaced(waiter) => self.give(waiter, Outcome::Displaced),
-        }
-        None
+    /// A waiter of this thread is given a slot of a backend, or a connection that holds one.
+    pub fn pass_on(self: &Rc<Self>, waiter: Waiter, backend: usize, fd: Option<OwnedFd>) {
+        let permit = self.permit(backend);
+        let outcome = match fd {
+            Some(fd) => Outcome::Stream(TcpStream::attach(fd, &self.handle), permit),
+            None => Outcome::Slot(permit),
+        };
+        self.give(waiter, outcome);
+    }
+
+    /// A waiter of this thread has lost its place.
+    pub fn displace(&self, waiter: Waiter) {
+        self.give(waiter, Outcome::Displaced);
     }
 
     /// Hands `outcome` to a waiter of this thread. If the waiter has left, the outcome is dropped, which frees the slot.

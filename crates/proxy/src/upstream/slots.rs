@@ -14,10 +14,13 @@ pub struct ConnectionSlots<W> {
     limit: u32,
     backends: Vec<Load>,
     queue: WaitQueue<W>,
+    threads: usize,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Load {
+    /// It may get connections: the proxy has it now.
+    is_listed: bool,
     /// Slots that are taken, also by idle connections.
     taken: u32,
     /// Idle connections that each thread has.
@@ -49,22 +52,38 @@ pub struct Waiting<W> {
 }
 
 impl<W> ConnectionSlots<W> {
-    /// So many slots of each backend, a queue of so many, and connections on so many threads.
-    pub fn new(
-        backends: usize,
-        limit: u32,
-        queue_limit: usize,
-        threads: usize,
-    ) -> ConnectionSlots<W> {
-        let load = Load {
+    /// So many slots of each backend, a queue of so many, and connections on so many threads. No backend is
+    /// [listed](Self::list) yet.
+    pub fn new(limit: u32, queue_limit: usize, threads: usize) -> ConnectionSlots<W> {
+        ConnectionSlots {
+            limit,
+            backends: Vec::new(),
+            queue: WaitQueue::new(queue_limit),
+            threads,
+        }
+    }
+
+    /// The backends with these numbers have slots to give; the others take theirs back, and give none.
+    pub fn list(&mut self, numbers: impl Iterator<Item = usize>) {
+        for load in &mut self.backends {
+            load.is_listed = false;
+        }
+        for number in numbers {
+            self.make_known(number);
+            self.backends[number].is_listed = true;
+        }
+    }
+
+    /// A backend with this number may be asked for from now on.
+    pub fn make_known(&mut self, number: usize) {
+        let threads = self.threads;
+        let new = || Load {
+            is_listed: false,
             taken: 0,
             idle: vec![0; threads],
         };
-        ConnectionSlots {
-            limit,
-            backends: vec![load; backends],
-            queue: WaitQueue::new(queue_limit),
-        }
+        let count = self.backends.len().max(number + 1);
+        self.backends.resize_with(count, new);
     }
 
     /// How many wait.
@@ -78,7 +97,6 @@ impl<W> ConnectionSlots<W> {
     }
 
     /// Slots of a backend that are taken.
-    #[cfg(test)]
     pub fn taken(&self, backend: usize) -> u32 {
         self.backends[backend].taken
     }
@@ -155,15 +173,18 @@ impl<W> ConnectionSlots<W> {
         self.backends[backend].taken -= 1;
     }
 
-    /// Gives free slots to waiters: at backends that are up, or at all backends if none is up.
+    /// Gives free slots to waiters: at backends that are up, or at all backends if none is up; at listed ones only.
     pub fn give(&mut self, is_up: impl Fn(usize) -> bool) -> Vec<(W, usize)> {
         let mut given = Vec::new();
         if self.queue.is_empty() {
             return given;
         }
-        let none_is_up = !(0..self.backends.len()).any(&is_up);
+        let is_listed = |number: &usize| self.backends[*number].is_listed;
+        let mut listed = (0..self.backends.len()).filter(is_listed);
+        let none_is_up = !listed.any(&is_up);
         for (backend, load) in self.backends.iter_mut().enumerate() {
-            while load.taken < self.limit
+            while load.is_listed
+                && load.taken < self.limit
                 && (none_is_up || is_up(backend))
                 && let Some(waiter) = self.queue.pop()
             {
@@ -187,7 +208,9 @@ mod tests {
     const UP: fn(usize) -> bool = |_| true;
 
     fn slots(backends: usize, limit: u32) -> ConnectionSlots<&'static str> {
-        ConnectionSlots::new(backends, limit, 10, 2)
+        let mut slots = ConnectionSlots::new(limit, 10, 2);
+        slots.list(0..backends);
+        slots
     }
 
     fn waits(acquired: Acquisition<&'static str>) -> Waiting<&'static str> {
@@ -275,8 +298,20 @@ mod tests {
 
     #[test]
     fn without_a_queue_who_finds_no_place_loses() {
-        let mut slots = ConnectionSlots::new(1, 1, 0, 1);
+        let mut slots = ConnectionSlots::new(1, 0, 1);
+        slots.list(0..1);
         slots.acquire(0, 0..1, 0, "a");
         assert_eq!(slots.acquire(0, 0..1, 0, "b"), Acquisition::Full);
+    }
+
+    #[test]
+    fn a_backend_that_is_listed_no_longer_takes_its_slots_back_and_gives_none() {
+        let mut slots = slots(1, 1);
+        slots.acquire(0, 0..1, 0, "a");
+        waits(slots.acquire(0, 0..1, 0, "b"));
+        slots.list([2].into_iter());
+        slots.release(0);
+        assert_eq!(slots.give(|_| false), [("b", 2)]);
+        assert_eq!((slots.taken(0), slots.taken(2)), (0, 1));
     }
 }

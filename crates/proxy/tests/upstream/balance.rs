@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, mpsc};
 
-use weir_core::proxy::{Backend, Balance, HealthCheck, Proxy, ProxyMode};
+use weir_core::proxy::{BackendAddress, BackendSetting, Balance, HealthCheck, Proxy, ProxyMode};
 use weir_proxy::{BackendState, Server};
 
 use crate::common::{Connection, Origin, connect, settings, wait_until};
@@ -21,8 +21,8 @@ fn named(names: &[&'static str]) -> Vec<Origin> {
 }
 
 fn reverse(origins: &[Origin], weights: &[u16], change: impl FnOnce(&mut Proxy)) -> Server {
-    let backend = |(origin, weight): (&Origin, &u16)| Backend {
-        address: origin.address,
+    let backend = |(origin, weight): (&Origin, &u16)| BackendSetting {
+        address: BackendAddress::Ip(origin.address),
         weight: *weight,
     };
     let mut settings = settings(ProxyMode::Reverse, &[]);

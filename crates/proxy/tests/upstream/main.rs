@@ -7,6 +7,7 @@ mod balance;
 mod common;
 mod health;
 mod limit;
+mod names;
 mod netns;
 mod own_listeners;
 mod sides;

@@ -1,10 +1,14 @@
 //! `weir check`: is the config file good, and which values are in effect?
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use serde::Serialize;
 use weir_config::{Config, Key, Setting, Table, did_you_mean, example};
 use weir_core::listener::Listener;
+use weir_core::proxy::Proxy;
+use weir_core::units::format_duration;
+use weir_proxy::{LookUp, resolve_all};
 
 use crate::cli::Check;
 use crate::daemon::attachment::missing;
@@ -28,6 +32,9 @@ pub fn run(args: &Check) -> Result<()> {
         here.iter()
             .map(|text| format!("{}: {text}", file.display())),
     );
+    let unresolved = unresolved(&config.proxies, &LookUp::default(), NAMES_PATIENCE);
+    let of_file = |text: &String| format!("{}: {text}", file.display());
+    warnings.extend(unresolved.iter().map(of_file));
     warnings.iter().for_each(warn_text);
     if args.json {
         return print_json(&Effective {
@@ -72,6 +79,38 @@ fn not_here(
         }
     }
     texts
+}
+
+/// How long name servers have to answer.
+const NAMES_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The names of backends that do not resolve here: a slip, unless they are another machine's or come later. weir proxy
+/// starts without them.
+fn unresolved(proxies: &[Proxy], look_up: &LookUp, patience: Duration) -> Vec<String> {
+    let names = |proxy: &Proxy| -> Vec<String> {
+        let hosts = proxy.backends.iter();
+        let hosts = hosts.filter_map(|backend| backend.address.host());
+        let mut hosts: Vec<String> = hosts.map(str::to_owned).collect();
+        hosts.dedup();
+        hosts
+    };
+    let answered = resolve_all(proxies.iter().flat_map(names), look_up, patience);
+    let text = |proxy: &Proxy, name: &String| {
+        let why = match answered.get(name) {
+            Some(Ok(_)) => return None,
+            Some(Err(error)) => error.to_string(),
+            None => format!("no answer within {}", format_duration(patience)),
+        };
+        Some(format!(
+            "proxy {:?}: backends: {name} does not resolve here: {why} (`getent ahosts {name}` asks as weir does)",
+            proxy.name
+        ))
+    };
+    let of_one = |proxy: &Proxy| -> Vec<String> {
+        let names = names(proxy);
+        names.iter().filter_map(|name| text(proxy, name)).collect()
+    };
+    proxies.iter().flat_map(of_one).collect()
 }
 
 #[derive(Serialize)]
@@ -149,5 +188,34 @@ mod tests {
         assert!(texts[1].contains("wlan7") && texts[1].contains("`ip link`"));
         assert!(texts[2].contains("192.0.2.1"), "{texts:?}");
         assert!(not_here(&config.listeners[1..], &links, |_| false).is_empty());
+    }
+
+    #[test]
+    fn names_that_do_not_resolve_are_warned_of_and_one_that_hangs_is_not_waited_for() {
+        let file = "[[proxy]]\nname = \"edge\"\nlisten = \"*:80\"\nmode = \"reverse\"\n\
+                    backends = [\"good.example:80\", \"bad.example:80\", \"bad.example:81\", \"10.0.0.1:80\"]\n\
+                    [[proxy]]\nname = \"db\"\nlisten = \"*:81\"\nmode = \"tcp\"\nbackends = [\"slow.example:5432\"]\n";
+        let config = weir_config::parse("f", file).unwrap();
+        let (_release, held) = std::sync::mpsc::channel::<()>();
+        let held = std::sync::Mutex::new(held);
+        let look_up = LookUp::by(move |name| match name {
+            "good.example" => Ok(vec![IpAddr::from([10, 0, 0, 5])]),
+            "bad.example" => Err(std::io::Error::other("Name or service not known")),
+            _ => {
+                // Nothing is ever sent.
+                let _ = held.lock().unwrap().recv();
+                Ok(Vec::new())
+            }
+        });
+        let texts = unresolved(&config.proxies, &look_up, Duration::from_millis(200));
+        assert_eq!(
+            texts,
+            [
+                "proxy \"edge\": backends: bad.example does not resolve here: Name or service not known \
+                 (`getent ahosts bad.example` asks as weir does)",
+                "proxy \"db\": backends: slow.example does not resolve here: no answer within 200ms \
+                 (`getent ahosts slow.example` asks as weir does)",
+            ]
+        );
     }
 }

@@ -8,7 +8,9 @@ use weir_api::fields::{self, Field};
 use weir_api::metrics::{Metric, guard};
 use weir_config::did_you_mean;
 use weir_config::explain::{Topic, list, topic};
-use weir_proxy::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
+use weir_proxy::metrics::{
+    BackendCounters, HealthCounters, ListenerCounters, NameCounters, QueueCounters,
+};
 
 use crate::cli::Explain;
 use crate::daemon::proxies::metrics_of_proxies;
@@ -153,6 +155,7 @@ fn counters() -> impl Iterator<Item = [&'static str; 4]> {
         ("counter", "a proxy's backend", BackendCounters::NAMES),
         ("counter", "a proxy's backend", HealthCounters::NAMES),
         ("counter", "a proxy's queue", QueueCounters::NAMES),
+        ("counter", "a name of backends", NameCounters::NAMES),
         ("histogram", "a proxy", ListenerCounters::TIMES),
         ("histogram", "a proxy's backend", BackendCounters::TIMES),
     ];
@@ -198,8 +201,8 @@ mod tests {
     use serde_json::Value;
     use weir_api::{
         Backend, CacheMemory, ClassStatistics, Connections, Controller, Decision, Interface,
-        ListenerStatistics, Process, ProxyQueue, ProxyThread, Socket, Statistics, Status,
-        TimeRange, Times,
+        ListenerStatistics, Process, ProxyName, ProxyQueue, ProxyThread, Socket, Statistics,
+        Status, TimeRange, Times,
     };
     use weir_config::Table;
     use weir_core::class::Class;
@@ -256,7 +259,14 @@ mod tests {
             connections: Connections::default(),
             cache_memory: Some(CacheMemory::default()),
             times: [("connect".to_owned(), times)].into(),
-            backends: vec![Backend::default()],
+            backends: vec![Backend {
+                resolved_from: Some("app.internal".into()),
+                ..Backend::default()
+            }],
+            names: vec![ProxyName {
+                failing_seconds: Some(1),
+                ..ProxyName::default()
+            }],
             threads: vec![ProxyThread {
                 state: "accepting".into(),
                 clients: 1,

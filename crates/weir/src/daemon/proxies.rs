@@ -6,11 +6,15 @@ mod redirect;
 mod report;
 mod service;
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use weir_config::Table;
 use weir_core::proxy::{Proxy, descriptors};
-use weir_proxy::{OwnListeners, ReloadState, Server, Sockets, StartOptions, Totals, Waker};
+use weir_proxy::{
+    FIRST_ANSWERS, KnownAddresses, LookUp, OwnListeners, ReloadState, Server, Sockets,
+    StartOptions, Totals, Waker, resolve_all,
+};
 
 use crate::failure::{Failure, Result};
 use crate::host::descriptors::raise_limit;
@@ -31,8 +35,18 @@ pub struct Proxies {
     since: Instant,
 }
 
-/// Sockets that another process has handed over, with the address in its settings.
-pub type Inherited = Vec<(std::net::SocketAddr, Sockets)>;
+/// What another process has handed over.
+pub type Inherited = Vec<InheritedProxy>;
+
+/// What another process has handed over of one proxy.
+pub struct InheritedProxy {
+    /// The address in its settings.
+    pub listen: SocketAddr,
+    /// The sockets that listen there.
+    pub sockets: Sockets,
+    /// The addresses of its backends' names.
+    pub addresses: KnownAddresses,
+}
 
 impl Proxies {
     /// Starts all of them, on inherited sockets where they listen on the same address. `own_listeners` has the other
@@ -55,13 +69,18 @@ impl Proxies {
             since: Instant::now(),
         };
         let shares = proxies.shares(&settings);
+        let mut known = KnownAddresses::new();
+        for one in &mut inherited {
+            known.extend(std::mem::take(&mut one.addresses));
+        }
+        let known = first_answers(&settings, known);
         for (proxy, share) in settings.into_iter().zip(shares) {
-            let same = |(listen, _): &(_, Sockets)| *listen == proxy.listen;
+            let same = |one: &InheritedProxy| one.listen == proxy.listen;
             let sockets = inherited.iter().position(same);
-            let sockets = sockets.map(|at| inherited.swap_remove(at).1);
+            let sockets = sockets.map(|at| inherited.swap_remove(at).sockets);
             proxies
                 .running
-                .push(proxies.start_one(proxy, share, sockets, None, &[])?);
+                .push(proxies.start_one(proxy, share, sockets, None, &[], &known)?);
         }
         Ok(proxies)
     }
@@ -79,6 +98,7 @@ impl Proxies {
         sockets: Option<Sockets>,
         predecessor: Option<ReloadState>,
         started: &[Server],
+        known: &KnownAddresses,
     ) -> Result<Server> {
         let beside = self.running.iter().chain(&self.retiring).chain(started);
         let waker = Some(self.waker.clone());
@@ -90,6 +110,10 @@ impl Proxies {
             sockets,
             predecessor,
             waker,
+            addresses: known.clone(),
+            // They have been waited for.
+            first_answers: Some(Duration::ZERO),
+            ..StartOptions::default()
         };
         Ok(Server::start_with(proxy, options)?)
     }
@@ -102,10 +126,12 @@ impl Proxies {
     /// One cannot start; then all is as it was.
     pub fn swap(&mut self, settings: Vec<Proxy>) -> Result<()> {
         let mut started = Vec::new();
+        let known = self.running.iter().flat_map(Server::addresses).collect();
+        let known = first_answers(&settings, known);
         let shares = self.shares(&settings);
         let shares = || settings.iter().zip(&shares);
         for (proxy, share) in shares().filter(|(proxy, _)| !self.runs(proxy)) {
-            match self.start_successor(proxy, *share, &started) {
+            match self.start_successor(proxy, *share, &started, &known) {
                 Ok(server) => started.push(server),
                 Err(failure) => {
                     // They may have clients already.
@@ -154,6 +180,7 @@ impl Proxies {
         proxy: &Proxy,
         descriptors: u64,
         started: &[Server],
+        known: &KnownAddresses,
     ) -> Result<Server> {
         let same = |server: &&Server| server.settings().listen == proxy.listen;
         let old = self.running.iter().find(same);
@@ -166,6 +193,7 @@ impl Proxies {
             sockets,
             old.map(Server::reload_state),
             started,
+            known,
         )
     }
 
@@ -272,6 +300,21 @@ impl Proxies {
     pub fn totals(&self) -> (&[(String, Totals)], Duration) {
         (&self.past, self.since.elapsed())
     }
+}
+
+/// The addresses of all names of these settings: what is known, and what name servers say soon. All are asked at once.
+fn first_answers(settings: &[Proxy], mut known: KnownAddresses) -> KnownAddresses {
+    let backends = settings.iter().flat_map(|proxy| &proxy.backends);
+    let names = backends.filter_map(|backend| backend.address.host());
+    let unknown = names.filter(|name| !known.contains_key(*name));
+    let unknown: Vec<String> = unknown.map(str::to_owned).collect();
+    let answers = resolve_all(unknown, &LookUp::default(), FIRST_ANSWERS);
+    known.extend(
+        answers
+            .into_iter()
+            .filter_map(|(name, found)| Some((name, found.ok()?))),
+    );
+    known
 }
 
 fn past_of<'a>(past: &'a mut Vec<(String, Totals)>, name: &str) -> &'a mut Totals {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -167,6 +167,9 @@ pub struct HandedOver {
     pub listen: SocketAddr,
     /// How many they are.
     pub sockets: usize,
+    /// What is known of the names of its backends: the successor has them before its first look-up.
+    #[serde(default)]
+    pub addresses: BTreeMap<String, Vec<IpAddr>>,
 }
 
 /// Inode number of the network namespace of this process.

@@ -16,7 +16,12 @@ use crate::common::{Folder, PATIENCE};
 
 /// A server that begins each answer with its own letter, and then sends back what it gets.
 pub fn echo(letter: u8) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    echo_at("127.0.0.1:0".parse().unwrap(), letter)
+}
+
+/// One that listens there.
+pub fn echo_at(address: SocketAddr, letter: u8) -> SocketAddr {
+    let listener = TcpListener::bind(address).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming() {

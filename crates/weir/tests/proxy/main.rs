@@ -7,6 +7,7 @@ mod common;
 
 mod bed;
 mod descriptors;
+mod names;
 mod observe;
 mod processes;
 mod reload;

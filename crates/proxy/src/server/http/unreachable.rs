@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use super::prohibited::Prohibited;
 use crate::http::answer::{Answer, ProxyError};
 use crate::shortage;
-use crate::upstream::is_name_timeout;
+use crate::upstream::{is_name_timeout, is_without_address};
 
 /// What the access log says of a client that did not wait for its turn.
 pub const GONE: &str = "client_gone: it went away while it waited for a connection";
@@ -17,6 +17,13 @@ const NO_DESCRIPTOR: Answer<'static> = Answer {
     details: "the proxy has no descriptor or memory left for a connection",
 };
 
+/// As long as no name of a backend has been resolved.
+const NO_ADDRESS: Answer<'static> = Answer {
+    status: 503,
+    error: ProxyError::DestinationUnavailable,
+    details: "no backend has an address: its name has not been resolved",
+};
+
 /// Why there is no connection to a server.
 pub fn unreachable(error: &io::Error) -> Answer<'static> {
     if shortage::is_behind(error) {
@@ -24,6 +31,9 @@ pub fn unreachable(error: &io::Error) -> Answer<'static> {
     }
     if let Some(prohibited) = Prohibited::of(error) {
         return prohibited.answer();
+    }
+    if is_without_address(error) {
+        return NO_ADDRESS;
     }
     let error = match error.kind() {
         ErrorKind::ConnectionRefused => ProxyError::ConnectionRefused,

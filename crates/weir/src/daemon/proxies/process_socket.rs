@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use weir_core::proxy::Proxy;
 use weir_proxy::{Sockets, handover};
 
-use super::Inherited;
+use super::{Inherited, InheritedProxy};
 use crate::cli::RUNTIME_DIR;
 use crate::failure::{Failure, Result};
 use crate::ipc::control::{self, Answer, Client, ControlSocket, HandedOver, Request, namespace};
@@ -226,7 +226,11 @@ pub fn take_over(runtime_dir: &Path, proxies: &[Proxy]) -> Result<(Vec<Predecess
 fn receive(stream: &UnixStream, handed: &[HandedOver]) -> Result<Inherited> {
     let receive = |one: &HandedOver| {
         let fds = handover::receive(stream, one.sockets)?;
-        Ok((one.listen, Sockets::from_fds(fds)?))
+        Ok(InheritedProxy {
+            listen: one.listen,
+            sockets: Sockets::from_fds(fds)?,
+            addresses: one.addresses.clone().into_iter().collect(),
+        })
     };
     let received = handed.iter().map(receive).collect::<std::io::Result<_>>();
     received.map_err(|error| Failure::io("take the listening sockets over", error))

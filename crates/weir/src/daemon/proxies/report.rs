@@ -6,13 +6,15 @@ use std::sync::LazyLock;
 
 use weir_api::metrics::{Metric, ProxyCounters};
 use weir_api::{
-    Backend, CacheMemory, Connections, Proxy, ProxyQueue, ProxyThread, TimeRange, Times,
+    Backend, CacheMemory, Connections, Proxy, ProxyName, ProxyQueue, ProxyThread, TimeRange, Times,
 };
 use weir_core::word::Word;
 use weir_proxy::histogram::{self, BOUNDS_US};
-use weir_proxy::metrics::{BackendCounters, HealthCounters, ListenerCounters, QueueCounters};
+use weir_proxy::metrics::{
+    BackendCounters, HealthCounters, ListenerCounters, NameCounters, QueueCounters,
+};
 use weir_proxy::{
-    BackendReport as BackendNow, Connections as ConnectionsNow, Server, Total, Totals,
+    BackendReport as BackendNow, Connections as ConnectionsNow, NameReport, Server, Total, Totals,
 };
 
 use crate::show::settings::settings;
@@ -23,6 +25,7 @@ pub const COUNTERS: ProxyCounters = ProxyCounters {
     proxy_times: ListenerCounters::TIMES,
     backend: &[BackendCounters::NAMES, HealthCounters::NAMES],
     backend_times: BackendCounters::TIMES,
+    name: NameCounters::NAMES,
     queue: QueueCounters::NAMES,
 };
 
@@ -41,7 +44,8 @@ pub fn of<'a>(
     let mut totals = Totals::default();
     let mut threads = Vec::new();
     let mut connections = Connections::default();
-    let mut now = server.servers().backends;
+    let servers = server.servers();
+    let (mut now, names) = (servers.backends, servers.names);
     let mut waiting = BTreeMap::<u8, u64>::new();
     let generations: Vec<&Server> = generations.collect();
     for generation in &generations {
@@ -101,6 +105,7 @@ pub fn of<'a>(
         times: times_by_name(&all_times),
         counters: by_name(&totals.listener),
         backends: totals.backends.iter().map(with_times).collect(),
+        names: names.iter().map(|now| name(now, &totals)).collect(),
         threads,
         settings: keys.into_iter().collect(),
     }
@@ -132,12 +137,26 @@ fn backend(address: SocketAddr, now: Option<&BackendNow>, counters: &[Total]) ->
     }
     Backend {
         address: address.to_string(),
+        resolved_from: now.and_then(|now| now.name.clone()),
         weight: now.map_or(0, |now| now.weight),
         health: state.word().to_owned(),
         last_check: now.map(|now| now.last_check.clone()).unwrap_or_default(),
         connections,
         times: BTreeMap::new(),
         counters: by_name(counters),
+    }
+}
+
+fn name(now: &NameReport, totals: &Totals) -> ProxyName {
+    let mut counted = totals.names.iter();
+    let counted = counted.find(|(name, _)| *name == now.name);
+    ProxyName {
+        name: now.name.clone(),
+        resolved: now.is_resolved,
+        lookup_error: now.error.clone(),
+        failing_seconds: now.fails_for.map(|time| time.as_secs()),
+        addresses: now.addresses.iter().map(ToString::to_string).collect(),
+        counters: counted.map_or_else(BTreeMap::new, |(_, totals)| by_name(totals)),
     }
 }
 

@@ -69,6 +69,7 @@ impl ProxyService {
             Some(HandedOver {
                 listen: server.settings().listen,
                 sockets: server.sockets()?.fds().count(),
+                addresses: server.addresses().into_iter().collect(),
             })
         };
         client.answer(&Answer::HandedOver(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_api::{Backend, CacheMemory, Connections, Proxy, ProxyQueue, Times};
+use weir_api::{Backend, CacheMemory, Connections, Proxy, ProxyName, ProxyQueue, Times};
 use weir_core::units::about_size;
 
 use crate::show::describe::count;
@@ -42,6 +42,9 @@ pub fn text(proxies: &[Proxy], all: bool) -> String {
         }
         text += &indent(&counters(&proxy.counters, all));
         text += &indent(&queue(&proxy.queue));
+        for name in &proxy.names {
+            text += &name_line(name);
+        }
         for backend in &proxy.backends {
             text += &backend_line(backend);
             text += &indent(&indent(&counters(&backend.counters, all)));
@@ -113,10 +116,33 @@ fn cache_line(memory: &CacheMemory) -> String {
     )
 }
 
+/// `app.internal: 2 addresses`, and whether it still has them.
+fn name_line(name: &ProxyName) -> String {
+    let addresses = match name.addresses.len() {
+        1 => "1 address".to_owned(),
+        count => format!("{count} addresses"),
+    };
+    let mut line = format!("  name {}: {addresses}", name.name);
+    if !name.resolved {
+        let since = name.failing_seconds;
+        let since = since.map_or(String::new(), |seconds| format!(" for {seconds} s"));
+        let kept = match name.addresses.is_empty() {
+            true => "",
+            false => ", which it keeps",
+        };
+        line += &format!("{kept}; not resolved{since} ({})", name.lookup_error);
+    }
+    line + "\n"
+}
+
 /// `up; 3 in use, 1 idle`, why it is down, and how long it takes.
 fn backend_line(backend: &Backend) -> String {
     let Connections { in_use, idle } = backend.connections;
-    let mut line = format!("  backend {}: ", backend.address);
+    let mut line = format!("  backend {}", backend.address);
+    if let Some(name) = &backend.resolved_from {
+        line += &format!(" ({name})");
+    }
+    line += ": ";
     if backend.weight > 1 {
         line += &format!("weight {}; ", backend.weight);
     }

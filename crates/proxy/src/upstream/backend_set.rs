@@ -1,0 +1,263 @@
+//! The backends of a proxy as of now: the addresses of its settings, and those that its names have. Threads that move
+//! data have lists of their own and are told of changes, so that no request takes a lock for it.
+//!
+//! A backend stays the same one as long as its address stays: with its number, its health, its counters, and the idle
+//! connections of each thread. One whose address has gone gets nothing new. Its connections in use end by themselves, and
+//! what it counted stays for a while: addresses often come back.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weir_core::proxy::{BackendAddress, BackendSetting, MAX_ADDRESSES, Proxy};
+
+use super::limit::{BackendList, ConnectionLimit, Notice};
+use super::recheck::Recheck;
+use super::shared_backend::SharedBackend;
+use crate::runtime::Sender;
+
+/// Backends without a connection whose addresses have gone, and whose counters are kept all the same.
+const GONE_KEPT: usize = 64;
+
+/// The addresses of names, each by the name.
+pub type KnownAddresses = HashMap<String, Vec<IpAddr>>;
+
+/// The backends of a proxy.
+pub struct BackendSet {
+    settings: Arc<Proxy>,
+    threads: usize,
+    limit: Option<Arc<ConnectionLimit>>,
+    /// The way to those that look names up.
+    rechecks: HashMap<String, Arc<Recheck>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    addresses: KnownAddresses,
+    listed: BackendList,
+    /// The one that has gone last comes last.
+    gone: Vec<Arc<SharedBackend>>,
+    /// The way to each thread that moves data.
+    threads: Vec<Option<Sender<Notice>>>,
+    /// The way to the thread that checks.
+    checks: Option<Sender<Option<BackendList>>>,
+}
+
+/// What a look-up has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddressChange {
+    /// Addresses that the name did not have before.
+    pub new: Vec<IpAddr>,
+    /// Addresses that it has no longer.
+    pub gone: Vec<IpAddr>,
+    /// Addresses beyond [`MAX_ADDRESSES`], which are left unused.
+    pub unused: usize,
+}
+
+impl BackendSet {
+    /// The backends of these settings for so many threads, with what is known of their names.
+    pub fn new(
+        settings: Arc<Proxy>,
+        threads: usize,
+        limit: Option<Arc<ConnectionLimit>>,
+        mut addresses: KnownAddresses,
+    ) -> BackendSet {
+        let names = settings.backends.iter();
+        let names = names.filter_map(|backend| backend.address.host());
+        let rechecks: HashMap<String, Arc<Recheck>> = names
+            .map(|name| (name.to_owned(), Arc::default()))
+            .collect();
+        addresses.retain(|name, _| rechecks.contains_key(name));
+        let set = BackendSet {
+            settings,
+            threads,
+            limit,
+            rechecks,
+            state: Mutex::new(State {
+                addresses,
+                listed: Arc::default(),
+                gone: Vec::new(),
+                threads: (0..threads).map(|_| None).collect(),
+                checks: None,
+            }),
+        };
+        set.relist(&mut set.lock());
+        set
+    }
+
+    /// The names of the settings, each with the way to the thread that looks it up.
+    pub fn names(&self) -> impl Iterator<Item = (&String, &Arc<Recheck>)> {
+        self.rechecks.iter()
+    }
+
+    /// What the names' addresses are.
+    pub fn addresses(&self) -> KnownAddresses {
+        self.lock().addresses.clone()
+    }
+
+    /// The backends of now.
+    pub fn listed(&self) -> BackendList {
+        self.lock().listed.clone()
+    }
+
+    /// The backends of now, and then those of before that still have a connection or counters.
+    pub fn all(&self) -> Vec<Arc<SharedBackend>> {
+        let state = self.lock();
+        state.listed.iter().chain(&state.gone).cloned().collect()
+    }
+
+    /// A thread that moves data begins: it has these backends, and learns of changes through `notices`.
+    pub fn join(&self, thread: usize, notices: Sender<Notice>) -> BackendList {
+        let mut state = self.lock();
+        state.threads[thread] = Some(notices);
+        state.listed.clone()
+    }
+
+    /// The thread that checks begins: it has these backends, and learns of changes through `changes`, until
+    /// [`end_checks`](Self::end_checks).
+    pub(super) fn join_checks(&self, changes: Sender<Option<BackendList>>) -> BackendList {
+        let mut state = self.lock();
+        state.checks = Some(changes);
+        state.listed.clone()
+    }
+
+    /// The thread that checks is to end.
+    pub(super) fn end_checks(&self) {
+        if let Some(checks) = self.lock().checks.take() {
+            checks.send(None);
+        }
+    }
+
+    /// A look-up has found these addresses of a name, at least one. `None`: it has had the same before.
+    pub fn found(&self, name: &str, found: &[IpAddr]) -> Option<AddressChange> {
+        let mut state = self.lock();
+        let before = state.addresses.get(name).cloned().unwrap_or_default();
+        let (now, unused) = in_order(&before, found);
+        let missing = |from: &[IpAddr], among: &[IpAddr]| -> Vec<IpAddr> {
+            let is_missing = |ip: &&IpAddr| !from.contains(ip);
+            among.iter().filter(is_missing).copied().collect()
+        };
+        let change = AddressChange {
+            new: missing(&before, &now),
+            gone: missing(&now, &before),
+            unused,
+        };
+        if change.new.is_empty() && change.gone.is_empty() {
+            return None;
+        }
+        state.addresses.insert(name.to_owned(), now);
+        self.relist(&mut state);
+        Some(change)
+    }
+
+    /// Makes the list of the addresses that are known, and says it to all that have one.
+    fn relist(&self, state: &mut State) {
+        let mut listed: Vec<Arc<SharedBackend>> = Vec::new();
+        for setting in &self.settings.backends {
+            for address in addresses_of(setting, &state.addresses) {
+                // The first that names an address has it.
+                if !listed.iter().any(|backend| backend.address == address) {
+                    listed.push(self.backend(state, &listed, setting, address));
+                }
+            }
+        }
+        let listed: BackendList = listed.into();
+        let is_listed =
+            |backend: &Arc<SharedBackend>| listed.iter().any(|other| Arc::ptr_eq(backend, other));
+        let before = std::mem::replace(&mut state.listed, listed.clone());
+        state.gone.retain(|backend| !is_listed(backend));
+        let gone = before.iter().filter(|backend| !is_listed(backend));
+        state.gone.extend(gone.cloned());
+        self.forget_some(&mut state.gone);
+        // In this order: a thread knows of a backend before a waiter of it is given a connection.
+        if let Some(limit) = &self.limit {
+            limit.make_known(&listed);
+        }
+        for thread in state.threads.iter().flatten() {
+            thread.send(Notice::Listed(listed.clone()));
+        }
+        if let Some(limit) = &self.limit {
+            limit.list(&listed);
+        }
+        if let Some(checks) = &state.checks {
+            checks.send(Some(listed));
+        }
+    }
+
+    /// The backend with this address: the one that there is or was, or a new one.
+    fn backend(
+        &self,
+        state: &State,
+        listed: &[Arc<SharedBackend>],
+        setting: &BackendSetting,
+        address: SocketAddr,
+    ) -> Arc<SharedBackend> {
+        let all = || state.listed.iter().chain(&state.gone);
+        let mut known = all();
+        let is_same = |backend: &&Arc<SharedBackend>| {
+            backend.address == address && backend.setting == *setting
+        };
+        if let Some(known) = known.find(is_same) {
+            return known.clone();
+        }
+        let has = |number: usize| {
+            let mut all = all().chain(listed);
+            all.any(|backend| backend.number == number)
+        };
+        let number = (0..).find(|number| !has(*number)).unwrap_or(usize::MAX);
+        let recheck = setting.address.host();
+        let recheck = recheck.and_then(|name| self.rechecks.get(name)).cloned();
+        let (settings, threads) = (&self.settings, self.threads);
+        let new = SharedBackend::new(number, address, setting.clone(), recheck, settings, threads);
+        Arc::new(new)
+    }
+
+    /// Forgets those that have gone the longest ago, as long as too many are kept; never one that has a connection.
+    fn forget_some(&self, gone: &mut Vec<Arc<SharedBackend>>) {
+        let is_held = |backend: &SharedBackend| {
+            let limit = self.limit.as_ref();
+            backend.has_connections() || limit.is_some_and(|limit| limit.is_held(backend.number))
+        };
+        let mut too_many = gone.len().saturating_sub(GONE_KEPT);
+        gone.retain(|backend| {
+            let goes = too_many > 0 && !is_held(backend);
+            too_many -= usize::from(goes);
+            !goes
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No step of it panics halfway.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The addresses that an item of the settings has.
+fn addresses_of(setting: &BackendSetting, known: &KnownAddresses) -> Vec<SocketAddr> {
+    match &setting.address {
+        BackendAddress::Ip(address) => vec![*address],
+        BackendAddress::Name(name) => {
+            let ips = known.get(&name.host).map(Vec::as_slice);
+            let ips = ips.unwrap_or_default().iter();
+            ips.map(|ip| SocketAddr::new(*ip, name.port)).collect()
+        }
+    }
+}
+
+/// The addresses found, each once: first those that there were, in the order that they had, and then the new ones. Name
+/// servers give another order each time. How many are too many.
+fn in_order(before: &[IpAddr], found: &[IpAddr]) -> (Vec<IpAddr>, usize) {
+    let mut new: Vec<IpAddr> = found.iter().map(IpAddr::to_canonical).collect();
+    new.sort_unstable();
+    new.dedup();
+    let mut now: Vec<IpAddr> = before
+        .iter()
+        .filter(|ip| new.contains(ip))
+        .copied()
+        .collect();
+    new.retain(|ip| !now.contains(ip));
+    now.append(&mut new);
+    let unused = now.len().saturating_sub(MAX_ADDRESSES);
+    now.truncate(MAX_ADDRESSES);
+    (now, unused)
+}
