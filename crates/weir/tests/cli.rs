@@ -240,6 +240,34 @@ fn every_command_has_a_man_page_that_names_its_flags() {
 }
 
 #[test]
+fn the_man_page_of_the_config_file_has_every_table_and_key() {
+    let folder = Folder::new("man-config");
+    let made = weir(&format!("generate man {}", folder.0.display()));
+    assert!(made.status.success());
+    let page = std::fs::read_to_string(folder.0.join("weir.toml.5")).unwrap();
+    assert!(page.contains(".TH WEIR.TOML 5"), "{page}");
+    let mut lines = page.lines();
+    for table in weir_config::tables() {
+        let head = table.head.replace('-', r"\-");
+        assert!(lines.any(|line| line == head), "{head}");
+        for key in &table.keys {
+            let term = format!(r"\fB{}\fR = ", key.name.replace('-', r"\-"));
+            assert!(lines.any(|line| line.starts_with(&term)), "{head} {term}");
+        }
+    }
+    // A line that begins with a dot or an apostrophe and names no macro would vanish.
+    let known = [
+        ".TH", ".SH", ".PP", ".TP", ".br", ".RS", ".RE", ".IP", ".nf", ".fi",
+    ];
+    for line in page.lines().filter(|line| line.starts_with(['.', '\''])) {
+        assert!(
+            known.iter().any(|macro_| line.starts_with(macro_)),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn completions_know_every_command() {
     let folder = Folder::new("completions");
     assert!(

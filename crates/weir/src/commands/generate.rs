@@ -1,6 +1,7 @@
 //! `weir generate`: man pages and completions from the command-line definition, for packages, and the
 //! reference page of the config file.
 
+mod config_page;
 mod man;
 
 use std::io::Write;
@@ -28,7 +29,7 @@ fn create(dir: &Path) -> Result<()> {
         .map_err(|error| Failure::io(format_args!("create {}", dir.display()), error))
 }
 
-/// `weir.8` and `weir-COMMAND.8`.
+/// `weir.8`, `weir-COMMAND.8` and `weir.toml.5`.
 fn man_pages(dir: &Path) -> Result<()> {
     create(dir)?;
     let mut command = visible(&Cli::command()).disable_help_subcommand(true);
@@ -42,7 +43,9 @@ fn man_pages(dir: &Path) -> Result<()> {
         let write = || std::fs::write(&file, man::page(name, command, &names)?);
         write().map_err(|error| Failure::io(format_args!("write {}", file.display()), error))?;
     }
-    Ok(())
+    let file = dir.join(format!("{}.{}", man::CONFIG.0, man::CONFIG.1));
+    std::fs::write(&file, config_page::page(&names))
+        .map_err(|error| Failure::io(format_args!("write {}", file.display()), error))
 }
 
 fn completions(dir: &Path) -> Result<()> {

@@ -6,6 +6,8 @@ use clap::Command;
 
 /// Section of the pages: 8, system administration, since most commands need root.
 pub const SECTION: &str = "8";
+/// Name of the page of the config file, and its section: 5, file formats.
+pub const CONFIG: (&str, &str) = ("weir.toml", "5");
 
 /// An example: the command line, and what it does.
 type Example = (&'static str, &'static str);
@@ -238,15 +240,21 @@ pub fn page(name: &str, command: &Command, others: &[String]) -> io::Result<Vec<
     text += ".SH \"EXIT STATUS\"\n";
     text += &terms(&EXIT_STATUS);
     text += ".SH \"SEE ALSO\"\n";
-    let others = others.iter().filter(|other| *other != name);
-    let mut pages: Vec<String> = others
-        .map(|other| format!("\\fB{}\\fR({SECTION})", escaped(other)))
-        .collect();
-    pages.push("\\fBnft\\fR(8)".to_owned());
-    pages.push("\\fBss\\fR(8)".to_owned());
-    pages.push("\\fBtcp\\fR(7)".to_owned());
-    text += &(pages.join(", ") + "\n");
+    let others: Vec<String> = others.iter().filter(|o| *o != name).cloned().collect();
+    let config = format!("\\fB{}\\fR({})", CONFIG.0, CONFIG.1);
+    text += &format!("{}, {config}\n", references(&others));
     Ok((text + version).into_bytes())
+}
+
+/// What to read besides: the pages of the commands with these names, and others.
+pub fn references(commands: &[String]) -> String {
+    let of_command = |name: &String| format!("\\fB{}\\fR({SECTION})", escaped(name));
+    let others = ["nft(8)", "ss(8)", "tcp(7)"].map(|page| {
+        let (name, section) = page.split_at(page.len() - 3);
+        format!("\\fB{name}\\fR{section}")
+    });
+    let pages: Vec<String> = commands.iter().map(of_command).chain(others).collect();
+    pages.join(", ")
 }
 
 /// Tagged paragraphs.
@@ -258,7 +266,7 @@ fn terms(terms: &[(&str, &str)]) -> String {
 }
 
 /// As roff shows it literally.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let text = text
         .replace('\\', "\\e")
         .replace('-', "\\-")
