@@ -76,6 +76,12 @@ deb: ## Debian package in target/deb
 	@$(MAKE) --no-print-directory build
 	@packaging/deb/build
 
+.PHONY: test-deb
+test-deb: ## install, run, upgrade and remove the package on Debian and Ubuntu; lintian (root; 20 minutes)
+	@scripts/setup build test-deb
+	@$(MAKE) --no-print-directory build
+	@scripts/test-deb
+
 .PHONY: clean
 clean: ## remove everything that was built
 	cargo clean
