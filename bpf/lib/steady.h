@@ -3,7 +3,7 @@
  * steady.h - does a source connect seldom and steadily, as health checks do?
  * Pure. weir_core::steady is the same in Rust.
  *
- * A source is an address at a listener. Time goes in windows of about a second.
+ * A source is an address at a listener. Time goes in windows of half a second.
  * A source is steady when it came in STEADY_AFTER windows, at most STEADY_GAP
  * windows apart, and at most STEADY_MOST times in each; it is long steady after
  * STEADY_LONG_AFTER. One window with more begins anew.
@@ -23,12 +23,12 @@
 
 #include "lib/types.h"
 
-/* A window is so many bits of a clock in ns: 1.07 s. */
-#define STEADY_WINDOW_SHIFT 30
+/* A window is so many bits of a clock in ns: .54 s. Two checks, at least a second apart, never share one. */
+#define STEADY_WINDOW_SHIFT 29
 /* A balancer checks each of its backends by itself, and they may be one server. */
 #define STEADY_MOST 8
-/* 2 min: twice the longest usual interval between two checks. */
-#define STEADY_GAP 128
+/* 2.3 min: twice the longest usual interval between two checks. */
+#define STEADY_GAP 256
 /* Load balancers take a server out after three failed checks in a row or more. */
 #define STEADY_AFTER 3
 #define STEADY_LONG_AFTER 16

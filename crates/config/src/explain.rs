@@ -304,7 +304,7 @@ const ADVICE: [(&str, &str); 30] = [
     ),
     (
         "syn_steady",
-        "A load balancer keeps a server whose health checks come in. A source is steady when it came in 3 different seconds, at most 8 times in each and at most 2 minutes apart. Steady sources get an eighth of what the server accepts, and those that were steady for 16 s an eighth of their own.",
+        "A load balancer keeps a server whose health checks come in. A source is steady when it came in 3 different half seconds, at most 8 times in each and at most 2 minutes apart. Steady sources get an eighth of what the server accepts, and those that came in 16 half seconds an eighth of their own.",
     ),
 ];
 

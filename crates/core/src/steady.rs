@@ -1,13 +1,13 @@
 //! Does a source connect seldom and steadily, as health checks do? The Rust side of bpf/lib/steady.h; the
 //! property tests of weir-kernel hold the two equal.
 //!
-//! A source is an address at a listener. Time goes in windows of 2^30 ns, about a second. All numbers of
+//! A source is an address at a listener. Time goes in windows of 2^29 ns, half a second. All numbers of
 //! windows are modulo 2^16.
 
 /// Connections of one window above which a source is busy.
 pub const MOST: u8 = 8;
-/// Windows between two connections after which a source is forgotten: 2 min.
-pub const GAP: u16 = 128;
+/// Windows between two connections after which a source is forgotten: 2.3 min.
+pub const GAP: u16 = 256;
 /// Windows after which a source is steady.
 pub const AFTER: u8 = 3;
 /// Windows after which it is so for long.
@@ -132,13 +132,13 @@ mod tests {
 
     #[test]
     fn a_check_is_steady_from_its_third_time_on() {
-        for every in [1, 2, 10, 30, 120] {
+        for every in [1, 2, 20, 60, 256] {
             let after = |times| checks(&mut SourceSet::default(), every, times);
-            assert_eq!(after(2), Steadiness::Not, "every {every} s");
-            assert_eq!(after(3), Steadiness::Short, "every {every} s");
-            assert_eq!(after(16), Steadiness::Long, "every {every} s");
+            assert_eq!(after(2), Steadiness::Not, "every {every} windows");
+            assert_eq!(after(3), Steadiness::Short, "every {every} windows");
+            assert_eq!(after(16), Steadiness::Long, "every {every} windows");
         }
-        let rarely = checks(&mut SourceSet::default(), 129, 100);
+        let rarely = checks(&mut SourceSet::default(), 257, 100);
         assert_eq!(rarely, Steadiness::Not);
     }
 
@@ -173,17 +173,17 @@ mod tests {
         assert_eq!(set.note(CHECK, 24, 1), Steadiness::Short);
     }
 
-    /// 512 sets hold what 2 000 new clients a second leave: four a second in each.
+    /// 512 sets hold what 2 000 new clients a second leave: four a second in each, two a window.
     #[test]
     fn checks_every_ten_seconds_become_steady_among_clients_that_come_once() {
         let mut set = SourceSet::default();
         let mut random = 1u32;
         let mut client = CHECK;
-        for window in 0..1200 {
-            for n in 0..5u32 {
+        for window in 0..2400 {
+            for n in 0..3u32 {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 client += 1;
-                let key = if n == 0 && window % 10 == 0 {
+                let key = if n == 0 && window % 20 == 0 {
                     CHECK
                 } else {
                     client
@@ -206,9 +206,9 @@ mod tests {
             }
         }
         assert!(set.0.iter().all(|s| s.steadiness() == Steadiness::Short));
-        assert_eq!(set.note(99, 100, 0), Steadiness::Not);
+        assert_eq!(set.note(99, 200, 0), Steadiness::Not);
         assert!(set.0.iter().all(|source| source.key != 99));
-        set.note(99, 200, 3);
+        set.note(99, 300, 3);
         assert!(set.0.iter().any(|source| source.key == 99));
     }
 }

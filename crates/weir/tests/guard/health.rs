@@ -7,7 +7,7 @@ use weir_kernel::Guard;
 use crate::common::{BACKLOG, Bed, PORT, Path, accept, connect, greet, listen, within};
 
 /// A window of bpf/lib/steady.h, and a little more: checks come so far apart.
-const WINDOW: Duration = Duration::from_millis(1100);
+const WINDOW: Duration = Duration::from_millis(550);
 
 /// Whether each of some checks, of one source, is let in by a server whose queue is full and that accepts nothing.
 fn checks(bed: &Bed, path: &Path<'_>, flags: &str) -> Vec<bool> {
