@@ -6,9 +6,12 @@
 
 mod bed;
 mod devices;
-mod health;
 mod load;
 mod local;
+/// What judges rates or times.
+mod measured {
+    mod health;
+}
 mod nat;
 mod routing;
 mod sockets;
