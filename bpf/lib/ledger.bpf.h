@@ -70,7 +70,7 @@ struct listen_state {
 	struct stall_state stall;
 	u32 unreserved;		/* of those let in, the ones whose handshake was never under way in the kernel; atomic, wraps */
 	u32 pad;
-	struct claim claim[WEIR_MAX_CPUS];
+	struct claim claim[WEIR_MAX_CPUS] __attribute__((aligned(sizeof(struct claim))));
 };
 
 /* Packets that the receive path may hold back in one batch: the sysctl's value. Set before load. */

@@ -67,7 +67,7 @@ struct {
 
 /* Sources of SYNs to all listeners, by a hash of the two. */
 #define SOURCE_SET_BITS 9
-struct source_set sources[1 << SOURCE_SET_BITS];
+struct source_set sources[1 << SOURCE_SET_BITS] __attribute__((aligned(sizeof(struct source_set))));
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
