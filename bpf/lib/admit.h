@@ -182,15 +182,23 @@ static __always_inline u32 places(const struct listener_policy *listener, u32 li
 }
 
 /*
- * reserv: a place is free when waiting, half-open and claimed ones together
- * leave one. Overbooked or not, the kernel drops a SYN whose accept queue or
- * SYN queue is full (each at most the backlog).
+ * Whether waiting, half-open and claimed connections together leave a place, with
+ * so many more in the accept queue than the backlog. Overbooked or not, the
+ * kernel drops a SYN whose SYN queue is full (at most the backlog).
  */
-static __always_inline bool place_free(const struct listener_policy *listener, const struct queue_view *queue)
+static __always_inline bool place_with_more(const struct listener_policy *listener, const struct queue_view *queue,
+					    u32 more)
 {
 	u32 pending = queue->half_open + queue->claims, limit = queue->limit ? queue->limit : 1;
 
-	return queue->length + pending < places(listener, queue->limit) && pending < limit && queue->length < limit;
+	return queue->length + pending < places(listener, queue->limit) + more && pending < limit &&
+	       queue->length < limit + more;
+}
+
+/* reserv: a place is free. */
+static __always_inline bool place_free(const struct listener_policy *listener, const struct queue_view *queue)
+{
+	return place_with_more(listener, queue, 0);
 }
 
 /* The kernel's own rule, sk_acceptq_is_full(): default and abort follow it. */
@@ -351,12 +359,7 @@ static __always_inline bool turns_away(enum verdict v)
 static __always_inline bool steady_place(const struct listener_policy *listener, const struct queue_view *queue,
 					 bool shared)
 {
-	u32 pending = queue->half_open + queue->claims, limit = queue->limit ? queue->limit : 1;
-
-	if (!reserves(listener))
-		return !kernel_full(queue);
-	return queue->length + pending < places(listener, queue->limit) + !shared && pending < limit &&
-	       queue->length < limit + !shared;
+	return reserves(listener) ? place_with_more(listener, queue, !shared) : !kernel_full(queue);
 }
 
 /*

@@ -341,13 +341,13 @@ static __always_inline bool steady_token(struct listen_state *state, const struc
 }
 
 /*
- * Whether the SYN comes in all the same because its source is steady. Then a claim is made. Claims that
- * the kernel counts by now must not stand between it and its place. Global.
+ * Whether the SYN of a steady source comes in all the same. Then a claim is made. Claims that the
+ * kernel counts by now must not stand between it and its place. Global.
  */
 __noinline int spare_steady(struct __sk_buff *skb, const struct listener_policy *listener, struct listen_state *state,
 			    struct arrival *arrival)
 {
-	if (!listener || !state || !arrival || arrival->steady == STEADY_NOT || !turns_away(arrival->verdict))
+	if (!listener || !state || !arrival || !turns_away(arrival->verdict))
 		return 0;
 	claim_begin(state);
 	view_read(state, arrival, 1, 0);
@@ -469,7 +469,9 @@ static __always_inline int decide_by_lookup(struct __sk_buff *skb, const struct 
 	if (other || arrival->time_wait)
 		judge_syn(skb, listener, *state, arrival);
 	bpf_sk_release(sk);
-	if (lets_in(arrival->verdict) || spare_steady(skb, listener, *state, arrival))
+	/* Asked here: most SYNs that are refused save the call. */
+	if (lets_in(arrival->verdict) ||
+	    (arrival->steady != STEADY_NOT && spare_steady(skb, listener, *state, arrival)))
 		return admit_syn(*state, listener, arrival);
 	return REFUSE;
 }

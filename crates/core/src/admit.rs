@@ -55,13 +55,20 @@ impl QueueSpace {
         (all as u32).max(1)
     }
 
-    /// SB06 Section III-B1, reserv: waiting, half-open and claimed connections together leave a
-    /// place. Overbooked or not, the kernel drops a SYN whose accept queue or SYN queue is full
-    /// (each at most the backlog).
-    pub fn place_free(&self, q: &QueueView) -> bool {
+    /// Whether waiting, half-open and claimed connections together leave a place, with so many more in the accept
+    /// queue than the backlog. Overbooked or not, the kernel drops a SYN whose SYN queue is full (at most the backlog).
+    fn place_with_more(&self, q: &QueueView, more: u32) -> bool {
         let pending = q.half_open.wrapping_add(q.claims);
         let limit = q.limit.max(1);
-        q.length.wrapping_add(pending) < self.places(q.limit) && pending < limit && q.length < limit
+        q.length.wrapping_add(pending) < self.places(q.limit) + more
+            && pending < limit
+            && q.length < limit + more
+    }
+
+    /// SB06 Section III-B1, reserv: waiting, half-open and claimed connections together leave a
+    /// place.
+    pub fn place_free(&self, q: &QueueView) -> bool {
+        self.place_with_more(q, 0)
     }
 
     fn half_of_places(&self, q: &QueueView) -> u32 {
@@ -146,14 +153,10 @@ impl QueueSpace {
     /// than the backlog (`sk_acceptq_is_full()`), and [`QueueSpace::place_free`] gives that place to nobody: it is
     /// theirs. `shared`: the queue is of several sockets, and the place of any one.
     pub fn steady_place(&self, q: &QueueView, shared: bool) -> bool {
-        if !self.reserves() {
-            return q.length <= q.limit;
+        match self.reserves() {
+            true => self.place_with_more(q, u32::from(!shared)),
+            false => q.length <= q.limit,
         }
-        let pending = q.half_open.wrapping_add(q.claims);
-        let (limit, more) = (q.limit.max(1), u32::from(!shared));
-        q.length.wrapping_add(pending) < self.places(q.limit) + more
-            && pending < limit
-            && q.length < limit + more
     }
 
     fn refusal(&self, full: bool) -> Verdict {
