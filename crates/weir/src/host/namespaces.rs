@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::host::ports;
 use crate::host::processes::{self, Process, entries};
 
 /// Where `ip netns` keeps names.
@@ -104,20 +105,13 @@ fn inode_of(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|meta| meta.ino())
 }
 
-/// The ports of the sockets in LISTEN (0A) in a table such as /proc/net/tcp, but for those on a loopback address.
+/// The ports of the sockets in LISTEN in a table such as /proc/net/tcp, but for those on a loopback address.
 fn listening(table: &str) -> Vec<u16> {
     let port = |line: &str| {
-        let mut words = line.split_whitespace().skip(1);
-        let (address, port) = words.next()?.rsplit_once(':')?;
-        // Words of four bytes in the order of the machine.
-        let is_loopback = match address.len() {
-            8 => address.ends_with("7F"),
-            _ => address == "00000000000000000000000001000000",
-        };
-        let listens = words.nth(1)? == "0A" && !is_loopback;
-        listens.then(|| u16::from_str_radix(port, 16).ok())?
+        let (local, _, state) = ports::connection(line)?;
+        (state == ports::LISTEN && !local.ip().is_loopback()).then_some(local.port())
     };
-    table.lines().skip(1).filter_map(port).collect()
+    table.lines().filter_map(port).collect()
 }
 
 #[cfg(test)]

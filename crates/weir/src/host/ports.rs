@@ -61,9 +61,12 @@ fn count<'a>(
 
 /// include/net/tcp_states.h
 const TIME_WAIT: u8 = 6;
+/// include/net/tcp_states.h
+pub(super) const LISTEN: u8 = 10;
 
-/// Both ends and the state of a line; `None` of its head.
-fn connection(line: &str) -> Option<(SocketAddr, SocketAddr, u8)> {
+/// Local end, other end and state in a line of a table such as /proc/net/tcp; `None`: it is the head. IPv4 addresses
+/// that are mapped into IPv6 are IPv4 addresses.
+pub(super) fn connection(line: &str) -> Option<(SocketAddr, SocketAddr, u8)> {
     let mut words = line.split_whitespace().skip(1);
     let (local, remote) = (end(words.next()?)?, end(words.next()?)?);
     Some((local, remote, u8::from_str_radix(words.next()?, 16).ok()?))
