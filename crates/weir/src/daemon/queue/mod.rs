@@ -57,7 +57,7 @@ impl Queues {
             let mut notes = running.shared.lock();
             (notes.wanted, notes.pending) = (Some(wanted), true);
             drop(notes);
-            running.ring();
+            running.wake();
             running.shared.wait_until_obeyed();
         }
         Ok(())
@@ -119,8 +119,8 @@ impl Running {
         })
     }
 
-    fn ring(&self) {
-        // Fails only when it has been rung 2^64 times.
+    fn wake(&self) {
+        // Fails only after 2^64 - 1 times that the thread has not read.
         let _ = self.waker.write(1);
     }
 }
@@ -128,7 +128,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.shared.lock().ends = true;
-        self.ring();
+        self.wake();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
