@@ -61,6 +61,11 @@ pub struct Process {
     /// weir does not wait for its log. The log itself says where lines are missing. access_log_lost counts those of a proxy's access log.
     #[serde(default)]
     pub log_lost: u64,
+    /// Seconds until the config file before the last reload is in force again; null: the last one is for good
+    ///
+    /// `weir reload --confirm TIME` begins that time, and another reload ends it.
+    #[serde(default)]
+    pub unconfirmed_s: Option<u64>,
 }
 
 /// An interface with the guard on it.

@@ -22,15 +22,16 @@ fn with_fraction(c: char) -> bool {
 }
 
 /// A unit of time: how it is written and how many nanoseconds it has.
-const TIME_UNITS: [(&str, u64); 5] = [
+const TIME_UNITS: [(&str, u64); 6] = [
     ("us", 1_000),
     ("ms", 1_000_000),
     ("s", 1_000_000_000),
     ("min", 60_000_000_000),
+    ("m", 60_000_000_000),
     ("h", 3_600_000_000_000),
 ];
 
-/// Reads a duration: a decimal number and one of `us`, `ms`, `s`, `min`, `h`.
+/// Reads a duration: a decimal number and one of `us`, `ms`, `s`, `min` or `m`, `h`.
 ///
 /// # Errors
 /// Says what is missing or wrong; a bare number is refused, since its unit would be a guess.

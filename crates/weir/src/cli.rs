@@ -178,7 +178,10 @@ pub struct Check {
     /// The config file
     #[arg(required_unless_present = "example")]
     pub file: Option<PathBuf>,
-    /// Print the values in effect as JSON
+    /// Print what a reload would change in the processes that have the file in force
+    #[arg(long, requires = "file")]
+    pub diff: bool,
+    /// Print the values in effect, or the changes, as JSON
     #[arg(long)]
     pub json: bool,
     /// Print a commented config file to start from
@@ -192,6 +195,9 @@ pub struct Reload {
     /// Processes, each by its id, its config file, or the name of a listener or proxy in it [default: all]
     #[arg(value_name = "PROCESS")]
     pub processes: Vec<String>,
+    /// Go back to what was in force before, unless another `weir reload` confirms this one within TIME
+    #[arg(long, value_name = "TIME", value_parser = parsed(parse_trial))]
+    pub confirm: Option<Duration>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -398,6 +404,19 @@ fn parse_rtt(text: &str) -> Result<Duration, Fault> {
     match rtt.is_zero() {
         true => Err(fault("a round trip takes longer than 0".to_owned())),
         false => Ok(rtt),
+    }
+}
+
+/// 1 s to 1 day.
+fn parse_trial(text: &str) -> Result<Duration, Fault> {
+    let fault = |cause: String| Fault {
+        cause,
+        hint: "a time from 1s to 24h, such as 5m".to_owned(),
+    };
+    let time = parse_duration(text).map_err(fault)?;
+    match (1..=86_400).contains(&time.as_secs()) {
+        true => Ok(time),
+        false => Err(fault(format!("{text:?} is out of range"))),
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod attachment;
 pub mod backend;
+pub mod config_file;
 pub mod conntrack;
 pub mod controller;
 pub mod frame;

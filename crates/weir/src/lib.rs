@@ -41,7 +41,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Run(args) => commands::run::run(dir, args),
         Command::Reload(args) => commands::reload::run(dir, args),
         Command::Exec(args) => commands::exec::run(dir, args),
-        Command::Check(args) => commands::check::run(args),
+        Command::Check(args) => commands::check::run(dir, args),
         Command::Status(args) => commands::status::run(dir, args),
         Command::Class(args) => commands::class::run(dir, args),
         Command::Shape(args) => commands::shape::run(args),

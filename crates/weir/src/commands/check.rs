@@ -1,6 +1,9 @@
 //! `weir check`: is the config file good, and which values are in effect?
 
+mod diff;
+
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -21,7 +24,7 @@ use crate::show::settings::settings;
 use crate::show::table::{Align, table};
 
 /// Runs the command.
-pub fn run(args: &Check) -> Result<()> {
+pub fn run(runtime_dir: &Path, args: &Check) -> Result<()> {
     let Some(file) = &args.file else {
         return print(&example());
     };
@@ -36,6 +39,9 @@ pub fn run(args: &Check) -> Result<()> {
     let of_file = |text: &String| format!("{}: {text}", file.display());
     warnings.extend(unresolved.iter().map(of_file));
     warnings.iter().for_each(warn_text);
+    if args.diff {
+        return diff::run(runtime_dir, file, &config, args.json);
+    }
     if args.json {
         return print_json(&Effective {
             listeners: config.listeners.iter().map(settings).collect(),

@@ -14,7 +14,7 @@ use crate::daemon::frame::Frame;
 use crate::daemon::proxies::{ProcessSocket, Proxies, ProxyService, no_proxy_in, take_over};
 use crate::daemon::signals::Signals;
 use crate::failure::{Code, Failure, Result};
-use crate::host::config;
+use crate::host::config::{self, Source};
 use crate::host::descriptors::raise_limit;
 use crate::host::privileges;
 use crate::ipc::control::{ControlSocket, namespace};
@@ -26,11 +26,12 @@ use crate::show::table::{Align, indent, table};
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
     let file = args.config.as_deref().map(config::absolute).transpose()?;
+    let source = file.as_deref().map(Source::read).transpose()?;
     let Wanted {
         proxies,
         metrics,
         api,
-    } = wanted(args, file.as_deref())?;
+    } = wanted(args, source.as_ref())?;
     // A client is one descriptor or two, and the usual soft limit is 1024.
     raise_limit();
     // Before the threads, which inherit what is blocked.
@@ -46,7 +47,7 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
     let dir = socket.as_ref().map(|socket| socket.dir().to_owned());
     let note = socket.as_ref().map(ProcessSocket::note);
     let control = socket.map(|socket| Box::new(socket) as Box<dyn ControlSocket>);
-    let mut frame = Frame::new(signals, control, file.clone())?;
+    let mut frame = Frame::new(signals, control, source)?;
     let took_over = !predecessors.is_empty();
     // A predecessor has its address until it retires.
     if let Some(address) = metrics
@@ -114,8 +115,8 @@ struct Wanted {
 }
 
 /// What the file and the flags want. The guard of the same file has its sockets, and the proxies their own.
-fn wanted(args: &cli::Proxy, file: Option<&Path>) -> Result<Wanted> {
-    let Some(file) = file else {
+fn wanted(args: &cli::Proxy, source: Option<&Source>) -> Result<Wanted> {
+    let Some(source) = source else {
         let table = args.flags.table();
         let proxy = table.map_err(|(flag, fault)| Failure::fault(Code::Usage, flag, fault))?;
         return Ok(Wanted {
@@ -124,10 +125,10 @@ fn wanted(args: &cli::Proxy, file: Option<&Path>) -> Result<Wanted> {
             api: None,
         });
     };
-    let config = config::read(file)?;
+    let config = source.parse()?;
     config.warnings.iter().for_each(warn);
     if config.proxies.is_empty() {
-        return Err(no_proxy_in(file));
+        return Err(no_proxy_in(&source.file));
     }
     let has_guard = config.is_for_run();
     let metrics = config.metrics.as_ref();

@@ -25,10 +25,11 @@ pub fn run(runtime_dir: &Path, args: &Reload) -> Result<()> {
         running = named(running, &args.processes)?;
     }
     let alone = running.len() == 1;
+    let confirm_s = args.confirm.map(|time| time.as_secs());
     let mut reloads = Vec::new();
     let mut failed = Vec::new();
     for process in running {
-        let (reload, failure) = process.reload(runtime_dir);
+        let (reload, failure) = process.reload(runtime_dir, confirm_s);
         if !args.json && failure.is_none() {
             reload.tell(alone)?;
         }
@@ -73,6 +74,8 @@ struct Reloaded {
     not_in_force: Vec<Cause>,
     /// What is hardly meant in the file, and what is in force otherwise than asked.
     warnings: Vec<String>,
+    /// Seconds after which the file before is in force again; null: this one is in force for good.
+    confirm_s: Option<u64>,
     /// Why nothing has changed; empty if it has.
     errors: Vec<Cause>,
 }
@@ -163,12 +166,13 @@ impl Identity {
 }
 
 impl Running {
-    fn reload(self, runtime_dir: &Path) -> (Reloaded, Option<Failure>) {
+    fn reload(self, runtime_dir: &Path, confirm_s: Option<u64>) -> (Reloaded, Option<Failure>) {
+        let request = Request::Reload { confirm_s };
         let answer = match (&self.identity, &self.proxies_at) {
             // It has not answered the first time.
             (Err(failure), _) => Err(failure.clone()),
-            (Ok(_), Some(path)) => ask_at(path, &Request::Reload),
-            (Ok(_), None) => namespace().and_then(|space| ask(runtime_dir, space, Request::Reload)),
+            (Ok(_), Some(path)) => ask_at(path, &request),
+            (Ok(_), None) => namespace().and_then(|space| ask(runtime_dir, space, request)),
         };
         let in_force = match answer {
             Ok(Some(Answer::Reloaded {
@@ -176,7 +180,11 @@ impl Running {
                 proxies,
                 not_in_force,
                 warnings,
-            })) => Ok((Some(listeners), Some(proxies), not_in_force, warnings)),
+                confirm_s: echo,
+            })) if echo == confirm_s => {
+                Ok((Some(listeners), Some(proxies), not_in_force, warnings))
+            }
+            Ok(Some(Answer::Reloaded { .. })) => Err(is_for_good()),
             Ok(Some(_)) => Err(another_answer()),
             Ok(None) => Err(Failure::failed("the process has just ended", "")),
             Err(failure) => Err(failure),
@@ -191,6 +199,7 @@ impl Running {
             proxies,
             not_in_force,
             warnings,
+            confirm_s: confirm_s.filter(|_| failure.is_none()),
             errors: failure
                 .iter()
                 .flat_map(|failure| failure.causes.clone())
@@ -236,8 +245,22 @@ impl Reloaded {
                 "{of}{} in force\n",
                 part(n.saturating_sub(off), n, thing)
             ))
-        })
+        })?;
+        let Some(s) = self.confirm_s else {
+            return Ok(());
+        };
+        print(&format!(
+            "{of}for {s} s: then the file before is in force again, unless `weir reload` confirms this one\n"
+        ))
     }
+}
+
+/// An older process does not know of trials.
+fn is_for_good() -> Failure {
+    Failure::failed(
+        "the running weir is older than this program: the file is in force for good",
+        "start weir again, or put the file before in its place and `weir reload`",
+    )
 }
 
 fn another_answer() -> Failure {

@@ -9,13 +9,15 @@ use crate::cli::Run;
 use crate::daemon::guard::Start;
 use crate::daemon::session::Session;
 use crate::failure::{Cause, Failure, Result};
-use crate::host::{config, privileges, shortcomings};
+use crate::host::config::{self, Source};
+use crate::host::{privileges, shortcomings};
 use crate::show::describe;
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     let file = config::absolute(&args.config)?;
-    let config = config::read(&file)?;
+    let source = Source::read(&file)?;
+    let config = source.parse()?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -31,7 +33,7 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     let there = start.guard.listen_sockets()?;
     let shortcomings = shortcomings::warnings(&config.listeners, &there);
     privileges::keep_those_of_guard(config.api.as_ref());
-    let mut daemon = start.daemon(config.listeners, config.classes, Some(file), args.verbose)?;
+    let mut daemon = start.daemon(config.listeners, config.classes, Some(source), args.verbose)?;
     daemon.service.set_controller(config.controller)?;
     let destinations = config.destinations.len();
     daemon.service.set_destinations(config.destinations)?;

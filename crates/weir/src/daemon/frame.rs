@@ -2,19 +2,19 @@
 //! in one thread.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use crate::daemon::answer::{self, Figures};
+use crate::daemon::config_file::ConfigFile;
 use crate::daemon::notify;
 use crate::daemon::service::{Reloaded, Service};
 use crate::daemon::signals::{Signals, ends};
 use crate::failure::{Cause, Failure, Result};
-use crate::host::config;
+use crate::host::config::Source;
 use crate::ipc::control::{Answer, Client, ControlSocket, Request};
 use crate::ipc::endpoints::Endpoints;
 
@@ -24,25 +24,26 @@ pub struct Frame {
     pub endpoints: Endpoints,
     signals: Signals,
     figures: Figures,
-    /// The config file, as an absolute path; `None`: the service has flags only.
-    config: Option<PathBuf>,
+    /// `None`: the service has flags only.
+    config: Option<ConfigFile>,
 }
 
 impl Frame {
-    /// A frame that listens to signals and to the control socket.
+    /// A frame that listens to signals and to the control socket. `config`: the file that the service has in force, with an
+    /// absolute path.
     ///
     /// # Errors
     /// The kernel gives no eventfd.
     pub fn new(
         signals: Signals,
         control: Option<Box<dyn ControlSocket>>,
-        config: Option<PathBuf>,
+        config: Option<Source>,
     ) -> Result<Frame> {
         Ok(Frame {
             endpoints: Endpoints::new(control)?,
             signals,
             figures: Figures::default(),
-            config,
+            config: config.map(ConfigFile::new),
         })
     }
 
@@ -76,6 +77,7 @@ impl Frame {
                     job.reply(reply);
                 }
             }
+            self.end_trial(service);
             ready = woken.ready;
         }
         if !stopping {
@@ -86,8 +88,8 @@ impl Frame {
 
     /// Waits for `time`, or for a signal.
     pub fn wait_for_signal(&self, time: Duration) {
-        let end = std::time::Instant::now() + time;
-        while let Some(left) = end.checked_duration_since(std::time::Instant::now()) {
+        let end = Instant::now() + time;
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
             let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
             // One more than the whole milliseconds: with none left it would not wait at all.
             match poll(&mut fds, left.as_millis() as u16 + 1) {
@@ -107,7 +109,10 @@ impl Frame {
         let own = fds.len();
         fds.extend(self.endpoints.sources().map(readable));
         // Rounded up: it would come back before its time, and again.
-        let timeout = service.due_in().map_or(PollTimeout::NONE, |time| {
+        let trial = self.config.as_ref();
+        let trial = trial.and_then(|file| file.due_in(Instant::now()));
+        let due = service.due_in().into_iter().chain(trial).min();
+        let timeout = due.map_or(PollTimeout::NONE, |time| {
             let ms = time.as_micros().div_ceil(1000);
             PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
         });
@@ -128,13 +133,38 @@ impl Frame {
 
     fn on_signal(&mut self, service: &mut dyn Service) {
         match self.signals.next() {
-            Some(Signal::SIGHUP) if self.config.is_some() => drop(self.reload(service)),
+            Some(Signal::SIGHUP) if self.config.is_some() => drop(self.reload(service, None)),
             Some(signal) if ends(signal) => {
                 tracing::debug!("asked to end by {signal}");
                 service.stop();
             }
             _ => {}
         }
+    }
+
+    /// Goes back to what was in force before a reload that no one has confirmed in time.
+    fn end_trial(&mut self, service: &mut dyn Service) {
+        let Some(own) = &mut self.config else { return };
+        let Some(before) = own.overdue(Instant::now()) else {
+            return;
+        };
+        let file = own.path().display();
+        notify::reloading();
+        match put_in_force(service, &before) {
+            Ok(_) => {
+                tracing::warn!(
+                    "the reload was not confirmed: what was in force before it is so again; {file} differs from it"
+                );
+                own.replace(before, None);
+            }
+            Err(failure) => {
+                let stays = service.stays();
+                tracing::error!(
+                    "the reload was not confirmed, and the running {stays} in force\nerror: {failure}"
+                );
+            }
+        }
+        notify::ready();
     }
 
     fn on_request(&mut self, service: &mut dyn Service) {
@@ -144,27 +174,47 @@ impl Frame {
         };
         match request {
             Request::Status => {
-                let report = service.report();
+                let report = self.report(service);
                 client.answer(&report.map_or_else(Answer::Error, |r| Answer::Status(Box::new(r))));
             }
-            Request::Reload => {
+            Request::Reload { confirm_s } => {
                 tracing::info!("reload asked for by {}", client.peer());
-                client.answer(&self.reload(service));
+                client.answer(&self.reload(service, confirm_s));
             }
+            Request::Config => client.answer(&self.in_force()),
             request => service.request(request, client),
         }
     }
 
-    fn reload(&self, service: &mut dyn Service) -> Answer {
+    fn report(&self, service: &dyn Service) -> Result<weir_api::Status> {
+        let mut report = service.report()?;
+        let due = self.config.as_ref();
+        let due = due.and_then(|file| file.due_in(Instant::now()));
+        if let Some(process) = &mut report.process {
+            process.unconfirmed_s = due.map(|time| time.as_secs());
+        }
+        Ok(report)
+    }
+
+    fn in_force(&self) -> Answer {
+        let source = self.config.as_ref().map(ConfigFile::in_force);
+        Answer::Config {
+            file: source.map(|source| source.file.clone()),
+            text: source.map_or(String::new(), |source| source.text.clone()),
+        }
+    }
+
+    /// Reads the config file again. `confirm_s`: for so many seconds, unless another reload confirms it.
+    fn reload(&mut self, service: &mut dyn Service, confirm_s: Option<u64>) -> Answer {
         service.reopen_logs();
-        let Some(file) = &self.config else {
+        let Some(own) = &mut self.config else {
             return Answer::Error(service.no_file());
         };
         notify::reloading();
-        let reloaded = config::read(file).and_then(|config| {
-            let odd: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
-            let mut reloaded = service.reload(config, file)?;
-            reloaded.warnings.splice(..0, odd);
+        let reloaded = Source::read(own.path()).and_then(|source| {
+            let reloaded = put_in_force(service, &source)?;
+            let end = confirm_s.map(|s| Instant::now() + Duration::from_secs(s));
+            own.replace(source, end);
             Ok(reloaded)
         });
         notify::ready();
@@ -186,6 +236,7 @@ impl Frame {
                     proxies,
                     not_in_force,
                     warnings,
+                    confirm_s,
                 }
             }
             Err(failure) => {
@@ -195,6 +246,15 @@ impl Frame {
             }
         }
     }
+}
+
+/// Puts a config file in force; what is hardly meant in it comes first among the warnings.
+fn put_in_force(service: &mut dyn Service, source: &Source) -> Result<Reloaded> {
+    let config = source.parse()?;
+    let odd: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    let mut reloaded = service.reload(config, &source.file)?;
+    reloaded.warnings.splice(..0, odd);
+    Ok(reloaded)
 }
 
 /// What the loop has been woken for.

@@ -29,6 +29,7 @@ use crate::daemon::session::Session;
 use crate::daemon::signals::Signals;
 use crate::daemon::timewait::Destinations;
 use crate::failure::{Failure, Result};
+use crate::host::config::Source;
 use crate::host::environment;
 use crate::host::links::{self, Link, LinkWatch};
 use crate::host::privileges::{self, Beside};
@@ -88,7 +89,7 @@ impl Start {
         })
     }
 
-    /// Puts the listeners under guard. `file` is the config file of `weir run`, as an absolute path; without one
+    /// Puts the listeners under guard. `file` is the config file of `weir run`, with an absolute path; without one
     /// SIGHUP ends the guard (the terminal is gone), unless under `nohup`.
     ///
     /// # Errors
@@ -97,7 +98,7 @@ impl Start {
         self,
         listeners: Vec<Listener>,
         classes: Vec<Class>,
-        file: Option<PathBuf>,
+        file: Option<Source>,
         verbose: bool,
     ) -> Result<Daemon> {
         let session = Session::start(self.guard, self.environment, listeners, classes, self.links)?;
@@ -109,7 +110,7 @@ impl Start {
             session,
             conntrack: ConntrackWatch::new(self.environment.conntrack, Instant::now()),
             watch: self.watch,
-            file: file.clone(),
+            file: file.as_ref().map(|source| source.file.clone()),
             namespace: self.namespace,
             refusals_due: verbose.then(Instant::now),
             overload,
@@ -411,6 +412,7 @@ impl<B: Backend> Service for GuardService<B> {
             config: self.file.as_ref().map(|file| file.display().to_string()),
             namespace: self.namespace,
             log_lost: log::lost(),
+            unconfirmed_s: None,
         };
         let (classes, classes_left_out) = self.session.classes_of_all()?;
         Ok(Status {

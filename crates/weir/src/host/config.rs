@@ -1,6 +1,6 @@
 //! The config file, read and checked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use weir_config::{Config, parse};
 
@@ -11,13 +11,42 @@ use crate::failure::{Code, Failure, Result};
 /// # Errors
 /// It cannot be read, or what is wrong in it; exit code 2.
 pub fn read(file: &Path) -> Result<Config> {
-    let source = std::fs::read_to_string(file).map_err(|error| {
-        let hint = "`weir check --example` prints a config file to start from";
-        let mut failure = Failure::failed(format!("cannot read {}: {error}", file.display()), hint);
-        failure.code = Code::Usage;
-        failure
-    })?;
-    Ok(parse(&file.display().to_string(), &source)?)
+    Source::read(file)?.parse()
+}
+
+/// A config file as it was read. A running process keeps that of what is in force.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// Where it was read.
+    pub file: PathBuf,
+    /// What stood there.
+    pub text: String,
+}
+
+impl Source {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// It cannot be read; exit code 2.
+    pub fn read(file: &Path) -> Result<Source> {
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            let hint = "`weir check --example` prints a config file to start from";
+            let message = format!("cannot read {}: {error}", file.display());
+            let mut failure = Failure::failed(message, hint);
+            failure.code = Code::Usage;
+            failure
+        })?;
+        let file = file.to_owned();
+        Ok(Source { file, text })
+    }
+
+    /// Checks it.
+    ///
+    /// # Errors
+    /// What is wrong in it; exit code 2.
+    pub fn parse(&self) -> Result<Config> {
+        Ok(parse(&self.file.display().to_string(), &self.text)?)
+    }
 }
 
 /// A file's path that stays the same when the working directory changes: reloads read the same file.

@@ -47,7 +47,14 @@ pub enum Request {
     /// The report of `weir status`.
     Status,
     /// Read the config file again.
-    Reload,
+    Reload {
+        /// For so many seconds; then what was in force before comes back, unless another reload confirms it. `None`:
+        /// for good.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        confirm_s: Option<u64>,
+    },
+    /// The config file that is in force, as it was read.
+    Config,
     /// Take all protection off and exit.
     Detach,
     /// Change the classes in force, or only list them.
@@ -131,6 +138,16 @@ pub enum Answer {
         not_in_force: Vec<Cause>,
         /// What is hardly meant in the file, and what is in force otherwise than asked.
         warnings: Vec<String>,
+        /// As asked for in the request.
+        #[serde(default)]
+        confirm_s: Option<u64>,
+    },
+    /// To [`Request::Config`].
+    Config {
+        /// The file; `None`: the process has flags only.
+        file: Option<PathBuf>,
+        /// What stood there when it was read.
+        text: String,
     },
     /// To [`Request::Class`]: the classes in force, `other` last.
     Classes {
@@ -647,9 +664,12 @@ mod tests {
             let server = scope.spawn(|| answers.each_ref().map(|answer| serve_one(&claim, answer)));
             let ok = ask(&dir.0, 1, Request::Detach);
             assert_eq!(ok, Ok(Some(Answer::Detached { pid: 7 })));
-            let error = ask(&dir.0, 1, Request::Reload);
+            let error = ask(&dir.0, 1, Request::Reload { confirm_s: None });
             assert_eq!(error, Err(Failure::usage("bad file", "mend it")));
-            assert_eq!(server.join().unwrap(), [Request::Detach, Request::Reload]);
+            assert_eq!(
+                server.join().unwrap(),
+                [Request::Detach, Request::Reload { confirm_s: None }]
+            );
         });
     }
 

@@ -6,6 +6,7 @@
 mod common;
 mod left_over;
 mod protect;
+mod trial;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};

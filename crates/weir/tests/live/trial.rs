@@ -1,0 +1,81 @@
+//! What a reload would change, and reloads that go back.
+
+use serde_json::json;
+
+use super::{Bed, DEFAULT, PORT, RESERV, idle_server, stderr};
+
+fn establish(bed: &Bed) -> String {
+    bed.status()["listeners"][0]["establish"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+#[test]
+fn check_shows_what_a_reload_would_change() {
+    let Some(bed) = Bed::new("diff") else { return };
+    let diff = |flags: &str| {
+        let file = bed.config();
+        bed.weir(&format!("check --diff {} {flags}", file.display()))
+    };
+    bed.write_config(RESERV);
+    assert_eq!(diff("").status.code(), Some(4), "no weir runs here");
+    let _server = idle_server(PORT);
+    let _weir = bed.run(RESERV);
+    let none = diff("");
+    let text = String::from_utf8(none.stdout).unwrap();
+    assert!(
+        text.ends_with(": a reload would change nothing\n"),
+        "{text}"
+    );
+    bed.write_config(DEFAULT);
+    let json: serde_json::Value = serde_json::from_slice(&diff("--json").stdout).unwrap();
+    let keys = &json[0]["changes"][0]["keys"];
+    let wanted = json!({"key": "establish", "before": "reserv", "after": "default"});
+    assert!(keys.as_array().unwrap().contains(&wanted), "{json}");
+    assert_eq!(establish(&bed), "reserv", "nothing has changed");
+}
+
+#[test]
+fn a_reload_that_nobody_confirms_goes_back() {
+    let Some(bed) = Bed::new("trial") else { return };
+    let _server = idle_server(PORT);
+    let weir = bed.run(RESERV);
+    bed.write_config(DEFAULT);
+    let reload = bed.weir("reload --confirm 2s");
+    assert!(reload.status.success(), "{}", stderr(&reload));
+    let text = String::from_utf8(reload.stdout).unwrap();
+    assert!(text.contains("for 2 s"), "{text}");
+    let status = bed.status();
+    assert_eq!(status["listeners"][0]["establish"], "default");
+    assert!(status["process"]["unconfirmed_s"].as_u64().unwrap() <= 2);
+    bed.until(|status| status["listeners"][0]["establish"] == "reserv");
+    assert!(bed.status()["process"]["unconfirmed_s"].is_null());
+    let log = weir.log();
+    assert!(log.contains("not confirmed"), "{log}");
+}
+
+#[test]
+fn another_reload_confirms_it() {
+    let Some(bed) = Bed::new("confirm") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let weir = bed.run(RESERV);
+    bed.write_config(DEFAULT);
+    assert!(bed.weir("reload --confirm 1h").status.success());
+    assert!(bed.status()["process"]["unconfirmed_s"].as_u64().unwrap() > 3500);
+    bed.write_config("nonsense");
+    assert!(!bed.weir("reload").status.success());
+    assert!(
+        bed.status()["process"]["unconfirmed_s"].is_u64(),
+        "a file that is not in force confirms nothing"
+    );
+    bed.write_config(DEFAULT);
+    assert!(bed.weir("reload").status.success());
+    assert!(bed.status()["process"]["unconfirmed_s"].is_null());
+    assert_eq!(establish(&bed), "default");
+    assert_eq!(bed.weir("reload --confirm 0s").status.code(), Some(2));
+    let log = weir.log();
+    assert!(!log.contains("not confirmed"), "{log}");
+}
