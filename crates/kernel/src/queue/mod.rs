@@ -19,5 +19,5 @@ mod types;
 
 pub use crate::guard::QueueMaps;
 pub use parking::{Parking, hasten_this_thread};
-pub use reuseport::undo;
+pub use reuseport::{note_left, undo};
 pub use types::{Ends, Event, ServerQueue, Slot, Taken};

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions, ProgramInfo};
@@ -59,8 +60,22 @@ pub fn undo() -> Result<u32> {
     Ok(undone)
 }
 
-/// Cookies of the sockets whose SO_REUSEPORT is some weir's.
-pub fn cookies() -> BTreeSet<u64> {
+/// Cookies of the sockets whose SO_REUSEPORT was some weir's when this process began. No later socket has one of them.
+static LEFT: OnceLock<BTreeSet<u64>> = OnceLock::new();
+
+/// Notes which sockets have SO_REUSEPORT from a weir that was killed. To be called before the process gives up
+/// CAP_SYS_ADMIN, without which it sees no tables but its own (bpf_map_get_fd_by_id()).
+pub fn note_left() {
+    LEFT.get_or_init(cookies);
+}
+
+/// Whether the SO_REUSEPORT of the socket with this cookie is some weir's.
+pub fn is_lent(cookie: u64) -> bool {
+    let left = LEFT.get();
+    left.is_some_and(|left| left.contains(&cookie)) || cookies().contains(&cookie)
+}
+
+fn cookies() -> BTreeSet<u64> {
     let lent = entries().into_iter().filter(|entry| entry.lent);
     lent.map(|entry| entry.cookie).collect()
 }

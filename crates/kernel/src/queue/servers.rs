@@ -78,8 +78,7 @@ impl Servers {
         let raw = fd.as_raw_fd();
         let off = options::number(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(0);
         let cookie = reuseport::cookie(fd);
-        let lent =
-            off || programs.heirs.contains(&cookie) || reuseport::cookies().contains(&cookie);
+        let lent = off || programs.heirs.contains(&cookie) || reuseport::is_lent(cookie);
         let entry = Server {
             inode: server.inode,
             socket: server.socket,

@@ -77,6 +77,7 @@ impl Start {
         let links = links::list()?;
         let namespace = namespace()?;
         let claim = Claim::take(runtime_dir, namespace)?;
+        weir_kernel::queue::note_left();
         Ok(Start {
             guard: Guard::load()?,
             links,
