@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
-use weir_config::{Config, Key, Setting, Table, did_you_mean, example};
+use weir_config::{Config, Key, Table, did_you_mean, example};
 use weir_core::listener::Listener;
 use weir_core::proxy::Proxy;
 use weir_core::units::format_duration;
@@ -20,7 +20,7 @@ use crate::host::config::read;
 use crate::host::environment;
 use crate::host::links::{self, Link};
 use crate::show::output::{print, print_json, warn_text};
-use crate::show::settings::settings;
+use crate::show::settings::{plain, settings};
 use crate::show::table::{Align, table};
 
 /// Runs the command.
@@ -163,17 +163,6 @@ fn columns<T: Table>(tables: &[T]) -> String {
     };
     let keys = T::keys().iter().filter(|key| key.name != "name");
     table(&head, &keys.map(row).collect::<Vec<_>>())
-}
-
-/// A setting without TOML's quotes.
-fn plain<T>(key: &Key<T>, setting: Setting) -> String {
-    match setting {
-        Setting::Text(text) => text,
-        Setting::List(names) if names.is_empty() => key.empty.to_owned(),
-        Setting::List(names) => names.join(","),
-        Setting::None => "-".to_owned(),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]

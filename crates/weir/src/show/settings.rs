@@ -1,7 +1,7 @@
 //! The config keys in effect, as JSON.
 
 use serde_json::{Map, Value};
-use weir_config::{Setting, Table};
+use weir_config::{Key, Setting, Table};
 
 /// Every key of a table with the value in effect.
 pub fn settings<T: Table>(table: &T) -> Map<String, Value> {
@@ -12,4 +12,15 @@ pub fn settings<T: Table>(table: &T) -> Map<String, Value> {
         .iter()
         .map(|key| (key.name.to_owned(), value(key.show(table))))
         .collect()
+}
+
+/// A setting without TOML's quotes.
+pub fn plain<T>(key: &Key<T>, setting: Setting) -> String {
+    match setting {
+        Setting::Text(text) => text,
+        Setting::List(names) if names.is_empty() => key.empty.to_owned(),
+        Setting::List(names) => names.join(","),
+        Setting::None => "-".to_owned(),
+        other => other.to_string(),
+    }
 }

@@ -6,12 +6,12 @@ use serde::Serialize;
 use serde_json::Value;
 use weir_config::{Config, Setting, Table};
 
-use super::plain;
 use crate::daemon::proxies::{Peers, ask_at};
 use crate::failure::{Failure, Result};
 use crate::host::config::{Source, absolute};
 use crate::ipc::control::{Answer, Request, ask, namespace};
 use crate::show::output::{print, print_json};
+use crate::show::settings::plain;
 
 /// What would change in one process.
 #[derive(Debug, PartialEq, Serialize)]
