@@ -97,6 +97,13 @@ impl<'a> Weir<'a> {
         Err(Error::failed(format!("`weir {shown}` failed"), said.trim()))
     }
 
+    /// Puts another configuration in force.
+    pub fn reload(&self, config: &str) -> Result<()> {
+        let file = self.folder.path().join("weir.toml");
+        std::fs::write(&file, config).context(format!("cannot write {}", file.display()))?;
+        self.command(&["reload"]).map(drop)
+    }
+
     /// `weir status --json`.
     pub fn status(&self) -> Result<Value> {
         let output = self.command(&["status", "--json"])?;

@@ -14,6 +14,7 @@ pub mod proxy_mixed;
 pub mod proxy_slow;
 pub mod saturation;
 pub mod sim;
+pub mod soak;
 pub mod timewait_ports;
 pub mod vtfm01;
 
@@ -32,6 +33,7 @@ const REGISTRY: &[&[Entry]] = &[
     proxy_slow::ENTRIES,
     proxy_matrix::ENTRIES,
     sim::ENTRIES,
+    soak::ENTRIES,
     timewait_ports::ENTRIES,
     vtfm01::preferred::ENTRIES,
     vtfm01::priorities::ENTRIES,
