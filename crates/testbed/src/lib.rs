@@ -7,6 +7,7 @@
 //! - [`raw`]: hosts made of frames, for what no socket sends;
 //! - [`program`]: the project's own programs, and one that runs in the background;
 //! - [`weir`], [`proxy`]: a `weir run` and a `weir proxy`, with what they need;
+//! - [`pages`]: the Markdown pages of the repository, and what is in them;
 //! - [`tcp_table`]: the TCP sockets of a namespace;
 //! - [`process`], [`cpu`]: what processes and CPUs hold and use, by /proc;
 //! - [`needs`]: what a test needs of the machine, and how it skips;
@@ -20,6 +21,7 @@ pub mod error;
 pub mod interrupt;
 pub mod needs;
 pub mod netns;
+pub mod pages;
 pub mod process;
 pub mod program;
 pub mod proxy;

@@ -4,6 +4,8 @@
 //! them from too.
 
 mod flags;
+#[cfg(test)]
+mod pages;
 mod value;
 
 use std::ffi::OsString;

@@ -1,0 +1,175 @@
+//! Holds the command lines of the Markdown pages to the definition of the command.
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use weir_testbed::pages::{self, Block, Page};
+
+use super::Cli;
+
+/// Words behind fences whose blocks are command lines; a block that is indented has none.
+const SHELLS: [&str; 4] = ["", "sh", "bash", "console"];
+/// What may stand before `weir` in a command line.
+const BEFORE: [&str; 5] = ["sudo", "nohup", "nsenter", "ip", "flock"];
+/// What pages write for a value, and one that it could be.
+const VALUES: [(&str, &str); 3] = [("PORT", "80"), ("SECONDS", "1"), ("…", "")];
+
+/// A command line of a page.
+struct Line {
+    at: String,
+    words: Vec<String>,
+    /// In a sentence the name of a command or a flag may stand alone.
+    in_a_sentence: bool,
+}
+
+fn lines(page: &Page) -> Vec<Line> {
+    let in_blocks = page
+        .blocks
+        .iter()
+        .filter(|block| SHELLS.contains(&block.info.as_str()))
+        .flat_map(|block| in_block(page, block));
+    let in_spans = page.spans.iter().flat_map(|span| {
+        commands(&span.text).into_iter().map(|words| Line {
+            at: page.at(span.line),
+            words,
+            in_a_sentence: true,
+        })
+    });
+    in_blocks.chain(in_spans).collect()
+}
+
+fn in_block(page: &Page, block: &Block) -> Vec<Line> {
+    let mut found = Vec::new();
+    let mut line = String::new();
+    for (n, part) in block.text.lines().enumerate() {
+        match part.strip_suffix('\\') {
+            Some(part) => line.push_str(part),
+            None => {
+                line.push_str(part);
+                found.extend(commands(&line).into_iter().map(|words| Line {
+                    at: page.at(block.line + n),
+                    words,
+                    in_a_sentence: false,
+                }));
+                line.clear();
+            }
+        }
+    }
+    found
+}
+
+/// The arguments of each `weir` in a line of shell.
+fn commands(line: &str) -> Vec<Vec<String>> {
+    let line = line.trim().trim_start_matches("$ ");
+    let parts = words(line);
+    let parts =
+        parts.split(|word| ["|", "||", "&&", "&", ";", ">", "2>", "("].contains(&word.as_str()));
+    parts.filter_map(arguments).collect()
+}
+
+/// Words as a shell splits them, up to a comment. Quotes go; what is in `$(…)` is one word.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut depth = 0;
+    for c in line.chars() {
+        match c {
+            _ if quote == Some(c) => quote = None,
+            _ if quote.is_some() => word.get_or_insert_default().push(c),
+            '\'' | '"' => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            '#' if word.is_none() => break,
+            ';' if depth == 0 => {
+                words.extend(word.take());
+                words.push(";".to_owned());
+            }
+            c if c.is_whitespace() && depth == 0 => words.extend(word.take()),
+            c => {
+                match c {
+                    '(' => depth += 1,
+                    ')' => depth -= 1,
+                    _ => {}
+                }
+                word.get_or_insert_default().push(c);
+            }
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// What stands behind `weir`, with values for placeholders; `None` where another program is called.
+fn arguments(words: &[String]) -> Option<Vec<String>> {
+    let at = words
+        .iter()
+        .position(|word| word == "weir" || word.ends_with("/weir"))?;
+    if at > 0 && !BEFORE.contains(&words[0].as_str()) {
+        return None;
+    }
+    let value = |word: &String| {
+        // `[--json]` and `[--order auto|parking]` of a synopsis.
+        let word = word.trim_matches(['[', ']']);
+        let word = word.split('|').next().unwrap_or_default();
+        let value = VALUES.iter().find(|(name, _)| *name == word);
+        value.map_or(word, |(_, value)| value).to_owned()
+    };
+    let values = words[at + 1..].iter().map(value);
+    Some(values.filter(|word| !word.is_empty()).collect())
+}
+
+/// What clap has against a line.
+fn fault(line: &Line) -> Option<String> {
+    use ErrorKind::{
+        DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,
+        MissingRequiredArgument, MissingSubcommand,
+    };
+    let words = std::iter::once("weir").chain(line.words.iter().map(String::as_str));
+    let error = Cli::try_parse_from(words).err()?;
+    let is_fine = match error.kind() {
+        DisplayHelp | DisplayVersion => true,
+        DisplayHelpOnMissingArgumentOrSubcommand | MissingRequiredArgument | MissingSubcommand => {
+            line.in_a_sentence
+        }
+        _ => false,
+    };
+    let shown = || format!("{}: weir {}\n{error}", line.at, line.words.join(" "));
+    (!is_fine).then(shown)
+}
+
+#[test]
+fn every_command_line_of_a_page_is_one() {
+    let pages = pages::all().unwrap();
+    let lines: Vec<Line> = pages.iter().flat_map(lines).collect();
+    let faults: Vec<String> = lines.iter().filter_map(fault).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(lines.len() > 100, "{} lines", lines.len());
+}
+
+#[test]
+fn lines_of_shell_are_split_into_commands() {
+    let split = |line: &str| {
+        commands(line)
+            .iter()
+            .map(|words| words.join("+"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        split("sudo weir protect 80 443   # why"),
+        ["protect+80+443"]
+    );
+    assert_eq!(
+        split("weir status --json | jq . && weir detach; true"),
+        ["status+--json", "detach"]
+    );
+    assert_eq!(
+        split("sudo nsenter -t $(cat a b) --net weir protect PORT"),
+        ["protect+80"]
+    );
+    assert_eq!(
+        split("weir exec [--order auto|exact] -- SERVER …"),
+        ["exec+--order+auto+--+SERVER"]
+    );
+    assert_eq!(split("journalctl -u weir"), [""; 0]);
+}
