@@ -8,10 +8,20 @@ use super::Cli;
 
 /// Words behind fences whose blocks are command lines; a block that is indented has none.
 const SHELLS: [&str; 4] = ["", "sh", "bash", "console"];
-/// What may stand before `weir` in a command line.
-const BEFORE: [&str; 5] = ["sudo", "nohup", "nsenter", "ip", "flock"];
+/// Programs that start the one behind their options.
+const STARTERS: [&str; 2] = ["sudo", "nohup"];
+/// Programs that start one behind their arguments.
+const ENTRIES: [&str; 3] = ["nsenter", "ip", "flock"];
 /// What pages write for a value, and one that it could be.
-const VALUES: [(&str, &str); 3] = [("PORT", "80"), ("SECONDS", "1"), ("…", "")];
+const VALUES: [(&str, &str); 7] = [
+    ("PORT", "80"),
+    ("ADDR:PORT", "127.0.0.1:80"),
+    ("SECONDS", "1"),
+    ("TIME", "1s"),
+    ("N", "10"),
+    ("P", "0.5"),
+    ("…", ""),
+];
 
 /// A command line of a page.
 struct Line {
@@ -57,9 +67,12 @@ fn in_block(page: &Page, block: &Block) -> Vec<Line> {
     found
 }
 
-/// The arguments of each `weir` in a line of shell.
+/// The arguments of each `weir` in a line of shell. In a table of folders or crates the name stands before a gap.
 fn commands(line: &str) -> Vec<Vec<String>> {
     let line = line.trim().trim_start_matches("$ ");
+    if line.starts_with("weir  ") {
+        return Vec::new();
+    }
     let parts = words(line);
     let parts =
         parts.split(|word| ["|", "||", "&&", "&", ";", ">", "2>", "("].contains(&word.as_str()));
@@ -102,11 +115,21 @@ fn words(line: &str) -> Vec<String> {
 
 /// What stands behind `weir`, with values for placeholders; `None` where another program is called.
 fn arguments(words: &[String]) -> Option<Vec<String>> {
-    let at = words
-        .iter()
-        .position(|word| word == "weir" || word.ends_with("/weir"))?;
-    if at > 0 && !BEFORE.contains(&words[0].as_str()) {
-        return None;
+    let is_weir = |word: &String| word == "weir" || word.ends_with("release/weir");
+    let mut rest = words;
+    loop {
+        let (first, behind) = rest.split_first()?;
+        rest = behind;
+        if is_weir(first) {
+            break;
+        } else if STARTERS.contains(&first.as_str()) {
+            let options = rest.iter().take_while(|word| word.starts_with('-'));
+            rest = &rest[options.count()..];
+        } else if ENTRIES.contains(&first.as_str()) {
+            rest = &rest[rest.iter().position(is_weir)?..];
+        } else {
+            return None;
+        }
     }
     let value = |word: &String| {
         // `[--json]` and `[--order auto|parking]` of a synopsis.
@@ -115,14 +138,14 @@ fn arguments(words: &[String]) -> Option<Vec<String>> {
         let value = VALUES.iter().find(|(name, _)| *name == word);
         value.map_or(word, |(_, value)| value).to_owned()
     };
-    let values = words[at + 1..].iter().map(value);
+    let values = rest.iter().map(value);
     Some(values.filter(|word| !word.is_empty()).collect())
 }
 
 /// What clap has against a line.
 fn fault(line: &Line) -> Option<String> {
     use ErrorKind::{
-        DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,
+        DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion, InvalidValue,
         MissingRequiredArgument, MissingSubcommand,
     };
     let words = std::iter::once("weir").chain(line.words.iter().map(String::as_str));
@@ -131,6 +154,10 @@ fn fault(line: &Line) -> Option<String> {
         DisplayHelp | DisplayVersion => true,
         DisplayHelpOnMissingArgumentOrSubcommand | MissingRequiredArgument | MissingSubcommand => {
             line.in_a_sentence
+        }
+        // `--interface` in a sentence about the flag.
+        InvalidValue => {
+            line.in_a_sentence && line.words.last().is_some_and(|word| word.starts_with('-'))
         }
         _ => false,
     };
@@ -171,5 +198,11 @@ fn lines_of_shell_are_split_into_commands() {
         split("weir exec [--order auto|exact] -- SERVER …"),
         ["exec+--order+auto+--+SERVER"]
     );
-    assert_eq!(split("journalctl -u weir"), [""; 0]);
+    for other in [
+        "journalctl -u weir",
+        "sudo systemctl stop weir",
+        "sudo -E cargo test -p weir --test cli",
+    ] {
+        assert_eq!(split(other), [""; 0], "{other}");
+    }
 }

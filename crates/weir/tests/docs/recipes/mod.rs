@@ -13,7 +13,8 @@ pub fn block(section: &str, info: &str, number: usize) -> String {
     let page = Page::read("docs/recipes.md").unwrap();
     let blocks: Vec<&Block> = page.blocks_of(section, info);
     let found = blocks.get(number);
-    let found =
-        found.unwrap_or_else(|| panic!("docs/recipes.md#{section}: no block {number} of {info:?}"));
+    let found = found.unwrap_or_else(|| {
+        panic!("{section} of docs/recipes.md has no block {number} of {info:?}")
+    });
     found.text.clone()
 }
