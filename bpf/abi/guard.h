@@ -171,10 +171,10 @@ struct listen_record {
 };
 _Static_assert(sizeof(struct listen_record) == 64, "no holes");
 
-/* A refusal, sampled for `weir protect --verbose` and the log. */
+/* A refusal, sampled: for `weir why`, `weir events` and the log. */
 struct guard_event {
 	__u32 class;		/* slot of its class; WEIR_NO_CLASS: the listener has none */
-	__u32 pad;
+	__u32 at_ms;		/* bpf_ktime_get_ns() in ms, the low 32 bits */
 	__u32 saddr[4];		/* big endian; IPv4 as ::ffff:a.b.c.d */
 	__u32 daddr[4];
 	__u16 sport;		/* host order */

@@ -15,8 +15,11 @@
 
 EXPORT_TYPE(struct, guard_event);
 
-/* Between two sampled events of one queue or class: at most 20 a second. */
+/* Between two sampled events of one queue or class that are its own: 20 a second. */
 #define EVENT_EVERY_NS 50000000ULL
+/* Between two that all of them share: 1000 a second, and 1000 at once after a pause. */
+#define EVENT_SHARED_EVERY_NS 1000000ULL
+#define EVENT_SHARED_BURST_NS (1000 * EVENT_SHARED_EVERY_NS)
 #define TC_DROP 2	/* TC_ACT_SHOT */
 
 /* What each kind of RST says when `reason` is on (RFC 1122, Section 4.2.2.12). REASON_LEN characters each. */
@@ -129,6 +132,27 @@ static __always_inline int reset_both(struct __sk_buff *skb, const struct packet
 	return PASS;
 }
 
+/*
+ * Whether a refusal is to be sampled. `own` is when its queue or class last had a sample of its own: so a flood at one
+ * does not take the samples of another. Below 1000 refusals a second each is sampled. Global, as class_of().
+ */
+__noinline int sample_due(u64 *own, u64 now)
+{
+	u64 due = *(volatile u64 *)&sample_next_ns, at;
+
+	if (!own)
+		return 0;
+	if (now - *own >= EVENT_EVERY_NS) {
+		*own = now;
+		return 1;
+	}
+	at = due + EVENT_SHARED_BURST_NS > now ? due : now - EVENT_SHARED_BURST_NS;
+	if (at > now)
+		return 0;
+	/* Another CPU that is faster has the sample. */
+	return __sync_val_compare_and_swap(&sample_next_ns, due, at + EVENT_SHARED_EVERY_NS) == due;
+}
+
 /* Fills an event in; the caller has seen to it that there are few. NULL: the ring is full. */
 static __always_inline struct guard_event *event_begin(const struct listener_policy *listener,
 						       const struct arrival *arrival)
@@ -148,6 +172,7 @@ static __always_inline struct guard_event *event_begin(const struct listener_pol
 		event->daddr[3] = tuple->ipv4.daddr;
 	}
 	event->class = arrival->class;
+	event->at_ms = bpf_ktime_get_ns() / 1000000;
 	event->sport = bpf_ntohs(arrival->packet.sport);
 	event->dport = bpf_ntohs(arrival->packet.dport);
 	event->listener = listener->counters;
@@ -162,9 +187,8 @@ static __always_inline void sample(struct listen_state *state, const struct list
 {
 	struct guard_event *event;
 
-	if (arrival->now - state->event_ns < EVENT_EVERY_NS)
+	if (!sample_due(&state->event_ns, arrival->now))
 		return;
-	state->event_ns = arrival->now;
 	event = event_begin(listener, arrival);
 	if (!event)
 		return;

@@ -127,9 +127,8 @@ static __always_inline void sample_rate(const struct listener_policy *listener, 
 	struct class_state *state = bpf_map_lookup_elem(&class_states, &class);
 	struct guard_event *event;
 
-	if (!state || arrival->now - state->event_ns < EVENT_EVERY_NS)
+	if (!state || !sample_due(&state->event_ns, arrival->now))
 		return;
-	state->event_ns = arrival->now;
 	event = event_begin(listener, arrival);
 	if (event)
 		bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);

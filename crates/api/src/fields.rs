@@ -23,16 +23,25 @@ pub struct Field {
 #[openapi(components(schemas(crate::Status)))]
 struct Reports;
 
-/// All fields of the reports, type by type; types of one name are one.
+/// What else is asked for.
+#[derive(OpenApi)]
+#[openapi(components(schemas(crate::Events, crate::Why, crate::TopSources)))]
+struct Others;
+
+/// All fields of the reports, type by type; types of one name are one. Those of a status come first.
 pub fn all() -> &'static [Field] {
     static FIELDS: LazyLock<Vec<Field>> = LazyLock::new(|| {
-        let document = serde_json::to_value(Reports::openapi()).expect("the document is JSON");
-        let schemas = document["components"]["schemas"].as_object();
-        let schemas = schemas.expect("the reports have schemas");
-        schemas
-            .iter()
-            .flat_map(|(of, schema)| fields_of(of, schema))
-            .collect()
+        let mut fields: Vec<Field> = Vec::new();
+        for document in [Reports::openapi(), Others::openapi()] {
+            let document = serde_json::to_value(document).expect("the document is JSON");
+            let schemas = document["components"]["schemas"].as_object();
+            for (of, schema) in schemas.expect("the reports have schemas") {
+                if fields.iter().all(|field| field.of != *of) {
+                    fields.extend(fields_of(of, schema));
+                }
+            }
+        }
+        fields
     });
     &FIELDS
 }

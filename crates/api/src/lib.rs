@@ -12,6 +12,7 @@
 mod class;
 mod controller;
 mod destination;
+mod event;
 #[cfg(feature = "openapi")]
 pub mod fields;
 mod listener;
@@ -25,6 +26,10 @@ mod status;
 pub use class::{Class, ClassSettings};
 pub use controller::{ClassStatistics, Controller, Decision, ListenerStatistics, Statistics};
 pub use destination::{Destination, TimeWait};
+pub use event::{
+    EVENT_KINDS, Episode, Event, Events, KeptRefusal, Refusal, RefusedMinute, Reload,
+    SourceNetwork, TopSource, TopSources, Why,
+};
 pub use listener::{Listener, Socket};
 pub use problem::{Answer, Cause, Problem};
 pub use proxy::{

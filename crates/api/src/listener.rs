@@ -110,3 +110,7 @@ pub struct Socket {
 pub(crate) fn is_zero(number: &usize) -> bool {
     *number == 0
 }
+
+pub(crate) fn is_false(flag: &bool) -> bool {
+    !flag
+}

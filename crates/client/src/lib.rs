@@ -22,6 +22,7 @@
 mod error;
 mod http;
 
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,8 +33,10 @@ use serde::de::DeserializeOwned;
 pub use error::{Error, Result};
 pub use weir_api::{
     Answer, Backend, CacheMemory, Cause, Class, ClassSettings, ClassStatistics, Connections,
-    Controller, Decision, Interface, Listener, ListenerStatistics, Problem, Process, Proxy,
-    ProxyName, ProxyQueue, ProxyThread, Socket, Statistics, Status, TimeRange, Times,
+    Controller, Decision, Episode, Event, Events, Interface, KeptRefusal, Listener,
+    ListenerStatistics, Problem, Process, Proxy, ProxyName, ProxyQueue, ProxyThread, Refusal,
+    RefusedMinute, Reload, Socket, SourceNetwork, Statistics, Status, TimeRange, Times, TopSource,
+    TopSources, Why,
 };
 
 /// Where weir has its sockets unless it is told otherwise (`--runtime-dir`).
@@ -160,6 +163,31 @@ impl Client {
     /// As [`Client::status`]; [`Error::is_unknown`] if there is no `[controller]`.
     pub fn controller(&self) -> Result<Controller> {
         self.get("/v1/controller")
+    }
+
+    /// `GET /v1/events`: the events with a number over `after`, the oldest first; 0 asks for all that are kept. To follow them,
+    /// ask again with [`Events::last`], and from the beginning if [`Events::since_unix_ms`] has changed.
+    ///
+    /// # Errors
+    /// As [`Client::status`].
+    pub fn events(&self, after: u64) -> Result<Events> {
+        self.get(&format!("/v1/events?after={after}"))
+    }
+
+    /// `GET /v1/sources`: the sources that are refused most at present.
+    ///
+    /// # Errors
+    /// As [`Client::status`]; [`Error::is_unknown`] of a process that guards nothing.
+    pub fn top_sources(&self) -> Result<TopSources> {
+        self.get("/v1/sources")
+    }
+
+    /// `GET /v1/why/{address}`: why this address was refused.
+    ///
+    /// # Errors
+    /// As [`Client::top_sources`].
+    pub fn why(&self, address: IpAddr) -> Result<Why> {
+        self.get(&format!("/v1/why/{address}"))
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {

@@ -192,7 +192,7 @@ fn tables_of_other_versions_are_refused() {
     assert_eq!(
         problems(file),
         [
-            "3:3: unknown table or key \"shape\" | this version knows [[listener]], [[class]], [[proxy]], [[destination]], [controller], [api], [metrics]"
+            "3:3: unknown table or key \"shape\" | this version knows [[listener]], [[class]], [[proxy]], [[destination]], [controller], [api], [metrics], [events]"
         ]
     );
     assert_eq!(
@@ -691,6 +691,32 @@ fn a_group_that_may_not_ask_is_odd() {
         parse("f", &file).unwrap().warnings.len()
     };
     assert_eq!((warnings("0600"), warnings("0660")), (1, 0));
+}
+
+#[test]
+fn events_have_a_file_and_a_bound() {
+    let read = |keys: &str| parse("f", &format!("{WEB}[events]\n{keys}\n"));
+    let events = read("file = \"/var/log/weir/events.jsonl\"\nrefusals = 0")
+        .unwrap()
+        .events;
+    let expected = EventsSettings {
+        file: Some("/var/log/weir/events.jsonl".into()),
+        refusals: 0,
+    };
+    assert_eq!(events, Some(expected));
+    assert_eq!(
+        EventsSettings::keys().len(),
+        2,
+        "this test must set every key"
+    );
+    for wrong in [
+        "file = \"events.jsonl\"",
+        "file = \"\"",
+        "refusals = 1001",
+        "refusals = -1",
+    ] {
+        assert!(read(wrong).is_err(), "{wrong}");
+    }
 }
 
 #[test]

@@ -11,8 +11,8 @@ const DAYS_OF_ERA: u64 = 146_097;
 /// Days from 1 March of the year 0 to 1 January 1970.
 const DAYS_BEFORE_1970: u64 = 719_468;
 
-/// A time in UTC, to the microsecond: `2026-11-24T12:13:14.000001Z`. `{:.0}` shows it to the second, `2026-11-24T12:13:14Z`.
-/// Other precisions are not known. A time before 1970 is shown as 1970.
+/// A time in UTC, to the microsecond: `2026-11-24T12:13:14.000001Z`. `{:.0}` shows it to the second, `2026-11-24T12:13:14Z`,
+/// `{:.3}` to the millisecond. Other precisions are not known. A time before 1970 is shown as 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rfc3339(pub SystemTime);
 
@@ -31,6 +31,7 @@ impl fmt::Display for Rfc3339 {
         )?;
         match f.precision() {
             Some(0) => f.write_str("Z"),
+            Some(3) => write!(f, ".{:03}Z", since.subsec_millis()),
             _ => write!(f, ".{:06}Z", since.subsec_micros()),
         }
     }
@@ -80,6 +81,7 @@ mod tests {
         let before = UNIX_EPOCH - Duration::from_secs(1);
         assert_eq!(Rfc3339(before).to_string(), at(0));
         assert_eq!(format!("{:.0}", Rfc3339(time)), "2026-09-21T14:13:20Z");
+        assert_eq!(format!("{:.3}", Rfc3339(time)), "2026-09-21T14:13:20.000Z");
     }
 
     /// httpdate writes the same day and time in another form.

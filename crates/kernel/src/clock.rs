@@ -1,5 +1,12 @@
 //! The clocks of the BPF programs.
 
+use std::time::Duration;
+
+/// The time on CLOCK_MONOTONIC, as [`weir_core::refusals::Refusal::at`] of a guard's refusals.
+pub fn monotonic() -> Duration {
+    Duration::from_nanos(now_ns())
+}
+
 /// Nanoseconds on CLOCK_MONOTONIC: what the programs get from `bpf_ktime_get_ns()`.
 pub(crate) fn now_ns() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);

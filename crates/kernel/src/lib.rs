@@ -22,11 +22,13 @@ mod sysctl;
 pub mod testing;
 mod timewait;
 
+pub use clock::monotonic;
 pub use conntrack::conntrack_follows;
 pub use error::{Error, Result};
 pub use guard::listeners::ListenSocket;
-pub use guard::{CONTROLLED_FOR, Event, Guard};
+pub use guard::{CONTROLLED_FOR, Guard};
 pub use probe::{Mechanism, has_cookie_kfunc, native_xdp, probe};
+pub use random::random;
 pub use sockets::{OwnedSocket, owned_sockets};
 pub use splice::{Splice, SpliceLane, SplicePair};
 pub use timewait::{TimeWait, TimeWaitFigures};

@@ -7,7 +7,7 @@ use crate::object::Plain;
 ///
 /// # Errors
 /// getrandom(2) fails, which it does not on kernels that weir runs on.
-pub(crate) fn random() -> Result<u64> {
+pub fn random() -> Result<u64> {
     let mut number = 0u64;
     let bytes = number.bytes_mut();
     // SAFETY: getrandom(2) writes at most the given length into the buffer.

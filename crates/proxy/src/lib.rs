@@ -31,3 +31,4 @@ pub use server::{
     NameReport, ReloadState, Server, Servers, Sockets, StartOptions, ThreadReport, ThreadState,
     Total, Totals, Waker, resolve_all,
 };
+pub use upstream::{HealthChange, OnHealth};

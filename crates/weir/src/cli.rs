@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use weir_config::{Fault, parse_ip, parse_name, parse_port, parse_socket_address};
+use weir_config::{Fault, did_you_mean, parse_ip, parse_name, parse_port, parse_socket_address};
 use weir_core::aqm::Discipline;
 use weir_core::aqm::discipline::UnknownDiscipline;
 use weir_core::units::{parse_bit_rate, parse_duration};
@@ -42,13 +42,16 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 ok, 1 failed, 2 bad usage or config, 3 not supported here, \
-    4 no weir runs here, 5 a listener is not in force.";
+    4 no weir runs here, 5 a listener is not in force, 6 no refusal of the client is kept (why).";
 
 const EXEC_NOTES: &str = "The server takes this process's place: process id, signals and exit status are its \
     own. `weir exec` reports faults of the config file and starts the server in any case.";
 
 const TRACE_NOTES: &str = "Reads pcap and pcapng, plain, gzip or zstd; headers are enough (`tcpdump -s 96`). \
     Needs no root and no running weir. A capture that is cut or damaged gives its figures up to there, and exit code 1.";
+
+const WHY_NOTES: &str = "weir keeps the refusals of the last hour: all of them while there are fewer than 1000 a second, \
+    else a sample. Exit codes: 0 the client was refused, 4 no weir runs here, 6 no refusal of the client is kept.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -71,6 +74,14 @@ pub enum Command {
         after_help = "`weir explain NAME` says what a column or a verdict means. Exit code 4: no weir runs here."
     )]
     Status(Status),
+    /// Show what happened: overload, the controller, reloads, backends, sampled refusals
+    #[command(
+        after_help = "docs/events.md has the kinds of events. Exit code 4: no weir runs here."
+    )]
+    Events(Events),
+    /// Show why a client was refused, or who is refused most
+    #[command(after_help = WHY_NOTES)]
+    Why(Why),
     /// Show or change the classes in force, without the config file
     #[command(subcommand)]
     Class(Class),
@@ -221,6 +232,34 @@ pub struct Status {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub watch: Option<u64>,
+}
+
+/// `weir events`.
+#[derive(Debug, Args)]
+pub struct Events {
+    /// Go on showing events as they happen, until Ctrl-C; wait for a weir that restarts
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Print JSON, a line for each event
+    #[arg(long)]
+    pub json: bool,
+    /// Show only events of this kind, such as overload or refusal; may be given several times
+    #[arg(long, value_name = "KIND", value_parser = parsed(parse_kind))]
+    pub kind: Vec<String>,
+}
+
+/// `weir why`.
+#[derive(Debug, Args)]
+pub struct Why {
+    /// The client's address
+    #[arg(required_unless_present = "top")]
+    pub address: Option<IpAddr>,
+    /// Show the sources that are refused most at present: addresses, and networks (/24 of IPv4, /56 of IPv6)
+    #[arg(long, conflicts_with = "address")]
+    pub top: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `weir class`.
@@ -394,6 +433,19 @@ fn parse_target(text: &str) -> Result<Target, Fault> {
     match text {
         "all" => Ok(Target::All),
         text => parse_port(text).map(Target::Port),
+    }
+}
+
+fn parse_kind(text: &str) -> Result<String, Fault> {
+    match weir_api::EVENT_KINDS.contains(&text) {
+        true => Ok(text.to_owned()),
+        false => Err(Fault {
+            cause: format!("there is no kind of event {text:?}"),
+            hint: match did_you_mean(text, &weir_api::EVENT_KINDS) {
+                Some(meant) => format!("did you mean {meant}?"),
+                None => format!("there are {}", weir_api::EVENT_KINDS.join(", ")),
+            },
+        }),
     }
 }
 

@@ -20,6 +20,8 @@ pub enum Code {
     NotRunning,
     /// 5: the rest is in force, but weir guards some listener nowhere.
     NotInForce,
+    /// 6: no refusal of the client is kept.
+    NotKept,
 }
 
 impl Code {
@@ -31,6 +33,7 @@ impl Code {
             Code::Unsupported => 3,
             Code::NotRunning => 4,
             Code::NotInForce => 5,
+            Code::NotKept => 6,
         }
     }
 }

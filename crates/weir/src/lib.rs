@@ -43,6 +43,8 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Exec(args) => commands::exec::run(dir, args),
         Command::Check(args) => commands::check::run(dir, args),
         Command::Status(args) => commands::status::run(dir, args),
+        Command::Events(args) => commands::events::run(dir, args),
+        Command::Why(args) => commands::why::run(dir, args),
         Command::Class(args) => commands::class::run(dir, args),
         Command::Shape(args) => commands::shape::run(args),
         Command::Detach(args) => commands::detach::run(dir, args),

@@ -15,6 +15,8 @@ const CASES: &[(&str, &str)] = &[
     ("help-check", "check --help"),
     ("help-status", "status --help"),
     ("help-reload", "reload --help"),
+    ("help-events", "events --help"),
+    ("help-why", "why --help"),
     ("help-class", "class --help"),
     ("help-class-add", "class add --help"),
     ("help-class-set", "class set --help"),

@@ -4,6 +4,7 @@ pub(crate) mod api;
 pub(crate) mod class;
 pub(crate) mod controller;
 pub(crate) mod destination;
+pub(crate) mod events;
 pub(crate) mod listener;
 pub(crate) mod listener_lint;
 pub(crate) mod metrics;

@@ -219,7 +219,7 @@ impl Classes {
             .filter_map(|(_, state)| class_state::read(&state))
             .map(|state| counters_of(state.counters))
             .collect();
-        let of = |(slot, name): (u32, String)| Some((name, *counters.get(slot as usize)?));
+        let of = |(slot, name): (u32, &str)| Some((name.to_owned(), *counters.get(slot as usize)?));
         let named: Option<BTreeMap<String, Counters>> = names.into_iter().map(of).collect();
         named.ok_or_else(|| Error::Failed {
             what: "count for classes".into(),
@@ -233,11 +233,9 @@ impl Classes {
     }
 
     /// The names by slot.
-    pub fn names(&self) -> BTreeMap<u32, String> {
-        let named = self.slots.iter().map(|(name, slot)| (*slot, name.clone()));
-        named
-            .chain([(abi::CLASS_OTHER, OTHER.to_owned())])
-            .collect()
+    pub fn names(&self) -> BTreeMap<u32, &str> {
+        let named = self.slots.iter().map(|(name, slot)| (*slot, &**name));
+        named.chain([(abi::CLASS_OTHER, OTHER)]).collect()
     }
 
     /// Every policy's slot and priority, as `class_of()` in C returns the slots.

@@ -2,52 +2,40 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use weir_core::verdict::{VERDICTS, Verdict};
+use weir_core::refusals::Refusal;
+use weir_core::verdict::VERDICTS;
 
 use super::skel::types::guard_event;
 use crate::object::plain;
 
 plain!(guard_event);
 
-/// One sampled refusal. The guard keeps at most 20 a second and listening socket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
-    /// The listener's name.
-    pub listener: String,
-    /// The class's name; `None`: the listener has no classes.
-    pub class: Option<String>,
-    /// What was decided.
-    pub verdict: Verdict,
-    /// Client.
-    pub source: SocketAddr,
-    /// Server.
-    pub destination: SocketAddr,
-    /// Connections that waited for accept().
-    pub queue_length: u32,
-    /// Handshakes under way.
-    pub half_open: u32,
-    /// The queue's limit.
-    pub queue_limit: u32,
-    /// Estimated wait in the queue.
-    pub wait: Duration,
-    /// Observed only: the packet passed.
-    pub observe: bool,
-}
-
-/// Names by slot.
+/// Names by slot, made once for each policy: there may be thousands of classes.
 pub(super) struct Names {
-    pub listeners: BTreeMap<u16, String>,
-    pub classes: BTreeMap<u32, String>,
+    listeners: BTreeMap<u16, Arc<str>>,
+    classes: BTreeMap<u32, Arc<str>>,
 }
 
-impl Event {
-    /// `None`: of a listener that is gone.
-    pub(super) fn of(event: &guard_event, names: &Names) -> Option<Event> {
-        Some(Event {
-            listener: names.listeners.get(&event.listener)?.clone(),
-            class: names.classes.get(&event.class).cloned(),
+impl Names {
+    pub(super) fn new<'a>(
+        listeners: impl Iterator<Item = (u16, &'a str)>,
+        classes: impl Iterator<Item = (u32, &'a str)>,
+    ) -> Names {
+        Names {
+            listeners: listeners.map(|(slot, name)| (slot, name.into())).collect(),
+            classes: classes.map(|(slot, name)| (slot, name.into())).collect(),
+        }
+    }
+
+    /// The event as a refusal; `now_ns` is the time on the clock of the BPF programs. `None`: of a listener that is gone.
+    pub(super) fn refusal(&self, event: &guard_event, now_ns: u64) -> Option<Refusal> {
+        Some(Refusal {
+            at: when(event.at_ms, now_ns),
+            listener: self.listeners.get(&event.listener)?.clone(),
+            class: self.classes.get(&event.class).cloned(),
             verdict: VERDICTS.get(usize::from(event.verdict))?.verdict,
             source: SocketAddr::new(address(event.saddr), event.sport),
             destination: SocketAddr::new(address(event.daddr), event.dport),
@@ -60,9 +48,37 @@ impl Event {
     }
 }
 
+/// The time of which `at_ms` has the low 32 bits, at most 49 days ago.
+fn when(at_ms: u32, now_ns: u64) -> Duration {
+    let now_ms = now_ns / 1_000_000;
+    let age_ms = (now_ms as u32).wrapping_sub(at_ms);
+    // A clock that was read first may be a millisecond behind.
+    let age_ms = if age_ms > u32::MAX / 2 { 0 } else { age_ms };
+    Duration::from_millis(now_ms.saturating_sub(age_ms.into()))
+}
+
 /// From the words of an address as they stand in packets; IPv4 as `::ffff:a.b.c.d`.
 pub(super) fn address(words: [u32; 4]) -> IpAddr {
     let octets = words.map(u32::to_ne_bytes);
     let v6 = Ipv6Addr::from(<[u8; 16]>::try_from(octets.as_flattened()).expect("16 bytes"));
     v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_an_event_is_found_from_its_low_bits() {
+        let days_60_ms = 60 * 86_400_000_u64;
+        let now_ns = (days_60_ms + 5) * 1_000_000;
+        let at = |ms: u64| when(ms as u32, now_ns).as_millis() as u64;
+        assert_eq!(at(days_60_ms), days_60_ms);
+        assert_eq!(at(days_60_ms - 3000), days_60_ms - 3000);
+        assert_eq!(
+            at(days_60_ms + 6),
+            days_60_ms + 5,
+            "no event is in the future"
+        );
+    }
 }

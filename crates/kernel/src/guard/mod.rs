@@ -16,8 +16,10 @@ use std::time::Duration;
 use libbpf_rs::skel::Skel;
 use weir_core::class::{Class, Limit, OwnerId};
 use weir_core::listener::{Listener, MAX_LISTENERS};
+use weir_core::refusals::Refusal;
 use weir_core::verdict::Counters;
 
+use crate::clock::now_ns;
 use crate::error::{Error, Result, of_errno, of_libbpf};
 use crate::object::{SharedMaps, drain, percpu};
 use attach::{Hook, link, link_header_len};
@@ -30,7 +32,6 @@ use skel::GuardSkel;
 use skel::types::{self, guard_counters, guard_event};
 
 pub use classes::CONTROLLED_FOR;
-pub use events::Event;
 
 /// What a [`crate::queue::Parking`] of the same network namespace shares with the guard.
 pub struct QueueMaps {
@@ -51,6 +52,8 @@ pub struct Guard {
     /// Cookies may be sent, as far as the caller has said.
     cookies: bool,
     generation: u32,
+    /// Of the policy in force; `None` until they are asked for.
+    names: Option<Names>,
 }
 
 struct Attached {
@@ -79,6 +82,7 @@ impl Guard {
             classes: Classes::default(),
             cookies: true,
             generation: 0,
+            names: None,
         })
     }
 
@@ -103,6 +107,7 @@ impl Guard {
             policy.generation = generation;
         })?;
         self.slots = slots;
+        self.names = None;
         self.classes.put_in_force(&self.skel.maps, next)
     }
 
@@ -126,6 +131,7 @@ impl Guard {
         self.change_listeners(|l| {
             l.classes = marks.get(&l.counters.into()).copied().unwrap_or(0);
         })?;
+        self.names = None;
         self.classes.put_in_force(&self.skel.maps, next)
     }
 
@@ -334,19 +340,20 @@ impl Guard {
         SharedMaps::of(self.skel.object())
     }
 
-    /// Sampled refusals since the last call (bounded by the ring's size; older ones are lost).
-    pub fn events(&mut self) -> Result<Vec<Event>> {
-        let names = Names {
-            listeners: self
-                .slots
-                .iter()
-                .map(|(n, &slot)| (slot, n.clone()))
-                .collect(),
-            classes: self.classes.names(),
-        };
+    /// Sampled refusals since the last call (bounded by the ring's size; those that find it full are lost).
+    ///
+    /// # Errors
+    /// The ring cannot be read.
+    pub fn events(&mut self) -> Result<Vec<Refusal>> {
+        let listeners = self.slots.iter().map(|(name, &slot)| (slot, &**name));
+        let classes = || self.classes.names().into_iter();
+        let names = self
+            .names
+            .get_or_insert_with(|| Names::new(listeners, classes()));
         let mut events = Vec::new();
+        let now = now_ns();
         drain(&self.skel.maps.events, |event: guard_event| {
-            events.extend(Event::of(&event, &names));
+            events.extend(names.refusal(&event, now));
         })
         .map_err(of_libbpf("read the sampled events"))?;
         Ok(events)

@@ -52,7 +52,7 @@ use crate::runtime::Sender;
 use crate::transfer::Redirector;
 use crate::upstream::{
     BackendAccount, BackendHealth, BackendSet, Checks, ConnectionLimit, KnownHealth, Lookups,
-    Resolver, SharedBackend,
+    OnHealth, Resolver, SharedBackend,
 };
 use command::Command;
 use counters::Counters;
@@ -110,6 +110,8 @@ pub struct StartOptions {
     pub look_up: LookUp,
     /// How long the start waits for the first answers of name servers; `None`: [`FIRST_ANSWERS`].
     pub first_answers: Option<Duration>,
+    /// Called by the thread that checks backends, which waits for it.
+    pub on_health: Option<OnHealth>,
 }
 
 /// How long a start waits for the first answers of name servers: a proxy that does not know its backends would refuse
@@ -227,7 +229,7 @@ impl Server {
         // Before the first client comes.
         let first_answers = options.first_answers.unwrap_or(FIRST_ANSWERS);
         server.lookups = Some(server.start_lookups(&options.look_up, first_answers)?);
-        server.checks = server.start_checks(known_health.unwrap_or_default())?;
+        server.checks = server.start_checks(known_health.unwrap_or_default(), options.on_health)?;
         for index in 0..sockets.len() {
             let thread = server.new_thread(index, &sockets)?;
             server.threads.push(thread);
@@ -248,12 +250,16 @@ impl Server {
         Ok(lookups)
     }
 
-    fn start_checks(&self, known: KnownHealth) -> Result<Option<Checks>, Error> {
+    fn start_checks(
+        &self,
+        known: KnownHealth,
+        on_health: Option<OnHealth>,
+    ) -> Result<Option<Checks>, Error> {
         let (settings, backends) = (&self.shared.settings, &self.shared.backends);
         if settings.health.check == HealthCheck::Off {
             return Ok(None);
         }
-        let started = Checks::start(settings.clone(), backends.clone(), known);
+        let started = Checks::start(settings.clone(), backends.clone(), known, on_health);
         let checks = started.map_err(|cause| Error::System {
             what: "start the thread that checks backends",
             cause,

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -25,6 +26,36 @@ use crate::runtime::{Clock, Handle, Runtime, TcpStream, mailbox};
 /// Bytes of a reply's head that are received at once.
 const RECEIVE_BYTES: usize = 4096;
 
+/// A backend is down, or up again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthChange {
+    /// The proxy's name.
+    pub proxy: String,
+    /// The backend, by the name and the address that it has.
+    pub backend: String,
+    /// Whether it is up.
+    pub is_up: bool,
+    /// The same in a sentence, with the reason.
+    pub text: String,
+}
+
+/// What is called with each change, by the thread that checks.
+#[derive(Clone)]
+pub struct OnHealth(Arc<dyn Fn(&HealthChange) + Send + Sync>);
+
+impl OnHealth {
+    /// Calls this.
+    pub fn new(call: impl Fn(&HealthChange) + Send + Sync + 'static) -> OnHealth {
+        OnHealth(Arc::new(call))
+    }
+}
+
+impl fmt::Debug for OnHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnHealth")
+    }
+}
+
 /// The thread that checks; it ends when this is dropped, and then nothing is known any more.
 pub struct Checks {
     backends: Arc<BackendSet>,
@@ -43,6 +74,7 @@ impl Checks {
         settings: Arc<Proxy>,
         backends: Arc<BackendSet>,
         known: KnownHealth,
+        on_health: Option<OnHealth>,
     ) -> io::Result<Checks> {
         let (started, starting) = sync_channel(1);
         let own = backends.clone();
@@ -50,7 +82,7 @@ impl Checks {
             .name("weir-health".to_owned())
             .spawn(move || {
                 let _cleared = Cleared(&own);
-                if let Err(error) = run(settings, &own, known, &started) {
+                if let Err(error) = run(settings, &own, known, on_health, &started) {
                     tracing::error!("backends are not checked any more: {error}");
                 }
             })?;
@@ -86,6 +118,7 @@ struct Checker {
     settings: Arc<Proxy>,
     watched: RefCell<Vec<Watched>>,
     limits: Limits,
+    on_health: Option<OnHealth>,
 }
 
 /// A backend that a task checks, as long as it is listed.
@@ -100,6 +133,7 @@ fn run(
     settings: Arc<Proxy>,
     backends: &BackendSet,
     known: KnownHealth,
+    on_health: Option<OnHealth>,
     started: &SyncSender<()>,
 ) -> io::Result<()> {
     let runtime = Runtime::new()?;
@@ -112,6 +146,7 @@ fn run(
             head_bytes: settings.max_head as usize,
             ..Limits::default()
         },
+        on_health,
         settings,
     });
     let next_task = Cell::new(0);
@@ -288,15 +323,32 @@ impl Checker {
         let backend = backend.described();
         match (before, passed) {
             (None, true) => tracing::debug!("proxy {name:?}: backend {backend} is up ({check})"),
-            (_, true) => tracing::info!("proxy {name:?}: backend {backend} is up again ({check})"),
+            (_, true) => {
+                let text = format!("proxy {name:?}: backend {backend} is up again ({check})");
+                tracing::info!("{text}");
+                self.say(backend, true, text);
+            }
             (_, false) => {
-                tracing::warn!("proxy {name:?}: backend {backend} is down ({check}): {text}");
+                let text = format!("proxy {name:?}: backend {backend} is down ({check}): {text}");
+                tracing::warn!("{text}");
+                self.say(backend, false, text);
             }
         }
         if standing == Availability::AllDown {
             tracing::warn!("proxy {name:?}: all backends are down, so all are used");
         }
         true
+    }
+
+    fn say(&self, backend: impl fmt::Display, is_up: bool, text: String) {
+        if let Some(on_health) = &self.on_health {
+            (on_health.0)(&HealthChange {
+                proxy: self.settings.name.clone(),
+                backend: backend.to_string(),
+                is_up,
+                text,
+            });
+        }
     }
 }
 

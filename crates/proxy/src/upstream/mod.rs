@@ -20,7 +20,7 @@ mod source;
 pub use backend::{Backend, BackendContext, Lease, Link};
 pub use backend_set::{BackendSet, KnownAddresses};
 pub use backends::{BackendWalk, Backends, Requester, is_without_address};
-pub use checks::{Checks, KnownHealth, Question as CheckQuestion};
+pub use checks::{Checks, HealthChange, KnownHealth, OnHealth, Question as CheckQuestion};
 pub use health::{BackendHealth, BackendState};
 pub use limit::{ConnectionLimit, Notice, ThreadConnectionLimit};
 pub use lookups::{LookUp, Lookups, NameReport, resolve_all};

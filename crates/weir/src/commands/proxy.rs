@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use weir_config::ApiSettings;
+use weir_config::{ApiSettings, EventsSettings};
 use weir_core::proxy::Proxy;
 use weir_core::word::Word;
 use weir_proxy::{Error, OwnListeners, Server, Totals};
 
 use crate::cli::{self, RUNTIME_DIR};
+use crate::daemon::events::Events;
 use crate::daemon::frame::Frame;
 use crate::daemon::proxies::{ProcessSocket, Proxies, ProxyService, no_proxy_in, take_over};
 use crate::daemon::signals::Signals;
@@ -31,6 +32,7 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
         proxies,
         metrics,
         api,
+        events: event_settings,
     } = wanted(args, source.as_ref())?;
     // A client is one descriptor or two, and the usual soft limit is 1024.
     raise_limit();
@@ -47,7 +49,8 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
     let dir = socket.as_ref().map(|socket| socket.dir().to_owned());
     let note = socket.as_ref().map(ProcessSocket::note);
     let control = socket.map(|socket| Box::new(socket) as Box<dyn ControlSocket>);
-    let mut frame = Frame::new(signals, control, source)?;
+    let events = Events::new();
+    let mut frame = Frame::new(signals, control, source, "weir proxy", events.clone())?;
     let took_over = !predecessors.is_empty();
     // A predecessor has its address until it retires.
     if let Some(address) = metrics
@@ -56,9 +59,13 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
         frame.endpoints.open_metrics(address)?;
     }
     let beside = privileges::keep_those_of_proxies(&proxies, api.as_ref());
+    // Its thread too is to have no more rights than these.
+    if let Err(failure) = events.set_file(event_settings.as_ref()) {
+        tracing::error!("{failure}");
+    }
     let own_listeners = OwnListeners::default();
     let _own_metrics = metrics.map(|address| own_listeners.add(address));
-    let proxies = Proxies::start(proxies, inherited, own_listeners)?;
+    let proxies = Proxies::start(proxies, inherited, own_listeners, events)?;
     proxies.check_descriptors();
     for predecessor in predecessors {
         let pid = predecessor.retire()?;
@@ -80,6 +87,7 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
     privileges::refuse_calls(beside);
     let mut service = ProxyService::new(proxies, file);
     let ran = frame.run(&mut service);
+    frame.note_stop();
     let (proxies, fault) = service.end();
     let (totals, time) = proxies.totals();
     for (name, totals) in totals {
@@ -112,6 +120,7 @@ struct Wanted {
     proxies: Vec<Proxy>,
     metrics: Option<SocketAddr>,
     api: Option<ApiSettings>,
+    events: Option<EventsSettings>,
 }
 
 /// What the file and the flags want. The guard of the same file has its sockets, and the proxies their own.
@@ -123,6 +132,7 @@ fn wanted(args: &cli::Proxy, source: Option<&Source>) -> Result<Wanted> {
             proxies: vec![proxy],
             metrics: args.metrics,
             api: None,
+            events: None,
         });
     };
     let config = source.parse()?;
@@ -141,6 +151,7 @@ fn wanted(args: &cli::Proxy, source: Option<&Source>) -> Result<Wanted> {
         proxies: config.proxies,
         metrics: args.metrics.or(metrics),
         api,
+        events: config.events,
     })
 }
 

@@ -34,6 +34,7 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     let shortcomings = shortcomings::warnings(&config.listeners, &there);
     privileges::keep_those_of_guard(config.api.as_ref());
     let mut daemon = start.daemon(config.listeners, config.classes, Some(source), args.verbose)?;
+    daemon.service.set_events(config.events.as_ref());
     daemon.service.set_controller(config.controller)?;
     let destinations = config.destinations.len();
     daemon.service.set_destinations(config.destinations)?;

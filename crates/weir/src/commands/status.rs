@@ -90,7 +90,7 @@ fn runs(status: &weir_api::Status) -> bool {
 }
 
 /// No weir runs here; names one that runs in another network namespace.
-fn not_running(runtime_dir: &Path) -> Failure {
+pub fn not_running(runtime_dir: &Path) -> Failure {
     let guarded = guarded(runtime_dir);
     let hint = match guarded.as_slice() {
         [] => "start it: `weir protect PORT` or `weir run --config FILE`".to_owned(),

@@ -6,6 +6,7 @@ use axum::body::Bytes;
 use serde_json::json;
 use weir_config::did_you_mean;
 
+use crate::daemon::events::Events;
 use crate::daemon::service::{Changed, Refusal, Service};
 use crate::failure::Failure;
 use crate::ipc::call::{Call, Change, Reply};
@@ -54,10 +55,17 @@ impl Figures {
 }
 
 /// Answers a call.
-pub fn answer(service: &mut dyn Service, figures: &mut Figures, call: &Call, peer: Peer) -> Reply {
+pub fn answer(
+    service: &mut dyn Service,
+    figures: &mut Figures,
+    events: &Events,
+    call: &Call,
+    peer: Peer,
+) -> Reply {
     let answered = match call {
         Call::Change(change) => self::change(service, change, peer),
         Call::Metrics => figures.of(service),
+        Call::Events(after, most) => ok(events.read(*after, *most)),
         call => read(service, call),
     };
     answered.unwrap_or_else(|(status, failure)| {
@@ -84,7 +92,9 @@ fn read(service: &dyn Service, call: &Call) -> Answered {
         Call::Classes => ok(service.classes().map_err(internal)?),
         Call::Class(name) => class(service, name, 200),
         Call::Controller => ok(report()?.controller.ok_or_else(no_controller)?),
-        Call::Metrics => unreachable!("metrics are answered by themselves"),
+        Call::Sources => ok(service.top_sources().ok_or_else(guards_nothing)?),
+        Call::Why(address) => ok(service.why(*address).ok_or_else(guards_nothing)?),
+        Call::Metrics | Call::Events(..) => unreachable!("they are answered by themselves"),
         Call::Change(_) => unreachable!("a change is not a read"),
     }
 }
@@ -137,6 +147,17 @@ pub fn internal(failure: Failure) -> Refusal {
 fn no_controller() -> Refusal {
     let hint = "add [controller] with target_wait = \"20ms\" to the config, then `weir reload`";
     (NOT_FOUND, Failure::usage("there is no controller", hint))
+}
+
+/// The proxies do not keep whom they refuse.
+fn guards_nothing() -> Refusal {
+    (NOT_FOUND, no_refusals_here())
+}
+
+/// As over HTTP, for the control socket.
+pub fn no_refusals_here() -> Failure {
+    let hint = "the access log of a proxy says why it refused a client";
+    Failure::usage("this process runs proxies and guards nothing", hint)
 }
 
 /// There is nothing of this name; `path` lists what there is.

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use weir_core::class::{Class, Limit};
 use weir_core::listener::Listener;
+use weir_core::refusals::Refusal;
 use weir_core::verdict::Counters;
 use weir_kernel::queue::QueueMaps;
-use weir_kernel::{Event, Guard, ListenSocket, Result};
+use weir_kernel::{Guard, ListenSocket, Result};
 
 use crate::host::environment;
 use crate::host::links::{self, Peer};
@@ -33,7 +34,7 @@ pub trait Backend {
     /// All listening TCP sockets of the network namespace.
     fn listen_sockets(&self) -> Result<Vec<ListenSocket>>;
     /// Sampled refusals since the last call.
-    fn events(&mut self) -> Result<Vec<Event>>;
+    fn events(&mut self) -> Result<Vec<Refusal>>;
     /// Admits all from now on; cookies that are out stay valid.
     fn drain(&mut self) -> Result<()>;
     /// Index of the counters of a listener of the policy in force.
@@ -85,7 +86,7 @@ impl Backend for Guard {
         Guard::listen_sockets(self)
     }
 
-    fn events(&mut self) -> Result<Vec<Event>> {
+    fn events(&mut self) -> Result<Vec<Refusal>> {
         Guard::events(self)
     }
 
@@ -143,6 +144,7 @@ pub mod fake {
         pub classes: Vec<Class>,
         pub controlled: BTreeMap<String, Limit>,
         pub class_counters: BTreeMap<String, Counters>,
+        pub refusals: Vec<Refusal>,
         pub drained: bool,
         pub attempts: usize,
     }
@@ -247,8 +249,8 @@ pub mod fake {
             Ok(self.0.borrow().sockets.clone())
         }
 
-        fn events(&mut self) -> Result<Vec<Event>> {
-            Ok(Vec::new())
+        fn events(&mut self) -> Result<Vec<Refusal>> {
+            Ok(std::mem::take(&mut self.0.borrow_mut().refusals))
         }
 
         fn drain(&mut self) -> Result<()> {

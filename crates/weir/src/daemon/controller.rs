@@ -12,6 +12,7 @@ use weir_core::controller::{self, Controller, Kept, Outcome, Settings, Statistic
 use weir_core::listener::Mode;
 
 use crate::daemon::backend::Backend;
+use crate::daemon::events::{self, Events};
 use crate::daemon::session::Session;
 use crate::failure::Result;
 use reading::World;
@@ -30,13 +31,14 @@ pub struct Control {
     statistics: Statistics,
     controller: Controller,
     log: VecDeque<Decision>,
+    events: Events,
     due: Instant,
     failed: bool,
 }
 
 impl Control {
     /// Starts to look now.
-    pub fn new(settings: Settings) -> Control {
+    pub fn new(settings: Settings, events: Events) -> Control {
         let now = Instant::now();
         Control {
             started: now,
@@ -44,6 +46,7 @@ impl Control {
             statistics: Statistics::new(&settings),
             controller: Controller::new(settings),
             log: VecDeque::new(),
+            events,
             due: now,
             failed: false,
         }
@@ -99,7 +102,11 @@ impl Control {
         let observed = self.settings().mode == Mode::Observe;
         for decision in &outcome.decisions {
             let decision = logged(decision, observed);
-            tracing::info!("{}", line(&decision));
+            let text = line(&decision);
+            tracing::info!("{text}");
+            if let Some(event) = events::decision(&decision, &text) {
+                self.events.note(event);
+            }
             if self.log.len() == KEPT {
                 self.log.pop_front();
             }

@@ -2,19 +2,23 @@
 //! in one thread.
 
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use weir_api::{Event, Reload};
 
 use crate::daemon::answer::{self, Figures};
 use crate::daemon::config_file::ConfigFile;
+use crate::daemon::events::{Events, cause, plain, reload_outcome};
 use crate::daemon::notify;
 use crate::daemon::service::{Reloaded, Service};
 use crate::daemon::signals::{Signals, ends};
 use crate::failure::{Cause, Failure, Result};
 use crate::host::config::Source;
+use crate::ipc::api::MOST_EVENTS;
 use crate::ipc::control::{Answer, Client, ControlSocket, Request};
 use crate::ipc::endpoints::Endpoints;
 
@@ -22,6 +26,12 @@ use crate::ipc::endpoints::Endpoints;
 pub struct Frame {
     /// Where the service is asked.
     pub endpoints: Endpoints,
+    /// What happens.
+    pub events: Events,
+    /// What the process is, for its events: `weir run`.
+    command: &'static str,
+    /// Why it ends, once it does.
+    ends_by: Option<Signal>,
     signals: Signals,
     figures: Figures,
     /// `None`: the service has flags only.
@@ -38,9 +48,14 @@ impl Frame {
         signals: Signals,
         control: Option<Box<dyn ControlSocket>>,
         config: Option<Source>,
+        command: &'static str,
+        events: Events,
     ) -> Result<Frame> {
         Ok(Frame {
             endpoints: Endpoints::new(control)?,
+            events,
+            command,
+            ends_by: None,
             signals,
             figures: Figures::default(),
             config: config.map(ConfigFile::new),
@@ -53,6 +68,7 @@ impl Frame {
     /// The service cannot go on, or the loop cannot wait.
     pub fn run(&mut self, service: &mut dyn Service) -> Result<()> {
         notify::ready();
+        self.note_start();
         let mut stopping = false;
         let mut ready = vec![false; service.sources().len()];
         while !service.has_ended() {
@@ -73,7 +89,8 @@ impl Frame {
             }
             if woken.called {
                 for job in self.endpoints.calls().take() {
-                    let reply = answer::answer(service, &mut self.figures, &job.call, job.peer);
+                    let (events, figures) = (&self.events, &mut self.figures);
+                    let reply = answer::answer(service, figures, events, &job.call, job.peer);
                     job.reply(reply);
                 }
             }
@@ -84,6 +101,26 @@ impl Frame {
             notify::stopping();
         }
         Ok(())
+    }
+
+    fn note_start(&self) {
+        let (command, version) = (self.command, env!("CARGO_PKG_VERSION"));
+        let with = match &self.config {
+            Some(config) => format!(" with {}", config.path().display()),
+            None => String::new(),
+        };
+        let text = format!("{command} {version} has started{with}");
+        self.events.note(plain("start", "info", text));
+    }
+
+    /// Says that the process ends; nothing follows.
+    pub fn note_stop(&self) {
+        let asked = match self.ends_by {
+            Some(signal) => format!(": asked to by {signal}"),
+            None => String::new(),
+        };
+        let text = format!("{} ends{asked}", self.command);
+        self.events.note(plain("stop", "info", text));
     }
 
     /// Waits for `time`, or for a signal.
@@ -136,6 +173,7 @@ impl Frame {
             Some(Signal::SIGHUP) if self.config.is_some() => drop(self.reload(service, None)),
             Some(signal) if ends(signal) => {
                 tracing::debug!("asked to end by {signal}");
+                self.ends_by = Some(signal);
                 service.stop();
             }
             _ => {}
@@ -150,11 +188,19 @@ impl Frame {
         };
         let file = own.path().display();
         notify::reloading();
-        match put_in_force(service, &before) {
+        let back = put_in_force(service, &self.events, &before);
+        let event = reload_event(own.path(), &back, service.stays());
+        match back {
             Ok(_) => {
-                tracing::warn!(
+                let text = format!(
                     "the reload was not confirmed: what was in force before it is so again; {file} differs from it"
                 );
+                tracing::warn!("{text}");
+                self.events.note(Event {
+                    severity: "warn".to_owned(),
+                    text,
+                    ..event
+                });
                 own.replace(before, None);
             }
             Err(failure) => {
@@ -162,6 +208,7 @@ impl Frame {
                 tracing::error!(
                     "the reload was not confirmed, and the running {stays} in force\nerror: {failure}"
                 );
+                self.events.note(event);
             }
         }
         notify::ready();
@@ -177,6 +224,18 @@ impl Frame {
                 let report = self.report(service);
                 client.answer(&report.map_or_else(Answer::Error, |r| Answer::Status(Box::new(r))));
             }
+            Request::Events { after, most } => {
+                let events = self.events.read(after, most.clamp(1, MOST_EVENTS));
+                client.answer(&Answer::Events(Box::new(events)));
+            }
+            Request::Why { address } => client.answer(&match service.why(address) {
+                Some(why) => Answer::Why(Box::new(why)),
+                None => Answer::Error(answer::no_refusals_here()),
+            }),
+            Request::Sources => client.answer(&match service.top_sources() {
+                Some(sources) => Answer::Sources(Box::new(sources)),
+                None => Answer::Error(answer::no_refusals_here()),
+            }),
             Request::Reload { confirm_s } => {
                 tracing::info!("reload asked for by {}", client.peer());
                 client.answer(&self.reload(service, confirm_s));
@@ -207,17 +266,20 @@ impl Frame {
     /// Reads the config file again. `confirm_s`: for so many seconds, unless another reload confirms it.
     fn reload(&mut self, service: &mut dyn Service, confirm_s: Option<u64>) -> Answer {
         service.reopen_logs();
+        self.events.reopen();
         let Some(own) = &mut self.config else {
             return Answer::Error(service.no_file());
         };
         notify::reloading();
         let reloaded = Source::read(own.path()).and_then(|source| {
-            let reloaded = put_in_force(service, &source)?;
+            let reloaded = put_in_force(service, &self.events, &source)?;
             let end = confirm_s.map(|s| Instant::now() + Duration::from_secs(s));
             own.replace(source, end);
             Ok(reloaded)
         });
         notify::ready();
+        self.events
+            .note(reload_event(own.path(), &reloaded, service.stays()));
         match reloaded {
             Ok(Reloaded {
                 listeners,
@@ -249,12 +311,30 @@ impl Frame {
 }
 
 /// Puts a config file in force; what is hardly meant in it comes first among the warnings.
-fn put_in_force(service: &mut dyn Service, source: &Source) -> Result<Reloaded> {
+fn put_in_force(service: &mut dyn Service, events: &Events, source: &Source) -> Result<Reloaded> {
     let config = source.parse()?;
-    let odd: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    let mut odd: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    let settings = config.events.clone();
     let mut reloaded = service.reload(config, &source.file)?;
+    // A file of events that cannot be written changes nothing else.
+    let set = events.set_file(settings.as_ref());
+    odd.extend(set.err().map(|failure| failure.to_string()));
     reloaded.warnings.splice(..0, odd);
     Ok(reloaded)
+}
+
+fn reload_event(file: &Path, reloaded: &Result<Reloaded>, stays: &str) -> Event {
+    let mut reload = Reload {
+        config: Some(file.display().to_string()),
+        ..Reload::default()
+    };
+    if let Ok(reloaded) = reloaded {
+        reload.listeners = reloaded.listeners;
+        reload.proxies = reloaded.proxies;
+        reload.not_in_force = reloaded.not_in_force.iter().map(cause).collect();
+        reload.warnings.clone_from(&reloaded.warnings);
+    }
+    reload_outcome(reload, reloaded.as_ref().err(), stays)
 }
 
 /// What the loop has been woken for.

@@ -5,25 +5,27 @@ mod classes;
 pub mod fuzzing;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use weir_api::metrics::{self, Figures};
-use weir_api::{Process, Status};
-use weir_config::{ApiSettings, Config, Environment};
+use weir_api::{Process, Status, TopSources, Why};
+use weir_config::{ApiSettings, Config, Environment, EventsSettings};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
 use weir_core::listener::{Listener, MAX_LISTENERS};
 use weir_core::timewait::Destination;
-use weir_kernel::Guard;
+use weir_kernel::{Guard, random};
 
 use crate::daemon::backend::Backend;
 use crate::daemon::conntrack::ConntrackWatch;
 use crate::daemon::controller::Control;
+use crate::daemon::events::{Events, class_changed};
 use crate::daemon::frame::{Frame, refuse};
 use crate::daemon::overload::{OverloadLog, Total};
+use crate::daemon::refusals::Refusals;
 use crate::daemon::service::{Changed, Refusal, Reloaded, Service};
 use crate::daemon::session::Session;
 use crate::daemon::signals::Signals;
@@ -34,7 +36,7 @@ use crate::host::environment;
 use crate::host::links::{self, Link, LinkWatch};
 use crate::host::privileges::{self, Beside};
 use crate::ipc::call::Change;
-use crate::ipc::control::{self, Answer, Claim, Client, Request, namespace};
+use crate::ipc::control::{self, Answer, Claim, Client, ControlSocket, Request, namespace};
 use crate::ipc::endpoints::Endpoints;
 use crate::ipc::peer::Peer;
 use crate::show::describe::part;
@@ -43,8 +45,6 @@ use crate::show::log;
 /// How long cookies that are out stay valid before the guard goes: more than the round trips of
 /// most clients, less than a user's patience with Ctrl-C.
 const DRAIN: Duration = Duration::from_millis(300);
-/// How often sampled refusals are fetched for `--verbose`.
-const REFUSALS_EVERY: Duration = Duration::from_millis(200);
 /// How often new servers are looked for (`weir protect all`).
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
@@ -106,14 +106,16 @@ impl Start {
         let told = session.warnings_apart();
         // Whatever is refused from now on is seen as new.
         let mut overload = OverloadLog::new();
-        overload.run(&session, &[]);
+        let events = Events::new();
+        overload.run(&session, &[], &events);
         let service = GuardService {
             session,
             conntrack: ConntrackWatch::new(self.environment.conntrack, Instant::now()),
             watch: self.watch,
             file: file.as_ref().map(|source| source.file.clone()),
             namespace: self.namespace,
-            refusals_due: verbose.then(Instant::now),
+            refusals: Refusals::new(random()?, verbose),
+            events: events.clone(),
             overload,
             follow: None,
             told,
@@ -123,7 +125,15 @@ impl Start {
         };
         Ok(Daemon {
             service,
-            frame: Frame::new(self.signals, Some(Box::new(self.claim)), file)?,
+            frame: {
+                let command = if file.is_some() {
+                    "weir run"
+                } else {
+                    "weir protect"
+                };
+                let control = Some(Box::new(self.claim) as Box<dyn ControlSocket>);
+                Frame::new(self.signals, control, file, command, events)?
+            },
             runtime_dir: self.runtime_dir,
         })
     }
@@ -170,6 +180,9 @@ impl Daemon {
     pub fn guard(mut self) -> Result<Totals> {
         privileges::refuse_calls(Beside::Bpf);
         self.frame.run(&mut self.service)?;
+        self.service.overload.hurry();
+        self.service.look();
+        self.frame.note_stop();
         let (mut session, overload) = (self.service.session, self.service.overload);
         if session.cookies_may_be_out() {
             session.drain();
@@ -217,8 +230,8 @@ pub struct GuardService<B> {
     /// The config file of `weir run`; `None`: `weir protect`.
     file: Option<PathBuf>,
     namespace: u64,
-    /// When sampled refusals are printed to stderr next (`--verbose`).
-    refusals_due: Option<Instant>,
+    refusals: Refusals,
+    events: Events,
     /// The session's warnings that the user has seen, each interface apart.
     told: Vec<String>,
     overload: OverloadLog,
@@ -251,6 +264,14 @@ impl<B: Backend> GuardService<B> {
         self.told = warnings;
     }
 
+    /// Has events become what these settings say. A file that cannot be written does not keep the guard from its work.
+    pub fn set_events(&mut self, settings: Option<&EventsSettings>) {
+        self.refusals.set(settings);
+        if let Err(failure) = self.events.set_file(settings) {
+            tracing::error!("{failure}");
+        }
+    }
+
     /// Puts another controller in force, or none. One whose settings stay goes on as it is.
     ///
     /// # Errors
@@ -263,7 +284,8 @@ impl<B: Backend> GuardService<B> {
         self.session.control(&BTreeMap::new())?;
         self.control = None;
         self.session.yield_to(settings)?;
-        self.control = settings.map(Control::new);
+        let events = self.events.clone();
+        self.control = settings.map(|settings| Control::new(settings, events));
         Ok(())
     }
 
@@ -335,12 +357,22 @@ impl<B: Backend> GuardService<B> {
         }
     }
 
-    fn log_overload(&mut self) {
+    /// Looks, if it is time, whether some listener is overloaded and who was refused.
+    fn look(&mut self) {
         let held = match &self.control {
             Some(control) => control.held(),
             None => Vec::new(),
         };
-        self.overload.run(&self.session, &held);
+        // The counters first: `Share::take` says why.
+        let Some(glances) = self.overload.run(&self.session, &held, &self.events) else {
+            return;
+        };
+        match self.session.refusals() {
+            Ok(refusals) => {
+                self.refusals.take(&glances, &refusals, &self.events);
+            }
+            Err(failure) => tracing::debug!("refusals cannot be read: {failure}"),
+        }
     }
 
     fn follow_conntrack(&mut self) {
@@ -358,16 +390,6 @@ impl<B: Backend> GuardService<B> {
             Err(failure) => tracing::error!("conntrack has come or gone, but {failure}"),
         }
     }
-
-    fn print_refusals(&mut self) {
-        let now = Instant::now();
-        if self.refusals_due.is_some_and(|due| due <= now) {
-            for line in self.session.refusals() {
-                log::stamped_line(line);
-            }
-            self.refusals_due = Some(now + REFUSALS_EVERY);
-        }
-    }
 }
 
 impl<B: Backend> Service for GuardService<B> {
@@ -376,12 +398,11 @@ impl<B: Backend> Service for GuardService<B> {
     }
 
     fn due_in(&self) -> Option<Duration> {
-        let refusals = self.refusals_due.map(|_| REFUSALS_EVERY);
         let looks = self.control.as_ref().map(Control::due_in);
         let follow = self.follow.as_ref().map(|_| FOLLOW_EVERY);
         let conntrack = Some(self.conntrack.due_in(Instant::now()));
         let sweep = self.destinations.due_in();
-        let due = [refusals, looks, follow, conntrack, sweep];
+        let due = [looks, follow, conntrack, sweep];
         let due = due.into_iter().flatten();
         Some(due.fold(self.overload.due_in(), |least, due| least.min(due)))
     }
@@ -392,9 +413,8 @@ impl<B: Backend> Service for GuardService<B> {
         }
         self.destinations.work();
         self.follow_conntrack();
-        self.print_refusals();
         self.look_for_servers();
-        self.log_overload();
+        self.look();
         if let Some(control) = &mut self.control {
             control.run(&mut self.session);
         }
@@ -445,24 +465,41 @@ impl<B: Backend> Service for GuardService<B> {
         self.session.class_reports()
     }
 
+    fn top_sources(&self) -> Option<TopSources> {
+        Some(self.refusals.top())
+    }
+
+    fn why(&self, address: IpAddr) -> Option<Why> {
+        Some(self.refusals.why(address))
+    }
+
     fn change_class(
         &mut self,
         change: &Change,
         peer: Peer,
     ) -> std::result::Result<Changed, Refusal> {
-        classes::change(&mut self.session, change, peer)
+        let changed = classes::change(&mut self.session, change, peer)?;
+        let (class, done) = match &changed {
+            Changed::Added(class) => (class, "added"),
+            Changed::Modified(class) => (class, "changed"),
+            Changed::Removed(class) => (class, "removed"),
+        };
+        let text = format!("class {class} {done} over the API by {peer}");
+        self.events.note(class_changed(class, text));
+        Ok(changed)
     }
 
     fn request(&mut self, request: Request, client: Client) {
         match request {
             Request::Class(change) => {
                 let file = self.file.as_ref().map(|file| file.display().to_string());
-                client.answer(&classes::command(
-                    &mut self.session,
-                    &change,
-                    file,
-                    client.peer(),
-                ));
+                let peer = client.peer();
+                let answer = classes::command(&mut self.session, &change, file, peer);
+                if let (Some(class), Answer::Classes { .. }) = (change.class(), &answer) {
+                    let text = format!("{change}: done by {peer}");
+                    self.events.note(class_changed(class, text));
+                }
+                client.answer(&answer);
             }
             Request::Exec(report) => client.answer(&classes::exec(&mut self.session, report)),
             Request::Detach => {
@@ -480,6 +517,7 @@ impl<B: Backend> Service for GuardService<B> {
             .swap(environment, config.listeners, config.classes)?;
         self.set_controller(config.controller)?;
         self.set_destinations(config.destinations)?;
+        self.refusals.set(config.events.as_ref());
         self.told = self.session.warnings_apart();
         let (not_in_force, warnings) = self.session.notices_apart()?;
         let in_force = listeners - not_in_force.len();

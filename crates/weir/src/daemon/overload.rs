@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use weir_api::Event;
 use weir_core::listener::Mode;
 use weir_core::overload::{Budget, Cause, Change, Episode, Reading, Tracker, TurnedAway, Waits};
 use weir_core::units::about_duration;
 use weir_core::verdict::Counters;
 
 use crate::daemon::backend::Backend;
+use crate::daemon::events::{self, Events};
 use crate::daemon::session::{Glance, Session};
 use crate::show::describe;
 
@@ -70,10 +72,15 @@ impl Followed {
             };
             let text = line(glance, cause, &change, &self.held);
             let good = matches!(change, Change::Ends(_));
+            let (name, limit) = (&glance.name, glance.queue_limit);
+            let event = Event {
+                observed: glance.mode == Mode::Observe,
+                ..events::episode(name, cause, &change, limit, &self.held, &text)
+            };
             if good && cause == Cause::Overload {
                 self.held.clear();
             }
-            lines.push(Line { text, good });
+            lines.push(Line { text, good, event });
         }
         lines
     }
@@ -87,11 +94,12 @@ impl Followed {
 }
 
 /// A line of the log.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 struct Line {
     text: String,
     /// Nothing is wrong any more.
     good: bool,
+    event: Event,
 }
 
 impl OverloadLog {
@@ -113,11 +121,17 @@ impl OverloadLog {
         self.due.saturating_duration_since(Instant::now())
     }
 
-    /// Looks, if it is time, and logs. `held` are the classes that the controller holds, with their rates.
-    pub fn run<B: Backend>(&mut self, session: &Session<B>, held: &[(String, f64)]) {
+    /// Looks, if it is time, logs, and gives what it saw. `held` are the classes that the controller holds, with their
+    /// rates.
+    pub fn run<B: Backend>(
+        &mut self,
+        session: &Session<B>,
+        held: &[(String, f64)],
+        events: &Events,
+    ) -> Option<Vec<Glance>> {
         let now = Instant::now();
         if now < self.due {
-            return;
+            return None;
         }
         self.due = now + IDLE;
         match session.glances() {
@@ -126,19 +140,26 @@ impl OverloadLog {
                 if self.is_busy(&glances) {
                     self.due = now + BUSY;
                 }
-                for line in self.take(self.started.elapsed(), &glances, held) {
+                for line in self.take(self.started.elapsed(), &glances, held, events) {
                     match line.good {
                         true => tracing::info!("{}", line.text),
                         false => tracing::warn!("{}", line.text),
                     }
                 }
+                Some(glances)
             }
-            Err(failure) if !self.failed => {
-                self.failed = true;
-                tracing::error!("overload cannot be seen: {failure}");
+            Err(failure) => {
+                if !std::mem::replace(&mut self.failed, true) {
+                    tracing::error!("overload cannot be seen: {failure}");
+                }
+                None
             }
-            Err(_) => {}
         }
+    }
+
+    /// Looks the next time that it may, whatever its pace.
+    pub fn hurry(&mut self) {
+        self.due = Instant::now();
     }
 
     /// Whether connections have come since the last look, or wait.
@@ -155,7 +176,13 @@ impl OverloadLog {
         found.map_or(Waits::default(), |followed| followed.waits)
     }
 
-    fn take(&mut self, at: Duration, glances: &[Glance], held: &[(String, f64)]) -> Vec<Line> {
+    fn take(
+        &mut self,
+        at: Duration,
+        glances: &[Glance],
+        held: &[(String, f64)],
+        events: &Events,
+    ) -> Vec<Line> {
         self.listeners
             .retain(|name, _| glances.iter().any(|glance| glance.name == *name));
         let mut lines = Vec::new();
@@ -163,6 +190,7 @@ impl OverloadLog {
             let followed = self.listeners.entry(glance.name.clone());
             let followed = followed.or_insert_with(Followed::new);
             for mut line in followed.take(at, glance, held) {
+                events.note(line.event.clone());
                 let Some(withheld) = self.budget.take(at) else {
                     continue;
                 };
@@ -285,7 +313,7 @@ mod tests {
         glance: Glance,
         held: &[(String, f64)],
     ) -> Vec<String> {
-        let lines = log.take(Duration::from_secs(second), &[glance], held);
+        let lines = log.take(Duration::from_secs(second), &[glance], held, &Events::new());
         lines.into_iter().map(|line| line.text).collect()
     }
 
@@ -326,15 +354,15 @@ mod tests {
 
     #[test]
     fn listeners_that_all_go_over_at_once_are_bounded_and_counted() {
-        let mut log = OverloadLog::new();
+        let (mut log, events) = (OverloadLog::new(), Events::new());
         let all = |refused| -> Vec<Glance> {
             let names = (0..256).map(|n| format!("l{n}"));
             names.map(|name| glance(&name, 0, refused)).collect()
         };
-        assert!(log.take(Duration::ZERO, &all(0), &[]).is_empty());
-        let lines = log.take(Duration::from_secs(1), &all(1), &[]);
+        assert!(log.take(Duration::ZERO, &all(0), &[], &events).is_empty());
+        let lines = log.take(Duration::from_secs(1), &all(1), &[], &events);
         assert_eq!(lines.len(), Budget::BURST as usize);
-        let lines = log.take(Duration::from_secs(30), &all(1), &[]);
+        let lines = log.take(Duration::from_secs(30), &all(1), &[], &events);
         assert!(
             lines[0]
                 .text

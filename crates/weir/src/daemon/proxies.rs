@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use weir_config::Table;
 use weir_core::proxy::{Proxy, descriptors};
 use weir_proxy::{
-    FIRST_ANSWERS, KnownAddresses, LookUp, OwnListeners, ReloadState, Server, Sockets,
+    FIRST_ANSWERS, KnownAddresses, LookUp, OnHealth, OwnListeners, ReloadState, Server, Sockets,
     StartOptions, Totals, Waker, resolve_all,
 };
 
+use crate::daemon::events::{self, Events};
 use crate::failure::{Failure, Result};
 use crate::host::descriptors::raise_limit;
 
@@ -32,6 +33,7 @@ pub struct Proxies {
     past: Vec<(String, Totals)>,
     waker: Waker,
     own_listeners: OwnListeners,
+    events: Events,
     since: Instant,
 }
 
@@ -48,6 +50,11 @@ pub struct InheritedProxy {
     pub addresses: KnownAddresses,
 }
 
+/// Notes each backend that goes down or comes up.
+fn note_health(events: Events) -> OnHealth {
+    OnHealth::new(move |change| events.note(events::backend(change)))
+}
+
 impl Proxies {
     /// Starts all of them, on inherited sockets where they listen on the same address. `own_listeners` has the other
     /// addresses of the process.
@@ -58,6 +65,7 @@ impl Proxies {
         settings: Vec<Proxy>,
         mut inherited: Inherited,
         own_listeners: OwnListeners,
+        events: Events,
     ) -> Result<Proxies> {
         let waker = Waker::new().map_err(|error| Failure::io("watch threads", error))?;
         let mut proxies = Proxies {
@@ -66,6 +74,7 @@ impl Proxies {
             past: Vec::new(),
             waker,
             own_listeners,
+            events,
             since: Instant::now(),
         };
         let shares = proxies.shares(&settings);
@@ -113,6 +122,7 @@ impl Proxies {
             addresses: known.clone(),
             // They have been waited for.
             first_answers: Some(Duration::ZERO),
+            on_health: Some(note_health(self.events.clone())),
             ..StartOptions::default()
         };
         Ok(Server::start_with(proxy, options)?)

@@ -4,11 +4,12 @@
 //! service manager. A service owns what it does, and is asked and told by the methods of this trait, one after the
 //! other, in one thread.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use weir_api::Status;
+use weir_api::{Status, TopSources, Why};
 use weir_config::Config;
 
 use crate::failure::{Cause, Failure, Result};
@@ -68,6 +69,16 @@ pub trait Service {
     /// As of [`report`](Self::report).
     fn classes(&self) -> Result<Vec<weir_api::Class>> {
         Ok(Vec::new())
+    }
+
+    /// The sources that are refused most; `None`: this service refuses nobody.
+    fn top_sources(&self) -> Option<TopSources> {
+        None
+    }
+
+    /// Why an address was refused; `None` likewise.
+    fn why(&self, _address: IpAddr) -> Option<Why> {
+        None
     }
 
     /// Changes a class for a client of the API; gives its name, unless it was removed, and what was done in a word

@@ -9,8 +9,9 @@ use weir_config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
 use weir_core::listener::{Listener, Mode, QueueOrder};
-use weir_core::verdict::{Counters, Verdict};
-use weir_kernel::{Event, ListenSocket};
+use weir_core::refusals::Refusal;
+use weir_core::verdict::Counters;
+use weir_kernel::ListenSocket;
 
 use crate::daemon::attachment::{Place, Refusals, carries, places};
 use crate::daemon::backend::Backend;
@@ -386,15 +387,14 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// Sampled refusals since the last call, a line each.
-    pub fn refusals(&mut self) -> Vec<String> {
-        match self.backend.events() {
-            Ok(mut events) => {
-                events.extend(self.queues.examples());
-                events.iter().map(refusal_line).collect()
-            }
-            Err(error) => vec![format!("refusals cannot be read: {error}")],
-        }
+    /// Sampled refusals since the last call.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn refusals(&mut self) -> Result<Vec<Refusal>> {
+        let mut refusals = self.backend.events()?;
+        refusals.extend(self.queues.examples());
+        Ok(refusals)
     }
 
     /// Names of the interfaces with the guard on them.
@@ -502,40 +502,6 @@ fn socket_report(socket: &ListenSocket) -> weir_api::Socket {
         wait_us: wait_us(socket),
         mptcp: socket.mptcp,
     }
-}
-
-/// `web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, class gold, queue 511/511, half-open 3, wait 12 ms`;
-/// of a class over its rate, which is refused before its queue is looked at, only up to the class.
-fn refusal_line(event: &Event) -> String {
-    let mut line = format!(
-        "{}: {} > {} {}",
-        event.listener,
-        event.source,
-        event.destination,
-        event.verdict.info().name,
-    );
-    if event.observe {
-        line += " (observed only)";
-    }
-    if let Some(class) = &event.class {
-        line += &format!(", class {class}");
-    }
-    if !matches!(
-        event.verdict,
-        Verdict::SynDroppedRate
-            | Verdict::SynResetRate
-            | Verdict::SynDroppedHeld
-            | Verdict::SynResetHeld
-    ) {
-        line += &format!(
-            ", queue {}/{}, half-open {}, wait {}",
-            event.queue_length,
-            event.queue_limit,
-            event.half_open,
-            weir_core::units::about_duration(event.wait),
-        );
-    }
-    line
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! eventfd wakes the service's thread, and that thread answers between its other work. So one thread makes all
 //! changes, one after the other, and a client that is slow to send or to read delays only clients of its endpoint.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -39,6 +40,12 @@ pub enum Call {
     Class(String),
     /// The controller.
     Controller,
+    /// The events after the one with this number, so many at most.
+    Events(u64, usize),
+    /// The sources that are refused most.
+    Sources,
+    /// Why an address was refused.
+    Why(IpAddr),
     /// All figures as OpenMetrics text.
     Metrics,
     /// A change of the classes.

@@ -46,6 +46,20 @@ const LOCKED_FOR_A_LOOK: Duration = Duration::from_millis(200);
 pub enum Request {
     /// The report of `weir status`.
     Status,
+    /// The events after the one with this number.
+    Events {
+        /// The number; 0: all that are kept.
+        after: u64,
+        /// So many at most.
+        most: usize,
+    },
+    /// Why an address was refused.
+    Why {
+        /// The address.
+        address: IpAddr,
+    },
+    /// The sources that are refused most.
+    Sources,
     /// Read the config file again.
     Reload {
         /// For so many seconds; then what was in force before comes back, unless another reload confirms it. `None`:
@@ -103,6 +117,18 @@ pub enum ClassChange {
     },
 }
 
+impl ClassChange {
+    /// The class that is to change; `None`: none is.
+    pub fn class(&self) -> Option<&str> {
+        match self {
+            ClassChange::List => None,
+            ClassChange::Add { name, .. }
+            | ClassChange::Set { name, .. }
+            | ClassChange::Remove { name } => Some(name),
+        }
+    }
+}
+
 impl fmt::Display for ClassChange {
     /// As it was asked for: `class set gold rate=300`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,6 +152,12 @@ impl fmt::Display for ClassChange {
 pub enum Answer {
     /// To [`Request::Status`].
     Status(Box<weir_api::Status>),
+    /// To [`Request::Events`].
+    Events(Box<weir_api::Events>),
+    /// To [`Request::Why`].
+    Why(Box<weir_api::Why>),
+    /// To [`Request::Sources`].
+    Sources(Box<weir_api::TopSources>),
     /// To [`Request::Reload`]: what is in force now.
     Reloaded {
         /// Listeners of the file.

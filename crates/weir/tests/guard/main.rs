@@ -9,6 +9,7 @@ mod classes;
 mod close;
 mod common;
 mod establish;
+mod events;
 mod firewall;
 mod front;
 mod health;
@@ -24,6 +25,7 @@ mod measured {
     mod flood;
     mod flood_table;
     mod load;
+    mod refusals;
     mod slow;
     mod time_wait;
 }

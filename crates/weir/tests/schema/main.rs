@@ -14,6 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use serde_json::{Value, json};
+use socket2::{Domain, Socket, Type};
 use weir_config::Table;
 use weir_testbed::needs::{find_program, own_namespace, programs, skip};
 use weir_testbed::wait;
@@ -29,6 +30,12 @@ const GUARD: &str = r#"
 name = "web"
 address = "*:8081"
 queue = "priority"
+
+# Its queue is full.
+[[listener]]
+name = "full"
+address = "*:8083"
+admit = "queue"
 
 # Classes of all listeners are shown apart where there are several.
 [[listener]]
@@ -55,7 +62,7 @@ target_wait = "20ms"
 "#;
 
 /// Fields that the reports of this test may lack.
-const MAY_BE_ABSENT: [&str; 10] = [
+const MAY_BE_ABSENT: [&str; 19] = [
     // Only while a name does not resolve.
     "ProxyName.failing_seconds",
     // More than 1000 classes have it.
@@ -70,6 +77,16 @@ const MAY_BE_ABSENT: [&str; 10] = [
     "Decision.observed",
     "Decision.reason",
     "Decision.to",
+    "Event.class",
+    "Event.decision",
+    "Event.observed",
+    // There are few refusals, so that each is sampled and kept.
+    "Event.left_out",
+    "RefusedMinute.at_unix_ms",
+    "RefusedMinute.kept",
+    "RefusedMinute.refused",
+    "RefusedMinute.sampled",
+    "RefusedMinute.verdicts",
 ];
 
 /// What promtool finds. The names of metrics are stable, so this one keeps its unit.
@@ -91,7 +108,7 @@ struct Bed {
     folder: Folder,
     metrics: SocketAddr,
     clients: Vec<TcpStream>,
-    _server: TcpListener,
+    _servers: [TcpListener; 2],
     _processes: [Running; 2],
 }
 
@@ -118,6 +135,10 @@ impl Bed {
             ),
         ];
         let server = TcpListener::bind(("127.0.0.1", 8081)).unwrap();
+        let full = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 8083));
+        full.bind(&address.into()).unwrap();
+        full.listen(1).unwrap();
         let status = folder.until(|status| {
             let proxies = status["proxies"].as_array();
             let backends = |health| {
@@ -130,10 +151,12 @@ impl Bed {
             folder,
             metrics,
             clients: Vec::new(),
-            _server: server,
+            _servers: [server, full.into()],
             _processes: processes,
         };
         bed.use_proxies(&status);
+        bed.fill(address);
+        assert!(bed.folder.weir("reload").status.success());
         Some(bed)
     }
 
@@ -151,6 +174,22 @@ impl Bed {
         self.folder.until(|status| {
             let mut proxies = status["proxies"].as_array().unwrap().iter();
             proxies.any(|proxy| proxy["name"] == "edge" && proxy["waiting"] == 1)
+        });
+    }
+
+    /// Connects until weir refuses, and waits for the event.
+    fn fill(&mut self, address: SocketAddr) {
+        let refused = (0..8).find_map(|_| match TcpStream::connect(address) {
+            Ok(client) => {
+                self.clients.push(client);
+                None
+            }
+            Err(error) => Some(error),
+        });
+        assert!(refused.is_some(), "the queue holds one");
+        wait::until("the refusal is an event", || {
+            let output = self.folder.weir("events --json --kind overload");
+            (!output.stdout.is_empty()).then_some(())
         });
     }
 
@@ -307,6 +346,7 @@ fn reports_are_what_the_openapi_document_describes() {
         };
         let mut answer = |socket: &Path, name: &str| {
             let asked = path.replace("{name}", name);
+            let asked = asked.replace("{address}", "127.0.0.1");
             let (status, value) = ask_json(socket, &asked);
             let response = &methods["get"]["responses"][&status];
             reports.push(json!({

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use weir_core::refusals::Refusal;
 use weir_core::verdict::Counters;
-use weir_kernel::Event;
 use weir_kernel::queue::QueueMaps;
 
 use crate::failure::{Failure, Result};
@@ -90,7 +90,7 @@ impl Queues {
     }
 
     /// Examples of connections that were reset while they waited, since the last call.
-    pub fn examples(&self) -> Vec<Event> {
+    pub fn examples(&self) -> Vec<Refusal> {
         match &self.running {
             Some(running) => std::mem::take(&mut running.shared.lock().examples),
             None => Vec::new(),

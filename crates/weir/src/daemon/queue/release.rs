@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::eventfd::EventFd;
 use weir_core::class::OTHER;
 use weir_core::queue::{Depth, Pace, ReleaseOrder, Rule, Waiting};
+use weir_core::refusals::Refusal;
 use weir_core::verdict::Verdict;
 use weir_kernel::ListenSocket;
 use weir_kernel::queue::{Event, Parking, QueueMaps, ServerQueue, Slot, hasten_this_thread};
@@ -92,7 +93,7 @@ struct Releaser {
     /// By group number.
     parked: BTreeMap<u32, Parked>,
     states: BTreeMap<String, QueueState>,
-    examples: Vec<weir_kernel::Event>,
+    examples: Vec<Refusal>,
     /// When to read the listening sockets again.
     scan_at: Option<Instant>,
     /// After how long to try again those that could not be served.
@@ -478,7 +479,7 @@ impl Parked {
         group: u32,
         now: Duration,
         state: &mut QueueState,
-    ) -> weir_kernel::Result<Vec<weir_kernel::Event>> {
+    ) -> weir_kernel::Result<Vec<Refusal>> {
         let mut servers: Vec<ServerQueue> = queue.servers(group);
         servers.retain(|server| server.listening);
         let waited = !self.order.is_empty();
@@ -565,7 +566,7 @@ impl Parked {
         servers: &[ServerQueue],
         now: Duration,
         state: &mut QueueState,
-    ) -> weir_kernel::Result<Vec<weir_kernel::Event>> {
+    ) -> weir_kernel::Result<Vec<Refusal>> {
         let mut examples = Vec::new();
         let inside = length(servers);
         while let Some((verdict, shed)) = self.next_to_shed(inside) {
@@ -575,9 +576,10 @@ impl Parked {
             };
             let class = self.class_name(shed.class).to_owned();
             state.refused.entry(class.clone()).or_default().0[verdict as usize] += 1;
-            examples.push(weir_kernel::Event {
-                listener: self.listener.clone(),
-                class: Some(class),
+            examples.push(Refusal {
+                at: now,
+                listener: self.listener.as_str().into(),
+                class: Some(class.into()),
                 verdict,
                 source: ends.source,
                 destination: ends.destination,

@@ -5,15 +5,15 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use weir_core::listener::Listener;
+use weir_core::refusals::Refusal;
 use weir_core::verdict::Counters;
 #[cfg(doc)]
 use weir_core::verdict::Verdict;
-use weir_kernel::Event;
 
 /// The programs of the queue are loaded and the servers' sockets found in far less on a busy machine.
 const OBEYED_WITHIN: Duration = Duration::from_secs(10);
 /// As many examples of resets are kept for who asks; the counters count.
-pub(super) const EXAMPLES: usize = 20;
+pub(super) const EXAMPLES: usize = 200;
 /// How often the thread says that it lives, and looks for parking listeners to be given back.
 pub(super) const HEARTBEAT: Duration = Duration::from_millis(250);
 
@@ -78,7 +78,7 @@ pub(super) struct Notes {
     /// By listener name.
     pub states: BTreeMap<String, QueueState>,
     /// Examples of what was reset since they were asked for last; at most [`EXAMPLES`].
-    pub examples: Vec<Event>,
+    pub examples: Vec<Refusal>,
     /// Whether the thread is to end.
     pub ends: bool,
 }

@@ -2,6 +2,7 @@
 
 use weir_config::{Given, SynCookies};
 use weir_core::listener::{Establish, Front, ListenAddress};
+use weir_core::verdict::Verdict;
 
 use super::*;
 use crate::daemon::backend::fake::{Fake, socket};
@@ -615,29 +616,5 @@ fn classes_are_shown_once_by_the_listeners_that_their_counters_are_of() {
     assert_eq!(
         names(&both.classes_of_all().unwrap().0),
         ["crawlers", "other"]
-    );
-}
-
-#[test]
-fn an_example_of_a_refusal_names_the_class_and_by_rate_no_queue() {
-    let event = |verdict, class: Option<&str>| Event {
-        listener: "web".into(),
-        class: class.map(str::to_owned),
-        verdict,
-        source: "10.0.0.2:40000".parse().unwrap(),
-        destination: "10.0.0.1:80".parse().unwrap(),
-        queue_length: 4,
-        half_open: 1,
-        queue_limit: 4,
-        wait: std::time::Duration::from_millis(12),
-        observe: false,
-    };
-    assert_eq!(
-        refusal_line(&event(Verdict::SynDroppedRate, Some("gold"))),
-        "web: 10.0.0.2:40000 > 10.0.0.1:80 syn_dropped_rate, class gold"
-    );
-    assert_eq!(
-        refusal_line(&event(Verdict::SynResetFull, None)),
-        "web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, queue 4/4, half-open 1, wait 12 ms"
     );
 }

@@ -2,15 +2,20 @@
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, Path, Query, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::OpenApi;
-use weir_api::{Answer, Class, ClassSettings, Controller, Listener, Problem, Proxy, Status};
+use weir_api::{
+    Answer, Class, ClassSettings, Controller, Events, Listener, Problem, Proxy, Status, TopSources,
+    Why,
+};
 
 use crate::failure::Failure;
 use crate::ipc::call::{Call, Change, Line, Reply};
@@ -37,11 +42,24 @@ pub fn router() -> Router<Line> {
                 .delete(remove_class),
         )
         .route("/v1/controller", get(controller))
+        .route("/v1/events", get(events))
+        .route("/v1/sources", get(sources))
+        .route("/v1/why/{address}", get(why))
         .route("/v1/metrics", get(metrics))
         .route("/v1/openapi.json", get(openapi))
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES))
+}
+
+/// Events of one answer at most.
+pub const MOST_EVENTS: usize = 1000;
+
+/// Which events.
+#[derive(Debug, Deserialize)]
+struct Range {
+    after: Option<u64>,
+    most: Option<usize>,
 }
 
 #[derive(OpenApi)]
@@ -66,6 +84,9 @@ pub fn router() -> Router<Line> {
         change_class,
         remove_class,
         controller,
+        events,
+        sources,
+        why,
         metrics,
         openapi
     )
@@ -213,6 +234,55 @@ async fn remove_class(ask: Ask, Path(name): Path<String>) -> Response {
     responses((status = 200, body = Controller), (status = 404, body = Problem, description = "there is none")))]
 async fn controller(ask: Ask) -> Response {
     ask.of(Call::Controller).await
+}
+
+/// What happened, the oldest first: overload, controller, reloads, backends, sampled refusals
+///
+/// The answer is at once. To follow events, ask again with the `last` of the answer before.
+#[utoipa::path(get, path = "/v1/events",
+    params(("after" = Option<u64>, Query, description = "only events with a number over this"),
+        ("most" = Option<usize>, Query, description = "so many at most, 1 to 1000")),
+    responses((status = 200, body = Events), (status = 400, body = Problem)))]
+async fn events(ask: Ask, range: Result<Query<Range>, QueryRejection>) -> Response {
+    match range {
+        Ok(Query(Range { after, most })) => {
+            let most = most.unwrap_or(MOST_EVENTS).clamp(1, MOST_EVENTS);
+            ask.of(Call::Events(after.unwrap_or(0), most)).await
+        }
+        Err(rejection) => bad_request(
+            format!("the query cannot be read: {}", rejection.body_text()),
+            "for example GET /v1/events?after=12",
+        ),
+    }
+}
+
+/// The sources that are refused most at present: addresses, and networks
+#[utoipa::path(get, path = "/v1/sources",
+    responses((status = 200, body = TopSources), (status = 404, body = Problem, description = "this process guards nothing")))]
+async fn sources(ask: Ask) -> Response {
+    ask.of(Call::Sources).await
+}
+
+/// Why an address was refused, from what is kept
+#[utoipa::path(get, path = "/v1/why/{address}", params(("address" = String, Path)),
+    responses((status = 200, body = Why), (status = 400, body = Problem),
+        (status = 404, body = Problem, description = "this process guards nothing")))]
+async fn why(ask: Ask, Path(address): Path<String>) -> Response {
+    match address.parse() {
+        Ok(address) => ask.of(Call::Why(address)).await,
+        Err(_) => bad_request(
+            format!("{address:?} is not an IP address"),
+            "for example GET /v1/why/203.0.113.7",
+        ),
+    }
+}
+
+fn bad_request(message: String, hint: &str) -> Response {
+    Reply::Refused(
+        StatusCode::BAD_REQUEST.as_u16(),
+        Failure::usage(message, hint),
+    )
+    .into_response()
 }
 
 /// Counters and queues as OpenMetrics text

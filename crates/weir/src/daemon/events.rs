@@ -1,0 +1,149 @@
+//! The events of this process: what happened, for `weir events`, the API and a file of JSON lines.
+//!
+//! A journal keeps the last ones ([`weir_core::journal`]); a clone of [`Events`] is the same journal. The file is written by a
+//! thread of its own, so that nobody who notes an event waits for a disk.
+
+mod build;
+mod file;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use weir_api::Event;
+use weir_config::EventsSettings;
+use weir_core::journal::Journal;
+use weir_core::rfc3339::Rfc3339;
+
+use crate::failure::{Failure, Result};
+
+pub use build::{
+    backend, cause, class_changed, decision, episode, left_out, plain, refusal, refusal_report,
+    reload_outcome,
+};
+use file::EventFile;
+
+/// The kind of event of which there may be many.
+const CROWD: [&str; 2] = ["refusal", "left_out"];
+
+/// The events of a process.
+#[derive(Clone)]
+pub struct Events(Arc<Shared>);
+
+struct Shared {
+    pid: u32,
+    since_unix_ms: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    journal: Journal<Event>,
+    file: Option<EventFile>,
+}
+
+impl Events {
+    /// No events yet; the process begins now.
+    pub fn new() -> Events {
+        Events(Arc::new(Shared {
+            pid: std::process::id(),
+            since_unix_ms: unix_ms(SystemTime::now()),
+            state: Mutex::default(),
+        }))
+    }
+
+    /// Notes an event: gives it its number, the process, and the time if it has none.
+    pub fn note(&self, mut event: Event) {
+        if event.at_unix_ms == 0 {
+            event.at_unix_ms = unix_ms(SystemTime::now());
+        }
+        let at = UNIX_EPOCH + Duration::from_millis(event.at_unix_ms);
+        event.time = format!("{:.3}", Rfc3339(at));
+        event.pid = self.0.pid;
+        let mut state = self.lock();
+        let is_common = CROWD.contains(&event.kind.as_str());
+        event.number = state.journal.last() + 1;
+        if let Some(file) = &state.file {
+            file.write(&event);
+        }
+        state.journal.push(is_common, |_| event);
+    }
+
+    /// The events with a number over `after`, the oldest first, `most` at a time.
+    pub fn read(&self, after: u64, most: usize) -> weir_api::Events {
+        let state = self.lock();
+        let read = state.journal.after(after, most);
+        weir_api::Events {
+            pid: self.0.pid,
+            since_unix_ms: self.0.since_unix_ms,
+            last: read.last,
+            missed: read.missed,
+            more: read.more,
+            events: read.entries.into_iter().map(|(_, e)| e.clone()).collect(),
+        }
+    }
+
+    /// Writes events from now on to the file that the settings name, or to none.
+    ///
+    /// # Errors
+    /// It cannot be opened: the file before stays.
+    pub fn set_file(&self, settings: Option<&EventsSettings>) -> Result<()> {
+        let wanted = settings.and_then(|settings| settings.file.as_deref());
+        let mut state = self.lock();
+        if state.file.as_ref().map(EventFile::path) == wanted {
+            return Ok(());
+        }
+        let open = |path: &Path| {
+            EventFile::open(path).map_err(|error| {
+                let what = format!("write events to {}: {error}", path.display());
+                Failure::failed(
+                    format!("cannot {what}"),
+                    "weir's user needs the right to write there; `systemctl edit weir` with \
+                     LogsDirectory=weir makes /var/log/weir",
+                )
+            })
+        };
+        state.file = wanted.map(open).transpose()?;
+        Ok(())
+    }
+
+    /// Opens the file again by its path: it may have been rotated.
+    pub fn reopen(&self) {
+        if let Some(file) = &self.lock().file {
+            file.reopen();
+        }
+    }
+
+    /// What one who panicked here left is whole.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Milliseconds since 1970.
+pub fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_has_its_number_its_process_and_its_time() {
+        let events = Events::new();
+        events.note(build::plain("start", "info", "it begins"));
+        let late = Event {
+            at_unix_ms: 1_790_000_000_001,
+            ..build::plain("stop", "info", "it ends")
+        };
+        events.note(late);
+        let read = events.read(0, 10);
+        let numbers: Vec<u64> = read.events.iter().map(|event| event.number).collect();
+        assert_eq!((numbers, read.last, read.missed), (vec![1, 2], 2, 0));
+        assert_eq!(read.events[1].time, "2026-09-21T14:13:20.001Z");
+        assert!(read.events[0].at_unix_ms >= read.since_unix_ms);
+        assert_eq!(events.read(1, 10).events, read.events[1..]);
+    }
+}

@@ -1,0 +1,317 @@
+//! What the daemon keeps of sampled refusals: for `weir why`, for the sources that are refused most, as events, and as
+//! lines of the log with `--verbose`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use weir_api::{Event, KeptRefusal, RefusedMinute, SourceNetwork, TopSource, Why};
+use weir_config::EventsSettings;
+use weir_core::class::{Bucket, Limit};
+use weir_core::refusals::{IpNet, Kept, Memory, Refusal, Share, TopSources, network_of};
+use weir_core::verdict::{Counters, Verdict};
+use weir_kernel::monotonic;
+
+use crate::daemon::events::{self, Events, refusal_report, unix_ms};
+use crate::daemon::report::counters_that_fell;
+use crate::daemon::session::Glance;
+use crate::show::describe::count;
+use crate::show::log;
+
+/// Counters of each of the two sketches: a source with more than 1/256 of the refusals has one. Two times some 50 KiB.
+const COUNTERS: usize = 256;
+/// Sources that an answer has at most.
+const TOP: usize = 50;
+/// A refusal of so long ago counts half.
+const HALF_LIFE: Duration = Duration::from_secs(60);
+/// Counts are aged this often.
+const AGE_EVERY: Duration = Duration::from_secs(1);
+/// Less than this of a refusal is nobody.
+const NEGLIGIBLE: f64 = 0.05;
+/// By so much a burst of events is more than those of a second.
+const BURST: u32 = 10;
+/// Between two events that say how many were left out.
+const LEFT_OUT_EVERY: Duration = Duration::from_secs(10);
+
+/// The last refusal of a source.
+#[derive(Debug, Clone)]
+struct Last {
+    at: Duration,
+    verdict: Verdict,
+    listener: Arc<str>,
+    class: Option<Arc<str>>,
+}
+
+/// What is kept. Times inside are those of the monotonic clock, as the guard has them.
+pub struct Refusals {
+    memory: Memory,
+    addresses: TopSources<IpAddr, Last>,
+    networks: TopSources<IpNet, Last>,
+    shares: BTreeMap<String, Share>,
+    aged: Duration,
+    since: Duration,
+    bucket: Bucket,
+    /// `None`: no refusal becomes an event.
+    limit: Option<Limit>,
+    verbose: bool,
+    left_out: u64,
+    left_out_said: Duration,
+}
+
+impl Refusals {
+    /// Nothing. `secret` is a random number. With `verbose`, each event is a line of the log too.
+    pub fn new(secret: u64, verbose: bool) -> Refusals {
+        let now = monotonic();
+        Refusals {
+            memory: Memory::new(now, secret),
+            addresses: TopSources::new(COUNTERS),
+            networks: TopSources::new(COUNTERS),
+            shares: BTreeMap::new(),
+            aged: now,
+            since: now,
+            bucket: Bucket::default(),
+            limit: limit(&EventsSettings::default()),
+            verbose,
+            left_out: 0,
+            left_out_said: Duration::ZERO,
+        }
+    }
+
+    /// Makes as many refusals events as these settings say.
+    pub fn set(&mut self, settings: Option<&EventsSettings>) {
+        self.limit = limit(settings.unwrap_or(&EventsSettings::default()));
+    }
+
+    /// Takes in the counters of all listeners, read first, and the samples that have come since the last call.
+    pub fn take(&mut self, glances: &[Glance], samples: &[Refusal], events: &Events) {
+        let now = monotonic();
+        self.memory.expire(now);
+        self.age(now);
+        self.shares
+            .retain(|name, _| glances.iter().any(|glance| glance.name == *name));
+        let mut by_listener = BTreeMap::<&str, Vec<&Refusal>>::new();
+        for refusal in samples {
+            by_listener
+                .entry(&refusal.listener)
+                .or_default()
+                .push(refusal);
+        }
+        for glance in glances {
+            let samples = by_listener.remove(glance.name.as_str()).unwrap_or_default();
+            let mut sampled = Counters::default();
+            for refusal in &samples {
+                sampled.0[refusal.verdict as usize] += 1;
+            }
+            let share = self.shares.entry(glance.name.clone()).or_default();
+            let batch = share.take(&glance.counters, &sampled);
+            self.memory.count(now, &batch.refused, batch.unsampled);
+            for refusal in samples {
+                self.keep(now, refusal, batch.weight(refusal.verdict));
+            }
+        }
+        for refusal in samples {
+            self.note(now, refusal, events);
+        }
+        self.say_left_out(now, events);
+    }
+
+    fn keep(&mut self, now: Duration, refusal: &Refusal, weight: f64) {
+        self.memory.keep(now, refusal, weight);
+        let last = Last {
+            at: refusal.at,
+            verdict: refusal.verdict,
+            listener: refusal.listener.clone(),
+            class: refusal.class.clone(),
+        };
+        let address = refusal.source.ip().to_canonical();
+        self.addresses.add(address, weight, last.clone());
+        self.networks.add(network_of(address), weight, last);
+    }
+
+    fn age(&mut self, now: Duration) {
+        let time = now.saturating_sub(self.aged);
+        if time < AGE_EVERY {
+            return;
+        }
+        self.aged = now;
+        let factor = 0.5_f64.powf(time.as_secs_f64() / HALF_LIFE.as_secs_f64());
+        self.addresses.age(factor);
+        self.networks.age(factor);
+    }
+
+    fn note(&mut self, now: Duration, refusal: &Refusal, events: &Events) {
+        let Some(limit) = &self.limit else {
+            return;
+        };
+        if !self.bucket.take(now.as_nanos() as u64, limit) {
+            self.left_out += 1;
+            return;
+        }
+        self.say(events::refusal(refusal, unix_at(now, refusal.at)), events);
+    }
+
+    fn say_left_out(&mut self, now: Duration, events: &Events) {
+        if self.left_out > 0 && now.saturating_sub(self.left_out_said) >= LEFT_OUT_EVERY {
+            let event = events::left_out(std::mem::take(&mut self.left_out));
+            self.say(event, events);
+            self.left_out_said = now;
+        }
+    }
+
+    fn say(&self, event: Event, events: &Events) {
+        if self.verbose {
+            log::stamped_line(&event.text);
+        }
+        events.note(event);
+    }
+
+    /// The sources that are refused most.
+    pub fn top(&self) -> weir_api::TopSources {
+        let now = monotonic();
+        let age =
+            0.5_f64.powf(now.saturating_sub(self.aged).as_secs_f64() / HALF_LIFE.as_secs_f64());
+        let total = self.addresses.total() * age;
+        // A constant rate r has come to r × (1 − 2^(−t/h)) × h / ln 2 after t.
+        let time = now.saturating_sub(self.since).as_secs_f64() / HALF_LIFE.as_secs_f64();
+        let full = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
+        let span = (full * (1.0 - 0.5_f64.powf(time))).max(1.0);
+        weir_api::TopSources {
+            half_life_s: HALF_LIFE.as_secs(),
+            refused: tenths(total),
+            refused_per_second: tenths(total / span),
+            smallest_share: 1.0 / COUNTERS as f64,
+            addresses: listed(&self.addresses, now, age, total, span),
+            networks: listed(&self.networks, now, age, total, span),
+        }
+    }
+
+    /// Why this address was refused.
+    pub fn why(&self, address: IpAddr) -> Why {
+        let now = monotonic();
+        let address = address.to_canonical();
+        let since = unix_at(now, self.memory.since(now));
+        let kept = self.memory.of(address);
+        let prefix = network_of(address);
+        let network = self.memory.network(prefix);
+        let gaps: Vec<RefusedMinute> = self
+            .memory
+            .minutes()
+            .filter(|(_, minute)| minute.is_incomplete())
+            .map(|(at, minute)| RefusedMinute {
+                at_unix_ms: unix_at(now, at),
+                refused: minute.refused.0.iter().sum(),
+                sampled: minute.sampled,
+                kept: minute.kept(),
+                verdicts: counters_that_fell(&minute.refused),
+            })
+            .collect();
+        let answer = match (kept.is_empty(), gaps.is_empty()) {
+            (false, _) => "refused",
+            (true, true) => "not_refused",
+            (true, false) => "not_known",
+        };
+        Why {
+            text: sentence(address, answer, &kept, &gaps),
+            address: address.to_string(),
+            answer: answer.to_owned(),
+            since_unix_ms: since,
+            refusals: kept.iter().map(|kept| kept_report(now, kept)).collect(),
+            network: SourceNetwork {
+                prefix: prefix.to_string(),
+                addresses: network.addresses,
+                sampled: network.sampled,
+                estimated: network.weight.round() as u64,
+            },
+            gaps,
+        }
+    }
+}
+
+fn limit(settings: &EventsSettings) -> Option<Limit> {
+    let rate = settings.refusals;
+    (rate > 0).then(|| Limit::new(rate.into(), rate * BURST))
+}
+
+fn sentence(address: IpAddr, answer: &str, kept: &[&Kept], gaps: &[RefusedMinute]) -> String {
+    let lost: u64 = gaps
+        .iter()
+        .map(|gap| gap.refused.max(gap.sampled) - gap.kept)
+        .sum();
+    match answer {
+        "refused" => {
+            let weight: f64 = kept.iter().map(|kept| kept.weight).sum();
+            let times = count(weight.round() as usize, "time");
+            let about = match kept.iter().map(|kept| kept.sampled as f64).sum::<f64>() < weight {
+                true => "about ",
+                false => "",
+            };
+            let last = &kept[0].last.verdict.info();
+            let observed = match kept[0].last.observe {
+                true => "would have refused",
+                false => "refused",
+            };
+            format!(
+                "weir {observed} {address} {about}{times}; the last time: {}",
+                last.text
+            )
+        }
+        "not_refused" => format!(
+            "weir did not refuse {address}: it has kept every refusal of this time, and none is of this address"
+        ),
+        _ => format!(
+            "weir does not know: it keeps no refusal of {address}, but did not keep {lost} other refusals of this time"
+        ),
+    }
+}
+
+fn kept_report(now: Duration, kept: &Kept) -> KeptRefusal {
+    let last = &kept.last;
+    KeptRefusal {
+        at_unix_ms: unix_at(now, last.at),
+        sampled: kept.sampled,
+        estimated: kept.weight.round() as u64,
+        listener: last.listener.to_string(),
+        class: last.class.as_deref().map(str::to_owned),
+        observed: last.observe,
+        refusal: refusal_report(last),
+    }
+}
+
+fn listed<K: Ord + Copy + ToString>(
+    sketch: &TopSources<K, Last>,
+    now: Duration,
+    age: f64,
+    total: f64,
+    span: f64,
+) -> Vec<TopSource> {
+    let sources = sketch.list().take(TOP);
+    let sources = sources.take_while(|source| source.at_most * age > NEGLIGIBLE);
+    sources
+        .map(|source| TopSource {
+            source: source.source.to_string(),
+            at_most: tenths(source.at_most * age),
+            at_least: tenths(source.at_least * age),
+            share: match total > 0.0 {
+                true => (source.at_most * age / total * 1000.0).round() / 1000.0,
+                false => 0.0,
+            },
+            per_second: tenths(source.at_most * age / span),
+            last_unix_ms: unix_at(now, source.last.at),
+            verdict: source.last.verdict.info().name.to_owned(),
+            listener: source.last.listener.to_string(),
+            class: source.last.class.as_deref().map(str::to_owned),
+        })
+        .collect()
+}
+
+/// The time of day at a time of the monotonic clock, by how long ago it was.
+fn unix_at(now: Duration, at: Duration) -> u64 {
+    let today = SystemTime::now();
+    let ago = now.saturating_sub(at);
+    unix_ms(today.checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH))
+}
+
+fn tenths(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}

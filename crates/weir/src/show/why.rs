@@ -1,0 +1,198 @@
+//! Why a client was refused, and who is refused most, for people.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use weir_api::{KeptRefusal, RefusedMinute, TopSource, TopSources, Why};
+use weir_core::rfc3339::Rfc3339;
+use weir_core::units::about_duration;
+
+use super::describe::percent;
+use super::table::{Align, indent, table};
+
+/// Rows of each table.
+const ROWS: usize = 10;
+
+/// The answer.
+pub fn text(why: &Why) -> String {
+    let mut text = format!("{}.\n", why.text);
+    text += &format!("Refusals are kept since {}.\n", time(why.since_unix_ms));
+    if !why.refusals.is_empty() {
+        let head = [
+            ("last", Align::Left),
+            ("refused", Align::Right),
+            ("listener", Align::Left),
+            ("class", Align::Left),
+            ("verdict", Align::Left),
+            ("queue", Align::Right),
+            ("wait", Align::Right),
+        ];
+        let rows: Vec<Vec<String>> = why.refusals.iter().take(ROWS).map(refusal).collect();
+        text += &format!("\n{}", table(&head, &rows));
+        text += &more(why.refusals.len());
+        let verdict = &why.refusals[0].refusal.verdict;
+        text += &format!("`weir explain {verdict}` says what to do about it.\n");
+    }
+    let network = &why.network;
+    if network.addresses > why.refusals.len().min(1) {
+        text += &format!(
+            "\nOf its network {}, refusals of {} addresses are kept: about {} connections.\n",
+            network.prefix, network.addresses, network.estimated
+        );
+    }
+    if !why.gaps.is_empty() {
+        text += "\nNot every refusal of these minutes is kept:\n";
+        let head = [
+            ("minute", Align::Left),
+            ("refused", Align::Right),
+            ("kept", Align::Right),
+            ("verdicts", Align::Left),
+        ];
+        let rows: Vec<Vec<String>> = why.gaps.iter().take(ROWS).map(gap).collect();
+        text += &table(&head, &rows);
+        text += &more(why.gaps.len());
+    }
+    text
+}
+
+fn refusal(kept: &KeptRefusal) -> Vec<String> {
+    let refusal = &kept.refusal;
+    let queue = match (refusal.queue_length, refusal.queue_limit) {
+        (Some(length), Some(limit)) => format!("{length}/{limit}"),
+        _ => "-".to_owned(),
+    };
+    let wait = refusal.wait_us.map(Duration::from_micros);
+    let estimated = match kept.estimated > kept.sampled {
+        true => format!("~{}", kept.estimated),
+        false => kept.sampled.to_string(),
+    };
+    let observed = if kept.observed {
+        " (observed only)"
+    } else {
+        ""
+    };
+    vec![
+        time(kept.at_unix_ms),
+        estimated,
+        kept.listener.clone(),
+        kept.class.clone().unwrap_or_else(|| "-".to_owned()),
+        format!("{}{observed}", refusal.verdict),
+        queue,
+        wait.map_or_else(|| "-".to_owned(), about_duration),
+    ]
+}
+
+fn gap(minute: &RefusedMinute) -> Vec<String> {
+    let verdicts: Vec<String> = minute
+        .verdicts
+        .iter()
+        .map(|(verdict, n)| format!("{verdict} {n}"))
+        .collect();
+    vec![
+        time(minute.at_unix_ms),
+        minute.refused.to_string(),
+        minute.kept.to_string(),
+        verdicts.join(", "),
+    ]
+}
+
+/// The sources that are refused most.
+pub fn top(sources: &TopSources) -> String {
+    let mut text = format!(
+        "{:.0} connections/s refused, averaged over {} s; every source with {} of them or more is here.\n",
+        sources.refused_per_second,
+        sources.half_life_s,
+        percent(sources.smallest_share)
+    );
+    for (title, of) in [
+        ("address", &sources.addresses),
+        ("network", &sources.networks),
+    ] {
+        if of.is_empty() {
+            continue;
+        }
+        let head = [
+            (title, Align::Left),
+            ("refused/s", Align::Right),
+            ("share", Align::Right),
+            ("listener", Align::Left),
+            ("class", Align::Left),
+            ("last verdict", Align::Left),
+        ];
+        let rows: Vec<Vec<String>> = of.iter().take(ROWS).map(source).collect();
+        text += &format!("\n{}", table(&head, &rows));
+    }
+    text
+}
+
+fn source(source: &TopSource) -> Vec<String> {
+    vec![
+        source.source.clone(),
+        format!("{:.1}", source.per_second),
+        percent(source.share),
+        source.listener.clone(),
+        source.class.clone().unwrap_or_else(|| "-".to_owned()),
+        source.verdict.clone(),
+    ]
+}
+
+fn more(rows: usize) -> String {
+    match rows.saturating_sub(ROWS) {
+        0 => String::new(),
+        more => indent(&format!("and {more} more: --json has them\n")),
+    }
+}
+
+fn time(unix_ms: u64) -> String {
+    format!(
+        "{:.0}",
+        Rfc3339(UNIX_EPOCH + Duration::from_millis(unix_ms))
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_api::{Refusal, SourceNetwork};
+
+    use super::*;
+
+    #[test]
+    fn the_answer_has_the_reason_and_what_was_seen() {
+        let why = Why {
+            address: "203.0.113.7".into(),
+            answer: "refused".into(),
+            text: "weir refused 203.0.113.7 2 times".into(),
+            since_unix_ms: 1_790_000_000_000,
+            refusals: vec![KeptRefusal {
+                at_unix_ms: 1_790_000_001_000,
+                sampled: 2,
+                estimated: 2,
+                listener: "web".into(),
+                refusal: Refusal {
+                    verdict: "syn_reset_wait".into(),
+                    queue_length: Some(300),
+                    queue_limit: Some(511),
+                    wait_us: Some(42_000),
+                    ..Refusal::default()
+                },
+                ..KeptRefusal::default()
+            }],
+            network: SourceNetwork {
+                prefix: "203.0.113.0/24".into(),
+                addresses: 3,
+                sampled: 9,
+                estimated: 12,
+            },
+            gaps: Vec::new(),
+        };
+        let text = text(&why);
+        for part in [
+            "syn_reset_wait",
+            "300/511",
+            "42 ms",
+            "203.0.113.0/24",
+            "`weir explain syn_reset_wait`",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What refusals cost the daemon, with somebody who follows its events and asks who is refused most.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{BACKLOG, Bed, PORT, Peer, Raw, connect, listen, within};
+use weir_testbed::raw::{Segment, Shape, frame};
+
+const REFUSALS_PER_S: f64 = 100_000.0;
+const FLOOD: Duration = Duration::from_secs(10);
+/// Of one core.
+const MOST: f64 = 0.02;
+
+/// The CPU time of a process so far, with all of its threads.
+fn cpu_time(pid: u32) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of_one = |path: std::path::PathBuf| -> u64 {
+        let text = std::fs::read_to_string(path.join("schedstat")).unwrap_or_default();
+        text.split(' ')
+            .next()
+            .and_then(|ns| ns.parse().ok())
+            .unwrap_or(0)
+    };
+    Duration::from_nanos(tasks.flatten().map(|task| of_one(task.path())).sum())
+}
+
+#[test]
+fn at_100_000_refusals_a_second_the_daemon_takes_under_2_percent_of_a_core() {
+    let Some(bed) = Bed::new() else { return };
+    let path = bed.veth4();
+    let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
+    let _listener = listen(bed.server(), any, BACKLOG);
+    let weir = bed.run(&format!(
+        "[[listener]]\nname = \"web\"\naddress = \"*:{PORT}\"\nadmit = \"queue\"\n[events]\nfile = {:?}\n",
+        bed.folder.path().join("events.jsonl").display().to_string()
+    ));
+    let clients = connect(path.client, path.at(PORT), 4);
+    assert_eq!(clients.counts(), (4, 0, 0));
+    let mut follow: Command = bed.command("events --follow --json");
+    follow.stdout(Stdio::null());
+    let mut follower = within(bed.server(), || follow.spawn().unwrap());
+
+    let frames: Vec<Vec<u8>> = (0..1 << 16)
+        .map(|number| {
+            let syn = Segment {
+                seq: number,
+                syn: true,
+                ..Segment::default()
+            };
+            frame(Peer::v4(number, PORT), Shape::Plain, &syn)
+        })
+        .collect();
+    let raw = Raw(&bed.links.wire);
+    let (begun, used) = (Instant::now(), cpu_time(weir.pid()));
+    let mut sent = 0;
+    while begun.elapsed() < FLOOD {
+        let due = (begun.elapsed().as_secs_f64() * REFUSALS_PER_S) as usize;
+        while sent < due {
+            raw.send_frame(&frames[sent % frames.len()]);
+            sent += 1;
+        }
+        // The answers fill the wire's queue, and the kernel drops the others.
+        std::hint::spin_loop();
+    }
+    let (time, used) = (begun.elapsed(), cpu_time(weir.pid()) - used);
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    let rate = bed.counter(0, "syn_reset_full") as f64 / time.as_secs_f64();
+    let share = used.as_secs_f64() / time.as_secs_f64();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", weir.pid())).unwrap();
+    let rss = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS"))
+        .unwrap();
+    println!(
+        "{rate:.0} refusals/s: {:.2} % of a core, {rss}",
+        share * 100.0
+    );
+    assert!(
+        rate > REFUSALS_PER_S * 0.8,
+        "the generator is too slow: {rate:.0}/s"
+    );
+    assert!(
+        share < MOST,
+        "{:.2} % of a core at {rate:.0} refusals/s",
+        share * 100.0
+    );
+}
