@@ -4,33 +4,15 @@
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
-};
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
 
-/// `struct nlmsghdr`.
-const HEADER: usize = 16;
-/// Where `rtm_type` stands in a message: `struct rtmsg` follows the header.
-const ROUTE_TYPE: usize = HEADER + 7;
-/// Where the attributes of a route begin.
-const ATTRIBUTES: usize = HEADER + 12;
 /// The index of `lo` in every network namespace. What leaves there comes back: an IPv6 address that was just added has such
 /// a route before its local one.
 const LOOPBACK: u32 = 1;
-/// `RTA_OIF`.
-const DEVICE: u16 = 4;
-/// `RTM_GETROUTE`.
-const GET_ROUTE: u16 = 26;
-/// `RTM_NEWROUTE`.
-const NEW_ROUTE: u16 = 24;
-/// `NLMSG_ERROR`.
-const ERROR: u16 = 2;
-/// `NLM_F_REQUEST`.
-const REQUEST: u16 = 1;
-/// `RTA_DST`.
-const DESTINATION: u16 = 1;
-/// `RTN_LOCAL`.
-const LOCAL: u8 = 2;
 
 /// Whether the kernel delivers to this machine what is sent to `ip`; false also if it has no route there. It takes some
 /// µs, and never waits.
@@ -38,63 +20,45 @@ const LOCAL: u8 = 2;
 /// # Errors
 /// The kernel gives no netlink socket, or its answer is not one.
 pub fn is_local(ip: IpAddr) -> io::Result<bool> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // Protocol 0: NETLINK_ROUTE.
-    let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-    send(&fd, &question(ip), SendFlags::empty())?;
-    let mut answer = [0; 1024];
+    let socket = Socket::new(NETLINK_ROUTE)?;
     // The kernel has answered before send() returns.
-    let (length, _) = recv(&fd, &mut answer, RecvFlags::empty())?;
-    match answer.get(..length) {
-        Some([_, _, _, _, low, high, ..]) => match u16::from_ne_bytes([*low, *high]) {
-            NEW_ROUTE if length >= ATTRIBUTES => {
-                let device = device(&answer[ATTRIBUTES..length]);
-                Ok(answer[ROUTE_TYPE] == LOCAL || device == Some(LOOPBACK))
-            }
-            // No route there.
-            ERROR => Ok(false),
-            _ => Err(ErrorKind::InvalidData.into()),
-        },
+    socket.set_non_blocking(true)?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.send(&question(ip), 0)?;
+    let (answer, _) = socket.recv_from_full()?;
+    let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer);
+    let answer = answer.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+    match answer.payload {
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => {
+            let by_loopback = route.attributes.contains(&RouteAttribute::Oif(LOOPBACK));
+            Ok(route.header.kind == RouteType::Local || by_loopback)
+        }
+        // No route there.
+        NetlinkPayload::Error(_) => Ok(false),
         _ => Err(ErrorKind::InvalidData.into()),
     }
 }
 
-/// The index of the device that a route leaves by, among its attributes.
-fn device(mut attributes: &[u8]) -> Option<u32> {
-    while let [a, b, c, d, rest @ ..] = attributes {
-        let length = usize::from(u16::from_ne_bytes([*a, *b]));
-        let value = rest.get(..length.checked_sub(4)?)?;
-        if u16::from_ne_bytes([*c, *d]) == DEVICE {
-            return Some(u32::from_ne_bytes(value.try_into().ok()?));
-        }
-        // Each begins at a multiple of 4.
-        attributes = attributes.get(length.next_multiple_of(4)..)?;
-    }
-    None
-}
-
 /// RTM_GETROUTE for one address.
 fn question(ip: IpAddr) -> Vec<u8> {
-    let (family, address) = match ip {
-        IpAddr::V4(ip) => (AddressFamily::INET, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (AddressFamily::INET6, ip.octets().to_vec()),
+    let mut route = RouteMessage::default();
+    (
+        route.header.address_family,
+        route.header.destination_prefix_length,
+    ) = match ip {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
     };
-    let mut message = Vec::with_capacity(HEADER + 12 + 4 + address.len());
-    let length = message.capacity() as u32;
-    message.extend(length.to_ne_bytes());
-    message.extend(GET_ROUTE.to_ne_bytes());
-    message.extend(REQUEST.to_ne_bytes());
-    // Sequence number and sender: one question, one answer.
-    message.extend([0; 8]);
-    let bits = 8 * address.len() as u8;
-    // `struct rtmsg`: family, length of the destination, and the rest for the kernel to fill in.
-    message.extend([family.as_raw() as u8, bits]);
-    message.extend([0; 10]);
-    // `struct rtattr`.
-    message.extend((4 + address.len() as u16).to_ne_bytes());
-    message.extend(DESTINATION.to_ne_bytes());
-    message.extend(address);
-    message
+    let destination = RouteAttribute::Destination(RouteAddress::from(ip));
+    route.attributes.push(destination);
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST;
+    let request = RouteNetlinkMessage::GetRoute(route);
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
 }
 
 #[cfg(test)]
@@ -112,24 +76,5 @@ mod tests {
         ] {
             assert_eq!(is_local(ip.parse().unwrap()).unwrap(), expected, "{ip}");
         }
-    }
-
-    #[test]
-    fn the_device_is_found_among_other_attributes() {
-        let attribute = |kind: u16, value: &[u8]| {
-            let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
-            bytes.extend(kind.to_ne_bytes());
-            bytes.extend(value);
-            bytes.resize(bytes.len().next_multiple_of(4), 0);
-            bytes
-        };
-        let seven = attribute(DEVICE, &7u32.to_ne_bytes());
-        assert_eq!(
-            device(&[attribute(15, &[9]), seven.clone()].concat()),
-            Some(7)
-        );
-        assert_eq!(device(&attribute(15, &[9; 6])), None);
-        assert_eq!(device(&seven[..6]), None);
-        assert_eq!(device(&[0; 8]), None);
     }
 }
