@@ -1,10 +1,11 @@
 //! A server and a client for the proxy's tests, both plain blocking sockets.
 #![allow(dead_code, reason = "each test uses a part")]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use socket2::{Domain, Socket, Type};
@@ -17,9 +18,15 @@ pub use weir_testbed::wait::PATIENCE;
 /// The engines that need no redirector.
 pub const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Copy, Engine::Splice];
 
-/// Bytes of which no two stretches are alike; the same for the same length.
+/// Bytes of which no two stretches are alike; the same for the same length. Made once: a server that makes a long body for
+/// each request is slow to answer.
 pub fn pattern(length: usize) -> Vec<u8> {
-    pattern_of(length, length as u64)
+    static MADE: Mutex<BTreeMap<usize, Vec<u8>>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap();
+    let pattern = made
+        .entry(length)
+        .or_insert_with(|| pattern_of(length, length as u64));
+    pattern.clone()
 }
 
 /// Bytes of which no two stretches are alike; the same for the same length and seed.
