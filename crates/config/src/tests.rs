@@ -412,6 +412,27 @@ fn a_backend_is_an_address_or_a_name_with_a_port() {
 }
 
 #[test]
+fn a_backend_that_stands_twice_and_an_interval_without_a_name_are_warned_of() {
+    let texts = |keys: &str| -> Vec<String> {
+        let file =
+            format!("[[proxy]]\nname = \"edge\"\nlisten = \"*:80\"\nmode = \"tcp\"\n{keys}\n");
+        let config = parse("f", &file).unwrap();
+        config.warnings.iter().map(ToString::to_string).collect()
+    };
+    let once = "resolve_interval = \"1s\"\nbackends = [\"app:80\", \"app:81\", \"10.0.0.5:80\"]";
+    assert_eq!(texts(once), [""; 0]);
+    let twice = texts("backends = [\"app:80\", \"10.0.0.5:80\", \"App:80 weight=2\"]");
+    assert_eq!(twice.len(), 1, "{twice:?}");
+    assert!(
+        twice[0].contains("backends has app:80 more than once"),
+        "{twice:?}"
+    );
+    let no_name = texts("resolve_interval = \"1s\"\nbackends = [\"10.0.0.5:80\"]");
+    assert_eq!(no_name.len(), 1, "{no_name:?}");
+    assert!(no_name[0].contains("no backend is a name"), "{no_name:?}");
+}
+
+#[test]
 fn keys_of_other_modes_and_other_checks_are_refused_or_odd() {
     let reverse = "mode = \"reverse\"\nbackends = [\"10.0.0.5:80\"]";
     let file = |keys: &str| format!("[[proxy]]\nlisten = \"*:80\"\n{keys}\n");

@@ -17,7 +17,9 @@ use crate::tables::proxy_types::{
 };
 use crate::types::{Type, duration, flag, prefixes, size, whole, word};
 use weir_core::listener::ListenAddress;
-use weir_core::proxy::{Forwarded, HealthCheck, MAX_PROXIES, Proxy, ProxyMode, SendProxy};
+use weir_core::proxy::{
+    BackendSetting, Forwarded, HealthCheck, MAX_PROXIES, Proxy, ProxyMode, SendProxy,
+};
 use weir_core::word::Word;
 
 const KIB: u32 = 1 << 10;
@@ -74,7 +76,7 @@ fn keys_of_clients_and_backends() -> Vec<Key<Proxy>> {
         Key::new("health_path", field!(Proxy, health.path), check_path(),
             "The path that health_check = http asks for"),
         Key::new("health_host", field!(Proxy, health.host), check_host(),
-            "The Host that health_check = http names; backend is the backend's address"),
+            "The Host that health_check = http names; backend is the backend's address or name, as in backends"),
         Key::new("health_status", field!(Proxy, health.status), statuses(),
             "The status that health_check = http expects"),
         Key::new("max_connections", field!(Proxy, max_connections), whole(0..=1_000_000).in_unit("connections"),
@@ -306,6 +308,18 @@ impl Table for Proxy {
                 self.name
             )
         });
+        let is_repeated = |(at, backend): &(usize, &BackendSetting)| {
+            let mut before = self.backends[..*at].iter();
+            before.any(|other| other.address == backend.address)
+        };
+        let repeated = self.backends.iter().enumerate().filter(is_repeated);
+        let repeated = repeated.map(|(_, backend)| {
+            format!(
+                "proxy {:?}: backends has {} more than once, which counts once: weight=N gives it a larger part",
+                self.name, backend.address
+            )
+        });
+        let repeated: Vec<String> = repeated.collect();
         let unread = given.contains(&"odd_field_names") && self.mode == ProxyMode::Tcp;
         let unread = unread.then(|| {
             format!(
@@ -317,6 +331,7 @@ impl Table for Proxy {
             .map(say)
             .chain(open)
             .chain(unasked)
+            .chain(repeated)
             .chain(unread)
             .collect()
     }

@@ -4,10 +4,12 @@
 //! its server gets nothing but an error. So a proxy accepts only as many as it has descriptors for, two each.
 
 /// What the process has open beside its proxies: its log, sockets to ask it, files that it reads, threads that look
-/// names up.
+/// clients' names up.
 const OF_PROCESS: u64 = 32;
 /// What a thread of a proxy has open without a client: its listening socket, epoll, wake-ups.
 const OF_THREAD: u64 = 16;
+/// What a look-up of a backend's name has open: hosts(5), a socket to each name server.
+const OF_NAME: u64 = 4;
 /// Pipes that a thread uses at most, two descriptors each.
 const MOST_PIPES: u64 = 256;
 
@@ -21,11 +23,12 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// Of a proxy that may have `count` descriptors. Pipes get an eighth at most: a transfer can do without.
-    pub fn of(count: u64, threads: usize) -> Descriptors {
+    /// Of a proxy that may have `count` descriptors, and looks so many names of backends up. Pipes get an eighth at most: a
+    /// transfer can do without.
+    pub fn of(count: u64, threads: usize, names: usize) -> Descriptors {
         let threads = threads.max(1) as u64;
         let pipes = (count / 16 / threads).min(MOST_PIPES);
-        let fixed = threads * (OF_THREAD + 2 * pipes);
+        let fixed = threads * (OF_THREAD + 2 * pipes) + OF_NAME * names as u64;
         Descriptors {
             clients: (count.saturating_sub(fixed) / 2).max(1) as usize,
             pipes: pipes as usize,
@@ -52,7 +55,7 @@ mod tests {
                 let [share] = divide(limit, &[100_000])[..] else {
                     unreachable!("one proxy, one share")
                 };
-                let own = Descriptors::of(share, threads);
+                let own = Descriptors::of(share, threads, 0);
                 let threads = threads as u64;
                 let fixed = OF_PROCESS + threads * (OF_THREAD + 2 * own.pipes as u64);
                 let used = fixed + 2 * own.clients as u64;
@@ -64,14 +67,16 @@ mod tests {
         }
         let few = divide(200, &[100_000])[0];
         assert_eq!(
-            Descriptors::of(few, 2),
+            Descriptors::of(few, 2, 0),
             Descriptors {
                 clients: 58,
                 pipes: 5
             }
         );
         let usual = divide(1 << 20, &[100_000])[0];
-        assert!(Descriptors::of(usual, 8).clients > 500_000);
+        assert!(Descriptors::of(usual, 8, 0).clients > 500_000);
+        let with_names = Descriptors::of(few, 2, 3).clients;
+        assert_eq!(with_names, Descriptors::of(few, 2, 0).clients - 6);
     }
 
     #[test]

@@ -189,10 +189,6 @@ impl Server {
         let client_limit = predecessor
             .as_ref()
             .map(|predecessor| predecessor.client_limit.clone());
-        let descriptors = Descriptors::of(
-            options.descriptors.unwrap_or_else(all_descriptors),
-            sockets.len(),
-        );
         let connection_limit = ConnectionLimit::new(&settings, sockets.len());
         let settings = Arc::new(settings);
         let backends = Arc::new(BackendSet::new(
@@ -201,6 +197,11 @@ impl Server {
             connection_limit.clone(),
             addresses,
         ));
+        let descriptors = Descriptors::of(
+            options.descriptors.unwrap_or_else(all_descriptors),
+            sockets.len(),
+            backends.names().count(),
+        );
         let shared = Shared {
             classes: Arc::new(class::Rules::compile(&settings.classes, |_| None)),
             settings,
@@ -319,7 +320,8 @@ impl Server {
 
     /// Gives it another number of descriptors; connections that are there stay.
     pub fn set_descriptors(&self, count: u64) {
-        let clients = Descriptors::of(count, self.threads.len()).clients;
+        let names = self.shared.backends.names().count();
+        let clients = Descriptors::of(count, self.threads.len(), names).clients;
         self.shared.client_limit.set_most(clients);
     }
 

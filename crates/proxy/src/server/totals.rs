@@ -50,6 +50,23 @@ impl Totals {
     }
 }
 
+impl Totals {
+    /// Forgets the backends that came first, beyond `most` of those that are not `live`: names have other addresses each day.
+    pub fn forget_backends(&mut self, most: usize, live: impl Fn(&SocketAddr) -> bool) {
+        let over = self.backends.iter().filter(|(at, _)| !live(at)).count();
+        let mut over = over.saturating_sub(most);
+        let times = &mut self.backend_times;
+        self.backends.retain(|(address, _)| {
+            let goes = over > 0 && !live(address);
+            over -= usize::from(goes);
+            if goes {
+                times.retain(|(own, _)| own != address);
+            }
+            !goes
+        });
+    }
+}
+
 /// Adds under the same key, or as a further one.
 pub(super) fn add_by_key<K, V>(to: &mut Vec<(K, Vec<Total<V>>)>, more: &[(K, Vec<Total<V>>)])
 where
@@ -137,5 +154,22 @@ mod tests {
             sums.backends,
             [(at(1), vec![total(6)]), (at(2), vec![total(3)])]
         );
+    }
+
+    #[test]
+    fn of_backends_that_have_gone_the_last_are_kept() {
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let mut sums = Totals {
+            backends: (1..7).map(|port| (at(port), Vec::new())).collect(),
+            backend_times: (1..7).map(|port| (at(port), Vec::new())).collect(),
+            ..Totals::default()
+        };
+        sums.forget_backends(2, |address| *address == at(1));
+        let ports =
+            |list: Vec<SocketAddr>| -> Vec<u16> { list.iter().map(SocketAddr::port).collect() };
+        let left = sums.backends.iter().map(|(at, _)| *at).collect();
+        assert_eq!(ports(left), [1, 5, 6]);
+        let left = sums.backend_times.iter().map(|(at, _)| *at).collect();
+        assert_eq!(ports(left), [1, 5, 6]);
     }
 }

@@ -261,3 +261,144 @@ fn in_order(before: &[IpAddr], found: &[IpAddr]) -> (Vec<IpAddr>, usize) {
     now.truncate(MAX_ADDRESSES);
     (now, unused)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use weir_core::proxy::{HostName, ProxyMode};
+
+    use super::*;
+
+    fn ip(number: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, number])
+    }
+
+    fn named(host: &str, weight: u16) -> BackendSetting {
+        let host = host.to_owned();
+        BackendSetting {
+            address: BackendAddress::Name(HostName { host, port: 80 }),
+            weight,
+        }
+    }
+
+    /// Two names, and an address between them.
+    fn set() -> BackendSet {
+        let mut settings = Proxy::new("test", "127.0.0.1:0".parse().unwrap(), ProxyMode::Tcp);
+        settings.backends = vec![
+            named("a", 1),
+            SocketAddr::new(ip(1), 80).into(),
+            named("b", 2),
+        ];
+        settings.max_connections = 10;
+        let limit = ConnectionLimit::new(&settings, 2);
+        BackendSet::new(Arc::new(settings), 2, limit, KnownAddresses::new())
+    }
+
+    fn listed(set: &BackendSet) -> Vec<(IpAddr, u16)> {
+        let listed = set.listed();
+        let one = |backend: &Arc<SharedBackend>| (backend.address.ip(), backend.setting.weight);
+        listed.iter().map(one).collect()
+    }
+
+    #[test]
+    fn the_first_that_names_an_address_has_it_and_each_has_its_order() {
+        let set = set();
+        assert_eq!(listed(&set), [(ip(1), 1)]);
+        set.found("b", &[ip(3), ip(1), ip(2), ip(2)]).unwrap();
+        assert_eq!(listed(&set), [(ip(1), 1), (ip(2), 2), (ip(3), 2)]);
+        set.found("a", &[ip(3)]).unwrap();
+        assert_eq!(listed(&set), [(ip(3), 1), (ip(1), 1), (ip(2), 2)]);
+        // The same in another order, or in the form of IPv6, is no change.
+        let mapped = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => IpAddr::V6(ip.to_ipv6_mapped()),
+            ip => ip,
+        };
+        assert_eq!(set.found("b", &[mapped(ip(2)), ip(1), ip(3)]), None);
+        let change = set.found("b", &[ip(4), ip(3), ip(2)]).unwrap();
+        assert_eq!((change.new, change.gone), (vec![ip(4)], vec![ip(1)]));
+    }
+
+    #[test]
+    fn of_too_many_addresses_those_that_there_were_stay() {
+        let set = set();
+        let many = |low: u32, count: u32| -> Vec<IpAddr> {
+            (low..low + count)
+                .map(|bits| std::net::Ipv4Addr::from_bits(bits).into())
+                .collect()
+        };
+        let first = many(1000, MAX_ADDRESSES as u32);
+        assert_eq!(set.found("a", &first).unwrap().unused, 0);
+        let numbers = || -> Vec<usize> { set.listed().iter().map(|it| it.number).collect() };
+        let before = numbers();
+        assert_eq!(set.found("a", &many(900, MAX_ADDRESSES as u32 + 100)), None);
+        assert_eq!(numbers(), before);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// A model that keeps nothing: what is listed follows from the last answers alone. An address that stays is the same
+        /// backend, and no two backends have one number, also among those that have gone.
+        #[test]
+        fn what_is_listed_follows_from_the_last_answers_and_numbers_are_never_of_two(
+            answers in prop::collection::vec(
+                (any::<bool>(), prop::collection::btree_set(0u8..150, 1..6)),
+                1..60,
+            )
+        ) {
+            let set = set();
+            let mut last = BTreeMap::new();
+            for (is_a, found) in answers {
+                let before = set.listed();
+                let name = if is_a { "a" } else { "b" };
+                let found: Vec<IpAddr> = found.into_iter().map(ip).collect();
+                set.found(name, &found);
+                last.insert(name, found);
+                let of = |name| last.get(name).cloned().unwrap_or_default();
+                let mut expected = BTreeMap::new();
+                for (weight, ips) in [(1, of("a")), (1, vec![ip(1)]), (2, of("b"))] {
+                    for ip in ips {
+                        expected.entry(ip).or_insert(weight);
+                    }
+                }
+                prop_assert_eq!(listed(&set).into_iter().collect::<BTreeMap<_, _>>(), expected.clone());
+                prop_assert_eq!(set.listed().len(), expected.len());
+                for backend in &*set.listed() {
+                    let mut same = before.iter().filter(|other| {
+                        other.address == backend.address && other.setting == backend.setting
+                    });
+                    prop_assert!(same.all(|other| Arc::ptr_eq(other, backend)));
+                }
+                let all = set.all();
+                let mut numbers: Vec<usize> = all.iter().map(|it| it.number).collect();
+                numbers.sort_unstable();
+                numbers.dedup();
+                prop_assert_eq!(numbers.len(), all.len());
+                prop_assert!(all.len() <= expected.len() + GONE_KEPT);
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_gone_is_forgotten_after_a_while_unless_it_has_connections() {
+        let set = set();
+        set.found("a", &[ip(2)]);
+        let held = set.listed()[0].clone();
+        held.accounts[1].gauges.in_use.raise();
+        for number in 3..3 + 2 * GONE_KEPT as u8 {
+            set.found("a", &[ip(number)]);
+        }
+        let is_there = |address| set.all().iter().any(|it| it.address.ip() == address);
+        assert!(is_there(ip(2)) && !is_there(ip(3)));
+        // It comes back as the same one.
+        set.found("a", &[ip(2)]);
+        assert!(Arc::ptr_eq(&set.listed()[0], &held));
+        held.accounts[1].gauges.in_use.lower(1);
+        for number in 3..4 + 2 * GONE_KEPT as u8 {
+            set.found("a", &[ip(number)]);
+        }
+        assert!(!is_there(ip(2)));
+    }
+}

@@ -6,6 +6,7 @@ mod redirect;
 mod report;
 mod service;
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,9 @@ use crate::host::descriptors::raise_limit;
 pub use process_socket::{Peers, ProcessSocket, ask_at, sweep_left_over, take_over};
 pub use report::metrics as metrics_of_proxies;
 pub use service::{ProxyService, no_proxy_in};
+
+/// Backends of a proxy that earlier settings had, and whose counters are kept.
+const PAST_BACKENDS: usize = 256;
 
 /// All proxies of the process.
 pub struct Proxies {
@@ -224,9 +228,13 @@ impl Proxies {
         }
         let (ended, retiring) = self.retiring.drain(..).partition(Server::is_finished);
         self.retiring = retiring;
+        let live = self.running.iter().chain(&self.retiring);
+        let live = live.flat_map(|server| server.servers().backends);
+        let live: HashSet<SocketAddr> = live.map(|backend| backend.address).collect();
         for server in ended {
             let past = past_of(&mut self.past, &server.settings().name);
             past.add(&server.totals());
+            past.forget_backends(PAST_BACKENDS, |address| live.contains(address));
         }
         Ok(fault?)
     }
