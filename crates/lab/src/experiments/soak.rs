@@ -134,7 +134,7 @@ impl Args {
             0 => format!("[api]\n{web}{kept}"),
             _ => format!(
                 "[api]\n{web}establish = \"no-syn-drop\"\n{kept}\
-                 [[class]]\nname = \"half\"\nlistener = \"web\"\nfrom = \"10.128.0.0/10\"\nrate = 1000\n\
+                 [[class]]\nname = \"half\"\nlistener = \"web\"\nfrom = \"10.128.0.0/10\"\nrate = 1000\nover_rate = \"rst\"\n\
                  [controller]\ntarget_wait = \"20ms\"\n"
             ),
         }
