@@ -53,6 +53,13 @@ fn status_and_metrics_say_which_backends_are_down_and_why() {
         let health = |proxy: usize| &status["proxies"][proxy]["backends"][0]["health"];
         health(0) == "up" && health(1) == "down"
     });
+    let events = String::from_utf8(bed.weir("events --kind backend_down --json").stdout).unwrap();
+    let event: weir_api::Event = serde_json::from_str(events.trim()).unwrap();
+    assert_eq!(
+        (event.proxy.as_deref(), event.backend),
+        (Some("other"), Some(gone.to_string()))
+    );
+    assert!(event.text.contains("refused"), "{}", event.text);
     let status = bed.status();
     let (up, down) = (&status["proxies"][0], &status["proxies"][1]);
     assert_eq!(up["backends"][0]["connections"]["in_use"], 1, "{status}");

@@ -13,7 +13,7 @@ pub const CONFIG: (&str, &str) = ("weir.toml", "5");
 type Example = (&'static str, &'static str);
 
 /// Examples of each command; `weir` is the page of them all.
-const EXAMPLES: [(&str, &[Example]); 15] = [
+const EXAMPLES: [(&str, &[Example]); 17] = [
     (
         "weir",
         &[
@@ -126,6 +126,23 @@ const EXAMPLES: [(&str, &[Example]); 15] = [
         ],
     ),
     (
+        "events",
+        &[
+            ("weir events --follow", "Show what happens, as it happens."),
+            (
+                "weir events --kind overload --json | jq .episode",
+                "Read the figures of each overload.",
+            ),
+        ],
+    ),
+    (
+        "why",
+        &[
+            ("weir why 203.0.113.7", "Say why this client was refused."),
+            ("weir why --top", "Show who is refused most at present."),
+        ],
+    ),
+    (
         "class",
         &[
             ("weir class list", "Show the classes in force."),
@@ -200,7 +217,7 @@ const FILES: [(&str, &str); 4] = [
     ),
 ];
 
-const EXIT_STATUS: [(&str, &str); 6] = [
+const EXIT_STATUS: [(&str, &str); 7] = [
     ("0", "Done."),
     ("1", "It failed."),
     (
@@ -213,6 +230,7 @@ const EXIT_STATUS: [(&str, &str); 6] = [
         "5",
         "The file is in force, but some listener is guarded nowhere.",
     ),
+    ("6", "No refusal of this client is kept (why)."),
 ];
 
 /// The page of a command, `name` as in `weir-status`; `others` are the names of all pages.
