@@ -11,22 +11,46 @@
 #define WEIR_MAX_DESTINATIONS 64
 /* Prefixes of all destinations together */
 #define WEIR_MAX_DESTINATION_PREFIXES 4096
+/* Entries in the table of rules: those of destinations, and from the second constant on those of listeners */
+#define WEIR_MAX_TIMEWAIT_RULES 512
+#define WEIR_TIMEWAIT_LISTENERS 256
 /* Records of closed connections at a time. Without a free one, the server keeps its TIME-WAIT */
 #define WEIR_MAX_TIMEWAIT_RECORDS 262144
 /* Kernel memory of one record, in bytes: 48 of the hash table, key and value, and what the allocator rounds up */
 #define WEIR_TIMEWAIT_RECORD_BYTES 128
 
-/* What is done about TIME-WAIT on the connections of a destination. */
-enum timewait { TIMEWAIT_OFF, TIMEWAIT_CLIENT_RST };
+/* Closes by negotiation that are under way at the end that is to forget, at a time. Without a free entry it remembers */
+#define WEIR_MAX_TIMEWAIT_ENDINGS 65536
 
-/* One destination. Written by user space. */
+/* What is done about TIME-WAIT on the connections of a destination or a listener. */
+enum timewait { TIMEWAIT_OFF, TIMEWAIT_CLIENT_RST, TIMEWAIT_NEGOTIATE };
+
+/* Which end a listener chooses to hold TIME-WAIT. */
+enum timewait_holder { HOLDER_CLIENT, HOLDER_SERVER };
+
+/* Which holders a destination agrees to: a bit each. */
+enum timewait_accept { ACCEPT_NONE, ACCEPT_CLIENT, ACCEPT_SERVER, ACCEPT_ANY };
+
+/* One destination or listener. Written by user space. */
 struct timewait_rule {
 	__u64 length_ns;	/* how long a record stays: 2 MSL */
-	__u32 timewait;		/* enum timewait */
 	__u32 held;		/* its records, as of the last timewait_sweep */
+	__u8 timewait;		/* enum timewait */
+	__u8 holder;		/* enum timewait_holder; of a listener */
+	__u8 accept;		/* enum timewait_accept; of a destination */
+	__u8 pad;
 };
 
-/* Key of the prefixes of destinations, as a longest-prefix-match trie wants it. */
+/* Bit of a port: a destination with it swaps by RST */
+#define WEIR_PORT_CLIENT_RST 1
+/* Bit of a port: a destination or a listener with it negotiates */
+#define WEIR_PORT_NEGOTIATES 2
+/* Bit of a local port: a listener with it is to hold TIME-WAIT itself */
+#define WEIR_PORT_HOLDS 4
+/* Bit of a local port: a listener with it has negotiated, and does no more */
+#define WEIR_PORT_NEGOTIATED 8
+
+/* Key of the prefixes of destinations and of listeners' addresses, as a longest-prefix-match trie wants it. */
 struct timewait_prefix {
 	__u32 bits;		/* that count: 32, and those of the prefix; IPv4 as ::ffff:a.b.c.d */
 	__u16 port;		/* big endian; 0: every port */
@@ -46,21 +70,34 @@ _Static_assert(sizeof(struct timewait_tuple) == 40, "no holes");
 
 /* What stands for TIME-WAIT here. */
 struct timewait_record {
-	__u64 until_ns;		/* CLOCK_MONOTONIC: when it ends */
+	__u64 until_ns;		/* CLOCK_MONOTONIC: when it ends; the highest value: its connection is still closing */
 	__u32 sent;		/* no segment that this end sent had a later timestamp */
 	__u32 received;		/* the last timestamp of the other end */
-	__u16 rule;		/* index of its destination */
+	__u32 snd_nxt;		/* the next sequence number of this end, its FIN counted; host order */
+	__u32 rcv_nxt;		/* the next one of the other end */
+	__u16 rule;		/* index of its rule */
 	__u8 stamped;		/* 1: the connection had timestamps */
 	__u8 pad[5];
 };
-_Static_assert(sizeof(struct timewait_record) == 24, "no holes");
+_Static_assert(sizeof(struct timewait_record) == 32, "no holes");
 
-/* Per CPU and destination; monotonic since the destination is known. */
+/* A connection that is to be forgotten here, because the other end holds its TIME-WAIT, and is not yet. */
+struct timewait_ending {
+	__u64 since_ns;		/* CLOCK_MONOTONIC */
+	__u32 rcv_nxt;		/* the next sequence number of the other end, its FIN counted; host order */
+	__u16 rule;		/* index of its rule */
+	__u16 pad;
+};
+_Static_assert(sizeof(struct timewait_ending) == 16, "no holes");
+
+/* Per CPU and rule; monotonic since the destination or listener is known. */
 struct timewait_counters {
 	__u64 swapped;		/* connections whose TIME-WAIT the server dropped for a record here */
+	__u64 avoided;		/* connections that would be in TIME-WAIT here, had the other end not agreed to hold it */
+	__u64 held_by_peer;	/* connections whose TIME-WAIT the other end holds by agreement */
 	__u64 reused;		/* records that gave way to a new connection, by its timestamps */
-	__u64 refused;		/* new connections that were reset because of a record */
-	__u64 fallback;		/* connections whose TIME-WAIT stayed at the server for want of a record */
+	__u64 refused;		/* new connections that were reset because of a record, or of a holder that is not agreed to */
+	__u64 fallback;		/* connections without agreement, or that had no free record: as without weir */
 };
 
 #endif

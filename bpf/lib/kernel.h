@@ -64,8 +64,13 @@ struct ns_common {
 	unsigned int inum;
 };
 
+struct netns_ipv4 {
+	u8 sysctl_tcp_rfc1337;
+};
+
 struct net {
 	struct ns_common ns;
+	struct netns_ipv4 ipv4;
 };
 
 typedef struct {
@@ -81,6 +86,7 @@ struct sock_common {
 	unsigned char skc_ipv6only : 1;
 	struct in6_addr skc_v6_rcv_saddr;
 	possible_net_t skc_net;
+	unsigned long skc_flags;
 	u32 skc_tw_rcv_nxt;
 };
 
@@ -127,6 +133,11 @@ struct inet_connection_sock {
 	struct request_sock_queue icsk_accept_queue;
 };
 
+struct tcp_options_received {
+	u32 ts_recent;
+	u16 saw_tstamp : 1, tstamp_ok : 1;
+};
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	u32 rcv_nxt;
@@ -134,7 +145,9 @@ struct tcp_sock {
 	u32 write_seq;
 	u32 tsoffset;
 	u64 tcp_mstamp;
+	struct tcp_options_received rx_opt;
 	u8 tcp_usec_ts : 1;
+	u8 bpf_sock_ops_cb_flags;
 	bool is_mptcp;
 };
 

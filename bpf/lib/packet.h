@@ -169,7 +169,18 @@ struct syn_options {
 	u8 tstamp;	/* 1: timestamps given */
 	u32 tsval;	/* host order */
 	u32 tsecr;
+	u8 phase;	/* enum tw_phase; 0: no option of TIME-WAIT negotiation */
+	u8 holder;	/* enum tw_wire, if there is one */
+	u8 sealed;	/* 1: a signature covers the header (RFC 2385, RFC 5925) */
 };
+
+/*
+ * The option of TIME-WAIT negotiation: an experimental one with a 32-bit ExID
+ * (RFC 6994), "TWNG"; then a byte each for enum tw_phase and enum tw_wire.
+ */
+#define TW_OPTION_KIND 253
+#define TW_OPTION_LEN 8
+#define TW_EXID 0x54574e47
 
 /* A TIME-WAIT socket, as the kernel looks at it when a SYN comes for it. Host order. */
 struct time_wait {
@@ -231,6 +242,16 @@ static __always_inline u32 option_step(const u8 *buf, u32 at, u32 len, struct sy
 				 (u32)buf[(at + 4) & 63] << 8 | buf[(at + 5) & 63];
 		options->tsecr = (u32)buf[(at + 6) & 63] << 24 | (u32)buf[(at + 7) & 63] << 16 |
 				 (u32)buf[(at + 8) & 63] << 8 | buf[(at + 9) & 63];
+	} else if (kind == TW_OPTION_KIND && size == TW_OPTION_LEN) {
+		u32 exid = (u32)buf[(at + 2) & 63] << 24 | (u32)buf[(at + 3) & 63] << 16 |
+			   (u32)buf[(at + 4) & 63] << 8 | buf[(at + 5) & 63];
+
+		if (exid == TW_EXID) {
+			options->phase = buf[(at + 6) & 63];
+			options->holder = buf[(at + 7) & 63];
+		}
+	} else if (kind == 19 || kind == 29) {
+		options->sealed = 1;
 	}
 	return at + size;
 }

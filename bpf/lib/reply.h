@@ -27,7 +27,7 @@ struct answer {
 	u8 partial;	/* 1: CHECKSUM_PARTIAL */
 	u8 header_len;	/* 20 or SYNACK_HEADER; a RST without reason: any, the options are zeroed */
 	u8 reason_len;	/* 0 or REASON_LEN */
-	__be32 options[5];	/* of a SYN/ACK, as they follow its header */
+	__be32 options[5];	/* of a SYN/ACK or a bare ACK or RST, as they follow its header; the rest is zero */
 };
 
 static __always_inline u16 csum_fold(u64 sum)
@@ -167,11 +167,14 @@ static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool
 		/* Zero is "end of options", and adds nothing to the sum. */
 #pragma unroll
 		for (u32 i = 0; i < TCP_OPTIONS_MAX / 4; i++) {
+			__be32 option = i < 5 ? answer->options[i] : 0;
+
 			if (sizeof(*tcp) + i * 4 >= answer->header_len)
 				break;
 			if ((void *)(pad + i + 1) > data_end)
 				return -1;
-			pad[i] = 0;
+			pad[i] = option;
+			body += option;
 		}
 	}
 	set_checksum(tcp, pseudo, body, answer->partial);

@@ -8,6 +8,7 @@
  * figures are compared with.
  */
 #include "guard.bpf.c"
+#include "lib/negotiate.h"
 #include "lib/timewait.h"
 
 /*
@@ -23,6 +24,8 @@ EXPORT_TYPE(struct, flow);
 EXPORT_TYPE(struct, parking_rule);
 EXPORT_TYPE(struct, time_wait);
 EXPORT_TYPE(struct, timewait_record);
+EXPORT_TYPE(struct, tw_segment);
+EXPORT_TYPE(struct, tw_socket);
 EXPORT_TYPE(struct, wait_state);
 
 /* Every measured frame has at least 54 bytes and at most 74: 54 and 20 more. */

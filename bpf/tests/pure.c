@@ -11,6 +11,7 @@
 #include "lib/steady.h"
 #include "lib/steer.h"
 #include "lib/headers.h"
+#include "lib/negotiate.h"
 #include "lib/timewait.h"
 #include "lib/control.h"
 
@@ -90,6 +91,46 @@ u8 pure_ends_passive_close(const struct closing *closing, u32 seq, u32 ack)
 u8 pure_record_yields(const struct timewait_record *record, const struct syn_options *o)
 {
 	return record_yields(record, o);
+}
+
+u8 pure_tw_offer(u8 accept)
+{
+	return tw_to_wire(tw_offer(accept));
+}
+
+u8 pure_tw_choice(u8 holder)
+{
+	return tw_to_wire(tw_choice(holder));
+}
+
+u8 pure_tw_accepts(u8 accept, const struct syn_options *o, u8 larger)
+{
+	return tw_accepts(accept, tw_agreed(o, tw_offer(accept), larger));
+}
+
+u8 pure_tw_agreed(u8 accept, const struct syn_options *o, u8 larger)
+{
+	return tw_agreed(o, tw_offer(accept), larger);
+}
+
+u8 pure_tw_step(const struct tw_socket *socket, const struct tw_segment *segment)
+{
+	return tw_step(socket, segment);
+}
+
+u8 pure_tw_hold(u8 from, u8 to)
+{
+	return tw_hold(from, to);
+}
+
+u8 pure_tw_shields(const struct tw_socket *socket)
+{
+	return tw_shields(socket);
+}
+
+u8 pure_tw_phase_of(u8 state)
+{
+	return tw_phase_of(state);
 }
 
 u8 pure_steady_place(const struct listener_policy *l, const struct queue_view *q, u8 shared)

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub struct Destination {
     /// The destination's name
     pub name: String,
-    /// Which end remembers a closed connection: off or client-rst
+    /// Which end remembers a closed connection: off, client-rst or negotiate
     pub mode: String,
     /// TIME-WAIT of the destination's connections, in figures
     pub timewait: TimeWait,
@@ -20,21 +20,32 @@ pub struct Destination {
     pub settings: BTreeMap<String, Value>,
 }
 
-/// TIME-WAIT of the connections of a destination. Counters run since the destination is known.
+/// TIME-WAIT of the connections of a destination or a listener. Counters run since it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
 pub struct TimeWait {
-    /// Records here, which stand for the TIME-WAIT of servers; as of the last second
+    /// Records here, which stand for TIME-WAIT; as of the last second
+    ///
+    /// Where this end is the holder and closes first, the kernel's own TIME-WAIT socket stands, and there is no record.
     pub held: u64,
-    /// Connections whose TIME-WAIT the server was told to drop by a RST, for a record here
+    /// Connections that would have been in TIME-WAIT here, had the other end not held it by agreement (negotiate)
+    pub avoided: u64,
+    /// Connections whose TIME-WAIT the other end holds by agreement, whichever end closed first (negotiate)
+    pub held_by_peer: u64,
+    /// Connections whose TIME-WAIT the server was told to drop by a RST, for a record here (client-rst)
     ///
     /// A server with tcp_rfc1337 = 1 keeps its TIME-WAIT all the same, and one whose RST was lost.
     pub swapped: u64,
     /// Records that gave way to a new connection before their time, because timestamps keep old segments out (RFC 6191)
+    ///
+    /// Those of a listener also if the new connection begins at a later sequence number, as the kernel's TIME-WAIT does.
     pub reused: u64,
-    /// New connections that weir reset because a record has their addresses and ports: connect() failed with ECONNREFUSED
+    /// New connections that weir reset because a record has their addresses and ports, or because the server chose a holder that accept excludes: connect() failed with ECONNREFUSED
+    ///
+    /// At a listener: SYNs that a record turned away, acknowledged in its name as the kernel's TIME-WAIT does.
     pub refused: u64,
-    /// Connections whose TIME-WAIT stayed at the server, because there was no free record
+    /// Connections whose TIME-WAIT is where it would be without weir: the other end does not negotiate, or there was no free record
     pub fallback: u64,
     /// Kernel memory of the records here, in bytes
     pub bytes: u64,

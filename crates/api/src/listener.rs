@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Class;
+use crate::{Class, TimeWait};
 
 /// A listener: its queue, its counters and its settings.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -64,6 +64,12 @@ pub struct Listener {
     pub fallback: Option<String>,
     /// Why the policy in force is not the configured one, and what would change that
     pub fallback_because: Option<String>,
+    /// Which end remembers a closed connection: off or negotiate
+    #[serde(default)]
+    pub timewait_mode: String,
+    /// TIME-WAIT of the listener's connections, in figures
+    #[serde(default)]
+    pub timewait: TimeWait,
     /// Verdicts or events, each by its name, since the start
     ///
     /// `weir explain` lists all of them; `weir status --all` shows zeros too.

@@ -9,7 +9,7 @@ use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_core::listener::{Admit, Establish, Front, HalfClose, MAX_LISTENERS, Mode, RejectSyn};
 use weir_core::proxy::{self, Proxy};
-use weir_core::timewait::{Destination, TimeWaitMode};
+use weir_core::timewait::{Accept, Destination, Holder, ListenerTimeWait, TimeWaitMode};
 
 /// The problems of a file, as `line:column: object: cause | hint`.
 fn problems(source: &str) -> Vec<String> {
@@ -37,6 +37,8 @@ fn every_key_is_read() {
         ageing = "off"
         health_checks = false
         half_close = "reset"
+        timewait = "negotiate"
+        holder = "server"
         reason = true
         mode = "observe"
         front = "xdp"
@@ -59,12 +61,14 @@ fn every_key_is_read() {
         ageing: None,
         health_checks: false,
         half_close: HalfClose::Reset,
+        timewait: ListenerTimeWait::Negotiate,
+        holder: Holder::Server,
         reason: true,
         mode: Mode::Observe,
         front: Front::Xdp,
     };
     assert_eq!(parse("f", file).unwrap().listeners, [expected]);
-    assert_eq!(Listener::keys().len(), 16, "this test must set every key");
+    assert_eq!(Listener::keys().len(), 18, "this test must set every key");
 }
 
 #[test]
@@ -74,7 +78,8 @@ fn a_destination_is_read_and_two_do_not_share_a_prefix_and_a_port() {
         name = "backends"
         to = ["10.0.0.0/8", "2001:db8::1"]
         to_port = 8080
-        timewait = "client-rst"
+        timewait = "negotiate"
+        accept = "server"
         timewait_length = "2min"
     "#;
     let expected = Destination {
@@ -83,16 +88,17 @@ fn a_destination_is_read_and_two_do_not_share_a_prefix_and_a_port() {
             .map(|prefix| prefix.parse().unwrap())
             .to_vec(),
         to_port: Some(8080),
-        timewait: TimeWaitMode::ClientRst,
+        timewait: TimeWaitMode::Negotiate,
+        accept: Accept::Server,
         timewait_length: Duration::from_secs(120),
     };
     assert_eq!(parse("f", file).unwrap().destinations, [expected]);
-    assert_eq!(Destination::keys().len(), 5, "this test must set every key");
+    assert_eq!(Destination::keys().len(), 6, "this test must set every key");
     let two = |other: &str| format!("{file}\n[[destination]]\nname = \"other\"\n{other}\n");
     assert_eq!(
         problems(&two("to = \"10.0.0.0/8\"\nto_port = 8080")),
         [
-            "9:1: destination \"other\": its address 10.0.0.0/8 port 8080 collides with 10.0.0.0/8 2001:db8::1/128 \
+            "10:1: destination \"other\": its address 10.0.0.0/8 port 8080 collides with 10.0.0.0/8 2001:db8::1/128 \
           port 8080 of destination \"backends\" on line 2 | one destination for each prefix and port; a longer prefix \
           may stand beside a shorter one"
         ]
@@ -105,6 +111,9 @@ fn a_destination_is_read_and_two_do_not_share_a_prefix_and_a_port() {
         .warnings;
     let text = "destination \"other\": timewait_length is unused: timewait = off makes no records";
     assert_eq!(odd[0].text, text);
+    let odd = parse("f", &two("timewait = \"client-rst\"\naccept = \"client\""));
+    let text = "destination \"other\": accept is unused: it belongs to timewait = negotiate";
+    assert_eq!(odd.unwrap().warnings[0].text, text);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::abi;
+use crate::timewait::{Holder, ListenerTimeWait};
 
 /// How connections are established when the listen queue is short of room (SB06, Table III).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -150,6 +151,10 @@ pub struct Listener {
     pub health_checks: bool,
     /// What a client's FIN without data does.
     pub half_close: HalfClose,
+    /// Which end remembers a closed connection.
+    pub timewait: ListenerTimeWait,
+    /// Which end is to, with [`ListenerTimeWait::Negotiate`].
+    pub holder: Holder,
     /// Put a short text that says why into each RST (RFC 1122, 4.2.2.12).
     pub reason: bool,
     /// Whether verdicts are carried out.
@@ -190,10 +195,17 @@ impl Listener {
             ageing: Some(DEFAULT_AGEING),
             health_checks: true,
             half_close: HalfClose::Keep,
+            timewait: ListenerTimeWait::Off,
+            holder: Holder::Client,
             reason: false,
             mode: Mode::Enforce,
             front: Front::Tc,
         }
+    }
+
+    /// Whether the holder of its connections' TIME-WAIT is negotiated.
+    pub fn negotiates(&self) -> bool {
+        self.timewait == ListenerTimeWait::Negotiate && self.mode == Mode::Enforce
     }
 
     /// Places promised beyond the backlog, in 1/1024 of it: only `reserv` overbooks.

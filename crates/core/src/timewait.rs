@@ -1,6 +1,8 @@
 //! Which end of a connection remembers it once it is closed (FTY99), for the connections of a `[[destination]]`.
 //! The decisions are the Rust side of bpf/lib/timewait.h; the property tests of weir-kernel hold the two equal.
 
+pub mod negotiate;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +20,44 @@ pub enum TimeWaitMode {
     /// Where the server has closed first, its TIME-WAIT is ended by a RST, and a record here stands for it (FTY99,
     /// Section 4.1).
     ClientRst = abi::TIMEWAIT_CLIENT_RST,
+    /// The ends agree at the handshake which of them is in TIME-WAIT (FTY99, Section 3).
+    Negotiate = abi::TIMEWAIT_NEGOTIATE,
+}
+
+/// What weir does about TIME-WAIT on the connections of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ListenerTimeWait {
+    /// Nothing.
+    Off,
+    /// As [`TimeWaitMode::Negotiate`]: this end chooses.
+    Negotiate,
+}
+
+/// Which end a listener chooses to hold TIME-WAIT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Holder {
+    /// The client.
+    Client = abi::HOLDER_CLIENT,
+    /// The server.
+    Server = abi::HOLDER_SERVER,
+}
+
+/// Which holders a destination agrees to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Accept {
+    /// The one that the server chooses.
+    Any = abi::ACCEPT_ANY,
+    /// The server.
+    Server = abi::ACCEPT_SERVER,
+    /// The client, which is this end.
+    Client = abi::ACCEPT_CLIENT,
+    /// None: servers that negotiate are refused.
+    None = abi::ACCEPT_NONE,
 }
 
 /// Connections that this machine opens, by where they go, and what is done about their TIME-WAIT.
@@ -31,6 +71,8 @@ pub struct Destination {
     pub to_port: Option<u16>,
     /// What is done about TIME-WAIT.
     pub timewait: TimeWaitMode,
+    /// Which holders are agreed to, with [`TimeWaitMode::Negotiate`].
+    pub accept: Accept,
     /// How long a record stays: 2 MSL. 1 s..=10 min.
     pub timewait_length: Duration,
 }
@@ -50,6 +92,7 @@ impl Destination {
             to: Vec::new(),
             to_port: None,
             timewait: TimeWaitMode::Off,
+            accept: Accept::Any,
             timewait_length: DEFAULT_LENGTH,
         }
     }

@@ -3,7 +3,7 @@
 use crate::class::OverRate;
 use crate::listener::{Admit, Establish, Front, HalfClose, Mode, QueueOrder, RejectSyn};
 use crate::proxy;
-use crate::timewait::TimeWaitMode;
+use crate::timewait::{Accept, Holder, ListenerTimeWait, TimeWaitMode};
 
 /// One word of a setting and its one-line text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +95,54 @@ impl Word for TimeWaitMode {
             TimeWaitMode::ClientRst,
             "client-rst",
             "a RST ends the TIME-WAIT of a server that has closed first; a record here stands for it",
+        ),
+        row(
+            TimeWaitMode::Negotiate,
+            "negotiate",
+            "the ends agree at the handshake which of them holds TIME-WAIT; both need weir",
+        ),
+    ];
+}
+
+impl Word for ListenerTimeWait {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            ListenerTimeWait::Off,
+            "off",
+            "nothing: the end that closes first is in TIME-WAIT",
+        ),
+        row(
+            ListenerTimeWait::Negotiate,
+            "negotiate",
+            "the listener chooses at the handshake which end holds TIME-WAIT; both need weir",
+        ),
+    ];
+}
+
+impl Word for Holder {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(Holder::Client, "client", "the client"),
+        row(Holder::Server, "server", "the server, which is this end"),
+    ];
+}
+
+impl Word for Accept {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(Accept::Any, "any", "the end that the server chooses"),
+        row(
+            Accept::Server,
+            "server",
+            "the server; where it chooses the client, connect() fails with ECONNREFUSED",
+        ),
+        row(
+            Accept::Client,
+            "client",
+            "the client, which is this end; where the server chooses itself, connect() fails likewise",
+        ),
+        row(
+            Accept::None,
+            "none",
+            "no end: connect() to a server that negotiates fails likewise",
         ),
     ];
 }
@@ -313,7 +361,19 @@ mod tests {
         words_are_distinct_and_read_back(&[HalfClose::Keep, HalfClose::Reset]);
         words_are_distinct_and_read_back(&[Mode::Enforce, Mode::Observe]);
         words_are_distinct_and_read_back(&[Front::Tc, Front::Xdp]);
-        words_are_distinct_and_read_back(&[TimeWaitMode::Off, TimeWaitMode::ClientRst]);
+        words_are_distinct_and_read_back(&[
+            TimeWaitMode::Off,
+            TimeWaitMode::ClientRst,
+            TimeWaitMode::Negotiate,
+        ]);
+        words_are_distinct_and_read_back(&[ListenerTimeWait::Off, ListenerTimeWait::Negotiate]);
+        words_are_distinct_and_read_back(&[Holder::Client, Holder::Server]);
+        words_are_distinct_and_read_back(&[
+            Accept::Any,
+            Accept::Server,
+            Accept::Client,
+            Accept::None,
+        ]);
         use proxy::{Engine, ProxyMode::*};
         words_are_distinct_and_read_back(&[Forward, Reverse, Tcp]);
         use proxy::{Balance, Forwarded, HealthCheck, OddFieldNames, SendProxy};

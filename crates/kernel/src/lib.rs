@@ -31,4 +31,4 @@ pub use probe::{Mechanism, has_cookie_kfunc, native_xdp, probe};
 pub use random::random;
 pub use sockets::{OwnedSocket, owned_sockets};
 pub use splice::{Splice, SpliceLane, SplicePair};
-pub use timewait::{TimeWait, TimeWaitFigures};
+pub use timewait::{TimeWait, TimeWaitFigures, cgroup_root};

@@ -84,12 +84,12 @@ pub fn probe() -> Vec<Mechanism> {
         },
         Mechanism {
             name: "timewait",
-            purpose: "[[destination]]: TIME-WAIT of connections that this machine opens",
+            purpose: "timewait of a destination or a listener: which end is in TIME-WAIT",
             min_kernel: "6.6",
             state: TimeWait::load()
                 .map(drop)
                 .map_err(|error| error.to_string()),
-            without: "servers that close first keep their TIME-WAIT",
+            without: "the end that closes first is in TIME-WAIT",
             needed: false,
         },
         Mechanism {

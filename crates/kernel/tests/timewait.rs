@@ -26,8 +26,8 @@ fn a_full_table_leaves_time_wait_to_the_server() {
         timewait: TimeWaitMode::ClientRst,
         ..Destination::new("backends")
     };
-    let mut timewait = TimeWait::with_records(RECORDS as u32).unwrap();
-    timewait.apply(&[destination]).unwrap();
+    let mut timewait = TimeWait::with_space(RECORDS as u32, 64).unwrap();
+    timewait.apply(&[destination], &[], None).unwrap();
     let loopback = nix::net::if_::if_nametoindex("lo").unwrap();
     timewait.attach(loopback).unwrap();
     for _ in 0..CONNECTIONS {

@@ -1,19 +1,71 @@
-//! The metrics of destinations: TIME-WAIT of their connections.
+//! The metrics of TIME-WAIT: of destinations' connections, and of listeners'.
 
 use super::{Figures, Kind, Labelled, Metric, Value, metric};
 use crate::fields::of;
-use crate::{Destination, TimeWait};
+use crate::{Destination, Listener, TimeWait};
 
 /// Every metric of a destination.
-pub(super) fn destinations() -> [Metric; 6] {
-    [
-        gauge("held", |timewait| timewait.held),
-        counter("swapped", |timewait| timewait.swapped),
-        counter("reused", |timewait| timewait.reused),
-        counter("refused", |timewait| timewait.refused),
-        counter("fallback", |timewait| timewait.fallback),
-        gauge("bytes", |timewait| timewait.bytes),
-    ]
+pub(super) fn destinations() -> Vec<Metric> {
+    FIGURES
+        .iter()
+        .map(|figure| figure.metric("weir_timewait", |one: &Destination| &one.timewait))
+        .collect()
+}
+
+/// Those of a listener's connections.
+pub(super) fn of_listeners() -> Vec<Metric> {
+    // Of a record that a listener has swapped there is none.
+    let its_own = FIGURES.iter().filter(|figure| figure.field != "swapped");
+    its_own
+        .map(|figure| figure.metric("weir_listener_timewait", |one: &Listener| &one.timewait))
+        .collect()
+}
+
+/// A field of [`TimeWait`].
+struct Figure {
+    field: &'static str,
+    kind: Kind,
+    value: fn(&TimeWait) -> u64,
+}
+
+const FIGURES: &[Figure] = &[
+    gauge("held", |timewait| timewait.held),
+    counter("avoided", |timewait| timewait.avoided),
+    counter("held_by_peer", |timewait| timewait.held_by_peer),
+    counter("swapped", |timewait| timewait.swapped),
+    counter("reused", |timewait| timewait.reused),
+    counter("refused", |timewait| timewait.refused),
+    counter("fallback", |timewait| timewait.fallback),
+    gauge("bytes", |timewait| timewait.bytes),
+];
+
+const fn counter(field: &'static str, value: fn(&TimeWait) -> u64) -> Figure {
+    let kind = Kind::Counter;
+    Figure { field, kind, value }
+}
+
+const fn gauge(field: &'static str, value: fn(&TimeWait) -> u64) -> Figure {
+    let kind = Kind::Gauge;
+    Figure { field, kind, value }
+}
+
+impl Figure {
+    fn metric<T: Labelled>(&self, prefix: &str, of_one: fn(&T) -> &TimeWait) -> Metric {
+        let Figure { field, kind, value } = *self;
+        let sample = move |one: &T| {
+            let figure = value(of_one(one));
+            Some(match kind {
+                Kind::Counter => Value::Count(figure),
+                _ => Value::Whole(figure),
+            })
+        };
+        metric(
+            format!("{prefix}_{field}"),
+            kind,
+            of("TimeWait", field),
+            sample,
+        )
+    }
 }
 
 impl Labelled for Destination {
@@ -24,23 +76,4 @@ impl Labelled for Destination {
             take(vec![destination.name.clone()], destination);
         }
     }
-}
-
-/// Of the field of the same name.
-fn counter(field: &str, value: fn(&TimeWait) -> u64) -> Metric {
-    let value = move |one: &Destination| Some(Value::Count(value(&one.timewait)));
-    let source = of("TimeWait", field);
-    metric(
-        format!("weir_timewait_{field}"),
-        Kind::Counter,
-        source,
-        value,
-    )
-}
-
-/// Of the field of the same name.
-fn gauge(field: &str, value: fn(&TimeWait) -> u64) -> Metric {
-    let value = move |one: &Destination| Some(Value::Whole(value(&one.timewait)));
-    let source = of("TimeWait", field);
-    metric(format!("weir_timewait_{field}"), Kind::Gauge, source, value)
 }

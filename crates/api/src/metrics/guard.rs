@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use weir_core::verdict::{VERDICTS, VerdictInfo};
 
-use super::destinations::destinations;
+use super::destinations::{destinations, of_listeners};
 use super::{Figures, Kind, Labelled, Metric, Source, Value, log_lost, metric};
 use crate::fields::of;
 use crate::{Class, Listener};
@@ -21,6 +21,7 @@ pub fn guard() -> &'static [Metric] {
             .chain(listeners())
             .chain(class_verdicts)
             .chain(classes())
+            .chain(of_listeners())
             .chain(destinations())
             .chain([log_lost("weir_")])
             .collect()

@@ -8,7 +8,7 @@ use crate::names::name;
 use crate::table::Table;
 use crate::tables::class::{places, port};
 use crate::types::{Type, duration, word};
-use weir_core::timewait::{Destination, MAX_DESTINATIONS, TimeWaitMode};
+use weir_core::timewait::{Accept, Destination, MAX_DESTINATIONS, TimeWaitMode};
 
 static KEYS: LazyLock<Vec<Key<Destination>>> = LazyLock::new(keys);
 
@@ -27,7 +27,9 @@ fn keys() -> Vec<Key<Destination>> {
             .note("A connection belongs to a destination with its port before one of all ports, and then to the one with the longest prefix."),
         Key::new("timewait", field!(Destination, timewait), word(),
             "Which end remembers a closed connection")
-            .note("client-rst needs nothing of the server, but one with tcp_rfc1337 = 1 keeps its TIME-WAIT all the same."),
+            .note("client-rst needs nothing of the server, but one with tcp_rfc1337 = 1 keeps its TIME-WAIT all the same. negotiate needs weir at the server too: where that lacks it, the connection is as without weir."),
+        Key::new("accept", field!(Destination, accept), word(),
+            "Which end may remember the connection, with timewait = negotiate"),
         Key::new("timewait_length", field!(Destination, timewait_length), length(),
             "How long a record keeps a new connection from the addresses and ports of a closed one: 2 MSL"),
     ]
@@ -76,11 +78,19 @@ impl Table for Destination {
     }
 
     fn lint(&self, given: &[&str]) -> Vec<String> {
-        let is_unused = self.timewait == TimeWaitMode::Off && given.contains(&"timewait_length");
-        let text = format!(
-            "destination {:?}: timewait_length is unused: timewait = off makes no records",
-            self.name
-        );
-        is_unused.then_some(text).into_iter().collect()
+        let unused = |key: &str, because: &str| {
+            format!("destination {:?}: {key} is unused: {because}", self.name)
+        };
+        let given = |key: &str| given.contains(&key);
+        let mut odd = Vec::new();
+        if self.timewait == TimeWaitMode::Off && given("timewait_length") {
+            odd.push(unused("timewait_length", "timewait = off makes no records"));
+        }
+        // The example spells the default out.
+        let accepts_some = self.accept != Accept::Any && given("accept");
+        if self.timewait != TimeWaitMode::Negotiate && accepts_some {
+            odd.push(unused("accept", "it belongs to timewait = negotiate"));
+        }
+        odd
     }
 }

@@ -50,6 +50,11 @@ fn keys() -> Vec<Key<Listener>> {
             "Let clients in where others are refused if their address connects seldom and steadily, as health checks do"),
         Key::new("half_close", field!(Listener, half_close), word(),
             "What a client's FIN without data does"),
+        Key::new("timewait", field!(Listener, timewait), word(),
+            "Which end remembers a closed connection")
+            .note("negotiate needs weir at both ends: clients without it are served as ever."),
+        Key::new("holder", field!(Listener, holder), word(),
+            "Which end timewait = negotiate has remember a connection, whichever end closes first"),
         Key::new("reason", field!(Listener, reason), flag(),
             "Put a short text that says why into each RST (RFC 1122, 4.2.2.12)"),
         Key::new("mode", field!(Listener, mode), word(),

@@ -3,8 +3,9 @@
 //! A key that the user did not set is never worth a warning: its default may well have no effect.
 
 use weir_core::listener::{
-    Admit, DEFAULT_AGEING, Establish, HalfClose, Listener, QueueOrder, RejectSyn,
+    Admit, DEFAULT_AGEING, Establish, HalfClose, Listener, Mode, QueueOrder, RejectSyn,
 };
+use weir_core::timewait::{Holder, ListenerTimeWait};
 
 /// What is odd about a listener, one sentence each. `given` names the keys that the user set.
 pub(crate) fn lint(listener: &Listener, given: &[&str]) -> Vec<String> {
@@ -46,6 +47,15 @@ pub(crate) fn lint(listener: &Listener, given: &[&str]) -> Vec<String> {
                 .into(),
         );
     }
+    if l.timewait == ListenerTimeWait::Off && l.holder != Holder::Client && given("holder") {
+        say("holder is unused: it belongs to timewait = negotiate".into());
+    }
+    if l.timewait == ListenerTimeWait::Negotiate && !l.interfaces.is_empty() {
+        say("timewait = negotiate is of connections through every interface, whatever interfaces says".into());
+    }
+    if l.timewait == ListenerTimeWait::Negotiate && l.mode == Mode::Observe {
+        say("timewait = negotiate does nothing in mode = observe".into());
+    }
     if l.reason && !sends_rst(l) {
         say("reason is unused: this policy does not send RSTs".into());
     }
@@ -64,6 +74,7 @@ fn leaves_all_to_the_kernel(l: &Listener) -> bool {
     l.establish == Establish::Default
         && l.reject_syn == RejectSyn::Drop
         && l.half_close == HalfClose::Keep
+        && l.timewait == ListenerTimeWait::Off
 }
 
 fn sends_rst(l: &Listener) -> bool {
@@ -123,6 +134,15 @@ mod tests {
             ("interval = \"10ms\"", "shorter than target_wait"),
             ("reason = true\nreject_syn = \"drop\"", "reason is unused"),
             ("half_close = \"reset\"", "breaks clients"),
+            ("holder = \"server\"", "holder is unused"),
+            (
+                "timewait = \"negotiate\"\ninterfaces = [\"eth0\"]",
+                "through every interface",
+            ),
+            (
+                "timewait = \"negotiate\"\nmode = \"observe\"",
+                "does nothing",
+            ),
         ] {
             let said = warnings(keys);
             assert_eq!(said.len(), 1, "{keys}: {said:?}");
@@ -134,6 +154,7 @@ mod tests {
     fn sensible_neighbours_are_not_odd() {
         for keys in [
             "establish = \"no-syn-drop\"",
+            "timewait = \"negotiate\"\nholder = \"server\"",
             "admit = \"queue\"",
             "overbook = 0.5",
             "reason = true",

@@ -488,10 +488,14 @@ impl Options {
 
 /// Reads TCP options (at most 40 bytes) as the guard does.
 pub fn options(bytes: &[u8]) -> Options {
+    Options::of(&raw_options(bytes))
+}
+
+pub(super) fn raw_options(bytes: &[u8]) -> syn_options {
     let mut o = syn_options::default();
     // SAFETY: the C side reads `len` bytes at most and writes `o`.
     unsafe { pure_options(bytes.as_ptr(), bytes.len().min(40) as u32, &mut o) };
-    Options::of(&o)
+    o
 }
 
 /// A flow and the key under which cookies for it are made.

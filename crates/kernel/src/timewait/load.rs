@@ -11,12 +11,16 @@ use super::skel::{TimewaitSkel, TimewaitSkelBuilder};
 use crate::error::{Error, Result, of_libbpf};
 use crate::object::{Share, SharedMaps, open, open_in};
 
-pub(super) fn load(records: u32) -> Result<TimewaitSkel<'static>> {
+pub(super) fn load(records: u32, prefixes: u32) -> Result<TimewaitSkel<'static>> {
     let failed = || of_libbpf("load the programs of [[destination]]");
     let mut open = open::<TimewaitSkelBuilder>().map_err(failed())?;
     open.maps
         .records
         .set_max_entries(records)
+        .map_err(failed())?;
+    open.maps
+        .prefixes
+        .set_max_entries(prefixes)
         .map_err(failed())?;
     open.load().map_err(failed())
 }
@@ -42,6 +46,8 @@ fn load_beside(first: &TimewaitSkel<'_>) -> Result<OwnedFd> {
     let constants = open.maps.rodata_data.as_deref_mut();
     constants.expect("it has constants").link_header = 0;
     open.progs.timewait_sweep.set_autoload(false);
+    open.progs.timewait_ops.set_autoload(false);
+    open.progs.timewait_mark.set_autoload(false);
     SharedMaps::of(first.object())?
         .give_to(open.open_object_mut(), Share::Variables)
         .map_err(failed())?;

@@ -1,52 +1,80 @@
-//! TIME-WAIT of the connections that this machine opens (bpf/timewait.bpf.c): loading, attaching, records.
+//! Which end of a connection is in TIME-WAIT (bpf/timewait.bpf.c): loading, attaching, records.
 
+mod endings;
+mod hooks;
 mod load;
 pub(crate) mod skel;
+mod tables;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{read_volatile, write_volatile};
 
 use libbpf_rs::{MapCore, MapFlags, ProgramInput};
 use weir_core::abi;
-use weir_core::prefix::Prefix;
-use weir_core::timewait::{Destination, MAX_DESTINATIONS};
+use weir_core::listener::Listener;
+use weir_core::timewait::{Destination, TimeWaitMode};
 
+use crate::clock::now_ns;
 use crate::error::{Error, Result, of_libbpf};
 use crate::guard::attach::{Hook, link, link_header_len};
 use crate::object::{Plain, percpu, plain};
+use endings::Fate;
+pub use hooks::cgroup_root;
+use hooks::{Hooks, netns_cookie, no_cgroups};
 use load::Bare;
 use skel::TimewaitSkel;
-use skel::types::{self, timewait_counters, timewait_prefix, timewait_rule};
+use skel::types::{
+    self, timewait_counters, timewait_ending, timewait_prefix, timewait_rule, timewait_tuple,
+};
+use tables::{Side, Slots, Tables, Trie, assign_slots};
 
-plain!(timewait_counters, timewait_prefix);
+plain!(
+    timewait_counters,
+    timewait_ending,
+    timewait_prefix,
+    timewait_tuple
+);
+
+/// The programs end nearly all of them within this time.
+const LEFT_ALONE_NS: u64 = 100_000_000;
+/// The kernel has given up a closing socket by then.
+const FORGOTTEN_AFTER_NS: u64 = 120_000_000_000;
+/// In one go, of a few microseconds each: the others wait for the next one.
+const ENDINGS_AT_ONCE: usize = 20_000;
 
 /// The programs, loaded, and attached where [`TimeWait::attach`] said. Dropping it (or the death of the process)
 /// detaches everything and forgets the records.
 pub struct TimeWait {
     // Links before the skeleton: fields drop in this order, and programs leave the hooks first.
     links: BTreeMap<u32, OwnedFd>,
+    /// `None`: nothing negotiates.
+    hooks: Option<Hooks>,
     skel: TimewaitSkel<'static>,
     bare: Bare,
-    /// Index of each destination in the programs' tables, by name.
-    slots: BTreeMap<String, u16>,
-    /// What the trie of prefixes has.
-    prefixes: BTreeSet<Vec<u8>>,
+    slots: Slots,
+    prefixes: Trie,
+    own_prefixes: Trie,
+    /// Connections that [`TimeWait::sweep_endings`] has ended, by the index of their rule.
+    swept: BTreeMap<u16, u64>,
 }
 
-/// What has become of a destination's connections since it is known.
+/// What has become of the connections of a destination or listener since it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimeWaitFigures {
     /// Records here, as of the last [`TimeWait::sweep`].
     pub held: u64,
+    /// Connections that would have been in TIME-WAIT here, had the other end not agreed to hold it.
+    pub avoided: u64,
+    /// Connections whose TIME-WAIT the other end holds by agreement.
+    pub held_by_peer: u64,
     /// Connections whose TIME-WAIT the server dropped for a record here.
     pub swapped: u64,
     /// Records that gave way to a new connection, by its timestamps.
     pub reused: u64,
-    /// New connections that were reset because of a record.
+    /// New connections that were turned away because of a record or of a holder.
     pub refused: u64,
-    /// Connections whose TIME-WAIT stayed at the server, because there was no free record.
+    /// Connections whose TIME-WAIT is where it would be without weir.
     pub fallback: u64,
 }
 
@@ -63,109 +91,113 @@ impl TimeWait {
     /// # Errors
     /// No rights, or the kernel lacks something.
     pub fn load() -> Result<TimeWait> {
-        TimeWait::with_records(abi::MAX_TIMEWAIT_RECORDS)
+        // Twice as many as a config has: at a change the new ones stand beside the old ones for a moment.
+        TimeWait::with_space(abi::MAX_TIMEWAIT_RECORDS, 2 * abi::MAX_DESTINATION_PREFIXES)
     }
 
-    /// The same, with room for so many records.
+    /// The same, with room for so many records and prefixes.
     ///
     /// # Errors
     /// As of [`TimeWait::load`].
-    pub fn with_records(records: u32) -> Result<TimeWait> {
+    pub fn with_space(records: u32, prefixes: u32) -> Result<TimeWait> {
         Ok(TimeWait {
             links: BTreeMap::new(),
-            skel: load::load(records)?,
+            hooks: None,
+            skel: load::load(records, prefixes)?,
             bare: Bare::default(),
-            slots: BTreeMap::new(),
-            prefixes: BTreeSet::new(),
+            slots: Slots::new(),
+            prefixes: Trie::default(),
+            own_prefixes: Trie::default(),
+            swept: BTreeMap::new(),
         })
     }
 
-    /// Puts these destinations in force, one after the other: a connection that closes meanwhile is treated by the
-    /// old or by the new ones. A destination keeps its figures by its name.
+    /// Puts these in force, one after the other; `cgroups` is of [`cgroup_root`], and only negotiation needs it: a connection that closes meanwhile is treated by the old or by the new
+    /// ones. A destination or listener keeps its figures by its name.
     ///
     /// # Errors
-    /// More destinations than there is room for, or the kernel takes no more prefixes.
-    pub fn apply(&mut self, destinations: &[Destination]) -> Result<()> {
-        let slots = self.assign_slots(destinations)?;
-        let mut rules = vec![timewait_rule::default(); MAX_DESTINATIONS];
-        let mut ports = vec![0u8; usize::from(u16::MAX) + 1];
-        let mut prefixes = BTreeMap::new();
-        for one in destinations {
-            let slot = slots[&one.name];
-            rules[usize::from(slot)] = timewait_rule {
-                length_ns: one.timewait_length.as_nanos() as u64,
-                timewait: u32::from(one.timewait as u8),
-                held: 0,
-            };
-            match one.to_port {
-                Some(port) => ports[usize::from(port.to_be())] = 1,
-                None => ports.fill(1),
-            }
-            for prefix in one.prefixes() {
-                let key = key_of(&prefix, one.to_port);
-                prefixes.insert(key.bytes().to_vec(), u32::from(slot));
+    /// More than there is room for, or a kernel that takes no more prefixes or lacks what negotiation needs. What was in
+    /// force stays.
+    pub fn apply(
+        &mut self,
+        destinations: &[Destination],
+        listeners: &[Listener],
+        cgroups: Option<BorrowedFd<'_>>,
+    ) -> Result<()> {
+        let negotiates = listeners.iter().any(Listener::negotiates)
+            || destinations
+                .iter()
+                .any(|one| one.timewait == TimeWaitMode::Negotiate);
+        let wanted = destinations
+            .iter()
+            .map(|one| (Side::Destination, one.name.as_str()))
+            .chain(
+                listeners
+                    .iter()
+                    .map(|one| (Side::Listener, one.name.as_str())),
+            );
+        let slots = assign_slots(&self.slots, wanted)?;
+        let tables = Tables::of(destinations, listeners, &slots);
+        if negotiates && self.hooks.is_none() {
+            self.bss().netns = netns_cookie()?;
+            let root = cgroups.ok_or_else(no_cgroups)?;
+            self.hooks = Some(Hooks::attach(&self.skel, root)?);
+        }
+        self.write_tries(&tables)?;
+        for (key, slot) in &slots {
+            if !self.slots.contains_key(key) {
+                percpu::reset::<timewait_counters>(&self.skel.maps.counters, *slot)
+                    .map_err(of_libbpf("reset the counters of a destination or listener"))?;
             }
         }
-        self.write_prefixes(&prefixes)?;
+        self.swept
+            .retain(|slot, _| slots.values().any(|s| s == slot));
+        self.slots = slots;
+        self.write_rules(tables);
+        self.mark_listeners();
+        if !negotiates {
+            self.hooks = None;
+        }
+        Ok(())
+    }
+
+    fn write_tries(&mut self, tables: &Tables) -> Result<()> {
+        let maps = &self.skel.maps;
+        let before = self.prefixes.entries().clone();
+        self.prefixes.write(&maps.prefixes, &tables.prefixes)?;
+        self.own_prefixes
+            .write(&maps.own_prefixes, &tables.own_prefixes)
+            .inspect_err(|_| {
+                let _ = self.prefixes.write(&maps.prefixes, &before);
+            })
+    }
+
+    fn write_rules(&mut self, tables: Tables) {
         let bss = self.bss();
-        for (to, rule) in bss.rules.iter_mut().zip(rules) {
+        for (to, rule) in bss.rules.iter_mut().zip(tables.rules) {
             let held = to.held;
             *to = timewait_rule { held, ..rule };
         }
-        for (to, port) in bss.ports.iter_mut().zip(ports) {
+        for (to, port) in bss.ports.iter_mut().zip(tables.ports) {
             // SAFETY: mapped and aligned; the programs only read it.
             unsafe { write_volatile(to, port) };
         }
-        self.slots = slots;
-        Ok(())
+        for (to, port) in bss.own_ports.iter_mut().zip(tables.own_ports) {
+            let had = *to & (abi::PORT_NEGOTIATES | abi::PORT_NEGOTIATED) as u8 != 0;
+            let port = match port {
+                0 if had => abi::PORT_NEGOTIATED as u8,
+                port => port,
+            };
+            // SAFETY: likewise.
+            unsafe { write_volatile(to, port) };
+        }
     }
 
-    /// New ones first: one that stays is never missing.
-    fn write_prefixes(&mut self, prefixes: &BTreeMap<Vec<u8>, u32>) -> Result<()> {
-        let failed = || of_libbpf("enter the destinations");
-        let trie = &self.skel.maps.prefixes;
-        for (key, slot) in prefixes {
-            trie.update(key, slot.bytes(), MapFlags::ANY)
-                .map_err(failed())?;
-            self.prefixes.insert(key.clone());
+    /// Servers that listen already. Of those that cannot be reached, the ones that come later are.
+    fn mark_listeners(&self) {
+        if let Some(hooks) = &self.hooks {
+            let _ = hooks.mark_listeners();
         }
-        let gone = self
-            .prefixes
-            .iter()
-            .filter(|key| !prefixes.contains_key(*key));
-        for key in gone.cloned().collect::<Vec<_>>() {
-            trie.delete(&key).map_err(failed())?;
-            self.prefixes.remove(&key);
-        }
-        Ok(())
-    }
-
-    /// One that stays keeps its index; a new one gets an index that none has, if there is such a one, and begins at 0.
-    fn assign_slots(&self, destinations: &[Destination]) -> Result<BTreeMap<String, u16>> {
-        let stays = |name: &String| destinations.iter().any(|one| one.name == *name);
-        let mut slots: BTreeMap<String, u16> = self
-            .slots
-            .iter()
-            .filter(|(name, _)| stays(name))
-            .map(|(name, slot)| (name.clone(), *slot))
-            .collect();
-        for one in destinations {
-            if slots.contains_key(&one.name) {
-                continue;
-            }
-            let has = |used: &BTreeMap<String, u16>, slot: &u16| used.values().any(|u| u == slot);
-            let all = || 0..MAX_DESTINATIONS as u16;
-            let unused = all().find(|slot| !has(&slots, slot) && !has(&self.slots, slot));
-            let slot = unused.or_else(|| all().find(|slot| !has(&slots, slot)));
-            let slot = slot.ok_or_else(|| Error::Failed {
-                what: "enter the destinations".into(),
-                cause: format!("more than {MAX_DESTINATIONS}"),
-            })?;
-            percpu::reset::<timewait_counters>(&self.skel.maps.counters, slot)
-                .map_err(of_libbpf("reset the counters of a destination"))?;
-            slots.insert(one.name.clone(), slot);
-        }
-        Ok(slots)
     }
 
     /// Attaches to one interface (tcx ingress). Attaching twice is no error.
@@ -210,14 +242,75 @@ impl TimeWait {
             .map_err(of_libbpf("look for records that have ended"))
     }
 
+    /// Ends connections whose TIME-WAIT the other end holds and that are in TIME-WAIT here all the same: a program that
+    /// still used its socket kept the programs from it. Returns how many it ended.
+    ///
+    /// # Errors
+    /// The kernel has no tcp_diag (CONFIG_INET_DIAG, CONFIG_INET_DIAG_DESTROY).
+    pub fn sweep_endings(&mut self) -> Result<u64> {
+        let failed = |e: std::io::Error| Error::Failed {
+            what: "end connections in TIME-WAIT".into(),
+            cause: e.to_string(),
+        };
+        let map = &self.skel.maps.endings;
+        let keys: Vec<Vec<u8>> = map.keys().take(ENDINGS_AT_ONCE).collect();
+        if keys.is_empty() {
+            self.bss().awaited = 0;
+            return Ok(0);
+        }
+        let mut table = endings::Table::open().map_err(failed)?;
+        let now = now_ns();
+        let (mut left, mut ended) = (0, BTreeMap::new());
+        for key in keys {
+            let value = map.lookup(&key, MapFlags::ANY).ok().flatten();
+            let ending = value.and_then(|bytes| timewait_ending::read(&bytes));
+            let (Some(tuple), Some(ending)) = (timewait_tuple::read(&key), ending) else {
+                continue;
+            };
+            let age = now.saturating_sub(ending.since_ns);
+            let fate = match age < LEFT_ALONE_NS {
+                true => Fate::Closing,
+                false => table.end(&tuple).map_err(failed)?,
+            };
+            match fate {
+                Fate::Closing if age < FORGOTTEN_AFTER_NS => {
+                    left += 1;
+                    continue;
+                }
+                Fate::Ended => *ended.entry(ending.rule).or_default() += 1,
+                Fate::Closing | Fate::Gone => {}
+            }
+            let _ = map.delete(&key);
+        }
+        self.bss().awaited = left;
+        let total = ended.values().sum();
+        for (slot, count) in ended {
+            *self.swept.entry(slot).or_default() += count;
+        }
+        Ok(total)
+    }
+
     /// The figures of the destination with this name.
     ///
     /// # Errors
     /// There is none, or the counters cannot be read.
     pub fn figures(&self, name: &str) -> Result<TimeWaitFigures> {
-        let slot = *self.slots.get(name).ok_or_else(|| Error::Failed {
+        self.figures_of(Side::Destination, name)
+    }
+
+    /// The figures of the listener with this name.
+    ///
+    /// # Errors
+    /// As of [`TimeWait::figures`].
+    pub fn listener_figures(&self, name: &str) -> Result<TimeWaitFigures> {
+        self.figures_of(Side::Listener, name)
+    }
+
+    fn figures_of(&self, side: Side, name: &str) -> Result<TimeWaitFigures> {
+        let slot = self.slots.get(&(side, name.to_owned()));
+        let slot = *slot.ok_or_else(|| Error::Failed {
             what: format!("count for \"{name}\""),
-            cause: "no such destination".into(),
+            cause: "no such destination or listener".into(),
         })?;
         let counters = percpu::values::<timewait_counters>(&self.skel.maps.counters, slot)
             .map_err(of_libbpf(format!("count for \"{name}\"")))?;
@@ -226,9 +319,12 @@ impl TimeWait {
         let mut sum = TimeWaitFigures {
             // SAFETY: mapped and aligned; timewait_sweep writes it.
             held: unsafe { read_volatile(&rule.held) }.into(),
+            avoided: self.swept.get(&slot).copied().unwrap_or(0),
             ..TimeWaitFigures::default()
         };
         for one in counters {
+            sum.avoided += one.avoided;
+            sum.held_by_peer += one.held_by_peer;
             sum.swapped += one.swapped;
             sum.reused += one.reused;
             sum.refused += one.refused;
@@ -243,18 +339,12 @@ impl TimeWait {
     }
 }
 
-/// Of a prefix as the programs look for it: IPv4 as `::ffff:a.b.c.d`.
-fn key_of(prefix: &Prefix, port: Option<u16>) -> timewait_prefix {
-    let (address, before) = match prefix.network() {
-        IpAddr::V4(ip) => (ip.to_ipv6_mapped(), 96),
-        IpAddr::V6(ip) => (ip, 0),
-    };
-    let octets = address.octets();
-    let (words, _) = octets.as_chunks();
-    timewait_prefix {
-        bits: 32 + before + u32::from(prefix.prefix_len()),
-        port: port.unwrap_or(0).to_be(),
-        pad: 0,
-        addr: std::array::from_fn(|i| u32::from_ne_bytes(words[i])),
+impl Drop for TimeWait {
+    fn drop(&mut self) {
+        // Their sockets are no longer to ask for options: nobody would answer.
+        if self.hooks.is_some() {
+            self.write_rules(Tables::of(&[], &[], &Slots::new()));
+            self.mark_listeners();
+        }
     }
 }

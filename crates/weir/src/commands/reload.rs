@@ -55,7 +55,7 @@ struct Running {
 struct Identity {
     pid: u32,
     config: Option<String>,
-    /// Of its listeners and proxies.
+    /// Of its listeners, destinations and proxies.
     names: Vec<String>,
 }
 
@@ -68,6 +68,8 @@ struct Reloaded {
     config: Option<String>,
     /// Listeners of the file, those that are not in force too; null if nothing has changed.
     listeners: Option<usize>,
+    /// Destinations in force, likewise.
+    destinations: Option<usize>,
     /// Proxies in force, likewise.
     proxies: Option<usize>,
     /// Listeners that are not in force, and why.
@@ -105,10 +107,12 @@ fn identity(answer: Answer) -> Result<Identity> {
     let weir_api::Status {
         process,
         listeners,
+        destinations,
         proxies,
         ..
     } = *report;
-    let names = listeners.into_iter().map(|listener| listener.name);
+    let names = (listeners.into_iter().map(|listener| listener.name))
+        .chain(destinations.into_iter().map(|destination| destination.name));
     let first = proxies.first();
     Ok(match process {
         Some(process) => Identity {
@@ -137,7 +141,7 @@ fn named(running: Vec<Running>, words: &[String]) -> Result<Vec<Running>> {
         if !running.iter().any(|process| means(word, process)) {
             return Err(Failure::failed(
                 format!(
-                    "no process of weir here has the id, the config file, the listener or the proxy {word:?}"
+                    "no process of weir here has the id, the config file, the listener, the destination or the proxy {word:?}"
                 ),
                 "`weir status --json` has their ids (pid), files (config) and names (name)",
             ));
@@ -177,12 +181,14 @@ impl Running {
         let in_force = match answer {
             Ok(Some(Answer::Reloaded {
                 listeners,
+                destinations,
                 proxies,
                 not_in_force,
                 warnings,
                 confirm_s: echo,
             })) if echo == confirm_s => {
-                Ok((Some(listeners), Some(proxies), not_in_force, warnings))
+                let numbers = [listeners, destinations, proxies].map(Some);
+                Ok((numbers, not_in_force, warnings))
             }
             Ok(Some(Answer::Reloaded { .. })) => Err(is_for_good()),
             Ok(Some(_)) => Err(another_answer()),
@@ -191,11 +197,13 @@ impl Running {
         };
         let identity = self.identity.ok();
         let failure = in_force.as_ref().err().cloned();
-        let (listeners, proxies, not_in_force, warnings) = in_force.unwrap_or_default();
+        let (numbers, not_in_force, warnings) = in_force.unwrap_or_default();
+        let [listeners, destinations, proxies] = numbers;
         let reloaded = Reloaded {
             pid: identity.as_ref().map(|identity| identity.pid),
             config: identity.and_then(|identity| identity.config),
             listeners,
+            destinations,
             proxies,
             not_in_force,
             warnings,
@@ -235,6 +243,7 @@ impl Reloaded {
         let off = self.not_in_force.len();
         let in_force = [
             (self.listeners, off, "listener"),
+            (self.destinations, 0, "destination"),
             (self.proxies, 0, "proxy"),
         ];
         let in_force = in_force

@@ -283,6 +283,7 @@ impl Frame {
         match reloaded {
             Ok(Reloaded {
                 listeners,
+                destinations,
                 proxies,
                 not_in_force,
                 warnings,
@@ -295,6 +296,7 @@ impl Frame {
                 }
                 Answer::Reloaded {
                     listeners,
+                    destinations,
                     proxies,
                     not_in_force,
                     warnings,

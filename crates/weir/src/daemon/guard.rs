@@ -6,7 +6,7 @@ pub mod fuzzing;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use weir_core::class::Class;
 use weir_core::controller::Settings;
 use weir_core::listener::{Listener, MAX_LISTENERS};
 use weir_core::timewait::Destination;
-use weir_kernel::{Guard, random};
+use weir_kernel::{Guard, cgroup_root, random};
 
 use crate::daemon::backend::Backend;
 use crate::daemon::conntrack::ConntrackWatch;
@@ -39,7 +39,7 @@ use crate::ipc::call::Change;
 use crate::ipc::control::{self, Answer, Claim, Client, ControlSocket, Request, namespace};
 use crate::ipc::endpoints::Endpoints;
 use crate::ipc::peer::Peer;
-use crate::show::describe::part;
+use crate::show::describe::{count, part};
 use crate::show::log;
 
 /// How long cookies that are out stay valid before the guard goes: more than the round trips of
@@ -61,6 +61,8 @@ pub struct Start {
     runtime_dir: PathBuf,
     /// Inode number of the namespace.
     namespace: u64,
+    /// Their root, which cannot be opened once rights are given up.
+    cgroups: Option<OwnedFd>,
 }
 
 impl Start {
@@ -87,6 +89,7 @@ impl Start {
             claim,
             runtime_dir: runtime_dir.to_owned(),
             namespace,
+            cgroups: cgroup_root(),
         })
     }
 
@@ -119,7 +122,7 @@ impl Start {
             overload,
             follow: None,
             told,
-            destinations: Destinations::none(),
+            destinations: Destinations::none(self.cgroups),
             control: None,
             end: None,
         };
@@ -300,11 +303,30 @@ impl<B: Backend> GuardService<B> {
     /// # Errors
     /// As of [`Destinations::set`].
     pub fn set_destinations(&mut self, destinations: Vec<Destination>) -> Result<()> {
-        self.destinations.set(destinations, &links::list()?)?;
+        let listeners = self.session.asked().cloned().collect();
+        self.destinations
+            .set(destinations, listeners, &links::list()?)?;
         for warning in self.destinations.warnings() {
             tracing::warn!("{warning}");
         }
         Ok(())
+    }
+
+    /// Has listeners that have come negotiate too.
+    fn renew_destinations(&mut self) {
+        let destinations = self.destinations.list().to_vec();
+        if let Err(failure) = self.set_destinations(destinations) {
+            tracing::error!("TIME-WAIT of listeners that have come is left alone: {failure}");
+        }
+    }
+
+    /// Every listener now, with the TIME-WAIT of its connections.
+    fn listeners(&self) -> Result<Vec<weir_api::Listener>> {
+        let mut listeners = self.session.listeners()?;
+        for listener in &mut listeners {
+            self.destinations.add_to(listener)?;
+        }
+        Ok(listeners)
     }
 
     fn follow_links(&mut self) {
@@ -352,6 +374,9 @@ impl<B: Backend> GuardService<B> {
                     );
                 }
                 follow.left_out = followed.left_out;
+                if !followed.new.is_empty() {
+                    self.renew_destinations();
+                }
             }
             Err(failure) => tracing::error!("servers that have come are not guarded: {failure}"),
         }
@@ -441,7 +466,7 @@ impl<B: Backend> Service for GuardService<B> {
             process: Some(process),
             interfaces: self.session.interfaces(),
             warnings: self.warnings(),
-            listeners: self.session.listeners()?,
+            listeners: self.listeners()?,
             classes,
             classes_left_out,
             controller: self.control.as_ref().map(Control::report),
@@ -452,7 +477,7 @@ impl<B: Backend> Service for GuardService<B> {
 
     fn metrics(&self) -> Result<String> {
         let figures = Figures {
-            listeners: self.session.listeners()?,
+            listeners: self.listeners()?,
             classes: self.session.class_reports()?,
             destinations: self.destinations.report()?,
             log_lost: log::lost(),
@@ -511,7 +536,7 @@ impl<B: Backend> Service for GuardService<B> {
     }
 
     fn reload(&mut self, config: Config, _file: &Path) -> Result<Reloaded> {
-        let listeners = config.listeners.len();
+        let (listeners, destinations) = (config.listeners.len(), config.destinations.len());
         let environment = environment(&self.conntrack);
         self.session
             .swap(environment, config.listeners, config.classes)?;
@@ -522,8 +547,12 @@ impl<B: Backend> Service for GuardService<B> {
         let (not_in_force, warnings) = self.session.notices_apart()?;
         let in_force = listeners - not_in_force.len();
         tracing::info!("{} in force", part(in_force, listeners, "listener"));
+        if destinations > 0 {
+            tracing::info!("{} in force", count(destinations, "destination"));
+        }
         Ok(Reloaded {
             listeners,
+            destinations,
             proxies: 0,
             not_in_force,
             warnings,

@@ -23,6 +23,8 @@ use crate::ipc::peer::Peer;
 pub struct Reloaded {
     /// Listeners of the file.
     pub listeners: usize,
+    /// Destinations.
+    pub destinations: usize,
     /// Proxies.
     pub proxies: usize,
     /// The listeners among them that are not in force, with the reason.

@@ -283,6 +283,11 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
+    /// The listeners, as they were asked for.
+    pub fn asked(&self) -> impl Iterator<Item = &Listener> {
+        self.policies.iter().map(|policy| &policy.asked)
+    }
+
     /// Every listener's queues and counters now.
     ///
     /// # Errors
@@ -311,7 +316,7 @@ impl<B: Backend> Session<B> {
         let counters = self.counters(&asked.name)?;
         let fallback = policy.fallback(&serving);
         let mut settings = settings(asked);
-        settings.retain(|key, _| !["name", "address", "mode"].contains(&key.as_str()));
+        settings.retain(|key, _| !["name", "address", "mode", "timewait"].contains(&key.as_str()));
         let (classes, classes_left_out) = self.classes_of(&asked.name)?;
         let (fallback, fallback_because) = fallback.map(|f| (f.policy, f.because)).unzip();
         Ok(weir_api::Listener {
@@ -332,6 +337,9 @@ impl<B: Backend> Session<B> {
             wait_us: serving.iter().filter_map(|s| wait_us(s)).max(),
             fallback,
             fallback_because,
+            timewait_mode: weir_core::word::Word::word(asked.timewait).to_owned(),
+            // The frame adds them: they are of another program.
+            timewait: weir_api::TimeWait::default(),
             counters: counters_by_name(&counters),
             classes,
             classes_left_out,

@@ -1,12 +1,14 @@
-//! TIME-WAIT of the connections that this machine opens (`[[destination]]`): the programs in force, where they are
-//! attached, and what has become of the connections.
+//! Which end is in TIME-WAIT (`timewait` of a `[[destination]]` or a `[[listener]]`): the programs in force, where they
+//! are attached, and what has become of the connections.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use weir_core::listener::Listener;
 use weir_core::timewait::{Destination, TimeWaitMode};
 use weir_core::word::Word;
-use weir_kernel::TimeWait;
+use weir_kernel::{TimeWait, TimeWaitFigures};
 
 use crate::failure::Result;
 use crate::host::links::Link;
@@ -15,48 +17,76 @@ use crate::show::settings::settings;
 /// How often records that have ended are taken away.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// The destinations in force. Without one nothing is loaded.
+/// How often connections are looked for that this end is to forget and has not: they are gone within a second.
+const END_EVERY: Duration = Duration::from_millis(500);
+
+/// The destinations in force, and the listeners that negotiate. Without one nothing is loaded.
 pub struct Destinations {
     list: Vec<Destination>,
+    /// All listeners, if one negotiates: which one a connection is of depends on those beside it.
+    listeners: Vec<Listener>,
+    cgroups: Option<OwnedFd>,
     kernel: Option<TimeWait>,
     /// Interfaces with the programs on them, by index: their names, or why they are not there.
     interfaces: BTreeMap<u32, std::result::Result<String, String>>,
     due: Instant,
+    end_due: Instant,
+    /// Why connections could not be ended.
+    cannot_end: Option<String>,
 }
 
 impl Destinations {
-    /// None yet.
-    pub fn none() -> Destinations {
+    /// None yet. `cgroups`: their root, for negotiation.
+    pub fn none(cgroups: Option<OwnedFd>) -> Destinations {
         Destinations {
+            cgroups,
             list: Vec::new(),
+            listeners: Vec::new(),
             kernel: None,
             interfaces: BTreeMap::new(),
             due: Instant::now(),
+            end_due: Instant::now(),
+            cannot_end: None,
         }
     }
 
-    /// Puts these in force. Records of destinations that stay keep their time.
+    /// Puts these in force, with the namespace's listeners. Records of destinations that stay keep their time.
     ///
     /// # Errors
     /// The programs cannot be loaded, or the kernel does not take the destinations: what was in force stays.
-    pub fn set(&mut self, list: Vec<Destination>, links: &[Link]) -> Result<()> {
-        if list.iter().all(|one| one.timewait == TimeWaitMode::Off) {
+    pub fn set(
+        &mut self,
+        list: Vec<Destination>,
+        listeners: Vec<Listener>,
+        links: &[Link],
+    ) -> Result<()> {
+        let listeners = match listeners.iter().any(Listener::negotiates) {
+            true => listeners,
+            false => Vec::new(),
+        };
+        if listeners.is_empty() && list.iter().all(|one| one.timewait == TimeWaitMode::Off) {
             self.kernel = None;
             self.interfaces.clear();
-            self.list = list;
+            (self.list, self.listeners) = (list, listeners);
             return Ok(());
         }
+        let cgroups = self.cgroups.as_ref().map(AsFd::as_fd);
         match &mut self.kernel {
-            Some(kernel) => kernel.apply(&list)?,
+            Some(kernel) => kernel.apply(&list, &listeners, cgroups)?,
             None => {
                 let mut kernel = TimeWait::load()?;
-                kernel.apply(&list)?;
+                kernel.apply(&list, &listeners, cgroups)?;
                 self.kernel = Some(kernel);
             }
         }
-        self.list = list;
+        (self.list, self.listeners) = (list, listeners);
         self.follow_links(links);
         Ok(())
+    }
+
+    /// The destinations in force.
+    pub fn list(&self) -> &[Destination] {
+        &self.list
     }
 
     /// Attaches to interfaces that have come. One that is a port of another carries none of the host's connections.
@@ -86,19 +116,30 @@ impl Destinations {
 
     /// Time until there is work; `None`: there is none.
     pub fn due_in(&self) -> Option<Duration> {
-        let due = self.due.saturating_duration_since(Instant::now());
+        let due = self.due.min(self.end_due);
+        let due = due.saturating_duration_since(Instant::now());
         self.kernel.as_ref().map(|_| due)
     }
 
-    /// Takes away the records that have ended, if it is time to.
+    /// Takes away the records that have ended, and ends connections that this end is to forget, if it is time to.
     pub fn work(&mut self) {
         let now = Instant::now();
-        let Some(kernel) = self.kernel.as_mut().filter(|_| self.due <= now) else {
+        let Some(kernel) = &mut self.kernel else {
             return;
         };
-        self.due = now + SWEEP_EVERY;
-        if let Err(error) = kernel.sweep() {
-            tracing::warn!("{error}");
+        if self.due <= now {
+            self.due = now + SWEEP_EVERY;
+            if let Err(error) = kernel.sweep() {
+                tracing::warn!("{error}");
+            }
+        }
+        if self.end_due <= now {
+            self.end_due = now + END_EVERY;
+            let failed = kernel.sweep_endings().err().map(|error| error.to_string());
+            if let Some(error) = failed.as_ref().filter(|_| self.cannot_end != failed) {
+                tracing::warn!("{error}");
+            }
+            self.cannot_end = failed;
         }
     }
 
@@ -115,25 +156,43 @@ impl Destinations {
         self.list.iter().map(|one| self.report_of(one)).collect()
     }
 
+    /// Adds its figures to a listener's report.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn add_to(&self, listener: &mut weir_api::Listener) -> Result<()> {
+        let known = self.listeners.iter().any(|one| one.name == listener.name);
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| known) {
+            listener.timewait = figures_of(kernel.listener_figures(&listener.name)?);
+        }
+        Ok(())
+    }
+
     fn report_of(&self, one: &Destination) -> Result<weir_api::Destination> {
         let figures = match &self.kernel {
             Some(kernel) => kernel.figures(&one.name)?,
-            None => weir_kernel::TimeWaitFigures::default(),
+            None => TimeWaitFigures::default(),
         };
         let mut settings = settings(one);
         settings.retain(|key, _| !["name", "timewait"].contains(&key.as_str()));
         Ok(weir_api::Destination {
             name: one.name.clone(),
             mode: one.timewait.word().to_owned(),
-            timewait: weir_api::TimeWait {
-                held: figures.held,
-                swapped: figures.swapped,
-                reused: figures.reused,
-                refused: figures.refused,
-                fallback: figures.fallback,
-                bytes: figures.bytes(),
-            },
+            timewait: figures_of(figures),
             settings: settings.into_iter().collect(),
         })
+    }
+}
+
+fn figures_of(figures: TimeWaitFigures) -> weir_api::TimeWait {
+    weir_api::TimeWait {
+        held: figures.held,
+        avoided: figures.avoided,
+        held_by_peer: figures.held_by_peer,
+        swapped: figures.swapped,
+        reused: figures.reused,
+        refused: figures.refused,
+        fallback: figures.fallback,
+        bytes: figures.bytes(),
     }
 }

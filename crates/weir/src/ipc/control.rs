@@ -162,6 +162,9 @@ pub enum Answer {
     Reloaded {
         /// Listeners of the file.
         listeners: usize,
+        /// Destinations.
+        #[serde(default)]
+        destinations: usize,
         /// Proxies.
         #[serde(default)]
         proxies: usize,

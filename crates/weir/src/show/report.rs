@@ -17,7 +17,7 @@ use weir_core::word::Word;
 pub use classes::class_list;
 
 use classes::some_classes;
-use destinations::destination_table;
+use destinations::{destination_table, listener_timewait_table};
 
 use crate::show::describe;
 use crate::show::table::{Align, indent, table};
@@ -82,6 +82,10 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
     if !status.classes.is_empty() {
         let table = some_classes(&status.classes, status.classes_left_out);
         text += &format!("\nclasses of all listeners\n{}", indent(&table));
+    }
+    let negotiating = listener_timewait_table(&status.listeners);
+    if !negotiating.is_empty() {
+        text += &format!("\n{negotiating}");
     }
     if !status.destinations.is_empty() {
         text += &format!("\n{}", destination_table(&status.destinations));
@@ -360,8 +364,8 @@ web
         let expected = "\
 weir run --config /etc/weir/weir.toml (pid 7) has 1 destination
 
-destination  to   timewait    held  swapped  reused  refused  fallback  bytes
-backends     any  client-rst     0        0       0        0         0      0
+destination  to   timewait    held  avoided  held_by_peer  swapped  reused  refused  fallback  bytes
+backends     any  client-rst     0        0             0        0       0        0         0      0
 ";
         assert_eq!(text(&report, &View::default()), expected);
     }

@@ -12,7 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use weir_testbed::netns::Netns;
 use weir_testbed::tcp_table::sockets_in_state;
 
-use crate::common::{Bed, PATIENCE, PORT, listen, until, within};
+use crate::common::{Bed, PATIENCE, PORT, Weir, listen, until, within};
 
 /// The servers' addresses.
 pub const THERE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 66, 1, 2));
@@ -35,6 +35,23 @@ impl Bed {
     /// Where the servers run.
     pub fn there(&self) -> &Netns {
         self.client()
+    }
+
+    /// Starts a weir where the servers run, and waits until it runs.
+    pub fn run_there(&self, config: &str) -> Weir {
+        let file = self.folder.path().join("there.toml");
+        std::fs::write(&file, config).unwrap();
+        let weir = self.spawn(self.there(), &format!("run --config {}", file.display()));
+        until("weir runs there", || {
+            (self.status_there()["running"] == true).then_some(())
+        });
+        weir
+    }
+
+    /// What that one reports.
+    pub fn status_there(&self) -> Value {
+        let output = within(self.there(), || self.command("status --json").output());
+        serde_json::from_slice(&output.unwrap().stdout).unwrap()
     }
 
     /// A figure of the first destination's TIME-WAIT.

@@ -15,5 +15,6 @@ mod bed;
 mod client_rst;
 mod duplicates;
 mod life;
+mod negotiate;
 mod peers;
 mod records;

@@ -167,6 +167,7 @@ impl Service for ProxyService {
         Ok(Reloaded {
             not_in_force: Vec::new(),
             listeners: 0,
+            destinations: 0,
             proxies,
             warnings: Vec::new(),
         })

@@ -1,42 +1,70 @@
 //! Destinations as people read them.
 
-use weir_api::Destination;
+use weir_api::{Destination, Listener, TimeWait};
 
 use crate::show::table::{Align, table};
 
 /// A table of all destinations; empty if there is none.
 pub fn destination_table(destinations: &[Destination]) -> String {
-    use Align::{Left, Right};
-    let head = [
-        ("destination", Left),
-        ("to", Left),
-        ("timewait", Left),
-        ("held", Right),
-        ("swapped", Right),
-        ("reused", Right),
-        ("refused", Right),
-        ("fallback", Right),
-        ("bytes", Right),
+    let row = |one: &Destination| {
+        let what = [one.name.clone(), place(one), one.mode.clone()];
+        row(what, &one.timewait)
+    };
+    figures_table(
+        ["destination", "to", "timewait"],
+        destinations.iter().map(row),
+    )
+}
+
+/// A table of the listeners that have TIME-WAIT negotiated; empty if there is none.
+pub fn listener_timewait_table(listeners: &[Listener]) -> String {
+    let holder = |one: &Listener| match one.settings.get("holder") {
+        Some(holder) => holder.as_str().unwrap_or_default().to_owned(),
+        None => String::new(),
+    };
+    let rows = listeners
+        .iter()
+        .filter(|one| !["", "off"].contains(&one.timewait_mode.as_str()))
+        .map(|one| {
+            let what = [one.name.clone(), one.timewait_mode.clone(), holder(one)];
+            row(what, &one.timewait)
+        });
+    figures_table(["listener", "timewait", "holder"], rows)
+}
+
+fn figures_table(what: [&str; 3], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let figures = [
+        "held",
+        "avoided",
+        "held_by_peer",
+        "swapped",
+        "reused",
+        "refused",
+        "fallback",
+        "bytes",
     ];
-    let rows: Vec<Vec<String>> = destinations.iter().map(row).collect();
+    let head: Vec<(&str, Align)> = (what.into_iter().map(|name| (name, Align::Left)))
+        .chain(figures.map(|name| (name, Align::Right)))
+        .collect();
+    let rows: Vec<Vec<String>> = rows.collect();
     match rows.is_empty() {
         true => String::new(),
         false => table(&head, &rows),
     }
 }
 
-fn row(one: &Destination) -> Vec<String> {
-    let timewait = &one.timewait;
+fn row(what: [String; 3], timewait: &TimeWait) -> Vec<String> {
     let figures = [
         timewait.held,
+        timewait.avoided,
+        timewait.held_by_peer,
         timewait.swapped,
         timewait.reused,
         timewait.refused,
         timewait.fallback,
         timewait.bytes,
     ];
-    [one.name.clone(), place(one), one.mode.clone()]
-        .into_iter()
+    what.into_iter()
         .chain(figures.map(|figure| figure.to_string()))
         .collect()
 }
@@ -99,8 +127,28 @@ mod tests {
             "client-rst",
         ];
         assert_eq!(rows[1][..8], first, "{text}");
-        assert_eq!(rows[1][8..], ["3", "7", "0", "0", "0", "384"], "{text}");
+        let figures = ["3", "0", "0", "7", "0", "0", "0", "384"];
+        assert_eq!(rows[1][8..], figures, "{text}");
         assert_eq!(rows[2][1], "any", "{text}");
         assert_eq!(destination_table(&[]), "");
+    }
+
+    #[test]
+    fn a_listener_is_shown_if_it_negotiates() {
+        let listener = |name: &str, mode: &str| Listener {
+            name: name.into(),
+            timewait_mode: mode.into(),
+            timewait: TimeWait {
+                avoided: 5,
+                held_by_peer: 6,
+                ..TimeWait::default()
+            },
+            settings: [("holder".to_owned(), json!("client"))].into(),
+            ..Listener::default()
+        };
+        let text = listener_timewait_table(&[listener("web", "negotiate"), listener("ssh", "off")]);
+        let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(last[..6], ["web", "negotiate", "client", "0", "5", "6"]);
+        assert_eq!(text.lines().count(), 2, "{text}");
     }
 }

@@ -1,0 +1,576 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * negotiate.bpf.h - timewait = negotiate (FTY99, Section 3): the ends agree at
+ * the handshake which of them remembers the connection once it is closed.
+ * negotiate.h decides.
+ *
+ * The option is written and read by timewait_ops (sock_ops at the root of the
+ * cgroups, for the sockets of this network namespace alone):
+ *
+ *   connect()     a socket whose destination negotiates puts the offer in its SYN
+ *   listen()      a listening socket of a listener's port may add options; those
+ *                 that listened before get this from timewait_mark
+ *   SYN/ACK       with the choice, if the SYN has an offer. The sender of a SYN
+ *                 may be made to forget it by cookies, and needs to keep nothing
+ *   established   the holder's socket reports its states from now on
+ *   close         the holder makes its record before its FIN goes out, says so in
+ *                 the FIN, and lets the record begin once the socket is closed
+ *
+ * timewait_tc, at tc ingress, refuses a holder to which a destination does not
+ * agree, and ends the sockets of the end that is to forget:
+ *
+ *   without a program   the FIN is acknowledged here, and becomes a RST
+ *   with a program      the FIN goes on, and a RST for this end alone after it: it
+ *                       passes only if it finds the socket in TIME-WAIT by then.
+ *                       If not, user space ends it (endings)
+ */
+#ifndef WEIR_NEGOTIATE_BPF_H
+#define WEIR_NEGOTIATE_BPF_H
+
+#include "lib/negotiate.h"
+#include "lib/timewait.bpf.h"
+
+#ifndef SOL_TCP
+#define SOL_TCP 6
+#endif
+/* include/uapi/linux/tcp.h, include/uapi/linux/bpf.h: since 6.15 for bpf_setsockopt() */
+#ifndef TCP_SAVE_SYN
+#define TCP_SAVE_SYN 27
+#endif
+#define TCP_BPF_SOCK_OPS_CB_FLAGS 1008
+#define ENOENT 2
+/* include/net/sock.h: no program has the socket */
+#define SOCK_DEAD 0
+/* Of a record whose connection is still closing. */
+#define CLOSING (~0ULL)
+/* In the urgent pointer of a RST of this file's own, which has no URG: on its second way through timewait_tc. */
+#define OWN_RST bpf_htons(0x5457)
+#define FLAG_URG 0x20
+
+/*
+ * Of a socket that is to hold its connection's TIME-WAIT. The second flag asks
+ * for segments with unknown options, of which there are none: together they
+ * stand for the agreement. Storage of the socket would take 300 bytes for as
+ * long as the connection lasts.
+ */
+#define HOLDS (BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG)
+
+static __always_inline bool holds(u32 flags)
+{
+	return (flags & HOLDS) == HOLDS;
+}
+
+/* Reads a socket of any kind; returns the latest timestamp that it can have sent. */
+static __always_inline u32 read_socket(struct sock_common *sk, struct tw_socket *socket)
+{
+	struct tcp_timewait_sock *remembered;
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+
+	if (tp) {
+		struct sock_common *common = (struct sock_common *)tp;
+
+		socket->state = common->skc_state;
+		socket->rcv_nxt = tp->rcv_nxt;
+		socket->write_seq = tp->write_seq;
+		socket->orphan = common->skc_flags >> SOCK_DEAD & 1;
+		socket->mptcp = tp->is_mptcp;
+		socket->holds = holds(tp->bpf_sock_ops_cb_flags);
+		return last_sent(tp);
+	}
+	remembered = bpf_skc_to_tcp_timewait_sock(sk);
+	if (remembered) {
+		socket->state = TCP_TIME_WAIT;
+		socket->substate = remembered->tw_sk.tw_substate;
+		socket->rcv_nxt = remembered->tw_sk.__tw_common.skc_tw_rcv_nxt;
+		socket->orphan = 1;
+	}
+	return 0;
+}
+
+/* Whether this end's address is the larger one (Table 1). */
+static __always_inline bool is_larger(const struct timewait_tuple *tuple)
+{
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		u32 ours = bpf_ntohl(tuple->local[i]), theirs = bpf_ntohl(tuple->remote[i]);
+
+		if (ours != theirs)
+			return ours > theirs;
+	}
+	return false;
+}
+
+/* Whether this end agrees to what a SYN/ACK says. */
+static __always_inline bool holder_accepted(const struct segment *segment, const struct syn_options *options)
+{
+	u8 accept = rule_at(segment->rule)->accept;
+
+	return tw_accepts(accept, tw_agreed(options, tw_offer(accept), is_larger(&segment->tuple)));
+}
+
+/* Notes that user space is to look after a connection. Returns false if it cannot be noted. */
+static __always_inline bool note_ending(struct segment *segment, u32 rcv_nxt)
+{
+	struct timewait_ending ending = {
+		.since_ns = bpf_ktime_get_ns(), .rcv_nxt = rcv_nxt, .rule = segment->rule
+	};
+
+	if (!bpf_map_update_elem(&endings, &segment->tuple, &ending, BPF_NOEXIST))
+		COUNT(segment->rule, held_by_peer);
+	return !bpf_map_update_elem(&endings, &segment->tuple, &ending, BPF_ANY);
+}
+
+/* Acknowledges the FIN that a segment without data has, from what stands in it. Returns as answer_beside(). */
+static __always_inline int acknowledge_fin(struct __sk_buff *skb, struct segment *segment,
+					   const struct syn_options *options)
+{
+	struct answer answer = { .seq = segment->ack, .ack = segment->seq + 1, .flags = FLAG_ACK };
+
+	if (options->tstamp) {
+		/* NOP, NOP, timestamps: what it has last seen of this end, and its own. */
+		answer.options[0] = bpf_htonl(0x0101080a);
+		answer.options[1] = bpf_htonl(options->tsecr);
+		answer.options[2] = bpf_htonl(options->tsval);
+	}
+	return answer_beside(skb, &segment->packet, &answer);
+}
+
+/* Makes a RST for this end's stack of a segment. */
+static __always_inline void become_rst(struct __sk_buff *skb, const struct segment *segment)
+{
+	u8 old = segment->packet.flags, new = (old & ~(FLAG_FIN | FLAG_SYN)) | FLAG_RST;
+
+	bpf_l4_csum_replace(skb, segment->packet.l4 + 16, bpf_htons(old), bpf_htons(new), 2);
+	bpf_skb_store_bytes(skb, segment->packet.l4 + 13, &new, 1, BPF_F_RECOMPUTE_CSUM);
+}
+
+/* Hands a segment on, and a RST after it. */
+static __always_inline int end_after(struct __sk_buff *skb, struct segment *segment)
+{
+	const u32 l4 = segment->packet.l4;
+	u32 data = segment->packet.tcp_len - segment->packet.header_len;
+	u8 flags = segment->packet.flags, rst = (flags & ~FLAG_FIN) | FLAG_RST;
+	__be32 seq = bpf_htonl(segment->seq);
+	__be32 next = bpf_htonl(segment->seq + data + (flags & FLAG_FIN ? 1 : 0));
+	__be16 urgent = segment->urgent, own = OWN_RST;
+
+	if ((flags & FLAG_URG) || !note_ending(segment, bpf_ntohl(next)))
+		return PASS;
+	bpf_l4_csum_replace(skb, l4 + 16, bpf_htons(flags), bpf_htons(rst), 2);
+	bpf_l4_csum_replace(skb, l4 + 16, seq, next, 4);
+	bpf_l4_csum_replace(skb, l4 + 16, urgent, own, 2);
+	bpf_skb_store_bytes(skb, l4 + 13, &rst, 1, 0);
+	bpf_skb_store_bytes(skb, l4 + 4, &next, 4, 0);
+	bpf_skb_store_bytes(skb, l4 + 18, &own, 2, 0);
+	bpf_clone_redirect(skb, CTX_LOAD(skb, ifindex), BPF_F_INGRESS);
+	bpf_l4_csum_replace(skb, l4 + 16, bpf_htons(rst), bpf_htons(flags), 2);
+	bpf_l4_csum_replace(skb, l4 + 16, next, seq, 4);
+	bpf_l4_csum_replace(skb, l4 + 16, own, urgent, 2);
+	bpf_skb_store_bytes(skb, l4 + 13, &flags, 1, 0);
+	bpf_skb_store_bytes(skb, l4 + 4, &seq, 4, 0);
+	bpf_skb_store_bytes(skb, l4 + 18, &urgent, 2, 0);
+	return PASS;
+}
+
+/* A segment at the close of a connection whose rule negotiates. */
+static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment *segment, struct tw_socket *socket)
+{
+	bool fin = segment->packet.flags & FLAG_FIN;
+	struct option_walk *walk = options_of_skb(skb, &segment->packet);
+	struct tw_segment close = {
+		.seq = segment->seq,
+		.ack = segment->ack,
+		.data = segment->packet.tcp_len - segment->packet.header_len,
+		.fin = fin,
+	};
+
+	if (!walk)
+		return PASS;
+	if (walk->options.holder == TW_SENDER)
+		close.phase = walk->options.phase;
+	close.sealed = walk->options.sealed;
+	if (!fin)
+		close.awaited = !!bpf_map_lookup_elem(&endings, &segment->tuple);
+	switch (tw_step(socket, &close)) {
+	case TW_NOTE:
+		COUNT(segment->rule, held_by_peer);
+		return PASS;
+	case TW_ANSWER:
+		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment, &walk->options))
+			return PASS;
+		return TC_DROP;
+	case TW_END:
+		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment, &walk->options))
+			return PASS;
+		COUNT(segment->rule, held_by_peer);
+		COUNT(segment->rule, avoided);
+		become_rst(skb, segment);
+		return PASS;
+	case TW_END_BARE:
+		if (!segment_sound(skb, segment))
+			return PASS;
+		COUNT(segment->rule, avoided);
+		bpf_map_delete_elem(&endings, &segment->tuple);
+		become_rst(skb, segment);
+		return PASS;
+	case TW_END_AFTER:
+		return end_after(skb, segment);
+	case TW_AWAIT:
+		if (note_ending(segment, segment->seq + close.data + 1))
+			__sync_fetch_and_add(&awaited, 1);
+		return PASS;
+	}
+	return PASS;
+}
+
+/* One of end_after() passes if the socket that it is to end is in TIME-WAIT. Global: verified once. */
+__noinline int on_rst(struct __sk_buff *skb, struct segment *segment)
+{
+	struct tcp_timewait_sock *remembered;
+	struct tw_socket socket = {};
+	struct sock_common *sk;
+	bool protected = false;
+	bool own;
+
+	if (!segment || rule_at(segment->rule)->timewait != TIMEWAIT_NEGOTIATE)
+		return PASS;
+	own = segment->urgent == OWN_RST && !(segment->packet.flags & FLAG_URG);
+	sk = socket_of(skb, segment);
+	if (!sk)
+		return own ? TC_DROP : PASS;
+	read_socket(sk, &socket);
+	remembered = bpf_skc_to_tcp_timewait_sock(sk);
+	if (remembered)
+		protected = remembered->tw_sk.__tw_common.skc_net.net->ipv4.sysctl_tcp_rfc1337;
+	bpf_sk_release((struct bpf_sock *)sk);
+	if (!own)
+		return tw_shields(&socket) ? TC_DROP : PASS;
+	if (socket.state != TCP_TIME_WAIT || socket.substate != TCP_TIME_WAIT || socket.rcv_nxt != segment->seq || protected)
+		return TC_DROP;
+	if (!bpf_map_delete_elem(&endings, &segment->tuple))
+		COUNT(segment->rule, avoided);
+	return PASS;
+}
+
+/* The connection of a socket, as this end sees it. */
+static __always_inline void tuple_of(struct bpf_sock_ops *ops, struct timewait_tuple *tuple)
+{
+	__builtin_memset(tuple, 0, sizeof(*tuple));
+	if (CTX_LOAD(ops, family) == AF_INET6) {
+		tuple->local[0] = CTX_LOAD(ops, local_ip6[0]);
+		tuple->local[1] = CTX_LOAD(ops, local_ip6[1]);
+		tuple->local[2] = CTX_LOAD(ops, local_ip6[2]);
+		tuple->local[3] = CTX_LOAD(ops, local_ip6[3]);
+		tuple->remote[0] = CTX_LOAD(ops, remote_ip6[0]);
+		tuple->remote[1] = CTX_LOAD(ops, remote_ip6[1]);
+		tuple->remote[2] = CTX_LOAD(ops, remote_ip6[2]);
+		tuple->remote[3] = CTX_LOAD(ops, remote_ip6[3]);
+	} else {
+		tuple->local[2] = tuple->remote[2] = bpf_htonl(0xffff);
+		tuple->local[3] = CTX_LOAD(ops, local_ip4);
+		tuple->remote[3] = CTX_LOAD(ops, remote_ip4);
+	}
+	tuple->local_port = bpf_htons(CTX_LOAD(ops, local_port));
+	/* Big endian in the upper half, unlike the local one. */
+	tuple->remote_port = bpf_htons(bpf_ntohl(CTX_LOAD(ops, remote_port)));
+}
+
+static __always_inline void set_flags(struct bpf_sock_ops *ops, u32 add, u32 remove)
+{
+	bpf_sock_ops_cb_flags_set(ops, (CTX_LOAD(ops, bpf_sock_ops_cb_flags) & ~remove) | add);
+}
+
+static __always_inline struct tcp_sock *tcp_of(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock *sk = ops->sk;
+
+	return sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+}
+
+/* The rule of a socket's connection if it negotiates; -1: none. */
+static __always_inline s32 negotiates(s32 rule)
+{
+	return rule >= 0 && rule_at(rule)->timewait == TIMEWAIT_NEGOTIATE ? rule : -1;
+}
+
+static __always_inline s32 rule_of_server(const struct timewait_tuple *tuple)
+{
+	if (!(ports[tuple->remote_port] & WEIR_PORT_NEGOTIATES))
+		return -1;
+	return negotiates(rule_of(&prefixes, tuple->remote_port, tuple->remote));
+}
+
+static __always_inline s32 rule_of_listener(const struct timewait_tuple *tuple)
+{
+	if (!(own_ports[tuple->local_port] & WEIR_PORT_NEGOTIATES))
+		return -1;
+	return negotiates(rule_of(&own_prefixes, tuple->local_port, tuple->local));
+}
+
+/*
+ * Reads the option of a segment: the one at hand, or with BPF_LOAD_HDR_OPT_TCP_SYN the SYN. Phase 0: it has none.
+ * Returns a negative error then; -ENOENT: the SYN is not known any more.
+ */
+static __always_inline int load_option(struct bpf_sock_ops *ops, u64 which, struct syn_options *options)
+{
+	u8 option[TW_OPTION_LEN] = {
+		TW_OPTION_KIND, 6, TW_EXID >> 24, TW_EXID >> 16 & 0xff, TW_EXID >> 8 & 0xff, TW_EXID & 0xff
+	};
+
+	int loaded = bpf_load_hdr_opt(ops, option, sizeof(option), which);
+
+	options->phase = options->holder = 0;
+	if (loaded == TW_OPTION_LEN) {
+		options->phase = option[6];
+		options->holder = option[7];
+	}
+	return loaded;
+}
+
+static __always_inline void on_connect(struct bpf_sock_ops *ops)
+{
+	struct timewait_tuple tuple;
+	struct tcp_sock *tp;
+
+	tuple_of(ops, &tuple);
+	if (rule_of_server(&tuple) < 0)
+		return;
+	tp = tcp_of(ops);
+	if (tp && !tp->is_mptcp)
+		set_flags(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
+}
+
+static __always_inline void on_listen(struct bpf_sock_ops *ops)
+{
+	u8 bits = own_ports[bpf_htons(CTX_LOAD(ops, local_port))];
+	int one = 1;
+
+	if (!(bits & WEIR_PORT_NEGOTIATES))
+		return;
+	set_flags(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
+	/* For on_accepted(). The holder alone needs to know for sure. */
+	if (bits & WEIR_PORT_HOLDS)
+		bpf_setsockopt(ops, SOL_TCP, TCP_SAVE_SYN, &one, sizeof(one));
+}
+
+/* How long the options of a segment are to be. */
+static __always_inline void on_length(struct bpf_sock_ops *ops)
+{
+	struct timewait_tuple tuple;
+	struct syn_options options;
+	int loaded;
+
+	/* The SYN/ACK of a listening socket: an answer to those who ask. */
+	if (!CTX_LOAD(ops, is_fullsock)) {
+		tuple_of(ops, &tuple);
+		if (rule_of_listener(&tuple) < 0)
+			return;
+		loaded = load_option(ops, BPF_LOAD_HDR_OPT_TCP_SYN, &options);
+		/* Of one that is sent once more the SYN is not kept: a client that did not ask overlooks the option. */
+		if (options.phase != TW_OFFER && loaded != -ENOENT)
+			return;
+	}
+	bpf_reserve_hdr_opt(ops, TW_OPTION_LEN, 0);
+}
+
+static __always_inline void store_option(struct bpf_sock_ops *ops, u8 phase, u8 end)
+{
+	u8 option[TW_OPTION_LEN] = {
+		TW_OPTION_KIND, TW_OPTION_LEN, TW_EXID >> 24, TW_EXID >> 16 & 0xff, TW_EXID >> 8 & 0xff, TW_EXID & 0xff,
+		phase, tw_to_wire(end)
+	};
+
+	bpf_store_hdr_opt(ops, option, sizeof(option), 0);
+}
+
+static __always_inline void on_write(struct bpf_sock_ops *ops)
+{
+	u8 flags = CTX_LOAD(ops, skb_tcp_flags), state = CTX_LOAD(ops, state), phase;
+	u32 asked = CTX_LOAD(ops, bpf_sock_ops_cb_flags);
+	struct timewait_tuple tuple;
+	s32 rule;
+
+	tuple_of(ops, &tuple);
+	if (!CTX_LOAD(ops, is_fullsock)) {
+		rule = rule_of_listener(&tuple);
+		if (rule >= 0)
+			store_option(ops, TW_CHOICE, tw_choice(rule_at(rule)->holder));
+		return;
+	}
+	if (flags & FLAG_SYN) {
+		rule = rule_of_server(&tuple);
+		if (rule >= 0)
+			store_option(ops, TW_OFFER, tw_offer(rule_at(rule)->accept));
+		return;
+	}
+	phase = holds(asked) ? tw_phase_of(state) : TW_AGREED;
+	/* One segment confirms the choice; the holder's FIN is the next one with an option. */
+	if (phase == TW_AGREED)
+		set_flags(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	store_option(ops, phase, holds(asked) ? TW_THIS_END : TW_OTHER_END);
+}
+
+/* The SYN/ACK has come. */
+static __always_inline void on_opened(struct bpf_sock_ops *ops)
+{
+	struct timewait_tuple tuple;
+	struct syn_options options;
+	u8 end, accept;
+	s32 rule;
+
+	if (!(CTX_LOAD(ops, bpf_sock_ops_cb_flags) & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
+		return;
+	tuple_of(ops, &tuple);
+	rule = rule_of_server(&tuple);
+	if (rule < 0)
+		return;
+	load_option(ops, 0, &options);
+	accept = rule_at(rule)->accept;
+	end = tw_agreed(&options, tw_offer(accept), is_larger(&tuple));
+	/* timewait_tc has seen to that, but where it is not attached. */
+	if (end == TW_NO_END || !tw_accepts(accept, end)) {
+		set_flags(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+		COUNT(rule, fallback);
+	} else if (end == TW_THIS_END) {
+		set_flags(ops, HOLDS, 0);
+	}
+}
+
+/* The final ACK has come, or in its place a segment with data. */
+static __always_inline void on_accepted(struct bpf_sock_ops *ops)
+{
+	struct timewait_tuple tuple;
+	struct syn_options options;
+	s32 rule;
+	u8 choice;
+
+	if (!(CTX_LOAD(ops, bpf_sock_ops_cb_flags) & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
+		return;
+	/* Of the listening socket. */
+	set_flags(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	tuple_of(ops, &tuple);
+	rule = rule_of_listener(&tuple);
+	if (rule < 0)
+		return;
+	choice = tw_choice(rule_at(rule)->holder);
+	load_option(ops, 0, &options);
+	/* If the ACK was lost, the SYN has said that the other end can. */
+	if (options.phase != TW_AGREED || tw_from_wire(options.holder) != choice) {
+		load_option(ops, BPF_LOAD_HDR_OPT_TCP_SYN, &options);
+		/* TCP Fast Open: no SYN/ACK with a choice goes out. */
+		if (options.phase != TW_OFFER || (CTX_LOAD(ops, skb_tcp_flags) & FLAG_SYN)) {
+			COUNT(rule, fallback);
+			return;
+		}
+	}
+	if (choice == TW_THIS_END)
+		set_flags(ops, HOLDS, 0);
+}
+
+static __always_inline void fill_record(struct timewait_record *record, struct tcp_sock *tp)
+{
+	record->sent = last_sent(tp);
+	record->received = tp->rx_opt.ts_recent;
+	record->stamped = BPF_CORE_READ_BITFIELD(tp, rx_opt.tstamp_ok);
+	record->snd_nxt = tp->write_seq;
+	record->rcv_nxt = tp->rcv_nxt;
+}
+
+/* The holder's socket changes its state. */
+static __always_inline void on_state(struct bpf_sock_ops *ops)
+{
+	u8 hold = tw_hold(CTX_LOAD(ops, args[0]), CTX_LOAD(ops, args[1]));
+	struct timewait_record record = { .until_ns = CLOSING };
+	struct timewait_tuple tuple;
+	struct tcp_sock *tp;
+	s32 rule;
+
+	if (hold == TW_NO_CHANGE || !holds(CTX_LOAD(ops, bpf_sock_ops_cb_flags)))
+		return;
+	tuple_of(ops, &tuple);
+	rule = rule_of_listener(&tuple);
+	if (rule < 0)
+		rule = rule_of_server(&tuple);
+	tp = tcp_of(ops);
+	if (rule < 0 || !tp)
+		return;
+	record.rule = rule;
+	if (hold == TW_BEGIN)
+		record.until_ns = bpf_ktime_get_ns() + rule_at(rule)->length_ns;
+	if (hold != TW_SAY_WILL) {
+		fill_record(&record, tp);
+		if (bpf_map_update_elem(&records, &tuple, &record, BPF_ANY)) {
+			COUNT(rule, fallback);
+			return;
+		}
+	}
+	if (hold != TW_BEGIN)
+		set_flags(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
+}
+
+SEC("sockops")
+int timewait_ops(struct bpf_sock_ops *ops)
+{
+	if (bpf_get_netns_cookie(ops) != netns)
+		return 1;
+	switch (CTX_LOAD(ops, op)) {
+	case BPF_SOCK_OPS_TCP_CONNECT_CB:
+		on_connect(ops);
+		break;
+	case BPF_SOCK_OPS_TCP_LISTEN_CB:
+		on_listen(ops);
+		break;
+	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
+		on_length(ops);
+		break;
+	case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:
+		on_write(ops);
+		break;
+	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
+		on_opened(ops);
+		break;
+	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+		on_accepted(ops);
+		break;
+	case BPF_SOCK_OPS_STATE_CB:
+		on_state(ops);
+		break;
+	}
+	return 1;
+}
+
+/*
+ * Run by user space when listeners have changed: sets and clears the flag of
+ * listening sockets, which the kernel walks first. A byte, alone in its read,
+ * says that they are through.
+ */
+SEC("iter/tcp")
+int timewait_mark(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct tcp_sock *tp;
+	int flags, wanted, save;
+	u8 bits, end = 1;
+
+	if (!skc)
+		return 0;
+	if (skc->skc_state != TCP_LISTEN) {
+		bpf_seq_write(ctx->meta->seq, &end, sizeof(end));
+		return 0;
+	}
+	bits = own_ports[bpf_htons(skc->skc_num)];
+	tp = bpf_skc_to_tcp_sock(skc);
+	if (!bits || !tp)
+		return 0;
+	flags = tp->bpf_sock_ops_cb_flags;
+	wanted = flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	if (bits & WEIR_PORT_NEGOTIATES)
+		wanted |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	if (wanted != flags)
+		bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &wanted, sizeof(wanted));
+	save = !!(bits & WEIR_PORT_HOLDS);
+	bpf_setsockopt(tp, SOL_TCP, TCP_SAVE_SYN, &save, sizeof(save));
+	return 0;
+}
+
+#endif

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * timewait.bpf.h - what both ways of moving TIME-WAIT share: rules, records and
+ * counters, a segment and the rule that it falls under, and an answer to it.
+ */
+#ifndef WEIR_TIMEWAIT_BPF_H
+#define WEIR_TIMEWAIT_BPF_H
+
+#include "abi/guard.h"
+#include "abi/timewait.h"
+#include "lib/context.bpf.h"
+#include "lib/frame.bpf.h"
+#include "lib/kernel.h"
+#include "lib/options.bpf.h"
+#include "lib/packet.h"
+#include "lib/reply.h"
+
+_Static_assert(WEIR_MAX_DESTINATIONS <= WEIR_TIMEWAIT_LISTENERS &&
+	       WEIR_TIMEWAIT_LISTENERS + WEIR_MAX_LISTENERS <= WEIR_MAX_TIMEWAIT_RULES, "a place for each rule");
+
+#define PASS (-1)	/* TCX_NEXT: other programs on this hook have their say */
+#define TC_DROP 2	/* TC_ACT_SHOT */
+
+/* Of one piece of the headers: link, IPv6, TCP with all options. */
+#define HEADERS_COPY 128
+
+struct timewait_rule rules[WEIR_MAX_TIMEWAIT_RULES];
+/* By port as it stands in the packet, WEIR_PORT_ bits: of servers where a destination has them, and of listeners here. */
+u8 ports[65536];
+u8 own_ports[65536];
+/* Cookie of the network namespace whose connections these rules are of. */
+u64 netns;
+/* Connections that wait for a later segment until they end here, about; set right by user space. */
+u32 awaited;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, WEIR_MAX_DESTINATION_PREFIXES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct timewait_prefix);
+	__type(value, u32);
+} prefixes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, WEIR_MAX_DESTINATION_PREFIXES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct timewait_prefix);
+	__type(value, u32);
+} own_prefixes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, WEIR_MAX_TIMEWAIT_RECORDS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct timewait_tuple);
+	__type(value, struct timewait_record);
+} records SEC(".maps");
+
+/* Connections that user space ends if they are still there in a while. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, WEIR_MAX_TIMEWAIT_ENDINGS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct timewait_tuple);
+	__type(value, struct timewait_ending);
+} endings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, WEIR_MAX_TIMEWAIT_RULES);
+	__type(key, u32);
+	__type(value, struct timewait_counters);
+} counters SEC(".maps");
+
+struct headers_copy {
+	u8 bytes[HEADERS_COPY];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct headers_copy);
+} headers_copies SEC(".maps");
+
+#define COUNT(rule, field)                                                             \
+	({                                                                             \
+		u32 __key = (rule);                                                    \
+		struct timewait_counters *__c = bpf_map_lookup_elem(&counters, &__key); \
+                                                                                       \
+		if (__c)                                                               \
+			__c->field++;                                                  \
+	})
+
+/* A segment of the other end, and which connection it is of. */
+struct segment {
+	struct packet packet;
+	struct timewait_tuple tuple;
+	struct bpf_sock_tuple lookup;
+	u32 seq;	/* host order */
+	u32 ack;
+	u32 rule;	/* index of the rule */
+	__be16 urgent;
+	bool own;	/* for a connection that the other end has opened */
+};
+
+/* Not on the stack: that has no room for it beside all else that a packet's way needs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct segment);
+} segments SEC(".maps");
+
+static __always_inline bool parse(struct __sk_buff *skb, struct packet *packet)
+{
+	return !packet_parse(skb_start(skb), skb_end(skb), CTX_LOAD(skb, len), link_header, CTX_LOAD(skb, protocol),
+			     packet);
+}
+
+/* Whether a packet may be one for this file: of a handshake or a close, and for this host. */
+static __always_inline bool may_concern(struct __sk_buff *skb, const struct packet *packet)
+{
+	u8 flags = packet->flags, port = ports[packet->sport], own_port = own_ports[packet->dport] & WEIR_PORT_NEGOTIATES;
+
+	if (!port && !own_port)
+		return false;
+	/* Of the segments without data and FIN only those that may end a passive close matter. */
+	if (!(flags & (FLAG_SYN | FLAG_FIN | FLAG_RST)) &&
+	    (packet->tcp_len != packet->header_len || (!(port & WEIR_PORT_CLIENT_RST) && !awaited)))
+		return false;
+	return !in_vlan(skb) && CTX_LOAD(skb, pkt_type) == PACKET_HOST;
+}
+
+/* Fills in addresses, ports and numbers. */
+static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *segment)
+{
+	void *network = skb_start(skb) + link_header, *data_end = skb_end(skb);
+	struct timewait_tuple *tuple = &segment->tuple;
+	const struct packet *packet = &segment->packet;
+	const struct tcp *tcp;
+
+	__builtin_memset(tuple, 0, sizeof(*tuple));
+	__builtin_memset(&segment->lookup, 0, sizeof(segment->lookup));
+	if (packet->v6) {
+		const struct ipv6 *ip = network;
+
+		tcp = (const void *)(ip + 1);
+		if ((const void *)(tcp + 1) > data_end)
+			return false;
+		__builtin_memcpy(tuple->local, ip->daddr, 16);
+		__builtin_memcpy(tuple->remote, ip->saddr, 16);
+		__builtin_memcpy(segment->lookup.ipv6.saddr, ip->saddr, 16);
+		__builtin_memcpy(segment->lookup.ipv6.daddr, ip->daddr, 16);
+		segment->lookup.ipv6.sport = packet->sport;
+		segment->lookup.ipv6.dport = packet->dport;
+	} else {
+		const struct ipv4 *ip = network;
+
+		tcp = (const void *)(ip + 1);
+		if ((const void *)(tcp + 1) > data_end)
+			return false;
+		tuple->local[2] = tuple->remote[2] = bpf_htonl(0xffff);
+		tuple->local[3] = ip->daddr;
+		tuple->remote[3] = ip->saddr;
+		segment->lookup.ipv4.saddr = ip->saddr;
+		segment->lookup.ipv4.daddr = ip->daddr;
+		segment->lookup.ipv4.sport = packet->sport;
+		segment->lookup.ipv4.dport = packet->dport;
+	}
+	tuple->local_port = packet->dport;
+	tuple->remote_port = packet->sport;
+	segment->seq = bpf_ntohl(tcp->seq);
+	segment->ack = bpf_ntohl(tcp->ack);
+	segment->urgent = tcp->urgent;
+	return true;
+}
+
+/* Behind a barrier, else clang takes the mask away where it knows that it changes nothing; the verifier does not know. */
+static __always_inline struct timewait_rule *rule_at(u32 index)
+{
+	barrier_var(index);
+	return &rules[index & (WEIR_MAX_TIMEWAIT_RULES - 1)];
+}
+
+/* One with this port before one of all ports, then the longest prefix. Returns the rule's index; -1: there is none. */
+static __always_inline s32 rule_of(void *map, __be16 port, const __be32 *addr)
+{
+	struct timewait_prefix key = { .bits = 32 + 128, .port = port };
+	u32 *rule;
+
+	__builtin_memcpy(key.addr, addr, 16);
+	rule = bpf_map_lookup_elem(map, &key);
+	if (!rule) {
+		key.port = 0;
+		rule = bpf_map_lookup_elem(map, &key);
+	}
+	return rule && rule_at(*rule)->timewait != TIMEWAIT_OFF ? (s32)*rule : -1;
+}
+
+/* Finds the rule of a segment: that of the listener here, or that of the destination that it comes from. */
+static __always_inline bool find_rule(struct segment *segment)
+{
+	const struct timewait_tuple *tuple = &segment->tuple;
+	s32 rule = -1;
+
+	segment->own = false;
+	if (own_ports[tuple->local_port] & WEIR_PORT_NEGOTIATES) {
+		rule = rule_of(&own_prefixes, tuple->local_port, tuple->local);
+		segment->own = rule >= 0;
+	}
+	if (rule < 0)
+		rule = rule_of(&prefixes, tuple->remote_port, tuple->remote);
+	segment->rule = rule;
+	return rule >= 0;
+}
+
+static __always_inline struct sock_common *socket_of(struct __sk_buff *skb, struct segment *segment)
+{
+	struct bpf_sock_tuple *tuple = &segment->lookup;
+	struct bpf_sock *sk;
+
+	/* The verifier wants a constant for the size. */
+	if (segment->packet.v6)
+		sk = bpf_skc_lookup_tcp(skb, tuple, sizeof(tuple->ipv6), BPF_F_CURRENT_NETNS, 0);
+	else
+		sk = bpf_skc_lookup_tcp(skb, tuple, sizeof(tuple->ipv4), BPF_F_CURRENT_NETNS, 0);
+	return (struct sock_common *)sk;
+}
+
+static __always_inline bool segment_sound(struct __sk_buff *skb, const struct segment *segment)
+{
+	u8 state = checksum_state(skb);
+
+	return sound(&segment->packet, skb_start(skb) + link_header, skb_end(skb),
+		     state == CHECKSUM_UNNECESSARY || state == CHECKSUM_PARTIAL, false);
+}
+
+/*
+ * Sends an answer to where the packet came from, and leaves the packet as it was. The packet has no data.
+ * Options of the answer: those that are wanted, in as many bytes as the packet has. Returns 0; -1: no answer was sent, and the
+ * packet is as it was; -2: the packet is spoilt. Global.
+ */
+__noinline int answer_beside(struct __sk_buff *skb, const struct packet *packet, const struct answer *wanted)
+{
+	struct headers_copy *copy;
+	struct answer answer;
+	void *data, *data_end;
+	u32 zero = 0, len;
+	int failed;
+
+	if (!packet || !wanted)
+		return -1;
+	copy = bpf_map_lookup_elem(&headers_copies, &zero);
+	len = packet->l4 + packet->header_len;
+	barrier_var(len);
+	if (!copy || len < sizeof(struct ipv4) + sizeof(struct tcp) || len > HEADERS_COPY)
+		return -1;
+	barrier_var(len);
+	if (bpf_skb_pull_data(skb, len) || bpf_skb_load_bytes(skb, 0, copy->bytes, len))
+		return -1;
+	__builtin_memcpy(&answer, wanted, sizeof(answer));
+	answer.reason_len = 0;
+	answer.header_len = packet->header_len;
+	answer.partial = checksum_state(skb) == CHECKSUM_PARTIAL;
+	data = skb_start(skb);
+	data_end = skb_end(skb);
+	failed = packet->v6 ? answer_write(data, data_end, link_header, true, &answer, NULL) :
+			      answer_write(data, data_end, link_header, false, &answer, NULL);
+	if (!failed)
+		bpf_clone_redirect(skb, CTX_LOAD(skb, ifindex), 0);
+	if (bpf_skb_store_bytes(skb, 0, copy->bytes, len, 0))
+		return -2;
+	return failed ? -1 : 0;
+}
+
+/* The latest timestamp that this end can have sent: that of its last look at the clock (tcp_time_stamp_ts()). */
+static __always_inline u32 last_sent(struct tcp_sock *tp)
+{
+	u64 now_us = tp->tcp_mstamp;
+	bool in_us = false;
+
+	/* Since 6.7. */
+	if (bpf_core_field_exists(tp->tcp_usec_ts))
+		in_us = BPF_CORE_READ_BITFIELD(tp, tcp_usec_ts);
+	return (in_us ? now_us : now_us / 1000) + tp->tsoffset;
+}
+
+#endif

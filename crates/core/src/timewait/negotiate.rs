@@ -1,0 +1,253 @@
+//! Which end of a connection holds its TIME-WAIT, and what each end does about it at the close (FTY99, Section 3). The
+//! Rust side of bpf/lib/negotiate.h; the property tests of weir-kernel hold the two equal.
+
+use crate::timewait::{Accept, Holder};
+
+/// An end of a connection, as one of them sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum End {
+    /// The one that looks.
+    This,
+    /// Its peer.
+    Other,
+}
+
+impl End {
+    /// The same end, as the other one sees it. So the option says who holds: "the sender" or "the receiver".
+    pub fn seen_from_there(self) -> End {
+        match self {
+            End::This => End::Other,
+            End::Other => End::This,
+        }
+    }
+}
+
+/// What kind of segment has the option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Phase {
+    /// SYN of the end that opens, and its SYN/ACK if both ends open: whom it would like to hold.
+    Offer = 1,
+    /// SYN/ACK of a server: who holds.
+    Choice,
+    /// The ACK of it: the same.
+    Agreed,
+    /// FIN of the holder that closes first: the kernel's TIME-WAIT is going to be there.
+    WillHold,
+    /// FIN of the holder that closes second: it has a record.
+    Holds,
+}
+
+/// What an end that opens puts in its SYN: itself, if it agrees to that, so that servers have the least load.
+pub fn offer(accept: Accept) -> End {
+    match accept {
+        Accept::Server => End::Other,
+        _ => End::This,
+    }
+}
+
+/// What a server puts in its SYN/ACK if the SYN has an offer.
+pub fn choice(holder: Holder) -> End {
+    match holder {
+        Holder::Client => End::Other,
+        Holder::Server => End::This,
+    }
+}
+
+/// Whether an end that opens agrees to this holder. `None` is TCP as it always was: all agree to that.
+pub fn accepts(accept: Accept, holder: Option<End>) -> bool {
+    match (accept, holder) {
+        (_, None) | (Accept::Any, _) => true,
+        (Accept::Client, Some(end)) => end == End::This,
+        (Accept::Server, Some(end)) => end == End::Other,
+        (Accept::None, Some(_)) => false,
+    }
+}
+
+/// Table 1: both ends open at once. `larger`: this end's address is the larger one.
+pub fn of_both(mine: Option<End>, theirs: Option<End>, larger: bool) -> Option<End> {
+    let (mine, theirs) = (mine?, theirs?);
+    Some(match (mine == theirs, larger) {
+        (true, _) => mine,
+        (false, true) => End::This,
+        (false, false) => End::Other,
+    })
+}
+
+/// The holder, by the option of a SYN/ACK, or of the ACK of this end's own one if both open; its end is as this one sees
+/// it. `offered`: what this end's SYN said.
+pub fn agreed(option: Option<(Phase, End)>, offered: End, larger: bool) -> Option<End> {
+    match option? {
+        (Phase::Choice | Phase::Agreed, end) => Some(end),
+        (Phase::Offer, end) => of_both(Some(offered), Some(end), larger),
+        _ => None,
+    }
+}
+
+/// States of a socket that matter here: `include/net/tcp_states.h`.
+pub mod state {
+    /// Both ends may send.
+    pub const ESTABLISHED: u8 = 1;
+    /// This end has closed first, and its FIN is not acknowledged.
+    pub const FIN_WAIT1: u8 = 4;
+    /// It is acknowledged.
+    pub const FIN_WAIT2: u8 = 5;
+    /// A TIME-WAIT socket, whose substate says whether the other end has closed.
+    pub const TIME_WAIT: u8 = 6;
+    /// The socket is closed.
+    pub const CLOSE: u8 = 7;
+    /// The other end has closed.
+    pub const CLOSE_WAIT: u8 = 8;
+    /// And then this one.
+    pub const LAST_ACK: u8 = 9;
+    /// It listens.
+    pub const LISTEN: u8 = 10;
+    /// Both ends have closed first.
+    pub const CLOSING: u8 = 11;
+}
+
+/// The socket for which a segment comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Socket {
+    /// The next sequence number of the other end.
+    pub rcv_nxt: u32,
+    /// The next one of this end, its FIN counted; not of TIME-WAIT sockets.
+    pub write_seq: u32,
+    /// One of [`state`]; 0: there is no socket.
+    pub state: u8,
+    /// Of a TIME-WAIT socket: [`state::FIN_WAIT2`] until the other end has closed.
+    pub substate: u8,
+    /// No program has it.
+    pub orphan: bool,
+    /// This end is the holder.
+    pub holds: bool,
+    /// A subflow of MPTCP.
+    pub mptcp: bool,
+}
+
+/// A segment of the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Segment {
+    /// Its sequence number.
+    pub seq: u32,
+    /// What it acknowledges.
+    pub ack: u32,
+    /// Bytes of data.
+    pub data: u32,
+    /// It has a FIN.
+    pub fin: bool,
+    /// Of its option, if that says that its sender holds.
+    pub phase: Option<Phase>,
+    /// A signature covers its header.
+    pub sealed: bool,
+    /// Its connection is among those that are ending here.
+    pub awaited: bool,
+}
+
+/// What the end does that is to forget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Nothing.
+    Pass,
+    /// The other end closes first, and holds: count it.
+    Note,
+    /// Acknowledge the FIN; there is no socket any more.
+    Answer,
+    /// The same, and end the socket.
+    End,
+    /// End the socket, which waits for nothing but this ACK.
+    EndBare,
+    /// Hand it on to a program, then end the socket.
+    EndAfter,
+    /// TIME-WAIT comes with a later segment.
+    Await,
+}
+
+/// See [`Step`]. A socket with a program gets the FIN, as the program waits for it; one without is ended in place of it.
+pub fn step(socket: &Socket, segment: &Segment) -> Step {
+    let in_order = segment.seq == socket.rcv_nxt;
+    let acked = segment.ack == socket.write_seq;
+    let end = match socket.orphan && segment.data == 0 {
+        true => Step::End,
+        false => Step::EndAfter,
+    };
+    if socket.mptcp || segment.sealed {
+        return Step::Pass;
+    }
+    if !segment.fin {
+        let closing = socket.state == state::CLOSING && segment.data == 0 && in_order && acked;
+        return match (segment.awaited && closing, end) {
+            (false, _) => Step::Pass,
+            (true, Step::End) => Step::EndBare,
+            (true, end) => end,
+        };
+    }
+    let holds = match segment.phase {
+        Some(Phase::Holds) => true,
+        Some(Phase::WillHold) => false,
+        _ => return Step::Pass,
+    };
+    match socket.state {
+        // A RST in place of this ACK would end the holder's socket before its TIME-WAIT.
+        0 | state::LISTEN if segment.data == 0 => Step::Answer,
+        state::ESTABLISHED if in_order => Step::Note,
+        // Both ends think that they hold: then both do.
+        state::FIN_WAIT1 | state::FIN_WAIT2 if !holds && socket.holds => Step::Pass,
+        state::FIN_WAIT1 if !acked => Step::Await,
+        state::FIN_WAIT1 | state::FIN_WAIT2 if !in_order => Step::Await,
+        state::FIN_WAIT1 | state::FIN_WAIT2 => end,
+        state::TIME_WAIT if socket.substate == state::FIN_WAIT2 => {
+            match in_order && segment.data == 0 {
+                true => Step::End,
+                false => Step::Pass,
+            }
+        }
+        state::TIME_WAIT => {
+            // Its FIN once more: the first one found the socket in use.
+            let after = segment.seq.wrapping_add(segment.data).wrapping_add(1);
+            match holds && after == socket.rcv_nxt {
+                true => Step::EndAfter,
+                false => Step::Pass,
+            }
+        }
+        _ => Step::Pass,
+    }
+}
+
+/// What the holder does when its socket changes its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Hold {
+    /// Nothing.
+    NoChange,
+    /// It closes first: its FIN is to have [`Phase::WillHold`].
+    SayWill,
+    /// It closes second: a record, and [`Phase::Holds`] in its FIN if there is one.
+    Reserve,
+    /// Its record begins.
+    Begin,
+}
+
+/// See [`Hold`].
+pub fn hold(from: u8, to: u8) -> Hold {
+    match (from, to) {
+        (_, state::FIN_WAIT1) => Hold::SayWill,
+        (_, state::LAST_ACK) => Hold::Reserve,
+        (state::LAST_ACK, _) => Hold::Begin,
+        _ => Hold::NoChange,
+    }
+}
+
+/// Whether a RST is not for the holder's socket. After a simultaneous close the other end may have no socket any more while
+/// this one waits for the ACK of its FIN: a RST for a stray ACK would end it before its TIME-WAIT.
+pub fn shields(socket: &Socket) -> bool {
+    socket.state == state::CLOSING && socket.holds
+}
+
+/// The phase in a segment that the holder sends in this state.
+pub fn phase_of(state: u8) -> Phase {
+    match state {
+        state::LAST_ACK => Phase::Holds,
+        state::FIN_WAIT1 | state::CLOSING => Phase::WillHold,
+        _ => Phase::Agreed,
+    }
+}

@@ -1,0 +1,138 @@
+//! Connections that are to be forgotten here and that the programs could not end: found and ended by sock_diag(7).
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
+use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
+use netlink_packet_sock_diag::{SockDiagDestroy, SockDiagMessage};
+use netlink_sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_SOCK_DIAG};
+
+use super::skel::types::timewait_tuple;
+
+/// include/net/tcp_states.h
+const FIN_WAIT1: u8 = 4;
+const FIN_WAIT2: u8 = 5;
+const TIME_WAIT: u8 = 6;
+const CLOSING: u8 = 11;
+/// Of any socket (INET_DIAG_NOCOOKIE).
+const NO_COOKIE: [u8; 8] = [0xff; 8];
+
+/// What became of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It was in TIME-WAIT, and is no more.
+    Ended,
+    /// It is still closing.
+    Closing,
+    /// There is none, or another one by now.
+    Gone,
+}
+
+/// A connection to the kernel's table of sockets.
+pub(super) struct Table(Socket);
+
+impl Table {
+    /// Of the calling thread's network namespace.
+    pub(super) fn open() -> io::Result<Table> {
+        let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
+        socket.bind_auto()?;
+        socket.connect(&NetlinkAddr::new(0, 0))?;
+        Ok(Table(socket))
+    }
+
+    /// Ends this connection if it is in TIME-WAIT.
+    pub(super) fn end(&mut self, tuple: &timewait_tuple) -> io::Result<Fate> {
+        let request = request(tuple);
+        let ask = NetlinkPayload::from(SockDiagMessage::InetRequest(request.clone()));
+        let found = self.call(ask, NLM_F_REQUEST)?;
+        let Some((state, cookie)) = found else {
+            return Ok(Fate::Gone);
+        };
+        match state {
+            TIME_WAIT => {}
+            FIN_WAIT1 | FIN_WAIT2 | CLOSING => return Ok(Fate::Closing),
+            _ => return Ok(Fate::Gone),
+        }
+        // By its cookie: a new connection with the same addresses and ports has another one.
+        let socket_id = SocketId {
+            cookie,
+            ..request.socket_id
+        };
+        let message = SockDiagMessage::InetRequest(InetRequest {
+            socket_id,
+            ..request
+        });
+        self.call(
+            SockDiagDestroy::new(message).into(),
+            NLM_F_REQUEST | NLM_F_ACK,
+        )?;
+        Ok(Fate::Ended)
+    }
+
+    /// Sends a request; what it finds: the state and cookie of a socket. `None`: nothing, or it was ended.
+    fn call<T>(
+        &mut self,
+        payload: NetlinkPayload<T>,
+        flags: u16,
+    ) -> io::Result<Option<(u8, [u8; 8])>>
+    where
+        T: netlink_packet_core::NetlinkSerializable,
+    {
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        let mut message = NetlinkMessage::new(header, payload);
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.0.send(&bytes, 0)?;
+        let (bytes, _) = self.0.recv_from_full()?;
+        let answer = NetlinkMessage::<SockDiagMessage>::deserialize(&bytes)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+        match answer.payload {
+            NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
+                let header = response.header;
+                Ok(Some((header.state, header.socket_id.cookie)))
+            }
+            NetlinkPayload::Error(error) => match error.to_io() {
+                error if error.raw_os_error() == Some(0) => Ok(None),
+                error if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                error => Err(error),
+            },
+            _ => Ok(None),
+        }
+    }
+}
+
+fn request(tuple: &timewait_tuple) -> InetRequest {
+    let [source_address, destination_address] = [tuple.local, tuple.remote].map(address);
+    let family = match source_address {
+        IpAddr::V4(_) => AF_INET,
+        IpAddr::V6(_) => AF_INET6,
+    };
+    InetRequest {
+        family,
+        protocol: IPPROTO_TCP,
+        extensions: ExtensionFlags::empty(),
+        states: StateFlags::all(),
+        socket_id: SocketId {
+            source_port: u16::from_be(tuple.local_port),
+            destination_port: u16::from_be(tuple.remote_port),
+            source_address,
+            destination_address,
+            interface_id: 0,
+            cookie: NO_COOKIE,
+        },
+    }
+}
+
+fn address(words: [u32; 4]) -> IpAddr {
+    let mut octets = [0; 16];
+    for (to, word) in octets.chunks_mut(4).zip(words) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    Ipv6Addr::from(octets).to_canonical()
+}

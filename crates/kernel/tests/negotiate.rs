@@ -1,0 +1,115 @@
+//! bpf/lib/negotiate.h against its Rust model on random input. The seed is printed; set WEIR_SEED to run one again.
+
+use proptest::prelude::*;
+use weir_core::timewait::negotiate::{self as model, End, Phase, Segment, Socket, state};
+use weir_core::timewait::{Accept, Holder};
+use weir_kernel::testing::negotiate as c;
+
+mod seed;
+use seed::runner;
+
+const PHASES: [Phase; 5] = [
+    Phase::Offer,
+    Phase::Choice,
+    Phase::Agreed,
+    Phase::WillHold,
+    Phase::Holds,
+];
+const ACCEPTS: [Accept; 4] = [Accept::Any, Accept::Server, Accept::Client, Accept::None];
+const ENDS: [End; 2] = [End::This, End::Other];
+
+#[test]
+fn c_and_rust_negotiate_alike() {
+    for accept in ACCEPTS {
+        assert_eq!(c::offer(accept), model::offer(accept), "{accept:?}");
+        let phases = PHASES
+            .iter()
+            .flat_map(|phase| ENDS.map(|end| Some((*phase, end))));
+        for option in phases.chain([None]) {
+            for larger in [false, true] {
+                let agreed = model::agreed(option, model::offer(accept), larger);
+                let expected = (agreed, model::accepts(accept, agreed));
+                let given = (accept, option, larger);
+                assert_eq!(c::agreed(accept, option, larger), expected, "{given:?}");
+            }
+        }
+    }
+    for holder in [Holder::Client, Holder::Server] {
+        assert_eq!(c::choice(holder), model::choice(holder));
+    }
+    for from in 0..=12 {
+        assert_eq!(c::phase_of(from), model::phase_of(from) as u8, "{from}");
+        for to in 0..=12 {
+            assert_eq!(c::hold(from, to), model::hold(from, to), "{from} {to}");
+        }
+    }
+}
+
+#[test]
+fn the_option_is_read_among_others_and_a_signature_is_seen() {
+    let nop = [1u8];
+    let stamps = [8u8, 10, 1, 2, 3, 4, 5, 6, 7, 8];
+    for phase in PHASES {
+        for end in ENDS {
+            let option = c::option(phase, end);
+            let bytes = [&nop[..], &nop, &stamps, &option].concat();
+            // What the sender calls "this" is "the other one" to the one that reads it.
+            let expected = Some((phase as u8, end.seen_from_there()));
+            assert_eq!(c::read(&bytes), (expected, false));
+        }
+    }
+    let mut others = c::option(Phase::Holds, End::This);
+    others[5] = b'X';
+    assert_eq!(c::read(&others), (None, false), "another ExID");
+    for kind in [19, 29] {
+        let signature = [&[kind, 18][..], &[0; 16]].concat();
+        assert_eq!(c::read(&signature), (None, true));
+    }
+}
+
+#[test]
+fn c_and_rust_end_the_same_sockets() {
+    let states = prop_oneof![Just(0u8), 1..=12u8];
+    let substates = prop_oneof![Just(state::TIME_WAIT), Just(state::FIN_WAIT2)];
+    // Small numbers, so that what is in order and acknowledged is met often.
+    let socket = (
+        (0u32..4, 0u32..3, states, substates),
+        any::<(bool, bool)>(),
+        prop::bool::weighted(0.1),
+    )
+        .prop_map(
+            |((rcv_nxt, write_seq, state, substate), (orphan, holds), mptcp)| Socket {
+                rcv_nxt,
+                write_seq,
+                state,
+                substate,
+                orphan,
+                holds,
+                mptcp,
+            },
+        );
+    let phases = prop::option::of(prop::sample::select(&PHASES[..]));
+    let segment = (
+        (0u32..4, 0u32..3, 0u32..2, phases),
+        any::<(bool, bool)>(),
+        prop::bool::weighted(0.1),
+    )
+        .prop_map(
+            |((seq, ack, data, phase), (fin, awaited), sealed)| Segment {
+                seq,
+                ack,
+                data,
+                fin,
+                phase,
+                sealed,
+                awaited,
+            },
+        );
+    runner(300_000)
+        .run(&(socket, segment), |(socket, segment)| {
+            prop_assert_eq!(c::step(&socket, &segment), model::step(&socket, &segment));
+            prop_assert_eq!(c::shields(&socket), model::shields(&socket));
+            Ok(())
+        })
+        .unwrap();
+}
