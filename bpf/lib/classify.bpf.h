@@ -87,10 +87,15 @@ __noinline int class_of(const struct bpf_sock_tuple *tuple, u32 v6, u32 listener
 		return WEIR_CLASS_OTHER;
 	for (u32 i = 0; i < WEIR_MAX_MASKS && i < table->count[v6]; i++) {
 		const u32 *slot;
+		u32 at = v6 * WEIR_MAX_MASKS + i;
 
+		/* Linux 6.8 does not know the bound of the `or` that clang makes of this sum. */
+		barrier_var(at);
+		if (at >= 2 * WEIR_MAX_MASKS)
+			break;
 		/* Else clang keeps the whole tuple in registers across the loop, that is, on the stack. */
 		barrier_var(tuple);
-		class_key(&key, tuple, v6, listener, &table->masks[v6 * WEIR_MAX_MASKS + i]);
+		class_key(&key, tuple, v6, listener, &table->masks[at]);
 		slot = bpf_map_lookup_elem(&class_rules, &key);
 		if (slot)
 			return *slot < WEIR_CLASS_SLOTS ? *slot : WEIR_CLASS_OTHER;

@@ -53,9 +53,12 @@ __noinline int headers_find(struct __sk_buff *skb, struct header_buffer *buffer,
 		return HEADERS_OTHER;
 	if (bytes > HEADERS_MAX)
 		bytes = HEADERS_MAX;
+	/* Apart from the other bound: clang makes one comparison of the two, from which Linux before 6.15 learns neither. */
 	barrier_var(bytes);
-	if (bytes < sizeof(struct ipv4) || bytes > HEADERS_MAX ||
-	    bpf_skb_load_bytes(skb, link_header, buffer->bytes, bytes))
+	if (bytes < sizeof(struct ipv4))
+		return HEADERS_OTHER;
+	barrier_var(bytes);
+	if (bytes > HEADERS_MAX || bpf_skb_load_bytes(skb, link_header, buffer->bytes, bytes))
 		return HEADERS_OTHER;
 	headers_begin(buffer->bytes, len, v6, &buffer->walk);
 	bpf_for(i, 0, HEADERS_STEPS) {

@@ -26,14 +26,20 @@ where
     open_in::<B>(Box::leak(Box::new(MaybeUninit::uninit())))
 }
 
-/// Opens an object in the caller's memory. libbpf prints nothing; its errors say what went wrong.
+/// Has libbpf say on standard error why the kernel refuses a program, with the verifier's log: for a kernel that nobody has
+/// tried.
+const SHOW_LIBBPF: &str = "WEIR_SHOW_LIBBPF";
+
+/// Opens an object in the caller's memory. libbpf prints nothing without [`SHOW_LIBBPF`]; its errors say what went wrong.
 pub(crate) fn open_in<'a, B>(
     memory: &'a mut MaybeUninit<OpenObject>,
 ) -> libbpf_rs::Result<B::Output>
 where
     B: SkelBuilder<'a> + Default,
 {
-    libbpf_rs::set_print(None);
+    let show = |_: libbpf_rs::PrintLevel, text: String| eprint!("{text}");
+    let shown = std::env::var_os(SHOW_LIBBPF).is_some();
+    libbpf_rs::set_print(shown.then_some((libbpf_rs::PrintLevel::Warn, show)));
     B::default().open(memory)
 }
 
