@@ -180,6 +180,33 @@ fn a_guard_keeps_what_its_unit_gives_it_and_its_talkers_keep_nothing() {
 }
 
 #[test]
+fn a_guard_whose_events_go_to_a_folder_of_another_user_can_write_them() {
+    if !own_namespace() {
+        return;
+    }
+    let folder = Folder::new("privileges-events");
+    let theirs = folder.path.join("events");
+    std::fs::create_dir(&theirs).unwrap();
+    std::fs::set_permissions(&theirs, std::fs::Permissions::from_mode(0o700)).unwrap();
+    chown(&theirs, Some(NOBODY), Some(NOBODY)).unwrap();
+    let file = theirs.join("events.jsonl");
+    folder.write_config(&format!(
+        "{LISTENER}[events]\nfile = \"{}\"\n",
+        file.display()
+    ));
+    let weir = start(folder.command(&format!("run --config {}", folder.config().display())));
+    folder.until(|status| status["running"] == true);
+    let threads = weir.settled(|threads| threads["weir"].seccomp == FILTERED);
+    let kept = own().permitted & (GUARD | DAC_OVERRIDE);
+    assert_eq!(threads["weir"], Thread::with(kept));
+    std::fs::remove_file(&file).unwrap();
+    assert!(folder.weir("reload").status.success());
+    wait::until("the reload's event in the new file", || {
+        (std::fs::metadata(&file).ok()?.len() > 0).then_some(())
+    });
+}
+
+#[test]
 fn weir_protect_gives_up_the_same() {
     if !own_namespace() {
         return;

@@ -46,7 +46,7 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     if !args.anyway {
         listen(&wanted, &listeners, &there)?;
     }
-    privileges::keep_those_of_guard(None);
+    privileges::keep_those_of_guard(None, None);
     let mut daemon = start.daemon(listeners.clone(), Vec::new(), None, args.verbose)?;
     daemon.service.set_destinations(Vec::new())?;
     let session = &daemon.service.session;

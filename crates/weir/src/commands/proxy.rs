@@ -58,7 +58,7 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
     {
         frame.endpoints.open_metrics(address)?;
     }
-    let beside = privileges::keep_those_of_proxies(&proxies, api.as_ref());
+    let beside = privileges::keep_those_of_proxies(&proxies, api.as_ref(), event_settings.as_ref());
     // Its thread too is to have no more rights than these.
     if let Err(failure) = events.set_file(event_settings.as_ref()) {
         tracing::error!("{failure}");

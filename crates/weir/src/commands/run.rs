@@ -32,7 +32,7 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     let start = Start::prepare(runtime_dir, &config.listeners)?;
     let there = start.guard.listen_sockets()?;
     let shortcomings = shortcomings::warnings(&config.listeners, &there);
-    privileges::keep_those_of_guard(config.api.as_ref());
+    privileges::keep_those_of_guard(config.api.as_ref(), config.events.as_ref());
     let mut daemon = start.daemon(config.listeners, config.classes, Some(source), args.verbose)?;
     daemon.service.set_events(config.events.as_ref());
     daemon.service.set_controller(config.controller)?;

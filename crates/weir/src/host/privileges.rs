@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use weir_config::ApiSettings;
+use weir_config::{ApiSettings, EventsSettings};
 use weir_core::proxy::{Engine, Proxy, SideOptions};
 pub use weir_kernel::privileges::Beside;
 use weir_kernel::privileges::{self, Capability, keep_only};
@@ -27,18 +27,21 @@ const GUARD: [Capability; 8] = [
 ];
 
 /// In the guard's first thread, before it starts others.
-pub fn keep_those_of_guard(api: Option<&ApiSettings>) {
+pub fn keep_those_of_guard(api: Option<&ApiSettings>, events: Option<&EventsSettings>) {
     let mut kept = GUARD.to_vec();
-    kept.extend(
-        api.filter(|api| is_in_foreign_folder(api))
-            .map(|_| DacOverride),
-    );
+    if api.is_some_and(is_in_foreign_folder) || events.is_some_and(are_in_foreign_file) {
+        kept.push(DacOverride);
+    }
     give_up(&kept);
 }
 
 /// In the first thread of the proxies, before it starts others. Later settings that need more need a new process. Gives
 /// what [`refuse_calls`] is to let by.
-pub fn keep_those_of_proxies(proxies: &[Proxy], api: Option<&ApiSettings>) -> Beside {
+pub fn keep_those_of_proxies(
+    proxies: &[Proxy],
+    api: Option<&ApiSettings>,
+    events: Option<&EventsSettings>,
+) -> Beside {
     let mut kept = vec![NetBindService];
     let sets_congestion = |side: &SideOptions| side.congestion.is_some();
     if proxies
@@ -55,7 +58,10 @@ pub fn keep_those_of_proxies(proxies: &[Proxy], api: Option<&ApiSettings>) -> Be
         .iter()
         .filter_map(|proxy| proxy.access_log.as_deref());
     let is_foreign = |log: &str| log != "-" && !is_own(Path::new(log));
-    if logs.any(is_foreign) || api.is_some_and(is_in_foreign_folder) {
+    if logs.any(is_foreign)
+        || api.is_some_and(is_in_foreign_folder)
+        || events.is_some_and(are_in_foreign_file)
+    {
         kept.push(DacOverride);
     }
     if api.is_some_and(|api| api.group.is_some()) {
@@ -94,6 +100,11 @@ fn log(what: &str, done: io::Result<()>) {
 fn is_in_foreign_folder(api: &ApiSettings) -> bool {
     let folder = api.socket.as_deref().and_then(Path::parent);
     folder.is_some_and(|folder| !is_own(folder))
+}
+
+fn are_in_foreign_file(events: &EventsSettings) -> bool {
+    let file = events.file.as_deref();
+    file.is_some_and(|file| !is_own(file))
 }
 
 /// Whether this user may write to it, or to the folder where it is to be, without a right over files of others.
