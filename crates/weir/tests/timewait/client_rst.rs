@@ -189,6 +189,9 @@ fn exists(link: u32) -> bool {
 #[test]
 fn detach_leaves_nothing_attached() {
     let Some(bed) = Bed::new() else { return };
+    if !weir_testbed::needs::programs(&["bpftool"]) {
+        return;
+    }
     let _servers = Server::start(&bed, PORT, First::Server);
     let weir = run(&bed, RULE);
     let links = links_of(weir.pid());

@@ -13,6 +13,7 @@ mod common;
 
 mod bed;
 mod client_rst;
+mod conditions;
 mod duplicates;
 mod life;
 mod negotiate;

@@ -1,0 +1,127 @@
+//! `timewait = "negotiate"` where the network or the kernel's settings are not the usual ones.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nix::sys::signal::Signal;
+use weir_testbed::needs;
+
+use crate::bed::{
+    First, REPLY, Server, THERE_V4, THERE_V6, ask, run, there, time_waits, time_waits_become,
+};
+use crate::common::{Bed, PORT, Weir, output, until};
+use crate::negotiate::{
+    Ending, Ends, connect_often, end_first, figure_there, figures_become, listener, rule,
+};
+
+const TIMES: usize = 50;
+
+/// At both ends.
+fn set(bed: &Bed, sysctl: &str, value: &str) {
+    for netns in [bed.here(), bed.there()] {
+        netns.set_sysctl(sysctl, value).unwrap();
+    }
+}
+
+/// At both ends; handshakes are the kernel's own there: reserv does not go with tcp_syncookies = 2.
+fn start_beside_the_kernel(bed: &Bed, holder: &str) -> [Weir; 2] {
+    let kernel = "establish = \"default\"\nreject_syn = \"drop\"\nadmit = \"queue\"\n";
+    let there = bed.run_there(&(listener(holder) + kernel));
+    [there, run(bed, &rule("any"))]
+}
+
+#[test]
+fn without_timestamps_and_with_syn_cookies_the_holder_holds() {
+    for (sysctl, value) in [("tcp_timestamps", "0"), ("tcp_syncookies", "2")] {
+        let Some(bed) = Bed::new() else { return };
+        set(&bed, &format!("net.ipv4.{sysctl}"), value);
+        let _servers = Server::start(&bed, PORT, First::Server);
+        let _weirs = start_beside_the_kernel(&bed, "client");
+        let all = connect_often(&bed, First::Server, TIMES);
+        figures_become(&bed, [all, 0, 0], [0, all, all]);
+        assert_eq!(time_waits(bed.there()), 0, "{sysctl}");
+
+        let Some(bed) = Bed::new() else { return };
+        set(&bed, &format!("net.ipv4.{sysctl}"), value);
+        let _servers = Server::start(&bed, PORT, First::Client);
+        let _weirs = start_beside_the_kernel(&bed, "server");
+        let all = connect_often(&bed, First::Client, TIMES);
+        figures_become(&bed, [0, all, all], [all, 0, 0]);
+        assert_eq!(time_waits(bed.here()), 0, "{sysctl}");
+    }
+}
+
+#[test]
+fn a_protected_time_wait_is_ended_all_the_same() {
+    let Some(bed) = Bed::new() else { return };
+    set(&bed, "net.ipv4.tcp_rfc1337", "1");
+    let _servers = Server::start(&bed, PORT, First::Client);
+    let _ends = Ends::start(&bed, "any", "server");
+    for _ in 0..TIMES {
+        end_first(&bed, THERE_V4, Ending::Shutdown);
+    }
+    let all = TIMES as u64;
+    figures_become(&bed, [0, all, all], [all, 0, 0]);
+    assert_eq!(time_waits(bed.here()), 0);
+}
+
+#[test]
+fn a_middlebox_that_strips_the_option_leaves_plain_tcp() {
+    let Some(bed) = Bed::new() else { return };
+    if !needs::programs(&["nft"]) {
+        return;
+    }
+    let rules = "add table inet t; add chain inet t output { type filter hook output priority 0; }; \
+                 add rule inet t output reset tcp option 253";
+    output(bed.here(), "nft", &[rules]);
+    let _servers = Server::start(&bed, PORT, First::Server);
+    let _ends = Ends::start(&bed, "any", "client");
+    let all = connect_often(&bed, First::Server, TIMES);
+    time_waits_become(bed.there(), all as usize);
+    assert_eq!(time_waits(bed.here()), 0);
+    figures_become(&bed, [0, 0, 0], [0, 0, 0]);
+    assert_eq!(
+        (bed.figure("fallback"), figure_there(&bed, "fallback")),
+        (all, all)
+    );
+}
+
+#[test]
+fn kills_at_either_end_leave_plain_tcp() {
+    const KILLS: u32 = 8;
+    const BETWEEN: u64 = 100;
+    let Some(bed) = Bed::new() else { return };
+    let _servers = Server::start(&bed, PORT, First::Server);
+    let (ended, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                for ip in [THERE_V4, THERE_V6] {
+                    let reply = ask(&bed, 0, there(ip));
+                    assert_eq!(reply.as_deref(), Ok(REPLY), "{ip}");
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        for turn in 0..KILLS {
+            let weirs = [bed.run_there(&listener("client")), run(&bed, &rule("any"))];
+            let enough = made.load(Ordering::Relaxed) + BETWEEN;
+            until("connections were made", || {
+                assert!(!client.is_finished(), "a connection failed");
+                (made.load(Ordering::Relaxed) >= enough).then_some(())
+            });
+            // One end first, then the other one.
+            let [one, other] = weirs;
+            let order = if turn % 2 == 0 {
+                [one, other]
+            } else {
+                [other, one]
+            };
+            for weir in order {
+                weir.signal(Signal::SIGKILL);
+                weir.end();
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    assert!(made.load(Ordering::Relaxed) >= u64::from(KILLS) * BETWEEN);
+}
