@@ -14,23 +14,23 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct shape_params params;
 
-/* When the bucket of all clients together has its next byte due. */
-u64 all_due;
+/* When the buckets of all clients together have their next byte due. */
+u64 all_due[WEIR_SHAPE_KINDS];
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, WEIR_SHAPE_SOURCES);
+	__uint(max_entries, WEIR_SHAPE_KINDS * WEIR_SHAPE_SOURCES);
 	__type(key, u32);
 	__type(value, u64);
 } client_due SEC(".maps");
 
-static __always_inline bool admits(const struct shape_params *limit, u32 client, u32 len)
+static __always_inline bool admits(const struct shape_params *limit, enum control control, u32 client, u32 len)
 {
-	u32 index = client & (WEIR_SHAPE_SOURCES - 1);
+	u32 kind = limit_kind(control), index = limit_index(kind, client);
 	u64 *due = bpf_map_lookup_elem(&client_due, &index);
 
 	/* Never without one: the index is in the array. */
-	return !due || limit_admits(limit, due, &all_due, bpf_ktime_get_ns(), len);
+	return !due || limit_admits(limit, due, &all_due[kind], bpf_ktime_get_ns(), len);
 }
 
 /* The whole header if it is there, else as much as the shortest TCP segment has. */
@@ -62,7 +62,7 @@ int shape_classify(struct __sk_buff *skb)
 	control = control_of(segment.flags, segment.payload);
 	if (control == CONTROL_NONE || (control == CONTROL_FIN && !fixed.fin))
 		return fixed.low;
-	if (fixed.limited && !admits(&fixed, segment.client, skb->len))
+	if (fixed.limited && !admits(&fixed, control, segment.client, skb->len))
 		return fixed.demoted;
 	return fixed.high;
 }

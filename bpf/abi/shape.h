@@ -7,8 +7,10 @@
 
 #include <linux/types.h>
 
-/* Clients with a bucket of their own before the high queue; those with the same index share one. A power of two. */
-#define WEIR_SHAPE_SOURCES 512
+/* Clients with a bucket of their own before the high queue, for each kind; those with the same index share one. A power of two. */
+#define WEIR_SHAPE_SOURCES 256
+/* Kinds of control segments with buckets apart: SYN and FIN; SYN/ACK. */
+#define WEIR_SHAPE_KINDS 2
 
 /* A token bucket of bytes. */
 struct byte_rate {
@@ -18,8 +20,8 @@ struct byte_rate {
 
 /* Fixed while the program is loaded. */
 struct shape_params {
-	struct byte_rate source;	/* of one client */
-	struct byte_rate all;		/* of all of them together */
+	struct byte_rate source;	/* of one client, for each kind */
+	struct byte_rate all;		/* of all of them together, for each kind */
 	__u32 high;			/* class for control segments */
 	__u32 low;			/* class for the rest */
 	__u32 demoted;			/* class for control segments over the limit */

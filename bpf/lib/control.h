@@ -13,7 +13,8 @@
 
 enum control {
 	CONTROL_NONE,	/* data, a bare ACK, a RST, or a SYN or FIN with payload */
-	CONTROL_SYN,	/* opens a connection: SYN or SYN/ACK */
+	CONTROL_SYN,	/* opens a connection */
+	CONTROL_SYN_ACK, /* accepts one */
 	CONTROL_FIN,	/* closes one direction */
 };
 
@@ -27,7 +28,7 @@ static __always_inline enum control control_of(u8 flags, u32 payload_bytes)
 		return CONTROL_NONE;
 	switch (flags & (FLAG_SYN | FLAG_FIN | FLAG_RST)) {
 	case FLAG_SYN:
-		return CONTROL_SYN;
+		return flags & FLAG_ACK ? CONTROL_SYN_ACK : CONTROL_SYN;
 	case FLAG_FIN:
 		return CONTROL_FIN;
 	default:
@@ -117,6 +118,21 @@ static __always_inline bool byte_rate_take(u64 *due_ns, u64 now_ns, u32 len_byte
 		return false;
 	*due_ns = at + ((len_bytes * rate->ns_per_kib) >> 10);
 	return true;
+}
+
+/*
+ * Which buckets a control segment takes from: a flood of SYNs from forged sources
+ * leaves SYN/ACKs theirs.
+ */
+static __always_inline u32 limit_kind(enum control control)
+{
+	return control == CONTROL_SYN_ACK;
+}
+
+/* Of WEIR_SHAPE_KINDS * WEIR_SHAPE_SOURCES buckets, the client's. */
+static __always_inline u32 limit_index(u32 kind, u32 client)
+{
+	return (kind & (WEIR_SHAPE_KINDS - 1)) * WEIR_SHAPE_SOURCES + (client & (WEIR_SHAPE_SOURCES - 1));
 }
 
 /* A client over its share takes no token of the others: the bucket for all is asked last. */

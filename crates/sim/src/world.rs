@@ -401,19 +401,21 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_from_one_source_does_not_keep_connections_out() {
-        let mut scenario = scenario(Kind::Real, Discipline::SpaFq, 30.0);
-        scenario.flood = Some(Flood {
-            per_s: 10_000.0,
-            from_s: 5.0,
-            to_s: 30.0,
-            spoofed: false,
-        });
-        let outcome = run(&scenario, 1);
-        let connect = |record: &Record| record.connect_ns;
-        assert!(mean_ms(&outcome.records, connect) < 150.0);
-        let down = outcome.queues[0];
-        assert!(down.demoted > 200_000, "{down:?}");
+    fn a_flood_does_not_keep_connections_out_whether_its_sources_are_forged_or_one() {
+        for spoofed in [false, true] {
+            let mut scenario = scenario(Kind::Real, Discipline::SpaFq, 30.0);
+            scenario.flood = Some(Flood {
+                per_s: 10_000.0,
+                from_s: 5.0,
+                to_s: 30.0,
+                spoofed,
+            });
+            let outcome = run(&scenario, 1);
+            let connect_ms = mean_ms(&outcome.records, |record| record.connect_ns);
+            assert!(connect_ms < 150.0, "spoofed {spoofed}: {connect_ms} ms");
+            let down = outcome.queues[0];
+            assert!(down.demoted > 200_000, "{down:?}");
+        }
     }
 
     #[test]

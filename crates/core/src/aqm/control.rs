@@ -8,6 +8,8 @@ pub const FIN: u8 = 0x01;
 pub const SYN: u8 = 0x02;
 /// TCP flag RST.
 pub const RST: u8 = 0x04;
+/// TCP flag ACK.
+pub const ACK: u8 = 0x10;
 
 /// What a packet controls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -15,8 +17,10 @@ pub enum Control {
     /// Nothing: data, a bare ACK, a RST, another protocol, or a SYN or FIN with payload.
     #[default]
     None,
-    /// It opens a connection: SYN or SYN/ACK, without payload.
+    /// It opens a connection: SYN without payload.
     Syn,
+    /// It accepts one: SYN/ACK without payload.
+    SynAck,
     /// It closes one direction: FIN without payload.
     Fin,
 }
@@ -25,7 +29,7 @@ impl Control {
     /// Whether it is for the high queue; with `fin` a FIN is as well.
     pub fn is_high(self, fin: bool) -> bool {
         match self {
-            Control::Syn => true,
+            Control::Syn | Control::SynAck => true,
             Control::Fin => fin,
             Control::None => false,
         }
@@ -43,6 +47,7 @@ pub fn control_of(flags: u8, payload_bytes: u32) -> Control {
         return Control::None;
     }
     match flags & (SYN | FIN | RST) {
+        SYN if flags & ACK != 0 => Control::SynAck,
         SYN => Control::Syn,
         FIN => Control::Fin,
         _ => Control::None,
@@ -53,7 +58,6 @@ pub fn control_of(flags: u8, payload_bytes: u32) -> Control {
 mod tests {
     use super::*;
 
-    const ACK: u8 = 0x10;
     /// ECE and CWR, which a SYN that asks for ECN has.
     const ECN_SETUP: u8 = 0xc0;
 
@@ -61,8 +65,9 @@ mod tests {
     fn control_segments_have_one_of_syn_and_fin_and_no_payload() {
         for (flags, payload, control) in [
             (SYN, 0, Control::Syn),
-            (SYN | ACK, 0, Control::Syn),
+            (SYN | ACK, 0, Control::SynAck),
             (SYN | ECN_SETUP, 0, Control::Syn),
+            (SYN | ACK | ECN_SETUP, 0, Control::SynAck),
             (FIN | ACK, 0, Control::Fin),
             (SYN, 1, Control::None),
             (SYN | ACK, 1460, Control::None),

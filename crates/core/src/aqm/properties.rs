@@ -25,7 +25,8 @@ enum Step {
 fn segment() -> impl Strategy<Value = Segment> {
     let control = prop_oneof![
         6 => Just(Control::None),
-        2 => Just(Control::Syn),
+        1 => Just(Control::Syn),
+        1 => Just(Control::SynAck),
         1 => Just(Control::Fin)
     ];
     let ecn = prop::sample::select(vec![Ecn::NotEct, Ecn::Ect, Ecn::Ce]);
@@ -115,7 +116,7 @@ fn keeps_the_order(discipline: Discipline, sent: &[Segment]) -> bool {
     use Discipline::{Spa, SpaFq, SpaPaper, SynFinPrio, SynPrio};
     let overtakes = |control| match (discipline, control) {
         (_, Control::None) => false,
-        (SynPrio | Spa | SpaFq, control) => control == Control::Syn,
+        (SynPrio | Spa | SpaFq, control) => control != Control::Fin,
         (SynFinPrio | SpaPaper, _) => true,
         _ => false,
     };

@@ -167,7 +167,8 @@ impl<P: Packet> Aqm<P> for Red<P> {
             self.vars.adapt(&self.params, now_ns);
         }
         self.vars.look(&self.params, now_ns, self.list.bytes());
-        let is_spared = self.params.spare_syn && packet.control() == Control::Syn;
+        let is_spared =
+            self.params.spare_syn && matches!(packet.control(), Control::Syn | Control::SynAck);
         if !is_spared && self.vars.drops(&self.params, || hooks.random()) {
             if !(self.params.ecn && mark(&mut packet)) {
                 return discard(&mut self.stats, hooks, packet, Cause::Early);

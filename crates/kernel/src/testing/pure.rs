@@ -212,6 +212,7 @@ pub fn control(packet: &[u8]) -> (Control, u32) {
     let control = match unsafe { pure_control(bytes.as_ptr(), len as u32, &mut client) } {
         0 => Control::None,
         1 => Control::Syn,
+        2 => Control::SynAck,
         _ => Control::Fin,
     };
     (control, client)
