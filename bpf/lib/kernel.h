@@ -181,9 +181,33 @@ struct xdp_buff {
 
 struct sk_buff {
 	u8 ip_summed : 2;
+	__be16 protocol;
+	__u16 network_header;
+	__u16 mac_header;
 	unsigned int truesize;
 	struct net_device *dev;
 	char cb[48];
+};
+
+/* What a qdisc finds in the cb of a packet. */
+struct qdisc_skb_cb {
+	unsigned int pkt_len;
+};
+
+struct qdisc_skb_head {
+	__u32 qlen;
+};
+
+struct gnet_stats_queue {
+	__u32 backlog;
+	__u32 drops;
+	__u32 overlimits;
+};
+
+struct Qdisc {
+	u32 limit;
+	struct qdisc_skb_head q;
+	struct gnet_stats_queue qstats;
 };
 
 /* What TCP keeps in the cb of a packet that it has received. */

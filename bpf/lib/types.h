@@ -24,6 +24,8 @@ typedef _Bool bool;
 #define false 0
 #undef __always_inline
 #define __always_inline inline __attribute__((always_inline))
+#undef __noinline
+#define __noinline __attribute__((noinline))
 #define bpf_htons(x) ((__be16)__builtin_bswap16(x))
 #define bpf_ntohs(x) __builtin_bswap16(x)
 #define bpf_htonl(x) ((__be32)__builtin_bswap32(x))

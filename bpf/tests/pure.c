@@ -14,6 +14,7 @@
 #include "lib/negotiate.h"
 #include "lib/timewait.h"
 #include "lib/control.h"
+#include "lib/spa.h"
 
 int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p)
 {
@@ -197,4 +198,50 @@ void pure_options(const u8 *buf, u32 len, struct syn_options *o)
 int pure_answer(u8 *frame, u32 len, u32 l3, u8 v6, const struct answer *a, const u8 *reason)
 {
 	return answer_write(frame, frame + len, l3, v6, a, reason);
+}
+
+/* ---- the qdisc; its packets are numbers, and each thread has one ---- */
+
+static _Thread_local struct spa spa;
+
+void pure_spa_begin(const struct spa_params *params)
+{
+	spa = (struct spa){ .params = *params };
+	for (u32 i = 0; i < WEIR_SHAPE_KINDS * WEIR_SHAPE_SOURCES; i++)
+		spa_due[i] = 0;
+	spa_dropped_count = 0;
+	spa_clear(&spa);
+}
+
+void pure_spa_enqueue(u32 number, u8 control, u32 client, u32 flow, u32 len, u64 now_ns)
+{
+	struct spa_packet packet = { .len = len, .client = client, .flow = flow, .control = control };
+	u32 at = spa_enqueue(&spa, &packet, now_ns);
+
+	if (at == SPA_NONE) {
+		spa_dropped[spa_dropped_count++] = number;
+		return;
+	}
+	spa_packets[at] = number;
+	spa_trim(&spa);
+}
+
+/* The packet that leaves; ~0: none. */
+u32 pure_spa_dequeue(u64 now_ns)
+{
+	u32 at = spa_dequeue(&spa, now_ns);
+
+	return at == SPA_NONE ? SPA_NONE : spa_packets[at];
+}
+
+/* A packet that was dropped since, the latest first; ~0: no other. */
+u32 pure_spa_dropped(void)
+{
+	return spa_dropped_count ? spa_dropped[--spa_dropped_count] : SPA_NONE;
+}
+
+/* What the queues hold, and what they have counted. */
+void pure_spa_state(struct spa *copy)
+{
+	*copy = spa;
 }

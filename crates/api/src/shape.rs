@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Shape {
     /// The interface's name
     pub dev: String,
-    /// What does the work: `tc` (qdiscs of the kernel and a classifier of weir's)
+    /// What does the work: `tc` (qdiscs of the kernel and a classifier of weir's), `bpf` (a qdisc of weir's)
     pub backend: String,
     /// The queueing discipline
     pub discipline: String,

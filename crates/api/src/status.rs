@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::listener::is_zero;
-use crate::{Class, Controller, Destination, Listener, Proxy};
+use crate::{Class, Controller, Destination, Listener, Proxy, Shape};
 
 /// The guard and the proxies of one network namespace.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -37,6 +37,9 @@ pub struct Status {
     /// The destinations of the config file, and the TIME-WAIT of their connections
     #[serde(default)]
     pub destinations: Vec<Destination>,
+    /// The shaped interfaces of the config file, and what their queues have counted
+    #[serde(default)]
+    pub shapes: Vec<Shape>,
     /// The proxies, of all processes of this network namespace
     #[serde(default)]
     pub proxies: Vec<Proxy>,

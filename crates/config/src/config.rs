@@ -12,6 +12,7 @@ use weir_core::class::Class;
 use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_core::proxy::Proxy;
+use weir_core::shape::Shape;
 use weir_core::timewait::Destination;
 
 /// A config file that was read without error, all defaults filled in.
@@ -25,6 +26,8 @@ pub struct Config {
     pub classes: Vec<Class>,
     /// The destinations, in the order of the file, which decides nothing.
     pub destinations: Vec<Destination>,
+    /// The shaped interfaces, in the order of the file, which decides nothing.
+    pub shapes: Vec<Shape>,
     /// The controller, if the file has a `[controller]`.
     pub controller: Option<controller::Settings>,
     /// The API, if the file has an `[api]`.
@@ -40,7 +43,7 @@ pub struct Config {
 impl Config {
     /// Whether the file has something for `weir run`.
     pub fn is_for_run(&self) -> bool {
-        !self.listeners.is_empty() || !self.destinations.is_empty()
+        !self.listeners.is_empty() || !self.destinations.is_empty() || !self.shapes.is_empty()
     }
 }
 

@@ -88,6 +88,7 @@ mod tests {
     use weir_core::controller::Settings;
     use weir_core::listener::Listener;
     use weir_core::proxy::Proxy;
+    use weir_core::shape::Shape;
     use weir_core::timewait::Destination;
 
     #[test]
@@ -110,6 +111,7 @@ mod tests {
         assert_eq!(config.classes, [Class::example()]);
         assert_eq!(config.proxies, [Proxy::example()]);
         assert_eq!(config.destinations, [Destination::example()]);
+        assert_eq!(config.shapes, [Shape::example()]);
         assert_eq!(config.controller, Some(Settings::default()));
         assert_eq!(config.api, Some(ApiSettings::default()));
         assert_eq!(config.metrics, Some(MetricsSettings::default()));

@@ -17,6 +17,7 @@ use weir_core::class::Class;
 use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_core::proxy::Proxy;
+use weir_core::shape::Shape;
 use weir_core::timewait::Destination;
 
 /// One kind of table: what it is, and how its tables get into a [`Config`].
@@ -37,6 +38,7 @@ static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
         Section::new(|config, tables: Vec<Class>| config.classes = tables),
         Section::new(|config, tables: Vec<Proxy>| config.proxies = tables),
         Section::new(|config, tables: Vec<Destination>| config.destinations = tables),
+        Section::new(|config, tables: Vec<Shape>| config.shapes = tables),
         Section::new(|config, mut tables: Vec<controller::Settings>| {
             config.controller = tables.pop();
         }),

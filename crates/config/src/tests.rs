@@ -5,10 +5,12 @@ mod declare;
 use std::time::Duration;
 
 use super::*;
+use weir_core::aqm::Discipline;
 use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_core::listener::{Admit, Establish, Front, HalfClose, MAX_LISTENERS, Mode, RejectSyn};
 use weir_core::proxy::{self, Proxy};
+use weir_core::shape::{Backend, Shape};
 use weir_core::timewait::{Accept, Destination, Holder, ListenerTimeWait, TimeWaitMode};
 
 /// The problems of a file, as `line:column: object: cause | hint`.
@@ -117,6 +119,50 @@ fn a_destination_is_read_and_two_do_not_share_a_prefix_and_a_port() {
 }
 
 #[test]
+fn a_shape_is_read_and_an_interface_has_one() {
+    let file = r#"
+        [[shape]]
+        dev = "ppp0"
+        rate = "2.4mbit"
+        discipline = "spa"
+        backend = "bpf"
+    "#;
+    let expected = Shape {
+        dev: "ppp0".into(),
+        rate_bits_per_s: 2_400_000,
+        discipline: Discipline::Spa,
+        backend: Backend::Bpf,
+    };
+    let config = parse("f", file).unwrap();
+    assert!(config.is_for_run());
+    assert_eq!(config.shapes, [expected]);
+    assert_eq!(Shape::keys().len(), 4, "this test must set every key");
+    let table = |lines: &str| problems(&format!("[[shape]]\n{lines}"));
+    for (lines, expected) in [
+        (
+            "dev = \"a\"\nrate = \"10\"\n",
+            "3:8: shape \"a\": rate: \"10\" has no unit | a number and bit, kbit, mbit or gbit, 12kbit to 100gbit: 10mbit",
+        ),
+        (
+            "dev = \"a\"\nrate = \"1kbit\"\n",
+            "3:8: shape \"a\": rate: 1kbit is out of range | a number and bit, kbit, mbit or gbit, 12kbit to 100gbit: 10mbit",
+        ),
+        (
+            "dev = \"a\"\nrate = \"1mbit\"\ndiscipline = \"spafq\"\n",
+            "4:14: shape \"a\": discipline: \"spafq\" is not known | did you mean \"spa-fq\"?",
+        ),
+        (
+            "rate = \"1mbit\"\n",
+            "1:1: shape: dev is missing | add it: dev = \"ppp0\"",
+        ),
+    ] {
+        assert_eq!(table(lines), [expected], "{lines}");
+    }
+    let twice = "dev = \"a\"\nrate = \"1mbit\"\n[[shape]]\ndev = \"a\"\nrate = \"1mbit\"\n";
+    assert_eq!(table(twice).len(), 1, "{:?}", table(twice));
+}
+
+#[test]
 fn a_destination_needs_the_address_of_the_metrics_as_a_listener_does() {
     let proxy = "[[proxy]]\nname = \"edge\"\nlisten = \"*:80\"\nmode = \"tcp\"\nbackends = [\"10.0.0.1:80\"]\n";
     let warnings = |before: &str| {
@@ -197,11 +243,11 @@ fn mistakes_are_placed_and_hinted() {
 
 #[test]
 fn tables_of_other_versions_are_refused() {
-    let file = "[[listener]]\naddress = \"*:80\"\n[[shape]]\nname = \"gold\"\n";
+    let file = "[[listener]]\naddress = \"*:80\"\n[[tunnel]]\nname = \"gold\"\n";
     assert_eq!(
         problems(file),
         [
-            "3:3: unknown table or key \"shape\" | this version knows [[listener]], [[class]], [[proxy]], [[destination]], [controller], [api], [metrics], [events]"
+            "3:3: unknown table or key \"tunnel\" | this version knows [[listener]], [[class]], [[proxy]], [[destination]], [[shape]], [controller], [api], [metrics], [events]"
         ]
     );
     assert_eq!(
@@ -237,7 +283,9 @@ fn every_mistake_is_reported_at_once_in_the_order_of_the_lines() {
 
 #[test]
 fn an_empty_file_has_no_table() {
-    assert!(problems("")[0].starts_with("1:1: the file has neither a listener nor a proxy"));
+    assert!(
+        problems("")[0].starts_with("1:1: the file has no listener, proxy, destination or shape")
+    );
 }
 
 #[test]

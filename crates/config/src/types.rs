@@ -64,6 +64,8 @@ pub enum Kind {
     Time,
     /// A number of bytes with its unit.
     Size,
+    /// A rate with its unit.
+    Rate,
     /// A size, a share in percent or a duration, each with its unit.
     Amount,
     /// A number.
@@ -92,6 +94,7 @@ impl Kind {
             Kind::Word => "WORD",
             Kind::Time => "TIME",
             Kind::Size => "SIZE",
+            Kind::Rate => "RATE",
             Kind::Amount => "AMOUNT",
             Kind::Range | Kind::Ranges => "N|N-N",
             Kind::Number => "N",
@@ -113,6 +116,7 @@ impl Kind {
             Kind::Word => "word",
             Kind::Time => "duration",
             Kind::Size => "size",
+            Kind::Rate => "rate of a link",
             Kind::Amount => "size, share or duration",
             Kind::Number => "number",
             Kind::Range => "number or range",

@@ -22,6 +22,7 @@ pub mod proxy;
 pub mod queue;
 pub mod refusals;
 pub mod rfc3339;
+pub mod shape;
 pub mod stall;
 pub mod steady;
 pub mod timewait;

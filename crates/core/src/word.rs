@@ -3,6 +3,7 @@
 use crate::class::OverRate;
 use crate::listener::{Admit, Establish, Front, HalfClose, Mode, QueueOrder, RejectSyn};
 use crate::proxy;
+use crate::shape::Backend;
 use crate::timewait::{Accept, Holder, ListenerTimeWait, TimeWaitMode};
 
 /// One word of a setting and its one-line text.
@@ -143,6 +144,26 @@ impl Word for Accept {
             Accept::None,
             "none",
             "no end: connect() to a server that negotiates fails likewise",
+        ),
+    ];
+}
+
+impl Word for Backend {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            Backend::Auto,
+            "auto",
+            "tc; where the kernel lacks one of its qdiscs, bpf",
+        ),
+        row(
+            Backend::Tc,
+            "tc",
+            "qdiscs of the kernel under an HTB, with a BPF classifier",
+        ),
+        row(
+            Backend::Bpf,
+            "bpf",
+            "one qdisc in BPF; Linux 6.16 with CONFIG_NET_SCH_BPF",
         ),
     ];
 }
@@ -374,6 +395,7 @@ mod tests {
             Accept::Client,
             Accept::None,
         ]);
+        words_are_distinct_and_read_back(&[Backend::Auto, Backend::Tc, Backend::Bpf]);
         use proxy::{Engine, ProxyMode::*};
         words_are_distinct_and_read_back(&[Forward, Reverse, Tcp]);
         use proxy::{Balance, Forwarded, HealthCheck, OddFieldNames, SendProxy};

@@ -12,9 +12,10 @@ use header::Headers;
 use libbpf_cargo::SkeletonBuilder;
 
 /// What weir runs: source in bpf/ and name of the skeleton.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("conntrack.bpf.c", "conntrack"),
     ("guard.bpf.c", "guard"),
+    ("qdisc.bpf.c", "qdisc"),
     ("queue.bpf.c", "queue"),
     ("shape.bpf.c", "shape"),
     ("splice.bpf.c", "splice"),

@@ -93,6 +93,14 @@ pub fn probe() -> Vec<Mechanism> {
             needed: false,
         },
         Mechanism {
+            name: "bpf-qdisc",
+            purpose: "weir shape --backend bpf: a queueing discipline with its own shaper",
+            min_kernel: "6.16 with CONFIG_NET_SCH_BPF",
+            state: kernel_function("bpf_qdisc_bstats_update"),
+            without: "weir shape uses qdiscs of the kernel (tc)",
+            needed: false,
+        },
+        Mechanism {
             name: "sockmap",
             purpose: "engine = sockmap: short messages of the proxy's tunnels inside the kernel",
             min_kernel: "6.15",
@@ -208,7 +216,7 @@ pub fn has_cookie_kfunc() -> bool {
     *HAS.get_or_init(|| kernel_function("bpf_sk_assign_tcp_reqsk").is_ok())
 }
 
-fn kernel_function(name: &str) -> Result<(), String> {
+pub(crate) fn kernel_function(name: &str) -> Result<(), String> {
     // include/uapi/linux/btf.h
     const BTF_KIND_FUNC: u32 = 12;
     // SAFETY: returns a new object or NULL.

@@ -325,10 +325,12 @@ pub struct ShapeInstall {
 /// A `--backend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ShapeBackend {
-    /// The best that this kernel has
+    /// `tc`; where the kernel lacks one of its qdiscs, `bpf`
     Auto,
     /// Qdiscs of the kernel under an HTB, with a BPF classifier
     Tc,
+    /// One qdisc in BPF; Linux 6.16 with CONFIG_NET_SCH_BPF
+    Bpf,
 }
 
 /// `weir detach`.

@@ -17,5 +17,6 @@ pub mod refusals;
 pub mod report;
 pub mod service;
 pub mod session;
+mod shaping;
 pub mod signals;
 pub mod timewait;

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use weir_core::verdict::{VERDICTS, VerdictInfo};
 
 use super::destinations::{destinations, of_listeners};
+use super::shapes::shapes;
 use super::{Figures, Kind, Labelled, Metric, Source, Value, log_lost, metric};
 use crate::fields::of;
 use crate::{Class, Listener};
@@ -23,6 +24,7 @@ pub fn guard() -> &'static [Metric] {
             .chain(classes())
             .chain(of_listeners())
             .chain(destinations())
+            .chain(shapes())
             .chain([log_lost("weir_")])
             .collect()
     });

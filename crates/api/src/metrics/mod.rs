@@ -8,11 +8,12 @@ mod destinations;
 mod guard;
 mod proxies;
 mod render;
+mod shapes;
 #[cfg(test)]
 mod tests;
 
 use crate::fields::Field;
-use crate::{Class, Destination, Listener, Proxy, Times};
+use crate::{Class, Destination, Listener, Proxy, Shape, Times};
 
 pub use guard::guard;
 pub use proxies::{ProxyCounters, proxies};
@@ -30,6 +31,8 @@ pub struct Figures {
     pub classes: Vec<Class>,
     /// The destinations.
     pub destinations: Vec<Destination>,
+    /// The shaped interfaces.
+    pub shapes: Vec<Shape>,
     /// The proxies of the process.
     pub proxies: Vec<Proxy>,
     /// Lines that the process has lost of its log.

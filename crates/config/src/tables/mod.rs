@@ -10,3 +10,4 @@ pub(crate) mod listener_lint;
 pub(crate) mod metrics;
 pub(crate) mod proxy;
 pub(crate) mod proxy_types;
+pub(crate) mod shape;

@@ -1,4 +1,4 @@
-//! Adding a key and a table: a `[[shape]]` that weir does not have, in one file. What a file, a flag and the
+//! Adding a key and a table: a `[[tunnel]]` that weir does not have, in one file. What a file, a flag and the
 //! documents need follows from the declarations.
 
 use std::sync::LazyLock;
@@ -16,26 +16,27 @@ use crate::value::{Given, Setting};
 
 /// The settings struct: a field for each key.
 #[derive(Debug, Clone, PartialEq)]
-struct Shape {
+struct Tunnel {
     name: String,
     packets: u32,
     target: Option<Duration>,
     ecn: bool,
 }
 
-static KEYS: LazyLock<Vec<Key<Shape>>> = LazyLock::new(|| {
+static KEYS: LazyLock<Vec<Key<Tunnel>>> = LazyLock::new(|| {
     let target = duration(Duration::from_millis(1)..=Duration::from_secs(1), "5ms");
     vec![
-        Key::new("name", field!(Shape, name), name(), "The shape's name").required("name = \"up\""),
+        Key::new("name", field!(Tunnel, name), name(), "The tunnel's name")
+            .required("name = \"up\""),
         Key::new(
             "packets",
-            field!(Shape, packets),
+            field!(Tunnel, packets),
             whole(1..=1000).in_unit("packets"),
             "Packets that may wait",
         ),
         Key::new(
             "target",
-            field!(Shape, target),
+            field!(Tunnel, target),
             target.or("off"),
             "Wait at which dropping begins",
         )
@@ -43,25 +44,25 @@ static KEYS: LazyLock<Vec<Key<Shape>>> = LazyLock::new(|| {
         .since("0.2.0"),
         Key::new(
             "ecn",
-            field!(Shape, ecn),
+            field!(Tunnel, ecn),
             flag(),
             "Mark packets instead of dropping them",
         ),
     ]
 });
 
-impl Table for Shape {
-    const NAME: &'static str = "shape";
-    const TITLE: &'static str = "A shape";
+impl Table for Tunnel {
+    const NAME: &'static str = "tunnel";
+    const TITLE: &'static str = "A tunnel";
     const TEXT: &'static str = "A bottleneck.";
-    const MOST: (usize, &'static str) = (2, "shape fewer links");
+    const MOST: (usize, &'static str) = (2, "use fewer tunnels");
 
-    fn keys() -> &'static [Key<Shape>] {
+    fn keys() -> &'static [Key<Tunnel>] {
         &KEYS
     }
 
-    fn blank() -> Shape {
-        Shape {
+    fn blank() -> Tunnel {
+        Tunnel {
             name: String::new(),
             packets: 100,
             target: None,
@@ -74,8 +75,8 @@ impl Table for Shape {
     }
 }
 
-/// The shapes of a file, and what is wrong in it as `location: object: cause | hint`.
-fn read(source: &str) -> (Vec<Shape>, Vec<String>) {
+/// The tunnels of a file, and what is wrong in it as `location: object: cause | hint`.
+fn read(source: &str) -> (Vec<Tunnel>, Vec<String>) {
     let mut reader = Reader {
         file: "f",
         source,
@@ -84,56 +85,56 @@ fn read(source: &str) -> (Vec<Shape>, Vec<String>) {
     };
     let file = DeTable::parse(source).expect("the test's file is TOML");
     let (key, value) = file.get_ref().iter().next().expect("it has a table");
-    let shapes = reader.tables::<Shape>(key, value);
-    let shapes = shapes.into_iter().map(|read| read.table).collect();
+    let tunnels = reader.tables::<Tunnel>(key, value);
+    let tunnels = tunnels.into_iter().map(|read| read.table).collect();
     let problems = reader.problems.iter();
     let problems = problems.map(|problem| format!("{problem} | {}", problem.hint));
-    (shapes, problems.collect())
+    (tunnels, problems.collect())
 }
 
 #[test]
 fn a_file_sets_the_fields_of_declared_keys() {
-    let source = "[[shape]]\nname = \"up\"\npackets = 7\ntarget = \"5ms\"\necn = true\n\
-                  [[shape]]\nname = \"down\"\n";
-    let up = Shape {
+    let source = "[[tunnel]]\nname = \"up\"\npackets = 7\ntarget = \"5ms\"\necn = true\n\
+                  [[tunnel]]\nname = \"down\"\n";
+    let up = Tunnel {
         name: "up".into(),
         packets: 7,
         target: Some(Duration::from_millis(5)),
         ecn: true,
     };
-    let down = Shape {
+    let down = Tunnel {
         name: "down".into(),
-        ..Shape::blank()
+        ..Tunnel::blank()
     };
     assert_eq!(read(source), (vec![up, down], Vec::new()));
 }
 
 #[test]
 fn mistakes_have_their_location_cause_and_hint() {
-    let source = "[[shape]]\nname = \"up\"\npackets = 0\ntarget = 5\nenc = true\n[[shape]]\n";
-    let (shapes, mut problems) = read(source);
+    let source = "[[tunnel]]\nname = \"up\"\npackets = 0\ntarget = 5\nenc = true\n[[tunnel]]\n";
+    let (tunnels, mut problems) = read(source);
     problems.sort();
-    assert_eq!(shapes.len(), 1);
+    assert_eq!(tunnels.len(), 1);
     assert_eq!(
         problems,
         [
-            "f:3:11: shape \"up\": packets: 0 is out of range | a whole number from 1 to 1000",
-            "f:4:10: shape \"up\": target: is a number, not a duration | a duration with its unit from 1ms to 1s, \
+            "f:3:11: tunnel \"up\": packets: 0 is out of range | a whole number from 1 to 1000",
+            "f:4:10: tunnel \"up\": target: is a number, not a duration | a duration with its unit from 1ms to 1s, \
              for example \"5ms\", or \"off\"",
-            "f:5:1: shape \"up\": unknown key \"enc\" | did you mean ecn?",
-            "f:6:1: shape: name is missing | add it: name = \"up\"",
+            "f:5:1: tunnel \"up\": unknown key \"enc\" | did you mean ecn?",
+            "f:6:1: tunnel: name is missing | add it: name = \"up\"",
         ]
     );
 }
 
 #[test]
 fn flags_and_the_api_change_declared_keys() {
-    let key = Shape::key("packets").unwrap();
+    let key = Tunnel::key("packets").unwrap();
     let given = key.form.given("9").unwrap();
-    let changed = change(&Shape::blank(), [("packets", &given)]).unwrap();
+    let changed = change(&Tunnel::blank(), [("packets", &given)]).unwrap();
     assert_eq!(key.show(&changed), Setting::Whole(9));
     let off = Given::Text("off".into());
-    let target = Shape::key("target").unwrap();
+    let target = Tunnel::key("target").unwrap();
     let changed = change(&changed, [("target", &off)]).unwrap();
     assert_eq!(target.show(&changed), Setting::Text("off".into()));
     let fault = change(&changed, [("packets", &off)]).unwrap_err();
@@ -142,7 +143,7 @@ fn flags_and_the_api_change_declared_keys() {
 
 #[test]
 fn documents_have_type_unit_range_default_and_version_of_declared_keys() {
-    let doc = TableDoc::of::<Shape>();
+    let doc = TableDoc::of::<Tunnel>();
     let rows = doc.keys.iter().map(|key| {
         let of_type = (key.type_name, key.unit, key.values.as_str());
         (key.name, of_type, key.default.as_str(), key.since)

@@ -2,6 +2,7 @@
 //!
 //! A tc filter holds the program, and goes with the qdisc that it belongs to.
 
+pub mod qdisc;
 pub(crate) mod skel;
 
 use std::mem::MaybeUninit;

@@ -3,5 +3,6 @@
 
 pub mod negotiate;
 pub mod pure;
+pub mod qdisc;
 pub mod run;
 mod skel;

@@ -48,6 +48,7 @@ pub fn run(runtime_dir: &Path, args: &Check) -> Result<()> {
             proxies: config.proxies.iter().map(settings).collect(),
             classes: config.classes.iter().map(settings).collect(),
             destinations: config.destinations.iter().map(settings).collect(),
+            shapes: config.shapes.iter().map(settings).collect(),
             controller: config.controller.as_ref().map(settings),
             api: config.api.as_ref().map(settings),
             metrics: config.metrics.as_ref().map(settings),
@@ -125,6 +126,7 @@ struct Effective {
     proxies: Vec<serde_json::Map<String, serde_json::Value>>,
     classes: Vec<serde_json::Map<String, serde_json::Value>>,
     destinations: Vec<serde_json::Map<String, serde_json::Value>>,
+    shapes: Vec<serde_json::Map<String, serde_json::Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     controller: Option<serde_json::Map<String, serde_json::Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,10 +145,12 @@ fn text(config: &Config) -> String {
     let proxies = config.proxies.chunks(COLUMNS).map(columns);
     let classes = config.classes.chunks(COLUMNS).map(columns);
     let destinations = config.destinations.chunks(COLUMNS).map(columns);
+    let shapes = config.shapes.chunks(COLUMNS).map(columns);
     listeners
         .chain(proxies)
         .chain(classes)
         .chain(destinations)
+        .chain(shapes)
         .chain(config.controller.as_slice().chunks(1).map(columns))
         .chain(config.api.as_slice().chunks(1).map(columns))
         .chain(config.metrics.as_slice().chunks(1).map(columns))
@@ -161,7 +165,9 @@ fn columns<T: Table>(tables: &[T]) -> String {
         let values = tables.iter().map(|table| plain(key, key.show(table)));
         [key.name.to_owned()].into_iter().chain(values).collect()
     };
-    let keys = T::keys().iter().filter(|key| key.name != "name");
+    let keys = T::keys()
+        .iter()
+        .filter(|key| key.name != "name" && key.name != "dev");
     table(&head, &keys.map(row).collect::<Vec<_>>())
 }
 

@@ -23,7 +23,7 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     }
     if !config.is_for_run() {
         let message = format!(
-            "there is no [[listener]] and no [[destination]] in {}",
+            "there is no [[listener]], [[destination]] or [[shape]] in {}",
             file.display()
         );
         let hint = "`weir proxy --config FILE` runs its proxies";
@@ -38,6 +38,7 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     daemon.service.set_controller(config.controller)?;
     let destinations = config.destinations.len();
     daemon.service.set_destinations(config.destinations)?;
+    daemon.service.set_shapes(config.shapes)?;
     if let Some(api) = &config.api {
         daemon.open_api(api)?;
     }

@@ -1,17 +1,15 @@
 //! `weir shape`: shapes what an interface sends, so that short connections cross a slow link at once.
 
-use weir_api::Shape as Report;
+use weir_core::shape::LEAST_RATE;
 use weir_core::units::format_bit_rate;
 
 use crate::cli::{Shape, ShapeBackend, ShapeInstall};
 use crate::failure::{Failure, Result};
 use crate::host::links::{self, Link};
-use crate::shape::{install, show};
+use crate::shape::install::{self, Wish};
+use crate::shape::{Backend, show};
 use crate::show::output::{print, print_json, warn_text};
-use crate::show::table::{Align, indent, table};
-
-/// Below this, one full packet takes longer than a second.
-const LEAST_RATE: u64 = 12_000;
+use crate::show::report::shapes_text;
 
 /// Runs the command.
 pub fn run(args: &Shape) -> Result<()> {
@@ -31,21 +29,29 @@ fn put_on(args: &ShapeInstall) -> Result<()> {
             "a full packet would take a second; the least is 12kbit",
         ));
     }
-    match args.backend {
-        ShapeBackend::Auto | ShapeBackend::Tc => {
-            install::install(&link, args.discipline, args.rate / 8)?
-        }
-    }
+    let backend = install::install(
+        &link,
+        Wish {
+            discipline: args.discipline,
+            rate: args.rate / 8,
+            backend: match args.backend {
+                ShapeBackend::Auto => None,
+                ShapeBackend::Tc => Some(Backend::Tc),
+                ShapeBackend::Bpf => Some(Backend::Bpf),
+            },
+        },
+    )?;
     if link.loopback {
         warn_text(
             "lo is the loopback interface: this slows down what local programs say to each other",
         );
     }
     print(&format!(
-        "{}: {} at {}; `weir shape remove --dev {}` takes it off\n",
+        "{}: {} at {}, by {}; `weir shape remove --dev {}` takes it off\n",
         link.name,
         args.discipline,
         format_bit_rate(args.rate),
+        backend.name(),
         link.name
     ))
 }
@@ -71,38 +77,8 @@ fn print_shapes(dev: Option<&str>, json: bool) -> Result<()> {
     }
     match shapes[..] {
         [] => print("weir shapes no interface here\n"),
-        _ => print(&shapes.iter().map(text).collect::<Vec<_>>().join("\n")),
+        _ => print(&shapes_text(&shapes)),
     }
-}
-
-fn text(shape: &Report) -> String {
-    let head = [
-        ("queue", Align::Left),
-        ("qdisc", Align::Left),
-        ("sent", Align::Right),
-        ("bytes", Align::Right),
-        ("dropped", Align::Right),
-        ("waiting", Align::Right),
-    ];
-    let row = |queue: &weir_api::ShapeQueue| {
-        vec![
-            queue.name.clone(),
-            queue.qdisc.clone(),
-            queue.sent_packets.to_string(),
-            queue.sent_bytes.to_string(),
-            queue.dropped_packets.to_string(),
-            queue.waiting_packets.to_string(),
-        ]
-    };
-    let rows: Vec<_> = shape.queues.iter().map(row).collect();
-    format!(
-        "{}: {} at {}, by {}\n{}",
-        shape.dev,
-        shape.discipline,
-        format_bit_rate(shape.rate_bits_per_s),
-        shape.backend,
-        indent(&table(&head, &rows))
-    )
 }
 
 fn find(dev: &str) -> Result<Link> {

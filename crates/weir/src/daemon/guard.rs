@@ -16,6 +16,7 @@ use weir_config::{ApiSettings, Config, Environment, EventsSettings};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
 use weir_core::listener::{Listener, MAX_LISTENERS};
+use weir_core::shape::Shape;
 use weir_core::timewait::Destination;
 use weir_kernel::{Guard, cgroup_root, random};
 
@@ -28,6 +29,7 @@ use crate::daemon::overload::{OverloadLog, Total};
 use crate::daemon::refusals::Refusals;
 use crate::daemon::service::{Changed, Refusal, Reloaded, Service};
 use crate::daemon::session::Session;
+use crate::daemon::shaping::Shaping;
 use crate::daemon::signals::Signals;
 use crate::daemon::timewait::Destinations;
 use crate::failure::{Failure, Result};
@@ -123,6 +125,7 @@ impl Start {
             follow: None,
             told,
             destinations: Destinations::none(self.cgroups),
+            shaping: Shaping::default(),
             control: None,
             end: None,
         };
@@ -206,6 +209,7 @@ impl Daemon {
             .collect();
         drop(session);
         drop(self.service.destinations);
+        drop(self.service.shaping);
         drop(self.frame);
         if let Some(End::Detach(client)) = self.service.end {
             client.answer(&Answer::Detached {
@@ -240,6 +244,7 @@ pub struct GuardService<B> {
     overload: OverloadLog,
     follow: Option<Follow>,
     destinations: Destinations,
+    shaping: Shaping,
     control: Option<Control>,
     end: Option<End>,
 }
@@ -295,6 +300,7 @@ impl<B: Backend> GuardService<B> {
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.session.warnings();
         warnings.extend(self.destinations.warnings().cloned());
+        warnings.extend(self.shaping.warnings());
         warnings
     }
 
@@ -329,11 +335,28 @@ impl<B: Backend> GuardService<B> {
         Ok(listeners)
     }
 
+    /// Shapes these interfaces, and no others.
+    ///
+    /// # Errors
+    /// As of [`Shaping::set`].
+    pub fn set_shapes(&mut self, shapes: Vec<Shape>) -> Result<()> {
+        self.shaping.set(shapes, &links::list()?)?;
+        for warning in self.shaping.warnings() {
+            tracing::warn!("{warning}");
+        }
+        if self.shaping.count() > 0 {
+            let text = count(self.shaping.count(), "shape");
+            tracing::info!("{text} in force");
+        }
+        Ok(())
+    }
+
     fn follow_links(&mut self) {
         self.watch.clear();
         match links::list() {
             Ok(links) => {
                 self.destinations.follow_links(&links);
+                self.shaping.follow_links(&links);
                 self.session.links_changed(links);
                 self.log_new_warnings();
             }
@@ -471,6 +494,7 @@ impl<B: Backend> Service for GuardService<B> {
             classes_left_out,
             controller: self.control.as_ref().map(Control::report),
             destinations: self.destinations.report()?,
+            shapes: self.shaping.report()?,
             proxies: Vec::new(),
         })
     }
@@ -480,6 +504,7 @@ impl<B: Backend> Service for GuardService<B> {
             listeners: self.listeners()?,
             classes: self.session.class_reports()?,
             destinations: self.destinations.report()?,
+            shapes: self.shaping.report()?,
             log_lost: log::lost(),
             ..Figures::default()
         };
@@ -542,6 +567,7 @@ impl<B: Backend> Service for GuardService<B> {
             .swap(environment, config.listeners, config.classes)?;
         self.set_controller(config.controller)?;
         self.set_destinations(config.destinations)?;
+        self.set_shapes(config.shapes)?;
         self.refusals.set(config.events.as_ref());
         self.told = self.session.warnings_apart();
         let (not_in_force, warnings) = self.session.notices_apart()?;

@@ -1,68 +1,135 @@
-//! Puts a tree on an interface and takes it off.
+//! Shapes an interface, and takes that off again.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use weir_core::aqm::Discipline;
-use weir_kernel::shape::Classifier;
+use weir_kernel::shape::{Classifier, qdisc};
 
 use super::options::{Htb, htb_root};
 use super::show::shapes;
 use super::tree::{self, Rule, Tree};
-use super::{CLASSIFIER, MAJOR, is_ours};
-use crate::failure::{Failure, ROOT_HINT, Result};
+use super::{Backend, CLASSIFIER, MAJOR, own};
+use crate::failure::{Code, Failure, ROOT_HINT, Result};
 use crate::host::links::Link;
 use crate::host::qdiscs::{self, Node, Place, ROOT};
 
-/// Shapes what the interface sends to so many bytes/s. A tree of ours that is there is replaced; for that moment the
-/// interface sends unshaped. Packets that wait are dropped then, as by every change of a root qdisc.
+/// How an interface is to be shaped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wish {
+    /// The queueing discipline.
+    pub discipline: Discipline,
+    /// What the link carries, bytes/s.
+    pub rate: u64,
+    /// What does the work; `None`: the kernel's qdiscs, or where one is missing the qdisc in BPF.
+    pub backend: Option<Backend>,
+}
+
+/// What is put on an interface.
+enum Shaper {
+    Tree(Discipline, Box<Tree>),
+    Own(Box<qdisc::Spec>),
+}
+
+/// Shapes the interface. What weir put there before is replaced; for that moment the interface sends unshaped. Packets
+/// that wait are dropped then, as by every change of a root qdisc. What does the work is returned.
 ///
 /// # Errors
-/// Somebody else's root qdisc is there; the kernel lacks a qdisc, exit code 3. The interface is then shaped as before.
-pub fn install(link: &Link, discipline: Discipline, rate: u64) -> Result<()> {
-    let Some(tree) = tree::tree(discipline, rate) else {
-        let message = format!("the kernel's qdiscs have no {discipline} as weir means it");
-        return Err(Failure::usage(
-            message,
-            format!("there are {}", tree::names()),
-        ));
-    };
+/// Somebody else's root qdisc is there; the kernel lacks what is needed, exit code 3. The interface is then shaped as
+/// before.
+pub fn install(link: &Link, wish: Wish) -> Result<Backend> {
+    let ways = ways(wish)?;
+    // What is there stays as it is, with its counters, where nothing else is to be had.
+    if wish.backend == Some(Backend::Bpf) {
+        qdisc::supported()?;
+    }
     let before = match root(link)? {
-        Some(root) if is_ours(&root) => before(link)?,
+        Some(root) if Backend::of(&root).is_some() => before(link)?,
         Some(root) if root.handle != 0 => return Err(occupied(link, &root)),
         _ => None,
     };
     remove(link)?;
-    put_on(link, discipline, &tree).inspect_err(|_| {
-        // The first cause is what the user needs.
+    let mut first = None;
+    for shaper in &ways {
+        let error = match put_on(link, shaper) {
+            Ok(backend) => return Ok(backend),
+            Err(error) => error,
+        };
         let _ = remove(link);
-        if let Some((discipline, tree)) = before {
-            let _ = put_on(link, discipline, &tree);
+        // Only what the kernel lacks is a reason to try another way; the first cause is what the user needs.
+        let is_missing = error.code == Code::Unsupported;
+        first.get_or_insert(error);
+        if !is_missing {
+            break;
         }
-    })
+    }
+    if let Some(shaper) = before {
+        let _ = put_on(link, &shaper);
+    }
+    Err(first.expect("there is a way, or an error before"))
 }
 
-/// The tree of ours that is on the interface.
-fn before(link: &Link) -> Result<Option<(Discipline, Tree)>> {
+/// The ways to do what is wished, the best first.
+fn ways(wish: Wish) -> Result<Vec<Shaper>> {
+    let of = |backend| shaper(backend, wish.discipline, wish.rate);
+    let (ways, names) = match wish.backend {
+        Some(Backend::Tc) => (vec![of(Backend::Tc)], tree::names()),
+        Some(Backend::Bpf) => (vec![of(Backend::Bpf)], own::names()),
+        None => (vec![of(Backend::Tc), of(Backend::Bpf)], tree::names()),
+    };
+    let ways: Vec<_> = ways.into_iter().flatten().collect();
+    if !ways.is_empty() {
+        return Ok(ways);
+    }
+    let discipline = wish.discipline;
+    let message = match wish.backend {
+        Some(Backend::Bpf) => format!("weir's qdisc in BPF has no {discipline}"),
+        _ => format!("the kernel's qdiscs have no {discipline} as weir means it"),
+    };
+    Err(Failure::usage(message, format!("there are {names}")))
+}
+
+fn shaper(backend: Backend, discipline: Discipline, rate: u64) -> Option<Shaper> {
+    match backend {
+        Backend::Tc => {
+            let tree = tree::tree(discipline, rate)?;
+            Some(Shaper::Tree(discipline, Box::new(tree)))
+        }
+        Backend::Bpf => own::spec(discipline, rate).map(|spec| Shaper::Own(Box::new(spec))),
+    }
+}
+
+/// What weir put on the interface before.
+fn before(link: &Link) -> Result<Option<Shaper>> {
     let shape = shapes()?.into_iter().find(|shape| shape.dev == link.name);
     Ok(shape.and_then(|shape| {
+        let backends = [Backend::Tc, Backend::Bpf].into_iter();
+        let mut named = backends.filter(|backend| backend.name() == shape.backend);
+        let backend = named.next()?;
         let discipline = shape.discipline.parse().ok()?;
-        Some((
-            discipline,
-            tree::tree(discipline, shape.rate_bits_per_s / 8)?,
-        ))
+        shaper(backend, discipline, shape.rate_bits_per_s / 8)
     }))
 }
 
-/// Takes our tree off; the kernel's default takes its place. `false`: there is none.
+/// Takes what weir put there off; the kernel's default takes its place. `false`: there is nothing of weir's.
 ///
 /// # Errors
 /// The kernel's.
 pub fn remove(link: &Link) -> Result<bool> {
-    match root(link)? {
-        Some(root) if is_ours(&root) => take_off(link).map(|()| true),
-        _ => Ok(false),
+    let Some(root) = root(link)? else {
+        return Ok(false);
+    };
+    let Some(backend) = Backend::of(&root) else {
+        return Ok(false);
+    };
+    qdiscs::remove_root(link.index)
+        .map_err(|error| failed(&link.name, "remove the root qdisc of", error))?;
+    if backend == Backend::Bpf {
+        qdisc::unregister(&root.kind)?;
+        // Those whose interface has gone meanwhile.
+        qdisc::unregister_unused()?;
     }
+    Ok(true)
 }
 
 fn root(link: &Link) -> Result<Option<Node>> {
@@ -86,12 +153,23 @@ fn occupied(link: &Link, root: &Node) -> Failure {
     )
 }
 
-fn take_off(link: &Link) -> Result<()> {
-    qdiscs::remove_root(link.index)
-        .map_err(|error| failed(&link.name, "remove the root qdisc of", error))
+fn put_on(link: &Link, shaper: &Shaper) -> Result<Backend> {
+    match shaper {
+        Shaper::Tree(discipline, tree) => put_tree(link, *discipline, tree).map(|()| Backend::Tc),
+        Shaper::Own(spec) => put_own(link, spec).map(|()| Backend::Bpf),
+    }
 }
 
-fn put_on(link: &Link, discipline: Discipline, tree: &Tree) -> Result<()> {
+fn put_own(link: &Link, spec: &qdisc::Spec) -> Result<()> {
+    let kind = qdisc::register(spec)?;
+    qdiscs::add_qdisc(place(link, ROOT, MAJOR), &kind, &[]).map_err(|error| {
+        // The error of the interface is the one that says why.
+        let _ = qdisc::unregister(&kind);
+        failed(&link.name, "put weir's qdisc on", error)
+    })
+}
+
+fn put_tree(link: &Link, discipline: Discipline, tree: &Tree) -> Result<()> {
     let name = &link.name;
     // Before anything is changed.
     let classifier = tree.classifier.map(load).transpose()?;

@@ -1,13 +1,17 @@
 //! Reads back what [`super::install`] put on interfaces, with what it has counted.
 
 use weir_api::{Shape, ShapeQueue};
+use weir_kernel::shape::qdisc::{self, Instance};
 
 use super::options::htb_ceil;
 use super::tree::{DEMOTED, HIGH, LINK, LOW};
-use super::{CLASSIFIER, MAJOR, is_ours};
+use super::{Backend, CLASSIFIER, MAJOR};
 use crate::failure::{Failure, Result};
 use crate::host::links::{self, Link};
 use crate::host::qdiscs::{self, Counts, Node, ROOT};
+
+/// The queues, in the order in which they are served.
+const NAMES: [&str; 3] = ["high", "low", "demoted"];
 
 /// All shaped interfaces of this network namespace.
 ///
@@ -16,16 +20,49 @@ use crate::host::qdiscs::{self, Counts, Node, ROOT};
 pub fn shapes() -> Result<Vec<Shape>> {
     let all = qdiscs::qdiscs().map_err(|error| Failure::io("list the qdiscs", error))?;
     let links = links::list()?;
-    let shaped = links.iter().filter(|link| {
-        let mut roots = all
-            .iter()
-            .filter(|qdisc| qdisc.index == link.index && qdisc.parent == ROOT);
-        roots.any(is_ours)
+    // Only where one is in use: reading them needs more rights than the rest.
+    let own = match all
+        .iter()
+        .any(|qdisc| Backend::of(qdisc) == Some(Backend::Bpf))
+    {
+        true => qdisc::instances()?,
+        false => Vec::new(),
+    };
+    let shaped = links.iter().filter_map(|link| {
+        let mut of_link = all.iter().filter(|qdisc| qdisc.index == link.index);
+        let root = of_link.find(|qdisc| qdisc.parent == ROOT)?;
+        match Backend::of(root)? {
+            Backend::Tc => Some(tree(link, &all)),
+            Backend::Bpf => {
+                let of_root = own.iter().find(|own| own.kind == root.kind)?;
+                Some(Ok(in_bpf(link, of_root)))
+            }
+        }
     });
-    shaped.map(|link| shape(link, &all)).collect()
+    shaped.collect()
 }
 
-fn shape(link: &Link, qdiscs: &[Node]) -> Result<Shape> {
+fn in_bpf(link: &Link, own: &Instance) -> Shape {
+    let queue = |(name, counts): (&str, &qdisc::Counts)| ShapeQueue {
+        name: name.into(),
+        qdisc: own.kind.clone(),
+        sent_packets: counts.sent_packets,
+        sent_bytes: counts.sent_bytes,
+        dropped_packets: counts.dropped_packets,
+        waiting_packets: counts.waiting_packets,
+        waiting_bytes: counts.waiting_bytes,
+    };
+    let queues = NAMES.into_iter().zip(&own.queues);
+    Shape {
+        dev: link.name.clone(),
+        backend: Backend::Bpf.name().into(),
+        discipline: own.discipline.clone(),
+        rate_bits_per_s: own.rate_bytes_per_s * 8,
+        queues: queues.map(queue).collect(),
+    }
+}
+
+fn tree(link: &Link, qdiscs: &[Node]) -> Result<Shape> {
     let failed = |error| Failure::io(format_args!("list the classes of {}", link.name), error);
     let classes = qdiscs::classes(link.index).map_err(failed)?;
     let names = qdiscs::classifiers(link.index).map_err(failed)?;
@@ -49,11 +86,12 @@ fn shape(link: &Link, qdiscs: &[Node]) -> Result<Shape> {
     };
     Ok(Shape {
         dev: link.name.clone(),
-        backend: "tc".into(),
+        backend: Backend::Tc.name().into(),
         discipline: discipline(&names, low),
         rate_bits_per_s: rate * 8,
-        queues: [("high", HIGH), ("low", LOW), ("demoted", DEMOTED)]
+        queues: NAMES
             .into_iter()
+            .zip([HIGH, LOW, DEMOTED])
             .filter_map(queue)
             .collect(),
     })

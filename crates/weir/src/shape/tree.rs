@@ -172,6 +172,7 @@ fn htb(rate: u64, ceil: u64, priority: u32) -> Htb {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_core::shape::DISCIPLINES;
 
     #[test]
     fn the_classes_of_every_discipline_share_the_link() {
@@ -186,6 +187,14 @@ mod tests {
                 assert!(tree.classes.iter().all(|class| class.htb.ceil == rate));
                 assert!(tree.classes.iter().any(|class| class.minor == LOW));
             }
+        }
+    }
+
+    #[test]
+    fn the_disciplines_of_the_file_are_those_of_the_kernel() {
+        for discipline in Discipline::ALL {
+            let is_here = tree(discipline, 1_000_000).is_some();
+            assert_eq!(DISCIPLINES.contains(&discipline), is_here, "{discipline}");
         }
     }
 

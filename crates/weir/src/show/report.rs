@@ -5,6 +5,7 @@ mod classes;
 pub mod controller;
 mod destinations;
 mod proxy;
+mod shapes;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use weir_core::verdict::{Counters, VERDICTS};
 use weir_core::word::Word;
 
 pub use classes::class_list;
+pub use shapes::shapes_text;
 
 use classes::some_classes;
 use destinations::{destination_table, listener_timewait_table};
@@ -67,9 +69,9 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
         None => process.command.clone(),
     };
     let mut text = format!("weir {command} (pid {}) ", process.pid);
-    text += &match (status.listeners.len(), status.destinations.len()) {
-        (0, n) => format!("has {}\n{warnings}", describe::count(n, "destination")),
-        (n, _) => format!(
+    text += &match status.listeners.len() {
+        0 => format!("has {}\n{warnings}", without_listeners(status)),
+        n => format!(
             "guards {} on {}\n{warnings}\n{}",
             describe::count(n, "listener"),
             describe::interfaces(names),
@@ -90,10 +92,27 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
     if !status.destinations.is_empty() {
         text += &format!("\n{}", destination_table(&status.destinations));
     }
+    if !status.shapes.is_empty() {
+        text += &format!("\n{}", shapes_text(&status.shapes));
+    }
     if let Some(controller) = &status.controller {
         text += &format!("\n{}", controller::text(controller, controller::RECENT));
     }
     text
+}
+
+/// What a guard without listeners has.
+fn without_listeners(status: &Status) -> String {
+    let counts = [
+        (status.destinations.len(), "destination"),
+        (status.shapes.len(), "shaped interface"),
+    ];
+    let there = counts.iter().filter(|(n, _)| *n > 0);
+    let words: Vec<_> = there.map(|(n, what)| describe::count(*n, what)).collect();
+    match words.is_empty() {
+        true => describe::count(0, "destination"),
+        false => words.join(" and "),
+    }
 }
 
 fn listener_table(status: &Status) -> String {

@@ -55,6 +55,11 @@ name = "backends"
 to_port = 8082
 timewait = "client-rst"
 
+[[shape]]
+dev = "lo"
+rate = "10gbit"
+discipline = "syn-prio"
+
 [controller]
 target_wait = "20ms"
 

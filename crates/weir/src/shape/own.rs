@@ -1,0 +1,67 @@
+//! What the qdisc in BPF is told: the parameters of the model, [`Setup`].
+
+use weir_core::aqm::codel::CodelParams;
+use weir_core::aqm::spa::SpaParams;
+use weir_core::aqm::{Discipline, Setup};
+use weir_kernel::shape::qdisc::{Low, Spec};
+
+/// Packets of a CoDel queue, where the discipline does not say otherwise: the kernel's default.
+const CODEL_PACKETS: u32 = 1000;
+
+/// The qdisc for a link that carries so many bytes/s; `None`: it does not have the discipline.
+pub fn spec(discipline: Discipline, rate: u64) -> Option<Spec> {
+    let setup = Setup::new(rate);
+    let (spa, low) = match discipline {
+        Discipline::Spa => {
+            let low = Low::One(setup.own_codel(), setup.own_packets());
+            (setup.spa(), low)
+        }
+        Discipline::SpaFq => (setup.spa(), Low::Flows(setup.own_flows())),
+        Discipline::SpaPaper => (setup.spa_paper(), Low::One(setup.codel(), CODEL_PACKETS)),
+        Discipline::SynPrio | Discipline::SynFinPrio => {
+            let fin = discipline == Discipline::SynFinPrio;
+            fifos(&setup, fin)
+        }
+        _ => return None,
+    };
+    Some(Spec {
+        rate_bytes_per_s: rate,
+        discipline: discipline.name(),
+        spa,
+        low,
+    })
+}
+
+/// Two queues that drop only what they have no room for.
+fn fifos(setup: &Setup, fin: bool) -> (SpaParams, Low) {
+    let never = CodelParams {
+        target_ns: u64::MAX,
+        ..setup.codel()
+    };
+    let spa = SpaParams {
+        fin,
+        high: never,
+        ..setup.spa_paper()
+    };
+    (spa, Low::One(never, setup.buffer_packets))
+}
+
+/// The names of the disciplines that [`spec`] has.
+pub fn names() -> String {
+    let all = Discipline::ALL.into_iter();
+    let here = all.filter(|discipline| spec(*discipline, 1_000_000).is_some());
+    here.map(Discipline::name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_fit_into_the_qdisc_s_state() {
+        for discipline in Discipline::ALL {
+            assert!(discipline.name().len() < 16);
+        }
+        assert_eq!(names(), "syn-prio, syn-fin-prio, spa-paper, spa, spa-fq");
+    }
+}
