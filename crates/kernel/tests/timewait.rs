@@ -52,3 +52,45 @@ fn a_full_table_leaves_time_wait_to_the_server() {
     assert_eq!(left as u64, figures.fallback, "{figures:?}");
     timewait.detach(loopback);
 }
+
+#[test]
+fn destinations_that_do_not_fit_leave_those_in_force() {
+    const PREFIXES: u32 = 4;
+    if !needs::own_namespace() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let to = |prefixes: &[String]| Destination {
+        to: prefixes.iter().map(|p| p.parse().unwrap()).collect(),
+        to_port: Some(address.port()),
+        timewait: TimeWaitMode::ClientRst,
+        ..Destination::new("backends")
+    };
+    let mut timewait = TimeWait::with_space(64, PREFIXES).unwrap();
+    timewait
+        .apply(&[to(&["127.0.0.0/8".to_owned()])], &[], None)
+        .unwrap();
+    let loopback = nix::net::if_::if_nametoindex("lo").unwrap();
+    timewait.attach(loopback).unwrap();
+    let many: Vec<String> = (0..2 * PREFIXES)
+        .map(|n| format!("10.{n}.0.0/16"))
+        .collect();
+    timewait.apply(&[to(&many)], &[], None).unwrap_err();
+    let swap = |swapped: u64, timewait: &TimeWait| {
+        let mut client = TcpStream::connect(address).unwrap();
+        drop(listener.accept().unwrap());
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        drop(client);
+        let figures = timewait.figures("backends").unwrap();
+        assert_eq!(figures.swapped, swapped, "{figures:?}");
+    };
+    swap(1, &timewait);
+    // What was entered before the failure is gone again, so these fit.
+    let few: Vec<String> = (0..PREFIXES - 1)
+        .map(|n| format!("127.{n}.0.0/16"))
+        .collect();
+    timewait.apply(&[to(&few)], &[], None).unwrap();
+    swap(2, &timewait);
+    timewait.detach(loopback);
+}
