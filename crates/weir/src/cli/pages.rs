@@ -13,7 +13,8 @@ const STARTERS: [&str; 2] = ["sudo", "nohup"];
 /// Programs that start one behind their arguments.
 const ENTRIES: [&str; 3] = ["nsenter", "ip", "flock"];
 /// What pages write for a value, and one that it could be.
-const VALUES: [(&str, &str); 7] = [
+const VALUES: [(&str, &str); 8] = [
+    ("ADDRESS", "192.0.2.1"),
     ("PORT", "80"),
     ("ADDR:PORT", "127.0.0.1:80"),
     ("SECONDS", "1"),
