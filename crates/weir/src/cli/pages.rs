@@ -51,7 +51,13 @@ fn lines(page: &Page) -> Vec<Line> {
 fn in_block(page: &Page, block: &Block) -> Vec<Line> {
     let mut found = Vec::new();
     let mut line = String::new();
+    // Where some lines have a prompt, the others are what the commands print.
+    let has_prompt = |line: &str| line.starts_with("$ ");
+    let is_session = block.text.lines().any(has_prompt);
     for (n, part) in block.text.lines().enumerate() {
+        if is_session && line.is_empty() && !has_prompt(part) {
+            continue;
+        }
         match part.strip_suffix('\\') {
             Some(part) => line.push_str(part),
             None => {
