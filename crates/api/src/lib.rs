@@ -19,6 +19,7 @@ mod listener;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod problem;
+mod process;
 mod proxy;
 mod shape;
 mod status;
@@ -32,8 +33,9 @@ pub use event::{
 };
 pub use listener::{Listener, Socket};
 pub use problem::{Answer, Cause, Problem};
+pub use process::{LastReload, Process};
 pub use proxy::{
     Backend, CacheMemory, Connections, Proxy, ProxyName, ProxyQueue, ProxyThread, TimeRange, Times,
 };
 pub use shape::{Shape, ShapeQueue};
-pub use status::{Interface, Process, Status};
+pub use status::{Interface, Status};

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::LastReload;
+
 /// A proxy, over all generations of its settings.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -15,6 +17,9 @@ pub struct Proxy {
     pub pid: u32,
     /// The config file of the proxy's process; null: it has flags only
     pub config: Option<String>,
+    /// The last time that the proxy's process read its config file again; absent if it has not, since it started
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_reload: Option<LastReload>,
     /// The proxy's address and port
     pub address: String,
     /// What the proxy does: forward, reverse or tcp

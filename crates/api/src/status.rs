@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::listener::is_zero;
-use crate::{Class, Controller, Destination, Listener, Proxy, Shape};
+use crate::{Class, Controller, Destination, LastReload, Listener, Process, Proxy, Shape};
 
 /// The guard and the proxies of one network namespace.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -16,6 +16,9 @@ pub struct Status {
     /// The guard's process: pid, version, command, config
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
+    /// The last time that weir read its config file again; absent if it has not, since it started
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_reload: Option<LastReload>,
     /// Where weir is attached
     pub interfaces: Vec<Interface>,
     /// What differs from what was asked for: interfaces, the XDP front, addresses
@@ -43,32 +46,6 @@ pub struct Status {
     /// The proxies, of all processes of this network namespace
     #[serde(default)]
     pub proxies: Vec<Proxy>,
-}
-
-/// The process that guards.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Process {
-    /// The process's id, in its own pid namespace
-    pub pid: u32,
-    /// The version of the running process; `weir --version` is that of the program on disk
-    pub version: String,
-    /// How the process was started: protect or run
-    pub command: String,
-    /// The config file of the process; null: it has flags only
-    pub config: Option<String>,
-    /// The inode number of the network namespace: `ls -Li /proc/PID/ns/net` shows it
-    pub namespace: u64,
-    /// Lines of weir's log that were lost because the reader of its standard error was too slow
-    ///
-    /// weir does not wait for its log. The log itself says where lines are missing. access_log_lost counts those of a proxy's access log.
-    #[serde(default)]
-    pub log_lost: u64,
-    /// Seconds until the config file before the last reload is in force again; null: the last one is for good
-    ///
-    /// `weir reload --confirm TIME` begins that time, and another reload ends it.
-    #[serde(default)]
-    pub unconfirmed_s: Option<u64>,
 }
 
 /// An interface with the guard on it.

@@ -33,7 +33,7 @@ use serde::de::DeserializeOwned;
 pub use error::{Error, Result};
 pub use weir_api::{
     Answer, Backend, CacheMemory, Cause, Class, ClassSettings, ClassStatistics, Connections,
-    Controller, Decision, Episode, Event, Events, Interface, KeptRefusal, Listener,
+    Controller, Decision, Episode, Event, Events, Interface, KeptRefusal, LastReload, Listener,
     ListenerStatistics, Problem, Process, Proxy, ProxyName, ProxyQueue, ProxyThread, Refusal,
     RefusedMinute, Reload, Socket, SourceNetwork, Statistics, Status, TimeRange, Times, TopSource,
     TopSources, Why,

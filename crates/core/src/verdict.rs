@@ -28,6 +28,21 @@ pub struct VerdictInfo {
 
 include!(concat!(env!("OUT_DIR"), "/verdicts.rs"));
 
+/// Verdicts after which the server gets the connection.
+pub const ADMITS: [Verdict; 4] = [
+    Verdict::SynAdmitted,
+    Verdict::SynSteady,
+    Verdict::SynTimeWait,
+    Verdict::CookieAccepted,
+];
+
+/// Verdicts that turn a connection away that the server has not served: all that refuse, but [`Verdict::FinReset`].
+pub fn refusals() -> impl Iterator<Item = &'static VerdictInfo> {
+    let refuses = VERDICTS.iter().filter(|row| row.kind == Kind::Refuse);
+    // What is reset at its FIN was served before.
+    refuses.filter(|row| row.verdict != Verdict::FinReset)
+}
+
 impl Verdict {
     /// The verdict's row: name, kind and text.
     pub fn info(self) -> &'static VerdictInfo {

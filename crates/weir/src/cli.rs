@@ -10,6 +10,7 @@ mod value;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,6 +24,10 @@ use weir_core::{class, proxy};
 pub use self::flags::Changes;
 use self::flags::{KeyFlags, NamedFlags, PolicyFlags};
 use self::value::parsed;
+use crate::top::rows::Sort;
+
+/// The shortest and the longest time between two reports of `weir top`.
+const EVERY: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 
 /// Where the control socket and the lock are, one pair per network namespace.
 pub const RUNTIME_DIR: &str = "/run/weir";
@@ -52,6 +57,8 @@ const TRACE_NOTES: &str = "Reads pcap and pcapng, plain, gzip or zstd; headers a
 
 const WHY_NOTES: &str = "weir keeps the refusals of the last hour: all of them while there are fewer than 1000 a second, \
     else a sample. Exit codes: 0 the client was refused, 4 no weir runs here, 6 no refusal of the client is kept.";
+const TOP_NOTES: &str = "Where standard output is no terminal, it prints once, as --once. NO_COLOR turns colours \
+    off. Key `?` shows the keys. Exit code 4: no weir runs here.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -82,6 +89,9 @@ pub enum Command {
     /// Show why a client was refused, or who is refused most
     #[command(after_help = WHY_NOTES)]
     Why(Why),
+    /// Show live what status shows: waits against their targets, refusals per second, who is held and why
+    #[command(after_help = TOP_NOTES)]
+    Top(Top),
     /// Show or change the classes in force, without the config file
     #[command(subcommand)]
     Class(Class),
@@ -99,7 +109,7 @@ pub enum Command {
     Trace(Trace),
     /// Show by how much a lost SYN lengthens a connection, by its size
     Model(Model),
-    /// Write man pages, completions or the reference page into a directory
+    /// Write man pages, completions or the reference pages into a directory
     #[command(hide = true)]
     Generate(Generate),
 }
@@ -262,6 +272,31 @@ pub struct Why {
     pub json: bool,
 }
 
+/// `weir top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Print plain text once, with the rates of one interval
+    #[arg(long)]
+    pub once: bool,
+    /// Time between two reports, 100ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parsed(parse_every))]
+    pub every: Duration,
+    /// Ask this socket of the API, which may be another host's; more than once: of the guard and of the proxies
+    #[arg(long, value_name = "SOCKET")]
+    pub api: Vec<PathBuf>,
+    /// What rows are sorted by
+    #[arg(long, value_enum, value_name = "COLUMN", default_value_t = Sort::Refused)]
+    pub sort: Sort,
+    /// Show only what has this in its name
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub filter: String,
+}
+
 /// `weir class`.
 #[derive(Debug, Subcommand)]
 pub enum Class {
@@ -415,7 +450,7 @@ pub enum GenerateWhat {
         /// Directory, created if it is missing
         dir: PathBuf,
     },
-    /// The reference page of the config file, `reference.md`
+    /// The reference pages of the config file and of the metrics, `reference.md` and `metrics.md`
     Reference {
         /// Directory, created if it is missing
         dir: PathBuf,
@@ -473,6 +508,18 @@ fn parse_trial(text: &str) -> Result<Duration, Fault> {
     match (1..=86_400).contains(&time.as_secs()) {
         true => Ok(time),
         false => Err(fault(format!("{text:?} is out of range"))),
+    }
+}
+
+fn parse_every(text: &str) -> Result<Duration, Fault> {
+    let fault = |cause: String| Fault {
+        cause,
+        hint: "a time from 100ms to 1h, such as 1s".to_owned(),
+    };
+    let every = parse_duration(text).map_err(fault)?;
+    match EVERY.contains(&every) {
+        true => Ok(every),
+        false => Err(fault(format!("`{text}` is too short or too long"))),
     }
 }
 

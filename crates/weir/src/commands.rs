@@ -15,5 +15,6 @@ pub mod reload;
 pub mod run;
 pub mod shape;
 pub mod status;
+pub mod top;
 pub mod trace;
 pub mod why;

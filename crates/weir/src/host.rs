@@ -1,5 +1,6 @@
 //! What is asked of the machine: interfaces, listening sockets, sysctls, limits.
 
+pub mod clock;
 pub mod config;
 pub mod descriptors;
 pub mod diagnosis;

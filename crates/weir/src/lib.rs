@@ -9,6 +9,7 @@ mod host;
 mod ipc;
 mod shape;
 mod show;
+mod top;
 
 #[cfg(feature = "fuzzing")]
 pub use daemon::guard::fuzzing;
@@ -45,6 +46,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Status(args) => commands::status::run(dir, args),
         Command::Events(args) => commands::events::run(dir, args),
         Command::Why(args) => commands::why::run(dir, args),
+        Command::Top(args) => commands::top::run(dir, args),
         Command::Class(args) => commands::class::run(dir, args),
         Command::Shape(args) => commands::shape::run(args),
         Command::Detach(args) => commands::detach::run(dir, args),

@@ -1,12 +1,16 @@
 //! The metrics of the guard: listeners and classes.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
+use std::time::Duration;
 
-use weir_core::verdict::{VERDICTS, VerdictInfo};
+use weir_core::units::parse_duration;
+use weir_core::verdict::{ADMITS, VERDICTS, VerdictInfo, refusals};
 
 use super::destinations::{destinations, of_listeners};
+use super::process::process;
 use super::shapes::shapes;
-use super::{Figures, Kind, Labelled, Metric, Source, Value, log_lost, metric};
+use super::{Figures, Kind, Labelled, Metric, Source, Value, metric};
 use crate::fields::of;
 use crate::{Class, Listener};
 
@@ -19,21 +23,41 @@ pub fn guard() -> &'static [Metric] {
         };
         let class_verdicts = VERDICTS.iter().filter(of_classes).map(class_verdict);
         verdicts
+            .chain(sums())
             .chain(listeners())
             .chain(class_verdicts)
             .chain(classes())
             .chain(of_listeners())
             .chain(destinations())
             .chain(shapes())
-            .chain([log_lost("weir_")])
+            .chain(process("weir_"))
             .collect()
     });
     &METRICS
 }
 
-fn listeners() -> [Metric; 8] {
+fn listeners() -> [Metric; 11] {
     [
         gauge("in_force", |l| f64::from(u8::from(l.in_force))),
+        gauge("listening", |l| f64::from(u8::from(l.listening))),
+        metric(
+            "weir_listener_info",
+            Kind::Gauge,
+            Source {
+                of: "mode",
+                help: "1, with the address of the listener and its mode: enforce or observe",
+            },
+            |_: &ListenerInfo| Some(Value::Whole(1)),
+        ),
+        metric(
+            "weir_target_wait_seconds",
+            Kind::Gauge,
+            Source {
+                of: "target_wait",
+                help: "The wait over which SYNs are refused, in seconds; absent where the wait does not decide",
+            },
+            |l: &Listener| target_wait(l).map(|wait| Value::Level(wait.as_secs_f64())),
+        ),
         counter("released", |l| l.released),
         counter("overtook", |l| l.overtook),
         gauge("parked", |l| l.parked.into()),
@@ -71,6 +95,35 @@ impl Labelled for Listener {
     }
 }
 
+/// What a listener is, as labels.
+struct ListenerInfo;
+
+impl Labelled for ListenerInfo {
+    const LABELS: &'static [&'static str] = &["listener", "address", "mode"];
+
+    fn each(figures: &Figures, take: &mut dyn FnMut(Vec<String>, &Self)) {
+        for Listener {
+            name,
+            address,
+            mode,
+            ..
+        } in &figures.listeners
+        {
+            let labels = [name, address, mode].map(Clone::clone);
+            take(labels.into(), &ListenerInfo);
+        }
+    }
+}
+
+/// The wait over which a listener refuses; `None` where the wait does not decide (`admit = "queue"`, `establish =
+/// "default"`).
+pub fn target_wait(listener: &Listener) -> Option<Duration> {
+    let word = |key: &str| listener.settings.get(key)?.as_str();
+    let decides = word("admit") == Some("wait") && word("establish") != Some("default");
+    let target = word("target_wait").filter(|_| decides)?;
+    parse_duration(target).ok()
+}
+
 impl Labelled for Class {
     const LABELS: &'static [&'static str] = &["class", "listener"];
 
@@ -94,6 +147,42 @@ impl From<&'static VerdictInfo> for Source {
             help: row.text,
         }
     }
+}
+
+/// The verdicts of listeners and classes in two sums, so that queries need not know each verdict.
+fn sums() -> impl Iterator<Item = Metric> {
+    let admits: Verdicts = || Box::new(ADMITS.iter().map(|verdict| verdict.info()));
+    let refuses: Verdicts = || Box::new(refusals());
+    let admitted = Source {
+        of: "admitted",
+        help: "Connections that were let in: the sum of the verdicts after which the server gets the connection",
+    };
+    let refused = Source {
+        of: "refused",
+        help: "Connections that were turned away before the server served them, or would be (mode = observe): the sum of such verdicts",
+    };
+    let listener = move |name, source: Source, verdicts: Verdicts| {
+        let value = move |l: &Listener| Some(Value::Count(sum(&l.counters, verdicts)));
+        metric(format!("weir_{name}"), Kind::Counter, source, value)
+    };
+    let class = move |name, source: Source, verdicts: Verdicts| {
+        let value = move |class: &Class| Some(Value::Count(sum(&class.counters, verdicts)));
+        metric(format!("weir_class_{name}"), Kind::Counter, source, value)
+    };
+    [
+        listener("admitted", admitted, admits),
+        listener("refused", refused, refuses),
+        class("admitted", admitted, admits),
+        class("refused", refused, refuses),
+    ]
+    .into_iter()
+}
+
+/// Gives some of the verdicts.
+type Verdicts = fn() -> Box<dyn Iterator<Item = &'static VerdictInfo>>;
+
+fn sum(counters: &BTreeMap<String, u64>, verdicts: Verdicts) -> u64 {
+    verdicts().filter_map(|row| counters.get(row.name)).sum()
 }
 
 fn verdict(row: &'static VerdictInfo) -> Metric {

@@ -6,6 +6,7 @@
 
 mod destinations;
 mod guard;
+mod process;
 mod proxies;
 mod render;
 mod shapes;
@@ -13,9 +14,9 @@ mod shapes;
 mod tests;
 
 use crate::fields::Field;
-use crate::{Class, Destination, Listener, Proxy, Shape, Times};
+use crate::{Class, Destination, LastReload, Listener, Process, Proxy, Shape, Times};
 
-pub use guard::guard;
+pub use guard::{guard, target_wait};
 pub use proxies::{ProxyCounters, proxies};
 pub use render::text;
 
@@ -35,8 +36,10 @@ pub struct Figures {
     pub shapes: Vec<Shape>,
     /// The proxies of the process.
     pub proxies: Vec<Proxy>,
-    /// Lines that the process has lost of its log.
-    pub log_lost: u64,
+    /// The process.
+    pub process: Process,
+    /// The last reload; `None` if there was none since the process started.
+    pub last_reload: Option<LastReload>,
 }
 
 /// The type of a metric.
@@ -171,25 +174,4 @@ fn metric<T: Labelled>(
             });
         }),
     }
-}
-
-/// The process itself has no labels.
-struct TheProcess {
-    log_lost: u64,
-}
-
-impl Labelled for TheProcess {
-    const LABELS: &'static [&'static str] = &[];
-
-    fn each(figures: &Figures, take: &mut dyn FnMut(Vec<String>, &Self)) {
-        let log_lost = figures.log_lost;
-        take(Vec::new(), &TheProcess { log_lost });
-    }
-}
-
-/// Lines that were lost of the log, by the prefix of the process.
-fn log_lost(prefix: &str) -> Metric {
-    let source = crate::fields::of("Process", "log_lost");
-    let value = |process: &TheProcess| Some(Value::Count(process.log_lost));
-    metric(format!("{prefix}log_lost"), Kind::Counter, source, value)
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Figures, Kind, Labelled, Metric, Source, Value, log_lost, metric};
+use super::process::process;
+use super::{Figures, Kind, Labelled, Metric, Source, Value, metric};
 use crate::fields::{Field, of};
 use crate::{Backend, CacheMemory, Proxy, ProxyName, ProxyQueue, ProxyThread, Times};
 
@@ -51,7 +52,7 @@ pub fn proxies(counters: ProxyCounters) -> Vec<Metric> {
         .chain(names())
         .chain(queue)
         .chain(queues_and_threads())
-        .chain([log_lost("weir_proxy_")])
+        .chain(process("weir_proxy_"))
         .collect()
 }
 

@@ -17,6 +17,16 @@ const COUNTERS: ProxyCounters = ProxyCounters {
     queue: &[("late", "clients that waited in vain")],
 };
 
+fn process() -> Process {
+    Process {
+        version: "0.1.0".into(),
+        command: "run".into(),
+        started_unix_ms: 1_700_000_000_500,
+        log_lost: 9,
+        ..Process::default()
+    }
+}
+
 #[track_caller]
 fn assert_lines(text: &str, lines: &[&str]) {
     for line in lines {
@@ -28,9 +38,23 @@ fn assert_lines(text: &str, lines: &[&str]) {
 fn every_verdict_and_each_rate_of_the_guard_is_a_metric() {
     let web = Listener {
         name: "web".into(),
-        counters: [("syn_admitted".to_owned(), 7)].into(),
+        counters: [
+            ("syn_admitted", 7),
+            ("cookie_accepted", 2),
+            ("syn_reset_full", 4),
+            ("ack_reset_wait", 1),
+            ("fin_reset", 50),
+        ]
+        .map(|(name, count)| (name.to_owned(), count))
+        .into(),
         queue_length: 3,
         wait_us: Some(20_000),
+        address: "*:80".into(),
+        mode: "observe".into(),
+        listening: true,
+        settings: [("admit", "wait"), ("target_wait", "20ms")]
+            .map(|(key, value)| (key.to_owned(), value.into()))
+            .into(),
         ..Listener::default()
     };
     let other = Class {
@@ -49,7 +73,7 @@ fn every_verdict_and_each_rate_of_the_guard_is_a_metric() {
     let figures = Figures {
         listeners: vec![web],
         classes: vec![gold, other],
-        log_lost: 9,
+        process: process(),
         ..Figures::default()
     };
     let text = text(guard(), &figures);
@@ -58,6 +82,10 @@ fn every_verdict_and_each_rate_of_the_guard_is_a_metric() {
         &[
             "# TYPE weir_syn_admitted counter",
             "weir_syn_admitted_total{listener=\"web\"} 7",
+            "weir_admitted_total{listener=\"web\"} 9",
+            "weir_refused_total{listener=\"web\"} 5",
+            "weir_class_admitted_total{class=\"gold\",listener=\"web\"} 0",
+            "weir_class_refused_total{class=\"other\"} 2",
             "weir_queue_length{listener=\"web\"} 3.0",
             "weir_wait_seconds{listener=\"web\"} 0.02",
             "weir_class_waiting{class=\"gold\",listener=\"web\"} 1.0",
@@ -65,6 +93,14 @@ fn every_verdict_and_each_rate_of_the_guard_is_a_metric() {
             "weir_class_queue_reset_full_total{class=\"other\"} 2",
             "weir_class_controlled_rate{class=\"other\"} 1200.0",
             "weir_log_lost_total 9",
+            "weir_in_force{listener=\"web\"} 0.0",
+            "weir_listening{listener=\"web\"} 1.0",
+            "weir_listener_info{listener=\"web\",address=\"*:80\",mode=\"observe\"} 1",
+            "weir_target_wait_seconds{listener=\"web\"} 0.02",
+            "weir_build_info{version=\"0.1.0\",command=\"run\"} 1",
+            "weir_start_time_seconds 1700000000.5",
+            "weir_last_reload_successful 1.0",
+            "weir_last_reload_timestamp_seconds 1700000000.5",
             "# EOF",
         ],
     );
@@ -76,6 +112,52 @@ fn every_verdict_and_each_rate_of_the_guard_is_a_metric() {
         !text.contains("weir_class_rate{"),
         "a class without a limit has no rate"
     );
+}
+
+#[test]
+fn a_reload_that_failed_is_seen_with_its_time() {
+    let figures = Figures {
+        process: process(),
+        last_reload: Some(LastReload {
+            at_unix_ms: 1_700_000_009_000,
+            succeeded: false,
+            failure: Some("a typo".into()),
+        }),
+        ..Figures::default()
+    };
+    for (metrics, prefix) in [(guard(), "weir_"), (&proxies(COUNTERS)[..], "weir_proxy_")] {
+        let text = text(metrics, &figures);
+        let lines = [
+            "last_reload_successful 0.0",
+            "last_reload_timestamp_seconds 1700000009.0",
+            "start_time_seconds 1700000000.5",
+        ];
+        let lines = lines.map(|line| format!("{prefix}{line}"));
+        assert_lines(&text, &lines.each_ref().map(String::as_str));
+    }
+}
+
+#[test]
+fn only_a_listener_that_refuses_by_the_wait_has_a_target() {
+    let target = |admit: &str, establish: &str| {
+        let settings = [
+            ("admit", admit),
+            ("establish", establish),
+            ("target_wait", "1s"),
+        ];
+        target_wait(&Listener {
+            settings: settings
+                .map(|(key, value)| (key.to_owned(), value.into()))
+                .into(),
+            ..Listener::default()
+        })
+    };
+    assert_eq!(
+        target("wait", "reserv"),
+        Some(std::time::Duration::from_secs(1))
+    );
+    assert_eq!(target("queue", "reserv"), None);
+    assert_eq!(target("wait", "default"), None);
 }
 
 /// Some of 50 µs, and one of 90 s.
@@ -131,7 +213,7 @@ fn proxy() -> Proxy {
 fn every_counter_of_a_proxy_is_a_metric_with_its_text() {
     let figures = Figures {
         proxies: vec![proxy()],
-        log_lost: 9,
+        process: process(),
         ..Figures::default()
     };
     let text = text(&proxies(COUNTERS), &figures);

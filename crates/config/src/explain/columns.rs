@@ -93,7 +93,7 @@ pub(super) static COLUMNS: &[Column] = &[
     column("count", "How often, since the start", ""),
     column(
         "count_s",
-        "How often per second since the status before (--watch): the column count/s",
+        "How often per second since the status before (--watch, weir top): the column count/s",
         "",
     ),
     column("text", "What the name before it means, in one line", ""),
@@ -120,5 +120,36 @@ pub(super) static COLUMNS: &[Column] = &[
         "mean_wait_ms",
         "The average wait of the clients that got a connection to a backend: wait_ns / served",
         "",
+    ),
+    // `weir top`.
+    column(
+        "target",
+        "The wait that is to be kept: target_wait of the listener, or of the controller where the wait does not decide (admit = queue)",
+        "Red columns of the chart are over it.",
+    ),
+    column(
+        "admitted_s",
+        "Connections let in per second, between the last two reports: the column admitted/s",
+        "",
+    ),
+    column(
+        "refused_s",
+        "Connections turned away per second, between the last two reports: the column refused/s. In observe mode, those that would be",
+        "",
+    ),
+    column(
+        "requests_s",
+        "Requests and tunnels per second, between the last two reports; of a backend: connections opened and used again",
+        "The column requests/s of weir top.",
+    ),
+    column(
+        "failed_s",
+        "Replies with a status of 500 and more per second; of a backend: connects that failed, and replies that broke or were late",
+        "The column failed/s of weir top.",
+    ),
+    column(
+        "p99",
+        "The time within which 99 % of the requests were answered since the start; of a backend: within which its first byte came",
+        "An estimate: exact to the range of times that are counted together.",
     ),
 ];

@@ -369,7 +369,16 @@ mod tests {
         };
         let text = report::text(&report, &view)
             + &crate::show::report::class_list(&report.listeners[0].classes);
-        names.extend(heads(&text));
+        let mut data = crate::top::data::Data::default();
+        data.take(crate::top::data::Report {
+            status: report.clone(),
+            ..Default::default()
+        });
+        let order = crate::top::once::Order {
+            sort: Default::default(),
+            filter: "",
+        };
+        names.extend(heads(&(text + &crate::top::once::text(&data, order))));
         assert!(names.len() > 120, "{names:?}");
         for words in ["held at", "overtook", "queue_way", "SYN/s"] {
             assert!(names.contains(words), "{words}: {names:?}");

@@ -1,8 +1,9 @@
 //! `weir generate`: man pages and completions from the command-line definition, for packages, and the
-//! reference page of the config file.
+//! reference pages of the config file and of the metrics.
 
 mod config_page;
 mod man;
+mod metrics;
 
 use std::io::Write;
 use std::path::Path;
@@ -113,7 +114,14 @@ fn visible(command: &Command) -> Command {
 
 fn reference(dir: &Path) -> Result<()> {
     create(dir)?;
-    let file = dir.join("reference.md");
-    std::fs::write(&file, weir_config::reference())
-        .map_err(|error| Failure::io(format_args!("write {}", file.display()), error))
+    let pages = [
+        ("reference.md", weir_config::reference()),
+        ("metrics.md", metrics::page()),
+    ];
+    for (name, page) in pages {
+        let file = dir.join(name);
+        std::fs::write(&file, page)
+            .map_err(|error| Failure::io(format_args!("write {}", file.display()), error))?;
+    }
+    Ok(())
 }

@@ -76,16 +76,41 @@ fn watch(runtime_dir: &Path, args: &Status, every: Duration) -> Result<()> {
 }
 
 fn status(runtime_dir: &Path) -> Result<weir_api::Status> {
-    let mut status = match ask(runtime_dir, namespace()?, Request::Status)? {
-        Some(Answer::Status(report)) => *report,
-        Some(_) => return Err(Failure::failed("the running weir gave another answer", "")),
-        None => weir_api::Status::default(),
-    };
-    status.proxies = proxies(runtime_dir)?;
+    let (status, silent) = collect(runtime_dir)?;
+    for failure in silent {
+        warn_text(failure);
+    }
     Ok(status)
 }
 
-fn runs(status: &weir_api::Status) -> bool {
+/// The guard and all proxies of this network namespace. A process of proxies that does not answer does not hide the
+/// others: why it does not comes beside the report.
+///
+/// # Errors
+/// The guard does not answer.
+pub fn collect(runtime_dir: &Path) -> Result<(weir_api::Status, Vec<Failure>)> {
+    let mut status = match ask(runtime_dir, namespace()?, Request::Status)? {
+        Some(Answer::Status(report)) => *report,
+        Some(_) => return Err(another_answer()),
+        None => weir_api::Status::default(),
+    };
+    let mut silent = Vec::new();
+    for answer in Peers::find(runtime_dir)?.ask(&Request::Status) {
+        match answer {
+            Ok(Answer::Status(report)) => status.proxies.extend(report.proxies),
+            Ok(_) => silent.push(another_answer()),
+            Err(failure) => silent.push(failure),
+        }
+    }
+    Ok((status, silent))
+}
+
+fn another_answer() -> Failure {
+    Failure::failed("the running weir gave another answer", "")
+}
+
+/// Whether a guard or a proxy runs.
+pub fn runs(status: &weir_api::Status) -> bool {
     status.running || !status.proxies.is_empty()
 }
 
@@ -107,17 +132,4 @@ pub fn not_running(runtime_dir: &Path) -> Failure {
         }
     };
     Failure::not_running("no weir is running in this network namespace", hint)
-}
-
-/// The proxies of all processes. A process that does not answer is warned of, and does not hide the others.
-fn proxies(runtime_dir: &Path) -> Result<Vec<weir_api::Proxy>> {
-    let mut proxies = Vec::new();
-    for answer in Peers::find(runtime_dir)?.ask(&Request::Status) {
-        match answer {
-            Ok(Answer::Status(report)) => proxies.extend(report.proxies),
-            Ok(_) => warn_text("a running weir gave another answer"),
-            Err(failure) => warn_text(failure),
-        }
-    }
-    Ok(proxies)
 }

@@ -5,7 +5,7 @@ mod cgroup;
 mod reading;
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use weir_api::{ClassStatistics, Decision, ListenerStatistics, Statistics as StatisticsReport};
 use weir_core::controller::{self, Controller, Kept, Outcome, Settings, Statistics};
@@ -15,6 +15,7 @@ use crate::daemon::backend::Backend;
 use crate::daemon::events::{self, Events};
 use crate::daemon::session::Session;
 use crate::failure::Result;
+use crate::host::clock::unix_ms;
 use reading::World;
 
 pub use reading::listener_reading;
@@ -183,9 +184,8 @@ fn listener_report(
 }
 
 fn logged(decision: &controller::Decision, observed: bool) -> Decision {
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Decision {
-        at_unix_ms: since_1970.unwrap_or_default().as_millis() as u64,
+        at_unix_ms: unix_ms(),
         class: decision.class.clone(),
         from: decision.from.map(tenths),
         to: decision.to.map(tenths),

@@ -17,6 +17,7 @@ use crate::daemon::notify;
 use crate::daemon::service::{Reloaded, Service};
 use crate::daemon::signals::{Signals, ends};
 use crate::failure::{Cause, Failure, Result};
+use crate::host::clock::unix_ms;
 use crate::host::config::Source;
 use crate::ipc::api::MOST_EVENTS;
 use crate::ipc::control::{Answer, Client, ControlSocket, Request};
@@ -280,6 +281,11 @@ impl Frame {
         notify::ready();
         self.events
             .note(reload_event(own.path(), &reloaded, service.stays()));
+        service.note_reload(weir_api::LastReload {
+            at_unix_ms: unix_ms(),
+            succeeded: reloaded.is_ok(),
+            failure: reloaded.as_ref().err().map(ToString::to_string),
+        });
         match reloaded {
             Ok(Reloaded {
                 listeners,

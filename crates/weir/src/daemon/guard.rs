@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use weir_api::metrics::{self, Figures};
-use weir_api::{Process, Status, TopSources, Why};
+use weir_api::{LastReload, Process, Status, TopSources, Why};
 use weir_config::{ApiSettings, Config, Environment, EventsSettings};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
@@ -33,6 +33,7 @@ use crate::daemon::shaping::Shaping;
 use crate::daemon::signals::Signals;
 use crate::daemon::timewait::Destinations;
 use crate::failure::{Failure, Result};
+use crate::host::clock::unix_ms;
 use crate::host::config::Source;
 use crate::host::environment;
 use crate::host::links::{self, Link, LinkWatch};
@@ -127,6 +128,8 @@ impl Start {
             destinations: Destinations::none(self.cgroups),
             shaping: Shaping::default(),
             control: None,
+            started_unix_ms: unix_ms(),
+            last_reload: None,
             end: None,
         };
         Ok(Daemon {
@@ -246,6 +249,8 @@ pub struct GuardService<B> {
     destinations: Destinations,
     shaping: Shaping,
     control: Option<Control>,
+    started_unix_ms: u64,
+    last_reload: Option<LastReload>,
     end: Option<End>,
 }
 
@@ -264,6 +269,23 @@ enum End {
 }
 
 impl<B: Backend> GuardService<B> {
+    fn process(&self) -> Process {
+        let command = match &self.file {
+            None => "protect",
+            Some(_) => "run",
+        };
+        Process {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            command: command.to_owned(),
+            config: self.file.as_ref().map(|file| file.display().to_string()),
+            started_unix_ms: self.started_unix_ms,
+            namespace: self.namespace,
+            log_lost: log::lost(),
+            unconfirmed_s: None,
+        }
+    }
+
     fn log_new_warnings(&mut self) {
         let warnings = self.session.warnings_apart();
         for warning in warnings.iter().filter(|text| !self.told.contains(text)) {
@@ -470,23 +492,11 @@ impl<B: Backend> Service for GuardService<B> {
     }
 
     fn report(&self) -> Result<Status> {
-        let command = match &self.file {
-            None => "protect",
-            Some(_) => "run",
-        };
-        let process = Process {
-            pid: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            command: command.to_owned(),
-            config: self.file.as_ref().map(|file| file.display().to_string()),
-            namespace: self.namespace,
-            log_lost: log::lost(),
-            unconfirmed_s: None,
-        };
         let (classes, classes_left_out) = self.session.classes_of_all()?;
         Ok(Status {
             running: true,
-            process: Some(process),
+            process: Some(self.process()),
+            last_reload: self.last_reload.clone(),
             interfaces: self.session.interfaces(),
             warnings: self.warnings(),
             listeners: self.listeners()?,
@@ -505,7 +515,8 @@ impl<B: Backend> Service for GuardService<B> {
             classes: self.session.class_reports()?,
             destinations: self.destinations.report()?,
             shapes: self.shaping.report()?,
-            log_lost: log::lost(),
+            process: self.process(),
+            last_reload: self.last_reload.clone(),
             ..Figures::default()
         };
         Ok(metrics::text(metrics::guard(), &figures))
@@ -583,6 +594,10 @@ impl<B: Backend> Service for GuardService<B> {
             not_in_force,
             warnings,
         })
+    }
+
+    fn note_reload(&mut self, reload: LastReload) {
+        self.last_reload = Some(reload);
     }
 
     fn no_file(&self) -> Failure {

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use weir_api::{Status, TopSources, Why};
+use weir_api::{LastReload, Status, TopSources, Why};
 use weir_config::Config;
 
 use crate::failure::{Cause, Failure, Result};
@@ -109,6 +109,9 @@ pub trait Service {
     /// # Errors
     /// What was in force stays.
     fn reload(&mut self, config: Config, file: &Path) -> Result<Reloaded>;
+
+    /// Called after each attempt to put the file in force: what the report and the metrics say of it.
+    fn note_reload(&mut self, reload: LastReload);
 
     /// The answer to a reload of a service without a config file.
     fn no_file(&self) -> Failure;

@@ -1,10 +1,14 @@
 //! Policies and interfaces in a few words, for lines and tables.
 
+use std::time::{Duration, UNIX_EPOCH};
+
+use weir_api::LastReload;
 use weir_config::policy_words;
 use weir_core::listener::{Admit, DEFAULT_INTERVAL, Establish, Front, HalfClose, Listener, Mode};
 use weir_core::overload::{Waits, share};
+use weir_core::rfc3339::Rfc3339;
 use weir_core::units::{about_duration, format_duration};
-use weir_core::verdict::{Counters, Verdict};
+use weir_core::verdict::{ADMITS, Counters, Verdict};
 use weir_core::word::Word;
 
 /// Names that a line gives before it only counts the rest.
@@ -74,13 +78,7 @@ pub fn part(n: usize, of: usize, thing: &str) -> String {
 
 /// Connections that were let in.
 pub fn admitted(counters: &Counters) -> u64 {
-    const LET_IN: [Verdict; 4] = [
-        Verdict::SynAdmitted,
-        Verdict::SynSteady,
-        Verdict::SynTimeWait,
-        Verdict::CookieAccepted,
-    ];
-    LET_IN.iter().map(|verdict| counters.get(*verdict)).sum()
+    ADMITS.iter().map(|verdict| counters.get(*verdict)).sum()
 }
 
 /// `55 %`; `0.3 %` of few.
@@ -113,6 +111,20 @@ pub fn totals(mode: Mode, counters: &Counters) -> String {
         text += &format!(", {would}reset {reset} at the client's FIN");
     }
     text
+}
+
+/// A line that the config file is not in force as it is, and why, after `before`; empty if it is in force.
+pub fn failed_reload(reload: Option<&LastReload>, before: &str) -> String {
+    let Some(reload) = reload.filter(|reload| !reload.succeeded) else {
+        return String::new();
+    };
+    let time = UNIX_EPOCH + Duration::from_millis(reload.at_unix_ms);
+    let why = reload.failure.as_deref().unwrap_or_default();
+    let why = why.lines().next().unwrap_or_default();
+    let time = Rfc3339(time);
+    format!(
+        "{before}the reload of {time:.0} failed, and what was in force before has stayed: {why}\n"
+    )
 }
 
 /// `wait for accept(): 43 ms at most, 12 ms on average`; `None` if nothing was seen to wait.

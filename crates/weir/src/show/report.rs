@@ -64,6 +64,7 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
             "warning: in {s} s the config file before is in force again, unless `weir reload` confirms this one\n"
         );
     }
+    warnings += &describe::failed_reload(status.last_reload.as_ref(), "warning: ");
     let command = match &process.config {
         Some(file) => format!("{} --config {file}", process.command),
         None => process.command.clone(),

@@ -13,7 +13,7 @@ pub const CONFIG: (&str, &str) = ("weir.toml", "5");
 type Example = (&'static str, &'static str);
 
 /// Examples of each command; `weir` is the page of them all.
-const EXAMPLES: [(&str, &[Example]); 17] = [
+const EXAMPLES: [(&str, &[Example]); 18] = [
     (
         "weir",
         &[
@@ -122,6 +122,20 @@ const EXAMPLES: [(&str, &[Example]); 17] = [
             (
                 "weir status --json | jq '.listeners[].counters.syn_reset_wait'",
                 "Read one counter of each listener.",
+            ),
+        ],
+    ),
+    (
+        "top",
+        &[
+            ("weir top", "Watch this machine; `?` shows the keys."),
+            (
+                "weir top --once --sort wait",
+                "Print where connections wait longest, for a script or a mail.",
+            ),
+            (
+                "ssh -NL /tmp/web1.sock:/run/weir/api.sock root@web1 & weir top --api /tmp/web1.sock",
+                "Watch another host, whose [api] has socket = \"/run/weir/api.sock\".",
             ),
         ],
     ),

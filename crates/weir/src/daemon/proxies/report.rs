@@ -94,6 +94,7 @@ pub fn of<'a>(
         name: server.settings().name.clone(),
         pid: std::process::id(),
         config: None,
+        last_reload: None,
         address: server.address().to_string(),
         mode: server.settings().mode.word().to_owned(),
         accepting: server.sockets().is_some(),

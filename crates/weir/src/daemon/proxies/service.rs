@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use weir_api::Status;
 use weir_api::metrics::{Figures, text};
+use weir_api::{LastReload, Process, Status};
 use weir_config::Config;
 use weir_proxy::{Server, handover};
 
@@ -14,6 +14,7 @@ use super::{Proxies, report};
 use crate::daemon::frame::refuse;
 use crate::daemon::service::{Reloaded, Service};
 use crate::failure::{Failure, Result};
+use crate::host::clock::unix_ms;
 use crate::ipc::control::{Answer, Client, HandedOver, Request};
 use crate::ipc::endpoints::Endpoints;
 use crate::show::describe::count;
@@ -30,6 +31,8 @@ pub struct ProxyService {
     stopping: bool,
     /// Why it stops, if a thread has failed.
     fault: Result<()>,
+    started_unix_ms: u64,
+    last_reload: Option<LastReload>,
 }
 
 impl ProxyService {
@@ -41,6 +44,8 @@ impl ProxyService {
             successor: None,
             stopping: false,
             fault: Ok(()),
+            started_unix_ms: unix_ms(),
+            last_reload: None,
         }
     }
 
@@ -125,8 +130,12 @@ impl Service for ProxyService {
 
     fn report(&self) -> Result<Status> {
         let file = self.file.as_ref().map(|file| file.display().to_string());
+        let mut proxies = self.proxies.reports(file.as_deref());
+        for proxy in &mut proxies {
+            proxy.last_reload = self.last_reload.clone();
+        }
         Ok(Status {
-            proxies: self.proxies.reports(file.as_deref()),
+            proxies,
             ..Status::default()
         })
     }
@@ -134,7 +143,15 @@ impl Service for ProxyService {
     fn metrics(&self) -> Result<String> {
         let figures = Figures {
             proxies: self.proxies.reports(None),
-            log_lost: log::lost(),
+            process: Process {
+                pid: std::process::id(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                command: "proxy".to_owned(),
+                started_unix_ms: self.started_unix_ms,
+                log_lost: log::lost(),
+                ..Process::default()
+            },
+            last_reload: self.last_reload.clone(),
             ..Figures::default()
         };
         Ok(text(report::metrics(), &figures))
@@ -171,6 +188,10 @@ impl Service for ProxyService {
             proxies,
             warnings: Vec::new(),
         })
+    }
+
+    fn note_reload(&mut self, reload: LastReload) {
+        self.last_reload = Some(reload);
     }
 
     fn no_file(&self) -> Failure {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use weir_api::Class;
-use weir_core::verdict::{Kind, VERDICTS};
+use weir_core::verdict::{ADMITS, Kind, VERDICTS};
 
 use crate::show::table::{Align, table};
 
@@ -57,14 +57,6 @@ fn head() -> Vec<(&'static str, Align)> {
     ]
 }
 
-/// Verdicts after which the server gets the connection.
-const LET_IN: [&str; 4] = [
-    "syn_admitted",
-    "syn_steady",
-    "syn_time_wait",
-    "cookie_accepted",
-];
-
 fn row(class: &Class) -> Vec<String> {
     let number = |n: Option<f64>| n.map_or("-".to_owned(), |n| n.to_string());
     let refused = |wanted: &dyn Fn(&str) -> bool| -> u64 {
@@ -75,6 +67,10 @@ fn row(class: &Class) -> Vec<String> {
     let over_rate = |name: &str| name.ends_with("_rate");
     let held = |name: &str| name.ends_with("_held");
     let count = |name: &str| class.counters.get(name).copied().unwrap_or(0);
+    let admitted: u64 = ADMITS
+        .map(|verdict| count(verdict.info().name))
+        .iter()
+        .sum();
     vec![
         class.name.clone(),
         class.priority.to_string(),
@@ -82,7 +78,7 @@ fn row(class: &Class) -> Vec<String> {
         class.burst.map_or("-".to_owned(), |n| n.to_string()),
         number(class.controlled_rate.map(rounded)),
         class.waiting.map_or("-".to_owned(), |n| n.to_string()),
-        LET_IN.map(count).iter().sum::<u64>().to_string(),
+        admitted.to_string(),
         refused(&over_rate).to_string(),
         refused(&held).to_string(),
         refused(&|name| !over_rate(name) && !held(name)).to_string(),
