@@ -530,7 +530,10 @@ impl<B: Backend> Service for GuardService<B> {
         Some(self.refusals.top())
     }
 
-    fn why(&self, address: IpAddr) -> Option<Why> {
+    fn why(&mut self, address: IpAddr) -> Option<Why> {
+        // What was refused since the last look is still in the kernel.
+        self.overload.hurry();
+        self.look();
         Some(self.refusals.why(address))
     }
 

@@ -79,7 +79,7 @@ pub trait Service {
     }
 
     /// Why an address was refused; `None` likewise.
-    fn why(&self, _address: IpAddr) -> Option<Why> {
+    fn why(&mut self, _address: IpAddr) -> Option<Why> {
         None
     }
 

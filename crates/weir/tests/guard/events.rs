@@ -64,6 +64,8 @@ fn an_overload_is_told_from_its_beginning_to_its_end_and_why_names_the_client() 
 
     let clients = connect(path.client, path.at(PORT), 7);
     assert_eq!(clients.counts(), (4, 3, 0), "the server accepts none");
+    let (why, code) = bed.why(&client);
+    assert_eq!((why.answer.as_str(), code), ("refused", 0), "at once");
 
     let begins = bed.event("overload");
     let episode = begins.episode.unwrap();
