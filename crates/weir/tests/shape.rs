@@ -442,6 +442,19 @@ impl Service {
     }
 }
 
+/// Of each shaper what does not grow while it runs: the device itself sends a packet now and then.
+fn settings_of(shapes: &Value) -> Vec<Value> {
+    let keys = ["dev", "backend", "discipline", "rate_bits_per_s"];
+    let shapes = shapes.as_array().unwrap().iter();
+    shapes
+        .flat_map(|shape| {
+            let queues = shape["queues"].as_array().unwrap().iter();
+            let queues = queues.flat_map(|queue| [queue["name"].clone(), queue["qdisc"].clone()]);
+            keys.map(|key| shape[key].clone()).into_iter().chain(queues)
+        })
+        .collect()
+}
+
 #[test]
 fn weir_run_shapes_the_interfaces_of_its_file_while_it_runs() {
     if !needs::programs(&["tc"]) {
@@ -463,7 +476,7 @@ fn weir_run_shapes_the_interfaces_of_its_file_while_it_runs() {
     };
     let status = until(&|status| status["shapes"][0]["discipline"] == "syn-prio");
     assert_eq!(status["shapes"].as_array().unwrap().len(), 1);
-    assert_eq!(status["shapes"], hosts.shapes());
+    assert_eq!(settings_of(&status["shapes"]), settings_of(&hosts.shapes()));
     let warnings = status["warnings"].to_string();
     assert!(
         warnings.contains("shape later0: there is no such interface"),

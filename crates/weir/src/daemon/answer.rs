@@ -66,6 +66,10 @@ pub fn answer(
         Call::Change(change) => self::change(service, change, peer),
         Call::Metrics => figures.of(service),
         Call::Events(after, most) => ok(events.read(*after, *most)),
+        Call::Why(address) => service
+            .why(*address)
+            .ok_or_else(guards_nothing)
+            .and_then(ok),
         call => read(service, call),
     };
     answered.unwrap_or_else(|(status, failure)| {
@@ -93,8 +97,9 @@ fn read(service: &dyn Service, call: &Call) -> Answered {
         Call::Class(name) => class(service, name, 200),
         Call::Controller => ok(report()?.controller.ok_or_else(no_controller)?),
         Call::Sources => ok(service.top_sources().ok_or_else(guards_nothing)?),
-        Call::Why(address) => ok(service.why(*address).ok_or_else(guards_nothing)?),
-        Call::Metrics | Call::Events(..) => unreachable!("they are answered by themselves"),
+        Call::Metrics | Call::Events(..) | Call::Why(_) => {
+            unreachable!("they are answered by themselves")
+        }
         Call::Change(_) => unreachable!("a change is not a read"),
     }
 }
