@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use weir_api::TopSources;
+
 use crate::cli::Why;
 use crate::commands::status::not_running;
 use crate::failure::{Code, Failure, Result};
@@ -37,11 +39,22 @@ pub fn run(runtime_dir: &Path, args: &Why) -> Result<()> {
 }
 
 fn top(runtime_dir: &Path, args: &Why) -> Result<()> {
-    match ask(runtime_dir, namespace()?, Request::Sources)? {
-        Some(Answer::Sources(sources)) if args.json => print_json(&sources),
-        Some(Answer::Sources(sources)) => print(&why::top(&sources)),
-        Some(_) => Err(another_answer()),
+    match top_sources(runtime_dir)? {
+        Some(sources) if args.json => print_json(&sources),
+        Some(sources) => print(&why::top(&sources)),
         None => Err(not_running(runtime_dir)),
+    }
+}
+
+/// The sources that are refused most; `None` if no guard runs in this network namespace.
+///
+/// # Errors
+/// The guard does not answer, or does not know the question.
+pub fn top_sources(runtime_dir: &Path) -> Result<Option<TopSources>> {
+    match ask(runtime_dir, namespace()?, Request::Sources)? {
+        Some(Answer::Sources(sources)) => Ok(Some(*sources)),
+        Some(_) => Err(another_answer()),
+        None => Ok(None),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use weir_api::Status;
+use weir_api::{Status, TopSources};
 
 use super::rates::Pair;
 use super::rows::{Flow, flow};
@@ -16,6 +16,8 @@ pub const HISTORY: usize = 400;
 pub struct Report {
     /// What weir said.
     pub status: Status,
+    /// The sources that are refused most; `None` where no guard says so.
+    pub sources: Option<TopSources>,
     /// Since any fixed moment, by a clock that nobody sets.
     pub at: Duration,
     /// The time of day, in ms since 1970 UTC.
@@ -72,6 +74,11 @@ impl Data {
     /// What the last report says.
     pub fn status(&self) -> Option<&Status> {
         self.now.as_ref().map(|report| &report.status)
+    }
+
+    /// The sources that are refused most, as the last report has them.
+    pub fn sources(&self) -> Option<&TopSources> {
+        self.now.as_ref()?.sources.as_ref()
     }
 
     /// Why the last question had no answer; `None` if it had one.
@@ -142,7 +149,7 @@ mod tests {
                 ..Status::default()
             },
             at: Duration::from_secs(seconds),
-            unix_ms: 0,
+            ..Report::default()
         }
     }
 

@@ -52,6 +52,8 @@ pub enum Pane {
     Verdicts,
     /// Classes of all listeners.
     Classes,
+    /// Addresses and networks that are refused most.
+    Sources,
     /// What the controller holds, and its decisions.
     Controller,
     /// Proxies and their backends.
@@ -62,9 +64,10 @@ pub enum Pane {
 
 impl Pane {
     /// All of them, as they stand on the screen.
-    pub const ALL: [Pane; 5] = [
+    pub const ALL: [Pane; 6] = [
         Pane::Verdicts,
         Pane::Classes,
+        Pane::Sources,
         Pane::Controller,
         Pane::Proxies,
         Pane::Notes,
@@ -75,6 +78,7 @@ impl Pane {
         match self {
             Pane::Verdicts => "verdicts",
             Pane::Classes => "classes",
+            Pane::Sources => "sources",
             Pane::Controller => "controller",
             Pane::Proxies => "proxies",
             Pane::Notes => "notes",
@@ -294,7 +298,7 @@ mod tests {
                 ..Status::default()
             },
             at: Duration::from_secs(second),
-            unix_ms: 0,
+            ..Report::default()
         }
     }
 
@@ -397,7 +401,7 @@ mod tests {
     #[test]
     fn panes_are_chosen_by_their_number_and_in_turn() {
         let mut model = model();
-        press(&mut model, "3");
+        press(&mut model, "4");
         assert_eq!(model.pane, Pane::Controller);
         press(&mut model, "097");
         assert_eq!(model.pane, Pane::Controller);
@@ -405,7 +409,7 @@ mod tests {
             model.key(Key::Tab);
         }
         model.key(Key::BackTab);
-        assert_eq!(model.pane, Pane::Classes);
+        assert_eq!(model.pane, Pane::Sources);
     }
 
     #[test]

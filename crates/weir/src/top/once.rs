@@ -1,9 +1,11 @@
 //! `weir top --once`: plain text for scripts and mails, with the rates of one interval.
 
+use weir_api::TopSource;
 use weir_core::units::about_duration;
 
 use super::data::Data;
 use super::rows::{self, ClassRow, ListenerRow, ProxyRow, Sort};
+use crate::show::describe::percent;
 use crate::show::report::controller;
 use crate::show::table::{Align, table};
 
@@ -43,6 +45,11 @@ pub fn text(data: &Data, order: Order<'_>) -> String {
     let classes = rows::classes(status, &pair, filter, sort, false);
     if !classes.is_empty() {
         text += &format!("\n{}", class_table(&classes));
+    }
+    let sources = data.sources();
+    let sources = sources.map_or(Vec::new(), |top| rows::sources(top, filter, sort, false));
+    if !sources.is_empty() {
+        text += &format!("\n{}", source_table(&sources));
     }
     if let Some(controller) = &status.controller {
         text += &format!("\n{}", controller::text(controller, controller::RECENT));
@@ -145,6 +152,29 @@ fn class_table(classes: &[ClassRow<'_>]) -> String {
         ]
     };
     table(&head, &classes.iter().map(row).collect::<Vec<_>>())
+}
+
+fn source_table(sources: &[&TopSource]) -> String {
+    use Align::{Left, Right};
+    let head = [
+        ("source", Left),
+        ("mean/s", Right),
+        ("share", Right),
+        ("listener", Left),
+        ("class", Left),
+        ("last verdict", Left),
+    ];
+    let row = |source: &&TopSource| {
+        vec![
+            source.source.clone(),
+            rows::rate(Some(source.per_second)),
+            percent(source.share),
+            source.listener.clone(),
+            source.class.clone().unwrap_or_else(|| "-".to_owned()),
+            source.verdict.clone(),
+        ]
+    };
+    table(&head, &sources.iter().map(row).collect::<Vec<_>>())
 }
 
 fn proxy_table(proxies: &[ProxyRow<'_>]) -> String {

@@ -3,7 +3,9 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use weir_api::{Backend, Class, ClassStatistics, Listener, Proxy, Status, Times};
+use weir_api::{
+    Backend, Class, ClassStatistics, Listener, Proxy, Status, Times, TopSource, TopSources,
+};
 use weir_core::units::{about_duration, parse_duration};
 use weir_core::verdict::{ADMITS, Kind, VERDICTS, Verdict, VerdictInfo, refusals};
 
@@ -269,6 +271,29 @@ pub fn held(status: &Status) -> impl Iterator<Item = &ClassStatistics> {
     let controller = status.controller.iter();
     let classes = controller.flat_map(|controller| &controller.statistics.classes);
     classes.filter(|class| class.controlled_rate.is_some())
+}
+
+/// The sources whose address, network, listener or class has the filter: by name, or else the most refused first, a
+/// network before its addresses.
+pub fn sources<'a>(
+    top: &'a TopSources,
+    filter: &str,
+    sort: Sort,
+    reverse: bool,
+) -> Vec<&'a TopSource> {
+    let fits = |source: &&TopSource| {
+        let class = source.class.as_deref().unwrap_or_default();
+        has(filter, [&source.source, &source.listener, class])
+    };
+    let all = top.networks.iter().chain(&top.addresses);
+    let mut rows: Vec<_> = all.filter(fits).collect();
+    rows.sort_by(|a, b| match sort {
+        Sort::Name => a.source.cmp(&b.source),
+        // A network has no less than its addresses, and stands first in `all`.
+        _ => b.share.total_cmp(&a.share),
+    });
+    turn(&mut rows, reverse);
+    rows
 }
 
 /// A proxy or, below it, one of its backends.

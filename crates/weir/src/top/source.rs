@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use weir_api::Status;
+use weir_api::{Status, TopSources};
 use weir_client::Client;
 
 use super::data::Report;
-use crate::commands::status;
+use crate::commands::{status, why};
 use crate::failure::{Failure, Result};
 use crate::host::clock::unix_ms;
 
@@ -50,11 +50,7 @@ impl Source {
         }
     }
 
-    /// Asks.
-    ///
-    /// # Errors
-    /// No weir runs there, or it does not answer.
-    pub fn ask(&self) -> Result<Status> {
+    fn status(&self) -> Result<Status> {
         match self {
             Source::Namespace(runtime_dir) => {
                 let (mut status, silent) = status::collect(runtime_dir)?;
@@ -74,16 +70,37 @@ impl Source {
         }
     }
 
+    /// The sources that the guard refuses most; `None` where none runs.
+    fn top_sources(&self) -> Result<Option<TopSources>> {
+        match self {
+            Source::Namespace(runtime_dir) => why::top_sources(runtime_dir),
+            Source::Api(clients) => {
+                let of_guard = |client: &Client| match client.top_sources() {
+                    // Proxies, which guard nothing.
+                    Err(error) if error.is_unknown() => None,
+                    answer => Some(answer.map_err(not_answered)),
+                };
+                clients.iter().find_map(of_guard).transpose()
+            }
+        }
+    }
+
     /// Asks, and notes when. The time is halfway between question and answer.
     ///
     /// # Errors
-    /// As [`ask`](Self::ask).
+    /// No weir runs there, or it does not answer.
     pub fn report(&self, start: Instant) -> Result<Report> {
         let asked = start.elapsed();
-        let status = self.ask()?;
+        let mut status = self.status()?;
         let at = asked + (start.elapsed() - asked) / 2;
+        // A weir that does not know this question has answered the other one.
+        let sources = self.top_sources().unwrap_or_else(|failure| {
+            status.warnings.push(failure.to_string());
+            None
+        });
         Ok(Report {
             status,
+            sources,
             at,
             unix_ms: unix_ms(),
         })
@@ -91,13 +108,15 @@ impl Source {
 }
 
 fn ask_api(client: &Client) -> Result<Status> {
-    client.status().map_err(|error| {
-        let hint = match error.is_denied() {
-            true => "the keys `permissions` and `group` of [api] say who may ask",
-            false => "is [api] in the config file, and the socket forwarded? docs/top.md",
-        };
-        Failure::failed(error.to_string(), hint)
-    })
+    client.status().map_err(not_answered)
+}
+
+fn not_answered(error: weir_client::Error) -> Failure {
+    let hint = match error.is_denied() {
+        true => "the keys `permissions` and `group` of [api] say who may ask",
+        false => "is [api] in the config file, and the socket forwarded? docs/top.md",
+    };
+    Failure::failed(error.to_string(), hint)
 }
 
 /// The report of a guard with the proxies of all.

@@ -9,7 +9,8 @@ use ratatui::buffer::Buffer;
 use ratatui::style::Color;
 use weir_api::{
     Backend, Class, ClassStatistics, Connections, Controller, Decision, LastReload, Listener,
-    ListenerStatistics, Process, Proxy, ProxyThread, Statistics, Status, Times,
+    ListenerStatistics, Process, Proxy, ProxyThread, Statistics, Status, Times, TopSource,
+    TopSources,
 };
 
 use super::data::{Data, Report};
@@ -176,6 +177,33 @@ fn proxy(second: u64) -> Proxy {
     }
 }
 
+fn sources() -> TopSources {
+    let source = |source: &str, per_second, class: Option<&str>, verdict: &str| TopSource {
+        source: source.into(),
+        share: per_second / 1440.0,
+        per_second,
+        verdict: verdict.into(),
+        listener: "web".into(),
+        class: class.map(str::to_owned),
+        ..TopSource::default()
+    };
+    let other = Some("other");
+    TopSources {
+        half_life_s: 60,
+        refused_per_second: 1440.0,
+        addresses: vec![
+            source("203.0.113.7", 610.0, other, "syn_reset_wait"),
+            source("2001:db8:7:1::25", 144.0, None, "syn_reset_held"),
+            source("203.0.113.8", 3.5, other, "syn_reset_wait"),
+        ],
+        networks: vec![
+            source("203.0.113.0/24", 940.0, other, "syn_reset_wait"),
+            source("2001:db8:7::/56", 144.0, None, "syn_reset_held"),
+        ],
+        ..TopSources::default()
+    }
+}
+
 fn report(second: u64) -> Report {
     let mut mail = listener("mail", "192.0.2.7:25", "observe");
     mail.counters = [("syn_admitted".to_owned(), 3 * second)].into();
@@ -200,6 +228,7 @@ fn report(second: u64) -> Report {
             proxies: vec![proxy(second)],
             ..Status::default()
         },
+        sources: Some(sources()),
         at: Duration::from_secs(second),
         unix_ms: 1_700_000_000_000 + 1000 * second,
     }

@@ -1,7 +1,7 @@
 //! Draws the model.
 //!
-//! From top to bottom: a title; the listeners; charts of the chosen one; a pane (verdicts, classes, controller, proxies
-//! or notes); the keys. 80 × 24 has room for all of it, and what is larger shows more.
+//! From top to bottom: a title; the listeners; charts of the chosen one; a pane (verdicts, classes, sources, controller,
+//! proxies or notes); the keys. 80 × 24 has room for all of it, and what is larger shows more.
 
 mod cells;
 mod chart;
@@ -197,7 +197,7 @@ fn tabs(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let mut spans = Vec::new();
     for (number, pane) in Pane::ALL.into_iter().enumerate() {
         let more = match pane {
-            Pane::Controller if held > 0 => format!(" ({held} held)"),
+            Pane::Controller if held > 0 => format!(" ({held})"),
             Pane::Notes if notes > 0 => format!(" ({notes})"),
             _ => String::new(),
         };
@@ -207,7 +207,7 @@ fn tabs(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
             false => theme.notable(),
         };
         let text = format!(" {} {}{more} ", number + 1, pane.title());
-        spans.extend([Span::styled(text, style), Span::raw(" ")]);
+        spans.push(Span::styled(text, style));
     }
     frame.render_widget(Paragraph::new(Line::from(spans)), area);
 }

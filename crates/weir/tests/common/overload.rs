@@ -2,6 +2,8 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +13,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use weir_testbed::needs::own_namespace;
+use weir_testbed::wait;
 
 use super::common::Folder;
 
@@ -205,6 +208,20 @@ impl Bed {
             guard,
             proxies,
             _backend: backend,
+        })
+    }
+
+    /// The sockets of the guard's API and of the proxies', once they are there.
+    pub fn sockets(&self) -> [PathBuf; 2] {
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
+        let names = [
+            weir_client::default_socket_name(namespace),
+            weir_client::default_proxy_socket_name(namespace),
+        ];
+        names.map(|name| {
+            let path = self.folder.path.join(name);
+            wait::until("an API socket", || path.exists().then_some(()));
+            path
         })
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::MetadataExt;
 
 use serde_json::Value;
 use weir_testbed::wait;
@@ -88,16 +87,6 @@ fn of_top(text: &str) -> (Counters, BTreeMap<String, f64>) {
     (counts, rates)
 }
 
-fn client(bed: &Bed) -> weir_client::Client {
-    let namespace = std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
-    let socket = bed
-        .folder
-        .path
-        .join(weir_client::default_socket_name(namespace));
-    wait::until("the API socket", || socket.exists().then_some(()));
-    weir_client::Client::new(socket)
-}
-
 fn top(bed: &Bed) -> (Counters, BTreeMap<String, f64>, String) {
     let output = bed.folder.weir("top --once --every 500ms");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -123,7 +112,8 @@ fn top_status_api_and_metrics_agree_within_one_interval_and_exactly_at_rest() {
     let Some(bed) = Bed::new("top-agree") else {
         return;
     };
-    let client = client(&bed);
+    let [guard, _] = bed.sockets();
+    let client = weir_client::Client::new(guard);
     let load = Load::start();
     bed.folder.until(|status| {
         let counters = of_report(status);
@@ -174,6 +164,15 @@ fn top_status_api_and_metrics_agree_within_one_interval_and_exactly_at_rest() {
     assert_eq!(counts, report, "{text}");
     assert!(rates.values().all(|rate| *rate == 0.0), "{rates:?}");
     assert_eq!(of_metrics(&metrics, &report), report);
+    let sources = client.top_sources().unwrap();
+    let named = sources.networks.iter().chain(&sources.addresses);
+    let named: Vec<&str> = named.map(|source| source.source.as_str()).collect();
+    assert_eq!(named[0], "127.0.0.0/24", "{sources:#?}");
+    assert!(named.contains(&"127.0.0.1"), "{sources:#?}");
+    for source in named {
+        let is_row = |line: &str| line.split_whitespace().next() == Some(source);
+        assert!(text.lines().any(is_row), "{source}\n{text}");
+    }
     assert_eq!(of_metrics(&scrape(GUARD_METRICS), &report), report);
     // Sums, and what is no counter.
     let web = &status["listeners"][0];

@@ -2,11 +2,8 @@
 
 use std::io::copy;
 use std::net::Shutdown;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-
-use weir_testbed::wait;
+use std::path::Path;
 
 use crate::overload::Bed;
 
@@ -40,20 +37,6 @@ fn once_is_plain_text_and_so_is_everything_that_is_no_terminal() {
     );
 }
 
-/// The sockets of the guard's API and of the proxies', once they are there.
-fn sockets(bed: &Bed) -> [PathBuf; 2] {
-    let namespace = std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
-    let names = [
-        weir_client::default_socket_name(namespace),
-        weir_client::default_proxy_socket_name(namespace),
-    ];
-    names.map(|name| {
-        let path = bed.folder.path.join(name);
-        wait::until("an API socket", || path.exists().then_some(()));
-        path
-    })
-}
-
 /// All bytes and the end, from one to the other.
 fn relay(mut from: UnixStream, mut to: UnixStream) {
     std::thread::spawn(move || {
@@ -80,7 +63,7 @@ fn the_api_of_another_host_says_the_same_through_a_forwarded_socket() {
     let Some(bed) = Bed::new("top-api") else {
         return;
     };
-    let [guard, proxies] = sockets(&bed);
+    let [guard, proxies] = bed.sockets();
     forward(&bed.folder.path.join("guard.sock"), &guard);
     forward(&bed.folder.path.join("proxies.sock"), &proxies);
     let asked = "top --once --every 100ms --api guard.sock --api proxies.sock";

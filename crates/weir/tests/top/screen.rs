@@ -55,9 +55,10 @@ fn an_overload_is_watched_live_and_every_key_does_what_the_help_says() {
     }
     for (keys, words) in [
         ("2", "held at"),
-        ("3", "controller: wait 20ms"),
-        ("4", "edge"),
-        ("5", "backend 127.0.0.1:8083 is down"),
+        ("3", "127.0.0.0/24"),
+        ("4", "controller: wait 20ms"),
+        ("5", "edge"),
+        ("6", "backend 127.0.0.1:8083 is down"),
         ("?", "weir top: keys"),
         ("x", "q quit"),
         ("s", "sort: admitted/s"),

@@ -9,7 +9,7 @@ use crate::top::theme::Theme;
 
 const KEYS: [(&str, &str); 13] = [
     ("↑ ↓, k j", "choose a listener"),
-    ("Tab, ← →, 1 to 5", "choose a pane"),
+    ("Tab, ← →, 1 to 6", "choose a pane"),
     ("Page ↑, Page ↓", "scroll the pane"),
     (
         "s",

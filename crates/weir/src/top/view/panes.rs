@@ -5,10 +5,11 @@ use ratatui::layout::{Constraint, HorizontalAlignment, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
-use weir_api::Status;
+use weir_api::{Status, TopSource, TopSources};
 use weir_core::verdict::Kind;
 
 use super::cells::{heads, refused_style, right};
+use crate::show::describe::percent;
 use crate::show::report::controller;
 use crate::top::model::{Model, Pane};
 use crate::top::rates::Pair;
@@ -38,6 +39,7 @@ pub fn draw(
     match model.pane {
         Pane::Verdicts => pane.verdicts(frame, listener, &pair),
         Pane::Classes => pane.classes(frame, status, &pair),
+        Pane::Sources => pane.sources(frame, data.sources()),
         Pane::Controller => pane.controller(frame, status),
         Pane::Proxies => pane.proxies(frame, status, &pair),
         Pane::Notes => pane.notes(frame, status),
@@ -160,6 +162,44 @@ impl Shown<'_> {
             Row::new(cells.into_iter().take(columns.len()))
         };
         self.table(frame, &columns, classes.iter().map(row).collect());
+    }
+
+    fn sources(&self, frame: &mut Frame<'_>, top: Option<&TopSources>) {
+        use HorizontalAlignment::{Left, Right};
+        let Some(top) = top else {
+            return self.say(frame, "no guard that says whom it refuses");
+        };
+        let Model {
+            filter,
+            sort,
+            reverse,
+            ..
+        } = self.model;
+        let sources = rows::sources(top, filter, *sort, *reverse);
+        let Some(longest) = sources.iter().map(|source| source.source.len()).max() else {
+            return self.say(frame, "no source: no connection was refused lately");
+        };
+        let columns = [
+            ("source", Left, Constraint::Length(longest as u16)),
+            ("mean/s", Right, Constraint::Length(8)),
+            ("share", Right, Constraint::Length(6)),
+            ("listener", Left, Constraint::Fill(1)),
+            ("class", Left, Constraint::Fill(1)),
+            ("last verdict", Left, Constraint::Length(17)),
+        ];
+        let row = |source: &&TopSource| {
+            let refused = refused_style(Some(source.per_second), self.theme);
+            let class = source.class.clone().unwrap_or_else(|| "-".to_owned());
+            Row::new([
+                Cell::from(Span::styled(source.source.clone(), self.theme.strong())),
+                right(rows::rate(Some(source.per_second)), refused),
+                right(percent(source.share), Style::new()),
+                Cell::from(source.listener.clone()),
+                Cell::from(class),
+                Cell::from(source.verdict.clone()),
+            ])
+        };
+        self.table(frame, &columns, sources.iter().map(row).collect());
     }
 
     fn controller(&self, frame: &mut Frame<'_>, status: &Status) {
