@@ -41,7 +41,7 @@ pub struct LastReload {
     pub at_unix_ms: u64,
     /// Whether the file is in force since then
     ///
-    /// If not, what was in force before has stayed, and `failure` says why.
+    /// If not, what was in force before has stayed or has come back, and `failure` says why.
     pub succeeded: bool,
     /// Why the file is not in force; absent if it is
     #[serde(default, skip_serializing_if = "Option::is_none")]

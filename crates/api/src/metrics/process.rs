@@ -74,7 +74,7 @@ pub(super) fn process(prefix: &str) -> [Metric; 5] {
             "last_reload_successful",
             source(
                 "succeeded",
-                "1 if the config file is in force as it was read last, by a reload or the start; 0 if the last reload failed",
+                "1 if the config file is in force as it was read last, by a reload or the start; 0 if the last reload failed or was not confirmed",
             ),
             |process| f64::from(u8::from(process.succeeded)),
         ),

@@ -6,6 +6,7 @@ use axum::body::Bytes;
 use serde_json::json;
 use weir_config::did_you_mean;
 
+use crate::daemon::config_file::Reloads;
 use crate::daemon::events::Events;
 use crate::daemon::service::{Changed, Refusal, Service};
 use crate::failure::Failure;
@@ -41,11 +42,11 @@ const FRESH: Duration = Duration::from_millis(100);
 pub struct Figures(Option<(Instant, Bytes)>);
 
 impl Figures {
-    fn of(&mut self, service: &dyn Service) -> Answered {
+    fn of(&mut self, service: &dyn Service, reloads: &Reloads) -> Answered {
         let fresh = self.0.as_ref().filter(|(made, _)| made.elapsed() < FRESH);
         let text = match fresh {
             Some((_, text)) => text.clone(),
-            None => Bytes::from(service.metrics().map_err(internal)?),
+            None => Bytes::from(service.metrics(reloads).map_err(internal)?),
         };
         if fresh.is_none() {
             self.0 = Some((Instant::now(), text.clone()));
@@ -59,18 +60,19 @@ pub fn answer(
     service: &mut dyn Service,
     figures: &mut Figures,
     events: &Events,
+    reloads: &Reloads,
     call: &Call,
     peer: Peer,
 ) -> Reply {
     let answered = match call {
         Call::Change(change) => self::change(service, change, peer),
-        Call::Metrics => figures.of(service),
+        Call::Metrics => figures.of(service, reloads),
         Call::Events(after, most) => ok(events.read(*after, *most)),
         Call::Why(address) => service
             .why(*address)
             .ok_or_else(guards_nothing)
             .and_then(ok),
-        call => read(service, call),
+        call => read(service, reloads, call),
     };
     answered.unwrap_or_else(|(status, failure)| {
         match call {
@@ -83,8 +85,8 @@ pub fn answer(
     })
 }
 
-fn read(service: &dyn Service, call: &Call) -> Answered {
-    let report = || service.report().map_err(internal);
+fn read(service: &dyn Service, reloads: &Reloads, call: &Call) -> Answered {
+    let report = || service.report(reloads).map_err(internal);
     match call {
         Call::Status => ok(report()?),
         Call::Listeners => ok(report()?.listeners),

@@ -1,8 +1,13 @@
-//! The config file of a service: what of it is in force, and what comes back when no one confirms a reload.
+//! The config file of a service: what of it is in force, what comes back when no one confirms a reload, and what became
+//! of the last reload.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use weir_api::LastReload;
+
+use crate::failure::Failure;
+use crate::host::clock::unix_ms;
 use crate::host::config::Source;
 
 /// A config file that is in force.
@@ -10,6 +15,16 @@ use crate::host::config::Source;
 pub struct ConfigFile {
     in_force: Source,
     trial: Option<Trial>,
+    last_reload: Option<LastReload>,
+}
+
+/// What reports and metrics say of the config file.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reloads {
+    /// The last reload; `None`: there was none.
+    pub last: Option<LastReload>,
+    /// Seconds until the file before the last reload is in force again; `None`: the last one is for good.
+    pub unconfirmed_s: Option<u64>,
 }
 
 /// A reload that is not confirmed yet.
@@ -27,6 +42,7 @@ impl ConfigFile {
         ConfigFile {
             in_force,
             trial: None,
+            last_reload: None,
         }
     }
 
@@ -46,6 +62,32 @@ impl ConfigFile {
         let before = std::mem::replace(&mut self.in_force, read);
         let before = self.trial.take().map_or(before, |trial| trial.before);
         self.trial = end.map(|end| Trial { before, end });
+    }
+
+    /// Notes what came of an attempt to put the file in force.
+    pub fn note_reload(&mut self, failure: Option<&Failure>) {
+        self.last_reload = Some(LastReload {
+            at_unix_ms: unix_ms(),
+            succeeded: failure.is_none(),
+            failure: failure.map(ToString::to_string),
+        });
+    }
+
+    /// What was in force before the trial is so again: the file that was read last is not.
+    pub fn go_back(&mut self, before: Source) {
+        self.replace(before, None);
+        if let Some(last) = &mut self.last_reload {
+            last.succeeded = false;
+            last.failure = Some("it was not confirmed in time".to_owned());
+        }
+    }
+
+    /// What there is to report.
+    pub fn reloads(&self, now: Instant) -> Reloads {
+        Reloads {
+            last: self.last_reload.clone(),
+            unconfirmed_s: self.due_in(now).map(|time| time.as_secs()),
+        }
     }
 
     /// How long until [`overdue`](Self::overdue) has something.
@@ -84,6 +126,24 @@ mod tests {
         assert!(file.overdue(at(89)).is_none());
         assert_eq!(file.overdue(at(90)).unwrap().text, "a");
         assert!(file.overdue(at(91)).is_none());
+    }
+
+    #[test]
+    fn a_reload_that_went_back_did_not_succeed() {
+        let now = Instant::now();
+        let mut file = ConfigFile::new(source("a"));
+        assert_eq!(file.reloads(now), Reloads::default());
+        file.replace(source("b"), Some(now + Duration::from_secs(9)));
+        file.note_reload(None);
+        assert_eq!(file.reloads(now).unconfirmed_s, Some(9));
+        assert!(file.reloads(now).last.unwrap().succeeded);
+        let before = file.overdue(now + Duration::from_secs(9)).unwrap();
+        file.go_back(before);
+        let Reloads {
+            last,
+            unconfirmed_s,
+        } = file.reloads(now);
+        assert_eq!((last.unwrap().succeeded, unconfirmed_s), (false, None));
     }
 
     #[test]

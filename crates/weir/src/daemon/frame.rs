@@ -11,13 +11,12 @@ use nix::sys::signal::Signal;
 use weir_api::{Event, Reload};
 
 use crate::daemon::answer::{self, Figures};
-use crate::daemon::config_file::ConfigFile;
+use crate::daemon::config_file::{ConfigFile, Reloads};
 use crate::daemon::events::{Events, cause, plain, reload_outcome};
 use crate::daemon::notify;
 use crate::daemon::service::{Reloaded, Service};
 use crate::daemon::signals::{Signals, ends};
 use crate::failure::{Cause, Failure, Result};
-use crate::host::clock::unix_ms;
 use crate::host::config::Source;
 use crate::ipc::api::MOST_EVENTS;
 use crate::ipc::control::{Answer, Client, ControlSocket, Request};
@@ -90,8 +89,10 @@ impl Frame {
             }
             if woken.called {
                 for job in self.endpoints.calls().take() {
+                    let reloads = self.reloads();
                     let (events, figures) = (&self.events, &mut self.figures);
-                    let reply = answer::answer(service, figures, events, &job.call, job.peer);
+                    let (call, peer) = (&job.call, job.peer);
+                    let reply = answer::answer(service, figures, events, &reloads, call, peer);
                     job.reply(reply);
                 }
             }
@@ -202,7 +203,7 @@ impl Frame {
                     text,
                     ..event
                 });
-                own.replace(before, None);
+                own.go_back(before);
             }
             Err(failure) => {
                 let stays = service.stays();
@@ -222,7 +223,7 @@ impl Frame {
         };
         match request {
             Request::Status => {
-                let report = self.report(service);
+                let report = service.report(&self.reloads());
                 client.answer(&report.map_or_else(Answer::Error, |r| Answer::Status(Box::new(r))));
             }
             Request::Events { after, most } => {
@@ -246,14 +247,9 @@ impl Frame {
         }
     }
 
-    fn report(&self, service: &dyn Service) -> Result<weir_api::Status> {
-        let mut report = service.report()?;
-        let due = self.config.as_ref();
-        let due = due.and_then(|file| file.due_in(Instant::now()));
-        if let Some(process) = &mut report.process {
-            process.unconfirmed_s = due.map(|time| time.as_secs());
-        }
-        Ok(report)
+    fn reloads(&self) -> Reloads {
+        let file = self.config.as_ref();
+        file.map_or_else(Reloads::default, |file| file.reloads(Instant::now()))
     }
 
     fn in_force(&self) -> Answer {
@@ -281,11 +277,7 @@ impl Frame {
         notify::ready();
         self.events
             .note(reload_event(own.path(), &reloaded, service.stays()));
-        service.note_reload(weir_api::LastReload {
-            at_unix_ms: unix_ms(),
-            succeeded: reloaded.is_ok(),
-            failure: reloaded.as_ref().err().map(ToString::to_string),
-        });
+        own.note_reload(reloaded.as_ref().err());
         match reloaded {
             Ok(Reloaded {
                 listeners,

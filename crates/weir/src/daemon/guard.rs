@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use weir_api::metrics::{self, Figures};
-use weir_api::{LastReload, Process, Status, TopSources, Why};
+use weir_api::{Process, Status, TopSources, Why};
 use weir_config::{ApiSettings, Config, Environment, EventsSettings};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
@@ -21,6 +21,7 @@ use weir_core::timewait::Destination;
 use weir_kernel::{Guard, cgroup_root, random};
 
 use crate::daemon::backend::Backend;
+use crate::daemon::config_file::Reloads;
 use crate::daemon::conntrack::ConntrackWatch;
 use crate::daemon::controller::Control;
 use crate::daemon::events::{Events, class_changed};
@@ -129,7 +130,6 @@ impl Start {
             shaping: Shaping::default(),
             control: None,
             started_unix_ms: unix_ms(),
-            last_reload: None,
             end: None,
         };
         Ok(Daemon {
@@ -250,7 +250,6 @@ pub struct GuardService<B> {
     shaping: Shaping,
     control: Option<Control>,
     started_unix_ms: u64,
-    last_reload: Option<LastReload>,
     end: Option<End>,
 }
 
@@ -269,7 +268,7 @@ enum End {
 }
 
 impl<B: Backend> GuardService<B> {
-    fn process(&self) -> Process {
+    fn process(&self, reloads: &Reloads) -> Process {
         let command = match &self.file {
             None => "protect",
             Some(_) => "run",
@@ -282,7 +281,7 @@ impl<B: Backend> GuardService<B> {
             started_unix_ms: self.started_unix_ms,
             namespace: self.namespace,
             log_lost: log::lost(),
-            unconfirmed_s: None,
+            unconfirmed_s: reloads.unconfirmed_s,
         }
     }
 
@@ -491,12 +490,12 @@ impl<B: Backend> Service for GuardService<B> {
         Ok(())
     }
 
-    fn report(&self) -> Result<Status> {
+    fn report(&self, reloads: &Reloads) -> Result<Status> {
         let (classes, classes_left_out) = self.session.classes_of_all()?;
         Ok(Status {
             running: true,
-            process: Some(self.process()),
-            last_reload: self.last_reload.clone(),
+            process: Some(self.process(reloads)),
+            last_reload: reloads.last.clone(),
             interfaces: self.session.interfaces(),
             warnings: self.warnings(),
             listeners: self.listeners()?,
@@ -509,14 +508,14 @@ impl<B: Backend> Service for GuardService<B> {
         })
     }
 
-    fn metrics(&self) -> Result<String> {
+    fn metrics(&self, reloads: &Reloads) -> Result<String> {
         let figures = Figures {
             listeners: self.listeners()?,
             classes: self.session.class_reports()?,
             destinations: self.destinations.report()?,
             shapes: self.shaping.report()?,
-            process: self.process(),
-            last_reload: self.last_reload.clone(),
+            process: self.process(reloads),
+            last_reload: reloads.last.clone(),
             ..Figures::default()
         };
         Ok(metrics::text(metrics::guard(), &figures))
@@ -597,10 +596,6 @@ impl<B: Backend> Service for GuardService<B> {
             not_in_force,
             warnings,
         })
-    }
-
-    fn note_reload(&mut self, reload: LastReload) {
-        self.last_reload = Some(reload);
     }
 
     fn no_file(&self) -> Failure {

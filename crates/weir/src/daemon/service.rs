@@ -9,9 +9,10 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use weir_api::{LastReload, Status, TopSources, Why};
+use weir_api::{Status, TopSources, Why};
 use weir_config::Config;
 
+use crate::daemon::config_file::Reloads;
 use crate::failure::{Cause, Failure, Result};
 use crate::ipc::call::Change;
 use crate::ipc::control::{Client, Request};
@@ -57,13 +58,13 @@ pub trait Service {
     ///
     /// # Errors
     /// The kernel half cannot be read.
-    fn report(&self) -> Result<Status>;
+    fn report(&self, reloads: &Reloads) -> Result<Status>;
 
     /// All figures as OpenMetrics text.
     ///
     /// # Errors
     /// As of [`report`](Self::report).
-    fn metrics(&self) -> Result<String>;
+    fn metrics(&self, reloads: &Reloads) -> Result<String>;
 
     /// Every class that can be changed while the service runs, `other` too; none if there are no such classes.
     ///
@@ -109,9 +110,6 @@ pub trait Service {
     /// # Errors
     /// What was in force stays.
     fn reload(&mut self, config: Config, file: &Path) -> Result<Reloaded>;
-
-    /// Called after each attempt to put the file in force: what the report and the metrics say of it.
-    fn note_reload(&mut self, reload: LastReload);
 
     /// The answer to a reload of a service without a config file.
     fn no_file(&self) -> Failure;

@@ -1,6 +1,7 @@
 //! What a reload would change, and reloads that go back.
 
 use serde_json::json;
+use weir_client::Client;
 
 use super::{Bed, DEFAULT, PORT, RESERV, idle_server, stderr};
 
@@ -40,7 +41,8 @@ fn check_shows_what_a_reload_would_change() {
 fn a_reload_that_nobody_confirms_goes_back() {
     let Some(bed) = Bed::new("trial") else { return };
     let _server = idle_server(PORT);
-    let weir = bed.run(RESERV);
+    let socket = bed.config().with_file_name("api.sock");
+    let weir = bed.run(&format!("{RESERV}\n[api]\nsocket = {socket:?}\n"));
     bed.write_config(DEFAULT);
     let reload = bed.weir("reload --confirm 2s");
     assert!(reload.status.success(), "{}", stderr(&reload));
@@ -49,8 +51,15 @@ fn a_reload_that_nobody_confirms_goes_back() {
     let status = bed.status();
     assert_eq!(status["listeners"][0]["establish"], "default");
     assert!(status["process"]["unconfirmed_s"].as_u64().unwrap() <= 2);
+    let over_http = Client::new(socket).status().unwrap();
+    assert!(over_http.process.unwrap().unconfirmed_s.is_some());
     bed.until(|status| status["listeners"][0]["establish"] == "reserv");
-    assert!(bed.status()["process"]["unconfirmed_s"].is_null());
+    let status = bed.status();
+    assert!(status["process"]["unconfirmed_s"].is_null());
+    let last = &status["last_reload"];
+    assert_eq!(last["succeeded"], false, "the file is not in force");
+    let failure = last["failure"].as_str().unwrap();
+    assert!(failure.contains("not confirmed"), "{failure}");
     let log = weir.log();
     assert!(log.contains("not confirmed"), "{log}");
 }

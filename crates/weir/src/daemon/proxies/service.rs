@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use weir_api::metrics::{Figures, text};
-use weir_api::{LastReload, Process, Status};
+use weir_api::{Process, Status};
 use weir_config::Config;
 use weir_proxy::{Server, handover};
 
 use super::{Proxies, report};
+use crate::daemon::config_file::Reloads;
 use crate::daemon::frame::refuse;
 use crate::daemon::service::{Reloaded, Service};
 use crate::failure::{Failure, Result};
@@ -32,7 +33,6 @@ pub struct ProxyService {
     /// Why it stops, if a thread has failed.
     fault: Result<()>,
     started_unix_ms: u64,
-    last_reload: Option<LastReload>,
 }
 
 impl ProxyService {
@@ -45,7 +45,6 @@ impl ProxyService {
             stopping: false,
             fault: Ok(()),
             started_unix_ms: unix_ms(),
-            last_reload: None,
         }
     }
 
@@ -128,11 +127,11 @@ impl Service for ProxyService {
         Ok(())
     }
 
-    fn report(&self) -> Result<Status> {
+    fn report(&self, reloads: &Reloads) -> Result<Status> {
         let file = self.file.as_ref().map(|file| file.display().to_string());
         let mut proxies = self.proxies.reports(file.as_deref());
         for proxy in &mut proxies {
-            proxy.last_reload = self.last_reload.clone();
+            proxy.last_reload = reloads.last.clone();
         }
         Ok(Status {
             proxies,
@@ -140,7 +139,7 @@ impl Service for ProxyService {
         })
     }
 
-    fn metrics(&self) -> Result<String> {
+    fn metrics(&self, reloads: &Reloads) -> Result<String> {
         let figures = Figures {
             proxies: self.proxies.reports(None),
             process: Process {
@@ -151,7 +150,7 @@ impl Service for ProxyService {
                 log_lost: log::lost(),
                 ..Process::default()
             },
-            last_reload: self.last_reload.clone(),
+            last_reload: reloads.last.clone(),
             ..Figures::default()
         };
         Ok(text(report::metrics(), &figures))
@@ -188,10 +187,6 @@ impl Service for ProxyService {
             proxies,
             warnings: Vec::new(),
         })
-    }
-
-    fn note_reload(&mut self, reload: LastReload) {
-        self.last_reload = Some(reload);
     }
 
     fn no_file(&self) -> Failure {
