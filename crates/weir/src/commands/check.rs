@@ -20,7 +20,7 @@ use crate::host::config::read;
 use crate::host::environment;
 use crate::host::links::{self, Link};
 use crate::show::output::{print, print_json, warn_text};
-use crate::show::settings::{plain, settings};
+use crate::show::settings::{is_name, plain, settings};
 use crate::show::table::{Align, table};
 
 /// Runs the command.
@@ -52,6 +52,7 @@ pub fn run(runtime_dir: &Path, args: &Check) -> Result<()> {
             controller: config.controller.as_ref().map(settings),
             api: config.api.as_ref().map(settings),
             metrics: config.metrics.as_ref().map(settings),
+            events: config.events.as_ref().map(settings),
             warnings,
         });
     }
@@ -133,6 +134,8 @@ struct Effective {
     api: Option<serde_json::Map<String, serde_json::Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<serde_json::Map<String, serde_json::Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events: Option<serde_json::Map<String, serde_json::Value>>,
     warnings: Vec<String>,
 }
 
@@ -154,6 +157,7 @@ fn text(config: &Config) -> String {
         .chain(config.controller.as_slice().chunks(1).map(columns))
         .chain(config.api.as_slice().chunks(1).map(columns))
         .chain(config.metrics.as_slice().chunks(1).map(columns))
+        .chain(config.events.as_slice().chunks(1).map(columns))
         .collect::<Vec<_>>()
         .join("\n")
 }
@@ -165,9 +169,7 @@ fn columns<T: Table>(tables: &[T]) -> String {
         let values = tables.iter().map(|table| plain(key, key.show(table)));
         [key.name.to_owned()].into_iter().chain(values).collect()
     };
-    let keys = T::keys()
-        .iter()
-        .filter(|key| key.name != "name" && key.name != "dev");
+    let keys = T::keys().iter().filter(|key| !is_name(key));
     table(&head, &keys.map(row).collect::<Vec<_>>())
 }
 

@@ -14,6 +14,11 @@ pub fn settings<T: Table>(table: &T) -> Map<String, Value> {
         .collect()
 }
 
+/// Whether the value of the key is the name of its table, [`Table::name`].
+pub fn is_name<T>(key: &Key<T>) -> bool {
+    ["name", "dev"].contains(&key.name)
+}
+
 /// A setting without TOML's quotes.
 pub fn plain<T>(key: &Key<T>, setting: Setting) -> String {
     match setting {

@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 use crate::host::config::{Source, absolute};
 use crate::ipc::control::{Answer, Request, ask, namespace};
 use crate::show::output::{print, print_json};
-use crate::show::settings::plain;
+use crate::show::settings::{is_name, plain};
 
 /// What would change in one process.
 #[derive(Debug, PartialEq, Serialize)]
@@ -128,14 +128,22 @@ fn of_guard(before: &Config, after: &Config) -> Vec<Change> {
     let mut changes = tables(&before.listeners, &after.listeners);
     changes.extend(tables(&before.classes, &after.classes));
     changes.extend(tables(&before.destinations, &after.destinations));
+    changes.extend(tables(&before.shapes, &after.shapes));
     let (old, new) = (&before.controller, &after.controller);
     changes.extend(tables(old.as_slice(), new.as_slice()));
+    changes.extend(of_events(before, after));
     changes
 }
 
 /// What `weir proxy` has in force of a file.
 fn of_proxies(before: &Config, after: &Config) -> Vec<Change> {
-    tables(&before.proxies, &after.proxies)
+    let mut changes = tables(&before.proxies, &after.proxies);
+    changes.extend(of_events(before, after));
+    changes
+}
+
+fn of_events(before: &Config, after: &Config) -> Vec<Change> {
+    tables(before.events.as_slice(), after.events.as_slice())
 }
 
 fn tables<T: Table>(before: &[T], after: &[T]) -> Vec<Change> {
@@ -166,7 +174,7 @@ fn change<T: Table>(table: &T, change: Kind, keys: Vec<KeyChange>) -> Change {
 
 fn keys<T: Table>(before: &T, after: &T) -> Vec<KeyChange> {
     let json = |setting: &Setting| serde_json::to_value(setting).expect("settings are JSON");
-    let keys = T::keys().iter().filter(|key| key.name != "name");
+    let keys = T::keys().iter().filter(|key| !is_name(key));
     let changed = keys.filter_map(|key| {
         let (old, new) = (key.show(before), key.show(after));
         (old != new).then(|| KeyChange {
@@ -248,6 +256,30 @@ mod tests {
         let keys: Vec<&str> = web.unwrap().keys.iter().map(|key| key.key).collect();
         assert_eq!(keys, ["queue"], "admit = wait is the default");
         assert!(text.contains("queue: fifo -> priority\n"), "{text}");
+    }
+
+    #[test]
+    fn shapes_and_events_are_among_what_a_reload_changes() {
+        let before = config("[[shape]]\ndev = \"ppp0\"\nrate = \"9mbit\"\n");
+        let after = config(
+            "[[shape]]\ndev = \"ppp0\"\nrate = \"8mbit\"\n[[shape]]\ndev = \"ppp1\"\nrate = \"8mbit\"\n\
+             [events]\nrefusals = 0\n",
+        );
+        let diff = Diff {
+            config: "f".into(),
+            changes: of_guard(&before, &after),
+        };
+        let lines = [
+            "f: a reload would change",
+            "~ shape ppp0",
+            "    rate: 9mbit -> 8mbit",
+            "+ shape ppp1",
+            "    rate: 12kbit -> 8mbit",
+            "+ events",
+            "    refusals: 20 -> 0",
+        ];
+        assert_eq!(diff.to_string().lines().collect::<Vec<_>>(), lines);
+        assert_eq!(of_proxies(&before, &after).len(), 1, "events");
     }
 
     #[test]
