@@ -3,16 +3,17 @@
 mod mapped;
 pub(crate) mod percpu;
 mod plain;
+mod refusal;
 mod ring;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use libbpf_rs::skel::SkelBuilder;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, Object, OpenObject};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, of_libbpf};
 
 pub(crate) use mapped::Mapped;
 pub(crate) use plain::{Plain, plain};
@@ -26,21 +27,31 @@ where
     open_in::<B>(Box::leak(Box::new(MaybeUninit::uninit())))
 }
 
-/// Has libbpf say on standard error why the kernel refuses a program, with the verifier's log: for a kernel that nobody has
-/// tried.
-const SHOW_LIBBPF: &str = "WEIR_SHOW_LIBBPF";
-
-/// Opens an object in the caller's memory. libbpf prints nothing without [`SHOW_LIBBPF`]; its errors say what went wrong.
+/// Opens an object in the caller's memory.
 pub(crate) fn open_in<'a, B>(
     memory: &'a mut MaybeUninit<OpenObject>,
 ) -> libbpf_rs::Result<B::Output>
 where
     B: SkelBuilder<'a> + Default,
 {
-    let show = |_: libbpf_rs::PrintLevel, text: String| eprint!("{text}");
-    let shown = std::env::var_os(SHOW_LIBBPF).is_some();
-    libbpf_rs::set_print(shown.then_some((libbpf_rs::PrintLevel::Warn, show)));
+    refusal::listen();
     B::default().open(memory)
+}
+
+/// Gives the programs of an object to the kernel.
+///
+/// # Errors
+/// `what` cannot be done: [`Error::Failed`] with what the verifier says where it refuses a program, else as of [`of_libbpf`].
+pub(crate) fn load<'a, O: OpenSkel<'a>>(open: O, what: &str) -> Result<O::Output> {
+    refusal::take();
+    open.load().map_err(|e| match refusal::take() {
+        // Its errno is often EACCES, and has nothing to do with rights.
+        Some(cause) => Error::Failed {
+            what: what.into(),
+            cause,
+        },
+        None => of_libbpf(what)(e),
+    })
 }
 
 /// Maps of a loaded object, by name, for other objects that declare them too.

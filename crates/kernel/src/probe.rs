@@ -3,9 +3,6 @@
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use crate::splice::Splice;
-use crate::timewait::TimeWait;
-
 /// One mechanism and whether this machine has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mechanism {
@@ -23,8 +20,8 @@ pub struct Mechanism {
     pub needed: bool,
 }
 
-/// Tries each mechanism on this machine. Needs root; attaches nothing.
-pub fn probe() -> Vec<Mechanism> {
+/// What programs of weir are built on. Needs root; attaches nothing, and loads the smallest program only.
+pub(crate) fn basics() -> Vec<Mechanism> {
     vec![
         Mechanism {
             name: "btf",
@@ -83,29 +80,11 @@ pub fn probe() -> Vec<Mechanism> {
             needed: false,
         },
         Mechanism {
-            name: "timewait",
-            purpose: "timewait of a destination or a listener: which end is in TIME-WAIT",
-            min_kernel: "6.6",
-            state: TimeWait::load()
-                .map(drop)
-                .map_err(|error| error.to_string()),
-            without: "the end that closes first is in TIME-WAIT",
-            needed: false,
-        },
-        Mechanism {
             name: "bpf-qdisc",
             purpose: "weir shape --backend bpf: a queueing discipline with its own shaper",
             min_kernel: "6.16 with CONFIG_NET_SCH_BPF",
             state: kernel_function("bpf_qdisc_bstats_update"),
             without: "weir shape uses qdiscs of the kernel (tc)",
-            needed: false,
-        },
-        Mechanism {
-            name: "sockmap",
-            purpose: "engine = sockmap: short messages of the proxy's tunnels inside the kernel",
-            min_kernel: "6.15",
-            state: Splice::load().map(drop).map_err(|error| error.to_string()),
-            without: "the proxy's other engines work, and need nothing",
             needed: false,
         },
     ]

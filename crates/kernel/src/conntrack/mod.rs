@@ -6,9 +6,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
-use libbpf_rs::skel::OpenSkel;
-
-use crate::object::open_in;
+use crate::error::{Error, Result, of_libbpf};
+use crate::object::{self, open_in};
 use crate::sysctl;
 use skel::ConntrackSkelBuilder;
 
@@ -22,14 +21,16 @@ pub fn conntrack_follows() -> bool {
     program.as_ref().and_then(run).unwrap_or_else(has_entries)
 }
 
-fn load() -> libbpf_rs::Result<OwnedFd> {
+pub(crate) fn load() -> Result<OwnedFd> {
+    const WHAT: &str = "load the program that reads the list of netfilter hooks";
     let mut memory = MaybeUninit::uninit();
-    let loaded = open_in::<ConntrackSkelBuilder>(&mut memory)?.load()?;
-    Ok(loaded
-        .progs
-        .conntrack_follows
-        .as_fd()
-        .try_clone_to_owned()?)
+    let open = open_in::<ConntrackSkelBuilder>(&mut memory).map_err(of_libbpf(WHAT))?;
+    let loaded = object::load(open, WHAT)?;
+    let program = loaded.progs.conntrack_follows.as_fd();
+    program.try_clone_to_owned().map_err(|e| Error::Failed {
+        what: WHAT.into(),
+        cause: e.to_string(),
+    })
 }
 
 /// What the program says; `None` if it cannot be run.

@@ -11,7 +11,7 @@ use weir_core::abi;
 use super::skel::{GuardSkel, GuardSkelBuilder, OpenGuardSkel, types};
 use crate::clock::tick_ns;
 use crate::error::{Error, Result, of_libbpf};
-use crate::object::{Share, SharedMaps, open, open_in};
+use crate::object::{self, Share, SharedMaps, open, open_in};
 use crate::probe;
 use crate::random::random;
 use crate::sysctl;
@@ -19,9 +19,12 @@ use crate::sysctl;
 /// gro_normal_batch where the sysctl cannot be read: the kernel's default.
 const DEFAULT_BATCH: i64 = 8;
 
+/// What is done here, in errors.
+const GUARD: &str = "load the guard's BPF programs";
+
 /// Loads the maps, the program for tc on Ethernet devices and the iterator over listening sockets.
 pub(crate) fn load() -> Result<GuardSkel<'static>> {
-    let mut open = open::<GuardSkelBuilder>().map_err(|e| cannot_load(&e))?;
+    let mut open = open::<GuardSkelBuilder>().map_err(of_libbpf(GUARD))?;
     let constants = constants(&mut open);
     let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
     constants.nr_cpus = cpus.min(abi::MAX_CPUS);
@@ -34,7 +37,7 @@ pub(crate) fn load() -> Result<GuardSkel<'static>> {
         k1: random()?,
     };
     open.progs.guard_xdp.set_autoload(false);
-    open.load().map_err(|e| cannot_load(&e))
+    object::load(open, GUARD).map_err(because)
 }
 
 /// The programs that not every machine needs. They share the maps of the first ones.
@@ -82,7 +85,8 @@ fn load_beside(
     choose: impl FnOnce(&mut OpenGuardSkel<'_>),
     program: impl for<'s> FnOnce(&'s GuardSkel<'_>) -> BorrowedFd<'s>,
 ) -> Result<OwnedFd> {
-    let failed = || of_libbpf("load a further program of the guard");
+    const WHAT: &str = "load a further program of the guard";
+    let failed = || of_libbpf(WHAT);
     let mut storage = MaybeUninit::uninit();
     let mut open = open_in::<GuardSkelBuilder>(&mut storage).map_err(failed())?;
     let theirs = first.maps.rodata_data.expect("the guard has constants");
@@ -93,7 +97,7 @@ fn load_beside(
     SharedMaps::of(first.object())?
         .give_to(open.open_object_mut(), Share::Variables)
         .map_err(failed())?;
-    let loaded = open.load().map_err(failed())?;
+    let loaded = object::load(open, WHAT)?;
     program(&loaded)
         .try_clone_to_owned()
         .map_err(|e| Error::Failed {
@@ -109,14 +113,15 @@ fn constants<'a>(open: &'a mut OpenGuardSkel<'_>) -> &'a mut types::rodata {
         .expect("the guard has constants")
 }
 
-fn cannot_load(e: &libbpf_rs::Error) -> Error {
-    if e.kind() == libbpf_rs::ErrorKind::PermissionDenied && !nix::unistd::geteuid().is_root() {
+/// The same error, or what this kernel or this user lacks, if that is why.
+fn because(error: Error) -> Error {
+    if matches!(error, Error::Denied { .. }) && !nix::unistd::geteuid().is_root() {
         return Error::Denied {
             what: "load BPF programs".into(),
             cause: "not root".into(),
         };
     }
-    let missing = probe::probe()
+    let missing = probe::basics()
         .into_iter()
         .find(|m| m.needed && m.state.is_err());
     match missing {
@@ -128,9 +133,6 @@ fn cannot_load(e: &libbpf_rs::Error) -> Error {
                 m.min_kernel
             ),
         },
-        None => Error::Failed {
-            what: "load the guard's BPF programs".into(),
-            cause: format!("{e:#}"),
-        },
+        None => error,
     }
 }

@@ -292,6 +292,11 @@ impl Guard {
         self.further.xdp(&self.skel)
     }
 
+    /// Loads the program for tc on devices without a link header, which the first such device would.
+    pub(crate) fn load_bare(&self) -> Result<()> {
+        self.further.tc_bare(&self.skel).map(drop)
+    }
+
     /// Detaches from one interface; no error if not attached.
     pub fn detach(&mut self, ifindex: u32) {
         self.links.remove(&ifindex);

@@ -19,5 +19,6 @@ mod types;
 
 pub use crate::guard::QueueMaps;
 pub use parking::{Parking, hasten_this_thread};
+pub(crate) use programs::load_skel;
 pub use reuseport::{note_left, undo};
 pub use types::{Ends, Event, ServerQueue, Slot, Taken};

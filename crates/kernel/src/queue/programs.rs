@@ -16,7 +16,7 @@ use super::skel::{QueueSkel, QueueSkelBuilder};
 use super::table::Table;
 use crate::error::{Error, Result, of_libbpf};
 use crate::guard::QueueMaps;
-use crate::object::{Plain, Ring, Share, open, plain};
+use crate::object::{self, Plain, Ring, Share, SharedMaps, open, plain};
 
 plain!(listen_event, look);
 
@@ -24,6 +24,9 @@ plain!(listen_event, look);
 const DESCRIPTORS_OF_OTHERS: u32 = 256;
 /// Token of the epoll events that are not a slot's.
 pub(super) const LISTEN_EVENTS: u64 = u64::MAX;
+
+/// What is done here, in errors.
+const QUEUE: &str = "load the programs of the prioritized queue";
 
 /// The programs and what they share with user space.
 pub(super) struct Programs {
@@ -41,19 +44,23 @@ pub(super) struct Programs {
     pub skel: QueueSkel<'static>,
 }
 
+/// Gives the programs to the kernel; nothing is attached.
+pub(crate) fn load_skel(maps: &SharedMaps) -> Result<QueueSkel<'static>> {
+    let mut open = open::<QueueSkelBuilder>().map_err(of_libbpf(QUEUE))?;
+    let constants = open.maps.rodata_data.as_deref_mut();
+    let constants = constants.expect("it has constants");
+    constants.namespace_inum = namespace()?;
+    constants.namespace_cookie = reuseport::namespace_cookie()?;
+    maps.give_to(open.open_object_mut(), Share::Declared)
+        .map_err(of_libbpf(QUEUE))?;
+    object::load(open, QUEUE)
+}
+
 impl Programs {
     pub fn load(maps: QueueMaps) -> Result<Programs> {
         crate::probe::migration()?;
-        let load = || of_libbpf("load the programs of the prioritized queue");
-        let mut open = open::<QueueSkelBuilder>().map_err(load())?;
-        let constants = open.maps.rodata_data.as_deref_mut();
-        let constants = constants.expect("it has constants");
-        constants.namespace_inum = namespace()?;
-        constants.namespace_cookie = reuseport::namespace_cookie()?;
-        maps.maps
-            .give_to(open.open_object_mut(), Share::Declared)
-            .map_err(load())?;
-        let skel = open.load().map_err(load())?;
+        let load = || of_libbpf(QUEUE);
+        let skel = load_skel(&maps.maps)?;
         let watch = skel.progs.queue_watch.attach().map_err(load())?;
         let lends = reuseport::attach([&skel.progs.queue_bind4, &skel.progs.queue_bind6]);
         let changes: Rc<RefCell<Vec<listen_event>>> = Rc::default();

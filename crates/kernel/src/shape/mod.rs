@@ -8,11 +8,10 @@ pub(crate) mod skel;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use libbpf_rs::skel::OpenSkel;
 use weir_core::aqm::limit::{ByteRate, LimitParams};
 
 use crate::error::{Error, Result, of_libbpf};
-use crate::object::open_in;
+use crate::object::{self, open_in};
 use crate::random::random;
 use skel::{ShapeSkelBuilder, types};
 
@@ -37,12 +36,12 @@ impl Classifier {
     /// # Errors
     /// [`Error::Denied`] without root, [`Error::Failed`] where the kernel does not take it.
     pub fn load(&self) -> Result<OwnedFd> {
-        let failed = || of_libbpf("load the classifier of control segments");
+        const WHAT: &str = "load the classifier of control segments";
         let mut memory = MaybeUninit::uninit();
-        let mut open = open_in::<ShapeSkelBuilder>(&mut memory).map_err(failed())?;
+        let mut open = open_in::<ShapeSkelBuilder>(&mut memory).map_err(of_libbpf(WHAT))?;
         let constants = open.maps.rodata_data.as_mut();
         constants.expect("the object has constants").params = self.params(random()? as u32);
-        let loaded = open.load().map_err(failed())?;
+        let loaded = object::load(open, WHAT)?;
         loaded
             .progs
             .shape_classify

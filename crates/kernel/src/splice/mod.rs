@@ -23,13 +23,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use weir_core::abi::{SPLICE_LANES, SPLICE_SLOTS};
 
 use crate::error::{Error, Result, of_libbpf};
-use crate::object::{Mapped, Plain, Ring, open_in, plain};
+use crate::object::{self, Mapped, Plain, Ring, open_in, plain};
 use skel::SpliceSkelBuilder;
 use skel::types::splice_way;
 
@@ -72,18 +71,15 @@ impl Splice {
     pub fn load() -> Result<Splice> {
         check_kernel()?;
         let mut storage = MaybeUninit::uninit();
-        let load = |e: libbpf_rs::Error| match e.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => Error::Denied {
+        const WHAT: &str = "load the program that redirects";
+        let open = open_in::<SpliceSkelBuilder>(&mut storage).map_err(of_libbpf(WHAT))?;
+        let skel = object::load(open, WHAT).map_err(|error| match error {
+            Error::Denied { .. } => Error::Denied {
                 what: "load BPF programs".into(),
                 cause: "needs root".into(),
             },
-            _ => Error::Failed {
-                what: "load the program that redirects".into(),
-                cause: format!("{e:#}"),
-            },
-        };
-        let open = open_in::<SpliceSkelBuilder>(&mut storage).map_err(load)?;
-        let skel = open.load().map_err(load)?;
+            other => other,
+        })?;
         let maps = &skel.maps;
         // The map holds the program from here on.
         skel.progs

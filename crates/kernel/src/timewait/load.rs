@@ -9,10 +9,11 @@ use libbpf_rs::skel::{OpenSkel, Skel};
 
 use super::skel::{TimewaitSkel, TimewaitSkelBuilder};
 use crate::error::{Error, Result, of_libbpf};
-use crate::object::{Share, SharedMaps, open, open_in};
+use crate::object::{self, Share, SharedMaps, open, open_in};
 
 pub(super) fn load(records: u32, prefixes: u32) -> Result<TimewaitSkel<'static>> {
-    let failed = || of_libbpf("load the programs of [[destination]]");
+    const WHAT: &str = "load the programs of timewait";
+    let failed = || of_libbpf(WHAT);
     let mut open = open::<TimewaitSkelBuilder>().map_err(failed())?;
     open.maps
         .records
@@ -22,7 +23,7 @@ pub(super) fn load(records: u32, prefixes: u32) -> Result<TimewaitSkel<'static>>
         .prefixes
         .set_max_entries(prefixes)
         .map_err(failed())?;
-    open.load().map_err(failed())
+    object::load(open, WHAT)
 }
 
 /// The program for devices without a link header. It shares the maps of the first one.
@@ -40,7 +41,8 @@ impl Bare {
 }
 
 fn load_beside(first: &TimewaitSkel<'_>) -> Result<OwnedFd> {
-    let failed = || of_libbpf("load a further program of [[destination]]");
+    const WHAT: &str = "load a further program of timewait";
+    let failed = || of_libbpf(WHAT);
     let mut storage = MaybeUninit::uninit();
     let mut open = open_in::<TimewaitSkelBuilder>(&mut storage).map_err(failed())?;
     let constants = open.maps.rodata_data.as_deref_mut();
@@ -51,14 +53,14 @@ fn load_beside(first: &TimewaitSkel<'_>) -> Result<OwnedFd> {
     SharedMaps::of(first.object())?
         .give_to(open.open_object_mut(), Share::Variables)
         .map_err(failed())?;
-    let loaded = open.load().map_err(failed())?;
+    let loaded = object::load(open, WHAT)?;
     loaded
         .progs
         .timewait_tc
         .as_fd()
         .try_clone_to_owned()
         .map_err(|e| Error::Failed {
-            what: "keep a further program of [[destination]]".into(),
+            what: "keep a further program of timewait".into(),
             cause: e.to_string(),
         })
 }

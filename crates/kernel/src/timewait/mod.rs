@@ -112,6 +112,11 @@ impl TimeWait {
         })
     }
 
+    /// Loads the program for devices without a link header, which the first such device would.
+    pub(crate) fn load_bare(&self) -> Result<()> {
+        self.bare.program(&self.skel).map(drop)
+    }
+
     /// Puts these in force, one after the other; `cgroups` is of [`cgroup_root`], and only negotiation needs it: a connection that closes meanwhile is treated by the old or by the new
     /// ones. A destination or listener keeps its figures by its name.
     ///

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use serde::Serialize;
-use weir_kernel::{Guard, Mechanism, probe};
+use weir_kernel::{Guard, Mechanism, probe_all};
 
 use crate::cli::Doctor;
 use crate::failure::{Failure, ROOT_HINT, Result};
@@ -19,7 +19,7 @@ use crate::show::table::{Align, table};
 
 /// Runs the command.
 pub fn run(args: &Doctor) -> Result<()> {
-    let mechanisms = probe();
+    let mechanisms = probe_all();
     let diagnosis = Diagnosis {
         ok: mechanisms.iter().all(|m| m.state.is_ok() || !m.needed),
         mechanisms: mechanisms.iter().map(Row::of).collect(),
@@ -37,7 +37,10 @@ fn verdict(mechanisms: &[Mechanism]) -> Result<()> {
     let Some(missing) = mechanisms.iter().find(|m| m.needed && m.state.is_err()) else {
         return Ok(());
     };
-    let message = format!("weir does not work here: {} is missing", missing.name);
+    let message = format!(
+        "weir does not work here: the kernel has no {}, or refuses it",
+        missing.name
+    );
     match nix::unistd::geteuid().is_root() {
         true => {
             let hint = format!("it needs Linux {}", missing.min_kernel);

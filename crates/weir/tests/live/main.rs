@@ -651,6 +651,17 @@ fn doctor_works_here_and_names_a_small_backlog() {
     assert_eq!(diagnosis["ok"], true);
     let advice = diagnosis["advice"].as_array().unwrap();
     let mechanisms = diagnosis["mechanisms"].as_array().unwrap();
+    for name in [
+        "guard-tc",
+        "guard-tc-bare",
+        "guard-xdp",
+        "queue",
+        "timewait",
+        "shape",
+    ] {
+        let row = mechanisms.iter().find(|row| row["name"] == name).unwrap();
+        assert_eq!(row["state"], "ok", "{row:#}");
+    }
     let rows = mechanisms.iter().chain(advice);
     let syncookies = rows.filter(|row| row["name"].as_str().unwrap().contains("syncookies"));
     assert_eq!(syncookies.count(), 1, "{diagnosis:#}");
@@ -659,6 +670,46 @@ fn doctor_works_here_and_names_a_small_backlog() {
         advice.iter().find(small).expect("4 is small")["state"],
         "warn"
     );
+}
+
+/// Without these rights the kernel takes programs for tc, holds them to the verifier's rules for users who are not root, and
+/// takes none for tracing.
+const LESS: [&str; 2] = [
+    "--bounding-set=-perfmon,-sys_admin",
+    "--inh-caps=-perfmon,-sys_admin",
+];
+
+#[test]
+fn doctor_says_which_programs_the_kernel_refuses_why_and_what_does_not_work() {
+    let Some(bed) = Bed::new("refused") else {
+        return;
+    };
+    let plain = bed.command("doctor --json");
+    let mut command = Command::new("setpriv");
+    command.args(LESS).arg("--").arg(plain.get_program());
+    let output = command.args(plain.get_args()).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(stderr(&output).contains("guard-tc"), "{}", stderr(&output));
+    let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(diagnosis["ok"], false);
+    let mechanisms = diagnosis["mechanisms"].as_array().unwrap();
+    for (name, state, cause, without) in [
+        ("tcx", "ok", "", "nothing works"),
+        ("guard-tc", "no", "not permitted", "nothing works"),
+        ("guard-xdp", "warn", "guard-tc", "at tc ingress"),
+        (
+            "shape",
+            "warn",
+            "the verifier refuses shape_classify: ",
+            "[[shape]]",
+        ),
+    ] {
+        let row = mechanisms.iter().find(|row| row["name"] == name).unwrap();
+        assert_eq!(row["state"], state, "{row:#}");
+        let has = |key: &str, part: &str| row[key].as_str().unwrap_or_default().contains(part);
+        assert!(has("cause", cause), "{row:#}");
+        assert!(has("without", without), "{row:#}");
+    }
 }
 
 #[test]

@@ -9,7 +9,6 @@ pub(crate) mod skel;
 use std::mem::MaybeUninit;
 
 use libbpf_rs::query::MapInfoIter;
-use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use weir_core::abi;
 use weir_core::aqm::codel::CodelParams;
@@ -18,7 +17,7 @@ use weir_core::aqm::limit::{ByteRate, LimitParams};
 use weir_core::aqm::spa::SpaParams;
 
 use crate::error::{Error, Result, of_libbpf};
-use crate::object::{Plain, open_in, plain};
+use crate::object::{self, Plain, open_in, plain};
 use crate::probe::kernel_function;
 use crate::random::random;
 use skel::{QdiscSkelBuilder, types};
@@ -105,7 +104,8 @@ pub fn supported() -> Result<()> {
 /// where the kernel does not take it.
 pub fn register(spec: &Spec) -> Result<String> {
     supported()?;
-    let failed = || of_libbpf("load the qdisc");
+    const WHAT: &str = "load the qdisc";
+    let failed = || of_libbpf(WHAT);
     let mut memory = MaybeUninit::uninit();
     let mut open = open_in::<QdiscSkelBuilder>(&mut memory).map_err(failed())?;
     let random = random()?;
@@ -122,7 +122,7 @@ pub fn register(spec: &Spec) -> Result<String> {
     for (map, size) in sizes {
         map.set_max_entries(size).map_err(failed())?;
     }
-    let mut loaded = open.load().map_err(failed())?;
+    let mut loaded = object::load(open, WHAT)?;
     state.ops_id = loaded.maps.weir_spa.info().map_err(failed())?.info.id;
     let written =
         loaded

@@ -1,0 +1,105 @@
+//! Whether the kernel takes weir's programs: each is loaded as `weir run` loads it, and attached nowhere. A kernel may have
+//! all that a program is built on, and its verifier refuse the program all the same.
+
+use crate::conntrack;
+use crate::error::{Error, Result};
+use crate::guard::Guard;
+use crate::probe::{Mechanism, basics};
+use crate::queue;
+use crate::shape::Classifier;
+use crate::splice::Splice;
+use crate::timewait::TimeWait;
+
+/// One as good as any other: the program is the same.
+const CLASSIFIER: Classifier = Classifier {
+    high: 0x1_0001,
+    low: 0x1_0002,
+    demoted: 0x1_0003,
+    fin: false,
+    limit: None,
+};
+
+/// Tries each mechanism on this machine, and each program of weir. Needs root; attaches nothing.
+pub fn probe_all() -> Vec<Mechanism> {
+    let mut all = basics();
+    all.extend(programs());
+    all
+}
+
+fn programs() -> Vec<Mechanism> {
+    let guard = Guard::load();
+    let beside = |load: fn(&Guard) -> Result<()>| match &guard {
+        Ok(guard) => state(load(guard)),
+        Err(_) => Err("guard-tc, whose maps it shares, is not loaded".into()),
+    };
+    vec![
+        Mechanism {
+            name: "guard-tc",
+            purpose: "the guard's programs: weir protect and weir run",
+            min_kernel: "6.6; tried on 6.12 and 6.18",
+            state: guard.as_ref().map(|_| ()).map_err(Error::to_string),
+            without: "nothing works",
+            needed: true,
+        },
+        Mechanism {
+            name: "guard-tc-bare",
+            purpose: "the guard on devices without a link header (tun, WireGuard)",
+            min_kernel: "6.6; tried on 6.18 only",
+            state: beside(|guard| guard.load_bare()),
+            without: "such devices are not guarded",
+            needed: false,
+        },
+        Mechanism {
+            name: "guard-xdp",
+            purpose: "front = xdp: the guard's program for drivers",
+            min_kernel: "6.6; tried on 6.12 and 6.18",
+            state: beside(|guard| guard.xdp().map(drop)),
+            without: "front = xdp does not work; refusals are made at tc ingress",
+            needed: false,
+        },
+        Mechanism {
+            name: "queue",
+            purpose: "queue = priority: the programs that park connections",
+            min_kernel: "6.6.140, 6.12.86, 6.18.27 or 7.0.4; tried on 6.12 and 6.18",
+            state: beside(|guard| queue::load_skel(&guard.shared_maps()?).map(drop)),
+            without: "queue = priority stays fifo",
+            needed: false,
+        },
+        Mechanism {
+            name: "netfilter-hooks",
+            purpose: "telling whether conntrack follows connections, by the kernel's list of hooks",
+            min_kernel: "5.14; tried on 6.18 only",
+            state: state(conntrack::load()),
+            without: "conntrack is noticed once it knows a connection",
+            needed: false,
+        },
+        Mechanism {
+            name: "timewait",
+            purpose: "timewait of a destination or a listener: which end is in TIME-WAIT",
+            min_kernel: "6.6; tried on 6.12 and 6.18",
+            state: state(TimeWait::load().and_then(|loaded| loaded.load_bare())),
+            without: "the end that closes first is in TIME-WAIT",
+            needed: false,
+        },
+        Mechanism {
+            name: "shape",
+            purpose: "[[shape]] and weir shape: the classifier of control segments",
+            min_kernel: "6.6; tried on 6.12 and 6.18",
+            state: state(CLASSIFIER.load()),
+            without: "[[shape]] and weir shape do not work with qdiscs of the kernel",
+            needed: false,
+        },
+        Mechanism {
+            name: "sockmap",
+            purpose: "engine = sockmap: short messages of the proxy's tunnels inside the kernel",
+            min_kernel: "6.15",
+            state: state(Splice::load()),
+            without: "the proxy's other engines work, and need nothing",
+            needed: false,
+        },
+    ]
+}
+
+fn state<T>(loaded: Result<T>) -> std::result::Result<(), String> {
+    loaded.map(drop).map_err(|error| error.to_string())
+}
