@@ -44,7 +44,7 @@ fuzz: ## fuzz everything that reads foreign bytes, a minute each (FUZZ_FLAGS='--
 	@scripts/fuzz $(FUZZ_FLAGS)
 
 .PHONY: test-vm
-test-vm: ## Tests of `weir shape` on Debian's kernels in QEMU
+test-vm: ## tests with the kernel on other kernels, of Debian and Ubuntu, in QEMU
 	@scripts/setup build test-vm
 	@scripts/test-vm
 
