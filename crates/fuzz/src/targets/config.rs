@@ -32,24 +32,24 @@ pub fn run(data: &[u8]) {
 
 /// `weir check` shows the values in effect: a file of them has the same effect.
 fn is_read_as_it_is_shown(config: &Config) {
+    let text = shown(config);
+    let again = parse("shown", &text).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
+    assert_eq!(text, shown(&again));
+}
+
+/// Every table of the file.
+fn shown(config: &Config) -> String {
     let mut text = String::new();
     show(&config.listeners, &mut text);
     show(&config.proxies, &mut text);
     show(&config.classes, &mut text);
     show(&config.destinations, &mut text);
+    show(&config.shapes, &mut text);
     show(config.controller.as_slice(), &mut text);
     show(config.api.as_slice(), &mut text);
     show(config.metrics.as_slice(), &mut text);
-    let again = parse("shown", &text).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
-    let mut shown = String::new();
-    show(&again.listeners, &mut shown);
-    show(&again.proxies, &mut shown);
-    show(&again.classes, &mut shown);
-    show(&again.destinations, &mut shown);
-    show(again.controller.as_slice(), &mut shown);
-    show(again.api.as_slice(), &mut shown);
-    show(again.metrics.as_slice(), &mut shown);
-    assert_eq!(text, shown);
+    show(config.events.as_slice(), &mut text);
+    text
 }
 
 fn show<T: Table>(tables: &[T], text: &mut String) {
