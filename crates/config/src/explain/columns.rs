@@ -138,6 +138,16 @@ pub(super) static COLUMNS: &[Column] = &[
         "",
     ),
     column(
+        "mean_s",
+        "Refusals of an address or a network per second, averaged over about half_life_s: the column mean/s",
+        "The true figure may be less: see at_least. per_second in --json of `weir why --top`.",
+    ),
+    column(
+        "last_verdict",
+        "The verdict on the last connection of a source that was refused",
+        "",
+    ),
+    column(
         "requests_s",
         "Requests and tunnels per second, between the last two reports; of a backend: connections opened and used again",
         "The column requests/s of weir top.",

@@ -47,7 +47,7 @@ pub fn run(runtime_dir: &Path, args: &Explain) -> Result<()> {
 }
 
 /// Everything that the name stands for: a metric and what it comes from, counters, keys, columns, fields.
-fn texts(name: &str) -> Vec<String> {
+pub fn texts(name: &str) -> Vec<String> {
     let metric = metric(name);
     let name = metric.map_or(name, |metric| metric.of).replace('-', "_");
     let mut texts: Vec<String> = metric.map(metric_text).into_iter().collect();

@@ -19,6 +19,7 @@ use super::once;
 use super::rows::Sort;
 use super::theme::Theme;
 use super::view;
+use crate::commands::explain;
 
 /// Reports of one overload: it begins in the tenth second.
 const REPORTS: u64 = 70;
@@ -355,6 +356,25 @@ fn without_colour_no_cell_has_one_and_what_is_wrong_is_still_marked() {
     let of_colour = drawn(&model, 80, 24, Theme::new(true));
     assert_eq!(text_of(&buffer), text_of(&of_colour));
     assert!(of_colour.content().iter().any(|cell| cell.fg == Color::Red));
+}
+
+#[test]
+fn every_column_is_explained() {
+    let order = once::Order {
+        sort: Sort::Refused,
+        filter: "",
+    };
+    let text = once::text(model().data(), order);
+    let heads = text.split("\n\n").skip(1);
+    let heads = heads.map(|table| table.lines().next().unwrap());
+    // The controller's text is no table.
+    let heads = heads.filter(|head| !head.starts_with("controller:") && !head.starts_with(' '));
+    let names = heads.flat_map(|head| head.split("  ")).map(str::trim);
+    let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+    assert!(names.len() > 30 && names.contains(&"mean/s"), "{names:?}");
+    for name in names {
+        assert!(!explain::texts(name).is_empty(), "{name}");
+    }
 }
 
 #[test]
