@@ -33,22 +33,22 @@ impl Chart<'_> {
         let least = self.line.map_or(0.0, |line| ABOVE_LINE * line);
         values.fold(least, f64::max)
     }
+}
 
-    /// The height of a value in eighths of a cell; what is not 0 has one at least.
-    fn eighths(&self, value: f64, rows: u16) -> usize {
-        let all = f64::from(rows) * 8.0;
-        match self.top() {
-            top if top > 0.0 && value > 0.0 => (value / top * all).round().clamp(1.0, all) as usize,
-            _ => 0,
-        }
+/// The height of a value in eighths of a cell, where `top` has so many rows; what is not 0 has one at least.
+fn eighths(value: f64, top: f64, rows: u16) -> usize {
+    let all = f64::from(rows) * 8.0;
+    match top > 0.0 && value > 0.0 {
+        true => (value / top * all).round().clamp(1.0, all) as usize,
+        false => 0,
     }
 }
 
 impl Widget for Chart<'_> {
     fn render(self, area: Rect, buffer: &mut Buffer) {
-        let line = self
-            .line
-            .map(|line| self.eighths(line, area.height).saturating_sub(1) / 8);
+        let top = self.top();
+        let height = |value| eighths(value, top, area.height);
+        let line = self.line.map(|line| height(line).saturating_sub(1) / 8);
         let skipped = self.values.len().saturating_sub(area.width.into());
         let shown = &self.values[skipped..];
         let first = area.right() - shown.len() as u16;
@@ -56,7 +56,7 @@ impl Widget for Chart<'_> {
             let y = area.bottom() - 1 - row;
             for x in area.left()..area.right() {
                 let value = x.checked_sub(first).and_then(|at| shown[usize::from(at)]);
-                let full = value.map_or(0, |value| self.eighths(value, area.height));
+                let full = value.map_or(0, height);
                 let part = full.saturating_sub(usize::from(row) * 8).min(8);
                 let is_over = value
                     .zip(self.line)
