@@ -281,10 +281,8 @@ pub fn page(name: &str, command: &Command, others: &[String]) -> io::Result<Vec<
 /// What to read besides: the pages of the commands with these names, and others.
 pub fn references(commands: &[String]) -> String {
     let of_command = |name: &String| format!("\\fB{}\\fR({SECTION})", escaped(name));
-    let others = ["nft(8)", "ss(8)", "tcp(7)"].map(|page| {
-        let (name, section) = page.split_at(page.len() - 3);
-        format!("\\fB{name}\\fR{section}")
-    });
+    let others = [("nft", 8), ("ss", 8), ("tcp", 7)];
+    let others = others.map(|(name, section)| format!("\\fB{name}\\fR({section})"));
     let pages: Vec<String> = commands.iter().map(of_command).chain(others).collect();
     pages.join(", ")
 }
