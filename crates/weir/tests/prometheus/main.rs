@@ -65,10 +65,9 @@ fn each_alert_fires_in_its_case_and_none_on_a_quiet_machine() {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("- alert: "));
     for alert in alerts {
-        assert!(
-            cases.contains(&format!("alertname: {alert}\n")),
-            "{alert} has no case"
-        );
+        // Not `exp_alerts: []`.
+        let fires = format!("alertname: {alert}\n        exp_alerts:\n");
+        assert!(cases.contains(&fires), "{alert} has no case");
     }
 }
 
@@ -188,6 +187,16 @@ fn queries() -> BTreeMap<String, String> {
         );
     }
     queries
+}
+
+#[test]
+fn the_dashboard_has_every_verdict_that_refuses() {
+    let queries = queries();
+    for verdict in weir_core::verdict::refusals() {
+        let name = format!("weir_{}_total", verdict.name);
+        let mut all = queries.values();
+        assert!(all.any(|query| query.contains(&name)), "{name}");
+    }
 }
 
 /// Requests through the proxy, so that its counters rise.
