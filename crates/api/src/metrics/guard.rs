@@ -151,8 +151,6 @@ impl From<&'static VerdictInfo> for Source {
 
 /// The verdicts of listeners and classes in two sums, so that queries need not know each verdict.
 fn sums() -> impl Iterator<Item = Metric> {
-    let admits: Verdicts = || Box::new(ADMITS.iter().map(|verdict| verdict.info()));
-    let refuses: Verdicts = || Box::new(refusals());
     let admitted = Source {
         of: "admitted",
         help: "Connections that were let in: the sum of the verdicts after which the server gets the connection",
@@ -161,28 +159,31 @@ fn sums() -> impl Iterator<Item = Metric> {
         of: "refused",
         help: "Connections that were turned away before the server served them, or would be (mode = observe): the sum of such verdicts",
     };
-    let listener = move |name, source: Source, verdicts: Verdicts| {
-        let value = move |l: &Listener| Some(Value::Count(sum(&l.counters, verdicts)));
-        metric(format!("weir_{name}"), Kind::Counter, source, value)
+    let admits: Vec<&VerdictInfo> = ADMITS.iter().map(|verdict| verdict.info()).collect();
+    let sums = [(admitted, admits), (refused, refusals().collect())];
+    let metrics = |(source, verdicts): (Source, Vec<&'static VerdictInfo>)| {
+        let of_class = verdicts.clone();
+        [
+            metric(
+                format!("weir_{}", source.of),
+                Kind::Counter,
+                source,
+                move |l: &Listener| Some(Value::Count(sum(&l.counters, &verdicts))),
+            ),
+            metric(
+                format!("weir_class_{}", source.of),
+                Kind::Counter,
+                source,
+                move |class: &Class| Some(Value::Count(sum(&class.counters, &of_class))),
+            ),
+        ]
     };
-    let class = move |name, source: Source, verdicts: Verdicts| {
-        let value = move |class: &Class| Some(Value::Count(sum(&class.counters, verdicts)));
-        metric(format!("weir_class_{name}"), Kind::Counter, source, value)
-    };
-    [
-        listener("admitted", admitted, admits),
-        listener("refused", refused, refuses),
-        class("admitted", admitted, admits),
-        class("refused", refused, refuses),
-    ]
-    .into_iter()
+    sums.into_iter().flat_map(metrics)
 }
 
-/// Gives some of the verdicts.
-type Verdicts = fn() -> Box<dyn Iterator<Item = &'static VerdictInfo>>;
-
-fn sum(counters: &BTreeMap<String, u64>, verdicts: Verdicts) -> u64 {
-    verdicts().filter_map(|row| counters.get(row.name)).sum()
+fn sum(counters: &BTreeMap<String, u64>, verdicts: &[&VerdictInfo]) -> u64 {
+    let counts = verdicts.iter().filter_map(|row| counters.get(row.name));
+    counts.sum()
 }
 
 fn verdict(row: &'static VerdictInfo) -> Metric {
