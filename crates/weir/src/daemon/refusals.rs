@@ -176,13 +176,17 @@ impl Refusals {
         let time = now.saturating_sub(self.since).as_secs_f64() / HALF_LIFE.as_secs_f64();
         let full = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
         let span = (full * (1.0 - 0.5_f64.powf(time))).max(1.0);
+        let addresses = listed(&self.addresses, now, age, total, span);
+        let networks = listed(&self.networks, now, age, total, span);
+        let left_out = share_left_out(&self.addresses, addresses.len())
+            .max(share_left_out(&self.networks, networks.len()));
         weir_api::TopSources {
             half_life_s: HALF_LIFE.as_secs(),
             refused: tenths(total),
             refused_per_second: tenths(total / span),
-            smallest_share: 1.0 / COUNTERS as f64,
-            addresses: listed(&self.addresses, now, age, total, span),
-            networks: listed(&self.networks, now, age, total, span),
+            smallest_share: left_out.max(1.0 / COUNTERS as f64),
+            addresses,
+            networks,
         }
     }
 
@@ -305,6 +309,12 @@ fn listed<K: Ord + Copy + ToString>(
         .collect()
 }
 
+/// The largest share of those that have a counter, but are not among the first ones, which are listed.
+fn share_left_out<K: Ord + Copy>(sketch: &TopSources<K, Last>, listed: usize) -> f64 {
+    let first = sketch.list().nth(listed);
+    first.map_or(0.0, |source| source.at_most / sketch.total())
+}
+
 /// The time of day at a time of the monotonic clock, by how long ago it was.
 fn unix_at(now: Duration, at: Duration) -> u64 {
     let today = SystemTime::now();
@@ -314,4 +324,45 @@ fn unix_at(now: Duration, at: Duration) -> u64 {
 
 fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use super::*;
+
+    /// Of one address.
+    fn refusal(address: u32) -> Refusal {
+        let source = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + address);
+        Refusal {
+            at: Duration::ZERO,
+            listener: "web".into(),
+            class: None,
+            verdict: Verdict::SynResetFull,
+            source: SocketAddr::from((source, 1000)),
+            destination: SocketAddr::from(([10, 0, 0, 1], 80)),
+            queue_length: 0,
+            half_open: 0,
+            queue_limit: 0,
+            wait: Duration::ZERO,
+            observe: false,
+        }
+    }
+
+    #[test]
+    fn no_source_with_more_than_the_smallest_share_is_missing() {
+        for sources in [10, TOP as u32, TOP as u32 + 10] {
+            let mut refusals = Refusals::new(1, false);
+            // A network each.
+            for source in 0..sources {
+                refusals.keep(monotonic(), &refusal(source << 8), 8.0);
+            }
+            let top = refusals.top();
+            let share = 1.0 / f64::from(sources);
+            let is_missing = top.addresses.len() < sources as usize;
+            assert_eq!(is_missing, top.smallest_share > 0.99 * share, "{top:#?}");
+            assert!(top.smallest_share >= 1.0 / COUNTERS as f64);
+        }
+    }
 }

@@ -97,11 +97,13 @@ fn gap(minute: &RefusedMinute) -> Vec<String> {
 
 /// The sources that are refused most.
 pub fn top(sources: &TopSources) -> String {
+    let left_out = [&sources.addresses, &sources.networks].map(|of| of.get(ROWS));
+    let left_out = left_out.into_iter().flatten().map(|source| source.share);
     let mut text = format!(
-        "{:.0} connections/s refused, averaged over {} s; every source with {} of them or more is here.\n",
+        "{:.0} connections/s refused, averaged over {} s; every source with more than {} of them is here.\n",
         sources.refused_per_second,
         sources.half_life_s,
-        percent(sources.smallest_share)
+        percent(left_out.fold(sources.smallest_share, f64::max))
     );
     for (title, of) in [
         ("address", &sources.addresses),
@@ -154,6 +156,22 @@ mod tests {
     use weir_api::{Refusal, SourceNetwork};
 
     use super::*;
+
+    #[test]
+    fn a_table_that_is_cut_does_not_say_that_all_are_there() {
+        let source = |share| TopSource {
+            share,
+            ..TopSource::default()
+        };
+        let mut sources = TopSources {
+            smallest_share: 0.004,
+            addresses: vec![source(0.08); ROWS],
+            ..TopSources::default()
+        };
+        assert!(top(&sources).contains("more than 0.4 % of them"));
+        sources.networks = vec![source(0.08); ROWS + 1];
+        assert!(top(&sources).contains("more than 8 % of them"));
+    }
 
     #[test]
     fn the_answer_has_the_reason_and_what_was_seen() {
