@@ -1,11 +1,11 @@
-//! Who was refused and why, for an hour.
+//! Which clients were refused and why, for an hour.
 //!
 //! Refusals are kept by minute and address. There is one bound for all minutes together ([`KEPT_REFUSALS`]). Once it is
 //! reached, the minute with the most loses one: first an address that was sampled once in it, and among these the one with
 //! the least hash. So a flood of addresses that come once each displaces its own minutes' only: a minute with at most
-//! [`KEPT_REFUSALS`] / [`MINUTES`] kept refusals loses none. Inside a minute each address that came once is as likely to be kept as any other
-//! (a bottom-k sample: Cohen, Kaplan, "Summarizing Data Using Bottom-k Sketches", PODC 2007, with the largest hashes in place of the
-//! smallest), and one that came again stays before all of them.
+//! [`KEPT_REFUSALS`] / [`MINUTES`] kept refusals loses none. Inside a minute each address that came once is as likely to
+//! be kept as any other (a bottom-k sample: Cohen, Kaplan, "Summarizing Data Using Bottom-k Sketches", PODC 2007, with the
+//! largest hashes in place of the smallest), and one that came again stays before all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -91,12 +91,13 @@ fn minute_of(at: Duration) -> u64 {
 }
 
 impl Memory {
-    /// Nothing, from now on. Who does not know `secret` cannot choose addresses that are kept rather than others.
+    /// An empty memory that begins at `since`. A client that does not know `secret` cannot choose addresses that are kept
+    /// rather than others.
     pub fn new(since: Duration, secret: u64) -> Memory {
-        Memory::with_room(since, secret, KEPT_REFUSALS)
+        Memory::with_most(since, secret, KEPT_REFUSALS)
     }
 
-    fn with_room(since: Duration, secret: u64, most: usize) -> Memory {
+    fn with_most(since: Duration, secret: u64, most: usize) -> Memory {
         Memory {
             secret,
             since,
@@ -327,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_an_hour_displaces_no_minute_with_few_and_no_address_that_came_again() {
-        let mut memory = Memory::with_room(Duration::ZERO, 1, 600);
+        let mut memory = Memory::with_most(Duration::ZERO, 1, 600);
         for client in 0..10 {
             keep(&mut memory, &refusal(0, client));
         }
@@ -357,7 +358,7 @@ mod tests {
         ) {
             let verdicts = [Verdict::SynResetFull, Verdict::SynResetWait, Verdict::SynDroppedFull,
                 Verdict::SynDroppedWait, Verdict::AckResetFull, Verdict::AckResetWait];
-            let mut memory = Memory::with_room(Duration::ZERO, 9, room);
+            let mut memory = Memory::with_most(Duration::ZERO, 9, room);
             let (mut at, mut sampled) = (0, 0);
             for (more, source, verdict) in steps {
                 at += more;

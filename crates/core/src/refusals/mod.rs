@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::verdict::{Kind, VERDICTS, Verdict};
+use crate::verdict::{Kind, Verdict};
 
 /// One sampled refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +63,6 @@ impl Refusal {
 /// Whether a packet with this verdict turned a client away. weir leaves some SYNs to a kernel that drops them, and samples
 /// none of these.
 pub fn turns_away(verdict: Verdict) -> bool {
-    let kind = VERDICTS[verdict as usize].kind;
+    let kind = verdict.info().kind;
     kind == Kind::Refuse || verdict == Verdict::SynLeft
 }
