@@ -5,22 +5,26 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
-use weir_api::{Event, Events, TopSources, Why};
+use weir_client::{Client, Event, TopSources, Why};
 
 use crate::common::{BACKLOG, Bed, PORT, Peer, Raw, Weir, connect, listen, until, within};
 
 /// The bed's client.
 const CLIENT: &str = "10.66.1.2";
 
+/// Events as lines of JSON.
+fn parsed(text: &str) -> Vec<Event> {
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
 impl Bed {
     /// What `weir events --json` prints, and how it ends.
     fn events(&self) -> Vec<Event> {
         let output = self.weir("events --json");
-        let text = String::from_utf8(output.stdout).unwrap();
-        text.lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        parsed(&String::from_utf8(output.stdout).unwrap())
     }
 
     /// The first event of a kind, once there is one.
@@ -58,13 +62,12 @@ fn an_overload_is_told_from_its_beginning_to_its_end_and_why_names_the_client() 
         "[events]\nfile = {:?}\n[api]\n",
         file.display().to_string()
     ));
-    let client = CLIENT.to_owned();
-    let (why, code) = bed.why(&client);
+    let (why, code) = bed.why(CLIENT);
     assert_eq!((why.answer.as_str(), code), ("not_refused", 6));
 
     let clients = connect(path.client, path.at(PORT), 7);
     assert_eq!(clients.counts(), (4, 3, 0), "the server accepts none");
-    let (why, code) = bed.why(&client);
+    let (why, code) = bed.why(CLIENT);
     assert_eq!((why.answer.as_str(), code), ("refused", 0), "at once");
 
     let begins = bed.event("overload");
@@ -81,12 +84,12 @@ fn an_overload_is_told_from_its_beginning_to_its_end_and_why_names_the_client() 
     let seen = refusal.refusal.unwrap();
     assert_eq!(
         (seen.source.as_str(), seen.verdict.as_str()),
-        (client.as_str(), "syn_reset_full")
+        (CLIENT, "syn_reset_full")
     );
     assert_eq!((seen.queue_length, seen.queue_limit), (Some(4), Some(4)));
     assert_eq!(seen.destination, path.at(PORT).to_string());
 
-    let (why, code) = bed.why(&client);
+    let (why, code) = bed.why(CLIENT);
     assert_eq!((why.answer.as_str(), code), ("refused", 0), "{why:#?}");
     assert_eq!(
         why.refusals[0].sampled, 3,
@@ -96,7 +99,7 @@ fn an_overload_is_told_from_its_beginning_to_its_end_and_why_names_the_client() 
     assert!(why.gaps.is_empty(), "{why:#?}");
     let (other, code) = bed.why("198.51.100.7");
     assert_eq!((other.answer.as_str(), code), ("not_refused", 6));
-    let text = String::from_utf8(bed.weir(&format!("why {client}")).stdout).unwrap();
+    let text = String::from_utf8(bed.weir(&format!("why {CLIENT}")).stdout).unwrap();
     assert!(text.contains("3 times") && text.contains("4/4"), "{text}");
 
     let ends = until("the overload ends", || {
@@ -108,10 +111,7 @@ fn an_overload_is_told_from_its_beginning_to_its_end_and_why_names_the_client() 
     weir.signal(Signal::SIGTERM);
     weir.end();
     let text = std::fs::read_to_string(&file).unwrap();
-    let events: Vec<Event> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let events = parsed(&text);
     let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
     assert_eq!(numbers, (1..=events.len() as u64).collect::<Vec<u64>>());
     let kinds: Vec<&str> = events.iter().map(|event| event.kind.as_str()).collect();
@@ -156,7 +156,7 @@ fn a_reload_is_an_event_and_so_is_one_that_fails() {
     let failed = bed.event("reload_failed");
     assert_eq!(failed.severity, "error");
     let errors = failed.reload.unwrap().errors;
-    let names_it = |cause: &weir_api::Cause| cause.message.contains("nmae");
+    let names_it = |cause: &weir_client::Cause| cause.message.contains("nmae");
     assert!(errors.iter().any(names_it), "{errors:?}");
     let file = bed.folder.path().join("later.jsonl");
     bed.write_config(&format!(
@@ -182,12 +182,12 @@ fn a_spoofed_flood_does_not_displace_a_client_that_was_refused_before_it() {
     let path = bed.veth4();
     let any: SocketAddr = (std::net::Ipv6Addr::UNSPECIFIED, PORT).into();
     let _listener = listen(bed.server(), any, BACKLOG);
-    let _weir = bed.run_web("[api]\n");
+    let socket = bed.folder.path().join("api.sock");
+    let _weir = bed.run_web(&format!("[api]\nsocket = {socket:?}\n"));
     let clients = connect(path.client, path.at(PORT), 6);
     assert_eq!(clients.counts(), (4, 2, 0));
-    let client = CLIENT.to_owned();
     until("the client's refusal is kept", || {
-        (bed.why(&client).1 == 0).then_some(())
+        (bed.why(CLIENT).1 == 0).then_some(())
     });
 
     let raw = Raw(&bed.links.wire);
@@ -201,47 +201,23 @@ fn a_spoofed_flood_does_not_displace_a_client_that_was_refused_before_it() {
         let refused = bed.counter(0, "syn_reset_full");
         (refused >= 10_002).then_some(refused)
     });
-    let (why, _) = until("weir has read its samples", || {
-        let (why, code) = bed.why("198.51.100.7");
-        (!why.gaps.is_empty()).then_some((why, code))
+    let why = until("weir has read its samples", || {
+        let (why, _) = bed.why("198.51.100.7");
+        (!why.gaps.is_empty()).then_some(why)
     });
     assert_eq!(why.answer, "not_known");
     let gap = &why.gaps[0];
     assert!(gap.kept < gap.refused && gap.kept >= 500, "{why:#?}");
     assert!(gap.verdicts["syn_reset_full"] <= refused);
-    let (why, code) = bed.why(&client);
+    let (why, code) = bed.why(CLIENT);
     assert_eq!((why.answer.as_str(), code), ("refused", 0), "{why:#?}");
     let top: TopSources = serde_json::from_slice(&bed.weir("why --top --json").stdout).unwrap();
     assert!((5_000.0..20_000.0).contains(&top.refused), "{top:#?}");
     let share: f64 = top.networks.iter().map(|network| network.share).sum();
     assert!(share > 0.5, "they are of few networks: {top:#?}");
     // Crowds are bounded, and what was left out is counted.
-    let answer = bed.api("/v1/events?most=1000");
-    let events: Events = serde_json::from_value(answer).unwrap();
+    let events = Client::new(&socket).events(0).unwrap();
     let refusals = events.events.iter().filter(|event| event.kind == "refusal");
     assert!(refusals.count() <= 400);
     assert!(bed.event("left_out").left_out > Some(0));
-}
-
-impl Bed {
-    /// GET of the guard's API.
-    fn api(&self, path: &str) -> Value {
-        let socket = std::fs::read_dir(self.folder.path()).unwrap().flatten();
-        let mut sockets = socket.map(|entry| entry.path());
-        let is_api = |path: &std::path::PathBuf| {
-            let name = path.file_name().unwrap().to_string_lossy();
-            name.starts_with("api-") && name.ends_with(".sock")
-        };
-        let socket = sockets.find(is_api).unwrap();
-        let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
-        let head = "Host: weir\r\nConnection: close";
-        std::io::Write::write_all(
-            &mut stream,
-            format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n").as_bytes(),
-        )
-        .unwrap();
-        let mut answer = String::new();
-        std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
-        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
-    }
 }

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{BACKLOG, Bed, PORT, Peer, Raw, connect, listen, within};
+use weir_testbed::process::{Usage, rss_kib};
 use weir_testbed::raw::{Segment, Shape, frame};
 
 const REFUSALS_PER_S: f64 = 100_000.0;
@@ -13,26 +14,6 @@ const FLOOD: Duration = Duration::from_secs(10);
 const MOST_KIB: u64 = 16 * 1024;
 /// Of one core.
 const MOST: f64 = 0.02;
-
-/// The CPU time of a process so far, with all of its threads.
-fn cpu_time(pid: u32) -> Duration {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let of_one = |path: std::path::PathBuf| -> u64 {
-        let text = std::fs::read_to_string(path.join("schedstat")).unwrap_or_default();
-        text.split(' ')
-            .next()
-            .and_then(|ns| ns.parse().ok())
-            .unwrap_or(0)
-    };
-    Duration::from_nanos(tasks.flatten().map(|task| of_one(task.path())).sum())
-}
-
-/// The memory of a process.
-fn rss_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    rss.unwrap().trim().trim_end_matches(" kB").parse().unwrap()
-}
 
 #[test]
 fn at_100_000_refusals_a_second_the_daemon_takes_under_2_percent_of_a_core() {
@@ -44,7 +25,7 @@ fn at_100_000_refusals_a_second_the_daemon_takes_under_2_percent_of_a_core() {
         "[[listener]]\nname = \"web\"\naddress = \"*:{PORT}\"\nadmit = \"queue\"\n[events]\nfile = {:?}\n",
         bed.folder.path().join("events.jsonl").display().to_string()
     ));
-    let idle_kib = rss_kib(weir.pid());
+    let idle_kib = rss_kib(weir.pid()).unwrap();
     let clients = connect(path.client, path.at(PORT), 4);
     assert_eq!(clients.counts(), (4, 0, 0));
     let mut follow: Command = bed.command("events --follow --json");
@@ -62,7 +43,7 @@ fn at_100_000_refusals_a_second_the_daemon_takes_under_2_percent_of_a_core() {
         })
         .collect();
     let raw = Raw(&bed.links.wire);
-    let (begun, used) = (Instant::now(), cpu_time(weir.pid()));
+    let (begun, used) = (Instant::now(), Usage::of(weir.pid()).unwrap());
     let mut sent = 0;
     while begun.elapsed() < FLOOD {
         let due = (begun.elapsed().as_secs_f64() * REFUSALS_PER_S) as usize;
@@ -73,12 +54,13 @@ fn at_100_000_refusals_a_second_the_daemon_takes_under_2_percent_of_a_core() {
         // The answers fill the wire's queue, and the kernel drops the others.
         std::hint::spin_loop();
     }
-    let (time, used) = (begun.elapsed(), cpu_time(weir.pid()) - used);
+    let time = begun.elapsed();
+    let used = Usage::of(weir.pid()).unwrap().since(&used);
     follower.kill().unwrap();
     follower.wait().unwrap();
     let rate = bed.counter(0, "syn_reset_full") as f64 / time.as_secs_f64();
-    let share = used.as_secs_f64() / time.as_secs_f64();
-    let more_kib = rss_kib(weir.pid()) - idle_kib;
+    let share = used.cpu.as_secs_f64() / time.as_secs_f64();
+    let more_kib = rss_kib(weir.pid()).unwrap() - idle_kib;
     println!(
         "{rate:.0} refusals/s: {:.2} % of a core; memory {idle_kib} KiB before, {more_kib} more after",
         share * 100.0
