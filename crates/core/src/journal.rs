@@ -9,6 +9,7 @@ pub const KEPT: usize = 1024;
 /// A journal of entries, each with a number from 1 on, without gaps.
 #[derive(Debug, Clone)]
 pub struct Journal<E> {
+    /// The number of the last entry; 0: there was none.
     last: u64,
     rare: VecDeque<(u64, E)>,
     common: VecDeque<(u64, E)>,
@@ -38,8 +39,8 @@ impl<E> Default for Journal<E> {
 }
 
 impl<E> Journal<E> {
-    /// Adds an entry; gives its number.
-    pub fn push(&mut self, is_common: bool, entry: impl FnOnce(u64) -> E) -> u64 {
+    /// Adds an entry, made of its number.
+    pub fn push(&mut self, is_common: bool, entry: impl FnOnce(u64) -> E) {
         self.last += 1;
         let queue = match is_common {
             true => &mut self.common,
@@ -49,12 +50,6 @@ impl<E> Journal<E> {
             queue.pop_front();
         }
         queue.push_back((self.last, entry(self.last)));
-        self.last
-    }
-
-    /// The number of the last entry; 0: there was none.
-    pub fn last(&self) -> u64 {
-        self.last
     }
 
     /// The entries with a number over `after`, the oldest first, `most` at a time (1 or more).
@@ -128,10 +123,10 @@ mod tests {
                 seen += read.entries.len() as u64;
                 missed += read.missed;
                 at = read.last;
-                prop_assert_eq!(read.more, at < journal.last());
+                prop_assert_eq!(read.more, at < journal.last);
             }
             let rest = journal.after(at, usize::MAX);
-            prop_assert_eq!(seen + missed + rest.entries.len() as u64 + rest.missed, journal.last());
+            prop_assert_eq!(seen + missed + rest.entries.len() as u64 + rest.missed, journal.last);
         }
     }
 }

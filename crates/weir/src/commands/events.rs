@@ -9,6 +9,7 @@ use weir_api::Event;
 
 use crate::cli::Events;
 use crate::commands::status::not_running;
+use crate::daemon::events::MOST_READ;
 use crate::daemon::proxies::{Peers, ask_at};
 use crate::failure::Result;
 use crate::ipc::control::{Answer, Request, ask, namespace};
@@ -17,8 +18,6 @@ use crate::show::output::{print_live, warn_text};
 
 /// How often `--follow` asks.
 const EVERY: Duration = Duration::from_millis(250);
-/// Events asked for at a time.
-const AT_A_TIME: usize = 1000;
 /// The guard among the processes; proxies have the paths of their sockets.
 const GUARD: &str = "";
 
@@ -104,7 +103,7 @@ impl Reader<'_> {
             let at = self.read.get(socket).copied().unwrap_or_default();
             let request = Request::Events {
                 after: at.last,
-                most: AT_A_TIME,
+                most: MOST_READ,
             };
             let answer = match socket.as_os_str().is_empty() {
                 true => ask(self.runtime_dir, self.namespace, request)?,
@@ -113,14 +112,14 @@ impl Reader<'_> {
             let Some(Answer::Events(read)) = answer else {
                 return Ok(false);
             };
-            let is_another = at.since_unix_ms != read.since_unix_ms;
-            let next = At {
+            let mut next = At {
                 since_unix_ms: read.since_unix_ms,
-                last: if is_another { 0 } else { read.last },
+                last: read.last,
             };
-            self.read.insert(socket.to_owned(), next);
-            if is_another && at.last > 0 {
-                // The numbers of this process begin anew.
+            if at.last > 0 && at.since_unix_ms != next.since_unix_ms {
+                // Another process, whose numbers begin anew.
+                next.last = 0;
+                self.read.insert(socket.to_owned(), next);
                 continue;
             }
             if at.last > 0 && read.missed > 0 {
@@ -129,13 +128,7 @@ impl Reader<'_> {
                     read.missed, read.pid
                 ));
             }
-            self.read.insert(
-                socket.to_owned(),
-                At {
-                    last: read.last,
-                    ..next
-                },
-            );
+            self.read.insert(socket.to_owned(), next);
             into.extend(read.events);
             if !read.more {
                 return Ok(true);

@@ -50,7 +50,7 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
     let note = socket.as_ref().map(ProcessSocket::note);
     let control = socket.map(|socket| Box::new(socket) as Box<dyn ControlSocket>);
     let events = Events::new();
-    let mut frame = Frame::new(signals, control, source, "weir proxy", events.clone())?;
+    let mut frame = Frame::new(signals, control, source, "proxy", events.clone())?;
     let took_over = !predecessors.is_empty();
     // A predecessor has its address until it retires.
     if let Some(address) = metrics

@@ -68,10 +68,7 @@ pub fn answer(
         Call::Change(change) => self::change(service, change, peer),
         Call::Metrics => figures.of(service, reloads),
         Call::Events(after, most) => ok(events.read(*after, *most)),
-        Call::Why(address) => service
-            .why(*address)
-            .ok_or_else(guards_nothing)
-            .and_then(ok),
+        Call::Why(address) => service.why(*address).map_err(not_here).and_then(ok),
         call => read(service, reloads, call),
     };
     answered.unwrap_or_else(|(status, failure)| {
@@ -98,7 +95,7 @@ fn read(service: &dyn Service, reloads: &Reloads, call: &Call) -> Answered {
         Call::Classes => ok(service.classes().map_err(internal)?),
         Call::Class(name) => class(service, name, 200),
         Call::Controller => ok(report()?.controller.ok_or_else(no_controller)?),
-        Call::Sources => ok(service.top_sources().ok_or_else(guards_nothing)?),
+        Call::Sources => ok(service.top_sources().map_err(not_here)?),
         Call::Metrics | Call::Events(..) | Call::Why(_) => {
             unreachable!("they are answered by themselves")
         }
@@ -156,15 +153,9 @@ fn no_controller() -> Refusal {
     (NOT_FOUND, Failure::usage("there is no controller", hint))
 }
 
-/// The proxies do not keep whom they refuse.
-fn guards_nothing() -> Refusal {
-    (NOT_FOUND, no_refusals_here())
-}
-
-/// As over HTTP, for the control socket.
-pub fn no_refusals_here() -> Failure {
-    let hint = "the access log of a proxy says why it refused a client";
-    Failure::usage("this process runs proxies and guards nothing", hint)
+/// This process does not have what was asked for.
+fn not_here(failure: Failure) -> Refusal {
+    (NOT_FOUND, failure)
 }
 
 /// There is nothing of this name; `path` lists what there is.

@@ -8,7 +8,7 @@ mod file;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use weir_api::Event;
 use weir_config::EventsSettings;
@@ -16,6 +16,7 @@ use weir_core::journal::Journal;
 use weir_core::rfc3339::Rfc3339;
 
 use crate::failure::{Failure, Result};
+use crate::host::clock::unix_ms;
 
 pub use build::{
     backend, cause, class_changed, decision, episode, left_out, plain, refusal, refusal_report,
@@ -23,8 +24,11 @@ pub use build::{
 };
 use file::EventFile;
 
-/// The kind of event of which there may be many.
+/// The kinds of events of which there may be many.
 const CROWD: [&str; 2] = ["refusal", "left_out"];
+
+/// Events that are read at a time at most.
+pub const MOST_READ: usize = 1000;
 
 /// The events of a process.
 #[derive(Clone)]
@@ -47,32 +51,39 @@ impl Events {
     pub fn new() -> Events {
         Events(Arc::new(Shared {
             pid: std::process::id(),
-            since_unix_ms: unix_ms(SystemTime::now()),
+            since_unix_ms: unix_ms(),
             state: Mutex::default(),
         }))
+    }
+
+    /// When the process began, in ms since 1970 UTC.
+    pub fn since_unix_ms(&self) -> u64 {
+        self.0.since_unix_ms
     }
 
     /// Notes an event: gives it its number, the process, and the time if it has none.
     pub fn note(&self, mut event: Event) {
         if event.at_unix_ms == 0 {
-            event.at_unix_ms = unix_ms(SystemTime::now());
+            event.at_unix_ms = unix_ms();
         }
         let at = UNIX_EPOCH + Duration::from_millis(event.at_unix_ms);
         event.time = format!("{:.3}", Rfc3339(at));
         event.pid = self.0.pid;
-        let mut state = self.lock();
         let is_common = CROWD.contains(&event.kind.as_str());
-        event.number = state.journal.last() + 1;
-        if let Some(file) = &state.file {
-            file.write(&event);
-        }
-        state.journal.push(is_common, |_| event);
+        let State { journal, file } = &mut *self.lock();
+        journal.push(is_common, |number| {
+            event.number = number;
+            if let Some(file) = file {
+                file.write(&event);
+            }
+            event
+        });
     }
 
-    /// The events with a number over `after`, the oldest first, `most` at a time.
+    /// The events with a number over `after`, the oldest first, `most` of them at most (1..=[`MOST_READ`]).
     pub fn read(&self, after: u64, most: usize) -> weir_api::Events {
         let state = self.lock();
-        let read = state.journal.after(after, most);
+        let read = state.journal.after(after, most.clamp(1, MOST_READ));
         weir_api::Events {
             pid: self.0.pid,
             since_unix_ms: self.0.since_unix_ms,
@@ -118,12 +129,6 @@ impl Events {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Milliseconds since 1970.
-pub fn unix_ms(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_millis() as u64
 }
 
 #[cfg(test)]

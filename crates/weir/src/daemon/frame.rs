@@ -18,7 +18,6 @@ use crate::daemon::service::{Reloaded, Service};
 use crate::daemon::signals::{Signals, ends};
 use crate::failure::{Cause, Failure, Result};
 use crate::host::config::Source;
-use crate::ipc::api::MOST_EVENTS;
 use crate::ipc::control::{Answer, Client, ControlSocket, Request};
 use crate::ipc::endpoints::Endpoints;
 
@@ -28,7 +27,7 @@ pub struct Frame {
     pub endpoints: Endpoints,
     /// What happens.
     pub events: Events,
-    /// What the process is, for its events: `weir run`.
+    /// The subcommand that the process runs, for its events: `run`.
     command: &'static str,
     /// Why it ends, once it does.
     ends_by: Option<Signal>,
@@ -111,7 +110,7 @@ impl Frame {
             Some(config) => format!(" with {}", config.path().display()),
             None => String::new(),
         };
-        let text = format!("{command} {version} has started{with}");
+        let text = format!("weir {command} {version} has started{with}");
         self.events.note(plain("start", "info", text));
     }
 
@@ -121,7 +120,7 @@ impl Frame {
             Some(signal) => format!(": asked to by {signal}"),
             None => String::new(),
         };
-        let text = format!("{} ends{asked}", self.command);
+        let text = format!("weir {} ends{asked}", self.command);
         self.events.note(plain("stop", "info", text));
     }
 
@@ -227,17 +226,17 @@ impl Frame {
                 client.answer(&report.map_or_else(Answer::Error, |r| Answer::Status(Box::new(r))));
             }
             Request::Events { after, most } => {
-                let events = self.events.read(after, most.clamp(1, MOST_EVENTS));
+                let events = self.events.read(after, most);
                 client.answer(&Answer::Events(Box::new(events)));
             }
-            Request::Why { address } => client.answer(&match service.why(address) {
-                Some(why) => Answer::Why(Box::new(why)),
-                None => Answer::Error(answer::no_refusals_here()),
-            }),
-            Request::Sources => client.answer(&match service.top_sources() {
-                Some(sources) => Answer::Sources(Box::new(sources)),
-                None => Answer::Error(answer::no_refusals_here()),
-            }),
+            Request::Why { address } => {
+                let why = service.why(address);
+                client.answer(&why.map_or_else(Answer::Error, |w| Answer::Why(Box::new(w))));
+            }
+            Request::Sources => {
+                let top = service.top_sources();
+                client.answer(&top.map_or_else(Answer::Error, |t| Answer::Sources(Box::new(t))));
+            }
             Request::Reload { confirm_s } => {
                 tracing::info!("reload asked for by {}", client.peer());
                 client.answer(&self.reload(service, confirm_s));

@@ -34,7 +34,6 @@ use crate::daemon::shaping::Shaping;
 use crate::daemon::signals::Signals;
 use crate::daemon::timewait::Destinations;
 use crate::failure::{Failure, Result};
-use crate::host::clock::unix_ms;
 use crate::host::config::Source;
 use crate::host::environment;
 use crate::host::links::{self, Link, LinkWatch};
@@ -114,11 +113,16 @@ impl Start {
         // Whatever is refused from now on is seen as new.
         let mut overload = OverloadLog::new();
         let events = Events::new();
+        let command = match file {
+            None => "protect",
+            Some(_) => "run",
+        };
         overload.run(&session, &[], &events);
         let service = GuardService {
             session,
             conntrack: ConntrackWatch::new(self.environment.conntrack, Instant::now()),
             watch: self.watch,
+            command,
             file: file.as_ref().map(|source| source.file.clone()),
             namespace: self.namespace,
             refusals: Refusals::new(random()?, verbose),
@@ -129,20 +133,12 @@ impl Start {
             destinations: Destinations::none(self.cgroups),
             shaping: Shaping::default(),
             control: None,
-            started_unix_ms: unix_ms(),
             end: None,
         };
+        let control = Some(Box::new(self.claim) as Box<dyn ControlSocket>);
         Ok(Daemon {
             service,
-            frame: {
-                let command = if file.is_some() {
-                    "weir run"
-                } else {
-                    "weir protect"
-                };
-                let control = Some(Box::new(self.claim) as Box<dyn ControlSocket>);
-                Frame::new(self.signals, control, file, command, events)?
-            },
+            frame: Frame::new(self.signals, control, file, command, events)?,
             runtime_dir: self.runtime_dir,
         })
     }
@@ -237,6 +233,8 @@ pub struct GuardService<B> {
     pub session: Session<B>,
     conntrack: ConntrackWatch,
     watch: LinkWatch,
+    /// As in [`Process::command`].
+    command: &'static str,
     /// The config file of `weir run`; `None`: `weir protect`.
     file: Option<PathBuf>,
     namespace: u64,
@@ -249,7 +247,6 @@ pub struct GuardService<B> {
     destinations: Destinations,
     shaping: Shaping,
     control: Option<Control>,
-    started_unix_ms: u64,
     end: Option<End>,
 }
 
@@ -269,16 +266,12 @@ enum End {
 
 impl<B: Backend> GuardService<B> {
     fn process(&self, reloads: &Reloads) -> Process {
-        let command = match &self.file {
-            None => "protect",
-            Some(_) => "run",
-        };
         Process {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            command: command.to_owned(),
+            command: self.command.to_owned(),
             config: self.file.as_ref().map(|file| file.display().to_string()),
-            started_unix_ms: self.started_unix_ms,
+            started_unix_ms: self.events.since_unix_ms(),
             namespace: self.namespace,
             log_lost: log::lost(),
             unconfirmed_s: reloads.unconfirmed_s,
@@ -525,15 +518,15 @@ impl<B: Backend> Service for GuardService<B> {
         self.session.class_reports()
     }
 
-    fn top_sources(&self) -> Option<TopSources> {
-        Some(self.refusals.top())
+    fn top_sources(&self) -> Result<TopSources> {
+        Ok(self.refusals.top())
     }
 
-    fn why(&mut self, address: IpAddr) -> Option<Why> {
+    fn why(&mut self, address: IpAddr) -> Result<Why> {
         // What was refused since the last look is still in the kernel.
         self.overload.hurry();
         self.look();
-        Some(self.refusals.why(address))
+        Ok(self.refusals.why(address))
     }
 
     fn change_class(

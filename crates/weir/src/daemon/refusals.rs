@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use weir_api::{Event, KeptRefusal, RefusedMinute, SourceNetwork, TopSource, Why};
 use weir_config::EventsSettings;
@@ -13,9 +13,10 @@ use weir_core::refusals::{IpNet, Kept, Memory, Refusal, Share, TopSources, netwo
 use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::monotonic;
 
-use crate::daemon::events::{self, Events, refusal_report, unix_ms};
+use crate::daemon::events::{self, Events, refusal_report};
 use crate::daemon::report::counters_that_fell;
 use crate::daemon::session::Glance;
+use crate::host::clock::unix_ms;
 use crate::show::describe::count;
 use crate::show::log;
 
@@ -135,7 +136,7 @@ impl Refusals {
             return;
         }
         self.aged = now;
-        let factor = 0.5_f64.powf(time.as_secs_f64() / HALF_LIFE.as_secs_f64());
+        let factor = left_after(time);
         self.addresses.age(factor);
         self.networks.age(factor);
     }
@@ -169,13 +170,12 @@ impl Refusals {
     /// The sources that are refused most.
     pub fn top(&self) -> weir_api::TopSources {
         let now = monotonic();
-        let age =
-            0.5_f64.powf(now.saturating_sub(self.aged).as_secs_f64() / HALF_LIFE.as_secs_f64());
+        let age = left_after(now.saturating_sub(self.aged));
         let total = self.addresses.total() * age;
         // A constant rate r has come to r × (1 − 2^(−t/h)) × h / ln 2 after t.
-        let time = now.saturating_sub(self.since).as_secs_f64() / HALF_LIFE.as_secs_f64();
+        let left = left_after(now.saturating_sub(self.since));
         let full = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
-        let span = (full * (1.0 - 0.5_f64.powf(time))).max(1.0);
+        let span = (full * (1.0 - left)).max(1.0);
         let addresses = listed(&self.addresses, now, age, total, span);
         let networks = listed(&self.networks, now, age, total, span);
         let left_out = share_left_out(&self.addresses, addresses.len())
@@ -230,6 +230,11 @@ impl Refusals {
             gaps,
         }
     }
+}
+
+/// How much of a refusal counts after this time, 0 to 1.
+fn left_after(time: Duration) -> f64 {
+    0.5_f64.powf(time.as_secs_f64() / HALF_LIFE.as_secs_f64())
 }
 
 fn limit(settings: &EventsSettings) -> Option<Limit> {
@@ -315,11 +320,10 @@ fn share_left_out<K: Ord + Copy>(sketch: &TopSources<K, Last>, listed: usize) ->
     first.map_or(0.0, |source| source.at_most / sketch.total())
 }
 
-/// The time of day at a time of the monotonic clock, by how long ago it was.
+/// The time of day at a time of the monotonic clock, by how long ago it was; in ms since 1970 UTC.
 fn unix_at(now: Duration, at: Duration) -> u64 {
-    let today = SystemTime::now();
     let ago = now.saturating_sub(at);
-    unix_ms(today.checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH))
+    unix_ms().saturating_sub(ago.as_millis() as u64)
 }
 
 fn tenths(value: f64) -> f64 {

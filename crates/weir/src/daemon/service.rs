@@ -74,14 +74,20 @@ pub trait Service {
         Ok(Vec::new())
     }
 
-    /// The sources that are refused most; `None`: this service refuses nobody.
-    fn top_sources(&self) -> Option<TopSources> {
-        None
+    /// The sources that are refused most.
+    ///
+    /// # Errors
+    /// This service guards nothing.
+    fn top_sources(&self) -> Result<TopSources> {
+        Err(guards_nothing())
     }
 
-    /// Why an address was refused; `None` likewise.
-    fn why(&mut self, _address: IpAddr) -> Option<Why> {
-        None
+    /// Why an address was refused.
+    ///
+    /// # Errors
+    /// As of [`top_sources`](Self::top_sources).
+    fn why(&mut self, _address: IpAddr) -> Result<Why> {
+        Err(guards_nothing())
     }
 
     /// Changes a class for a client of the API; gives its name, unless it was removed, and what was done in a word
@@ -136,4 +142,10 @@ pub enum Changed {
     Modified(String),
     /// Removed it.
     Removed(String),
+}
+
+/// Proxies do not keep whom they refuse.
+fn guards_nothing() -> Failure {
+    let hint = "the access log of a proxy says why it refused a client";
+    Failure::usage("this process runs proxies and guards nothing", hint)
 }

@@ -19,7 +19,6 @@ use crate::ipc::http::{Endpoint, Limits, Listener};
 use crate::ipc::socket_file::SocketFile;
 
 pub use access::{check, owners, users_of};
-pub use routes::MOST_EVENTS;
 #[cfg(feature = "fuzzing")]
 pub use routes::settings;
 

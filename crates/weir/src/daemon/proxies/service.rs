@@ -15,7 +15,6 @@ use crate::daemon::config_file::Reloads;
 use crate::daemon::frame::refuse;
 use crate::daemon::service::{Reloaded, Service};
 use crate::failure::{Failure, Result};
-use crate::host::clock::unix_ms;
 use crate::ipc::control::{Answer, Client, HandedOver, Request};
 use crate::ipc::endpoints::Endpoints;
 use crate::show::describe::count;
@@ -32,7 +31,6 @@ pub struct ProxyService {
     stopping: bool,
     /// Why it stops, if a thread has failed.
     fault: Result<()>,
-    started_unix_ms: u64,
 }
 
 impl ProxyService {
@@ -44,7 +42,6 @@ impl ProxyService {
             successor: None,
             stopping: false,
             fault: Ok(()),
-            started_unix_ms: unix_ms(),
         }
     }
 
@@ -146,7 +143,7 @@ impl Service for ProxyService {
                 pid: std::process::id(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 command: "proxy".to_owned(),
-                started_unix_ms: self.started_unix_ms,
+                started_unix_ms: self.proxies.events.since_unix_ms(),
                 log_lost: log::lost(),
                 ..Process::default()
             },

@@ -52,9 +52,6 @@ pub fn router() -> Router<Line> {
         .layer(DefaultBodyLimit::max(BODY_BYTES))
 }
 
-/// Events of one answer at most.
-pub const MOST_EVENTS: usize = 1000;
-
 /// Which events.
 #[derive(Debug, Deserialize)]
 struct Range {
@@ -246,8 +243,8 @@ async fn controller(ask: Ask) -> Response {
 async fn events(ask: Ask, range: Result<Query<Range>, QueryRejection>) -> Response {
     match range {
         Ok(Query(Range { after, most })) => {
-            let most = most.unwrap_or(MOST_EVENTS).clamp(1, MOST_EVENTS);
-            ask.of(Call::Events(after.unwrap_or(0), most)).await
+            let (after, most) = (after.unwrap_or(0), most.unwrap_or(usize::MAX));
+            ask.of(Call::Events(after, most)).await
         }
         Err(rejection) => bad_request(
             format!("the query cannot be read: {}", rejection.body_text()),
