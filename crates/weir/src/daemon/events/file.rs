@@ -4,8 +4,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use weir_api::Event;
@@ -20,11 +21,19 @@ enum Message {
     Reopen,
 }
 
+/// What found the queue full.
+#[derive(Default)]
+struct Missed {
+    lines: AtomicU64,
+    reopen: AtomicBool,
+}
+
 /// The file and its thread.
 pub struct EventFile {
     path: PathBuf,
     /// `None` at the end.
     queue: Option<SyncSender<Message>>,
+    missed: Arc<Missed>,
     /// Closed by the writer's end.
     writer: Mutex<Receiver<()>>,
 }
@@ -35,11 +44,8 @@ impl EventFile {
     /// # Errors
     /// It cannot be opened or made, or the kernel gives no thread.
     pub fn open(path: &Path) -> io::Result<EventFile> {
-        let mut writer = Writer {
-            path: path.to_owned(),
-            file: open(path)?,
-            lost: 0,
-        };
+        let missed = Arc::new(Missed::default());
+        let mut writer = Writer::open(path, missed.clone())?;
         let (queue, messages) = sync_channel(QUEUE);
         let (at_end, ended) = channel();
         std::thread::Builder::new()
@@ -52,6 +58,7 @@ impl EventFile {
         Ok(EventFile {
             path: path.to_owned(),
             queue: Some(queue),
+            missed,
             writer: Mutex::new(ended),
         })
     }
@@ -64,18 +71,21 @@ impl EventFile {
     /// Writes the line of an event, later. One that finds the queue full is lost; the numbers in the file then have a gap.
     pub fn write(&self, event: &Event) {
         let line = serde_json::to_string(event).expect("events are JSON") + "\n";
-        self.send(Message::Line(line));
-    }
-
-    /// Opens it again by its path.
-    pub fn reopen(&self) {
-        self.send(Message::Reopen);
-    }
-
-    fn send(&self, message: Message) {
-        if let Some(queue) = &self.queue {
-            let _ = queue.try_send(message);
+        if !self.send(Message::Line(line)) {
+            self.missed.lines.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Opens it again by its path: after the lines before, or at once if the queue is full.
+    pub fn reopen(&self) {
+        if !self.send(Message::Reopen) {
+            self.missed.reopen.store(true, Relaxed);
+        }
+    }
+
+    fn send(&self, message: Message) -> bool {
+        let queue = self.queue.as_ref();
+        queue.is_some_and(|queue| queue.try_send(message).is_ok())
     }
 }
 
@@ -102,19 +112,33 @@ struct Writer {
     file: File,
     /// Lines that could not be written since the last one that was.
     lost: u64,
+    missed: Arc<Missed>,
 }
 
 impl Writer {
+    fn open(path: &Path, missed: Arc<Missed>) -> io::Result<Writer> {
+        Ok(Writer {
+            path: path.to_owned(),
+            file: open(path)?,
+            lost: 0,
+            missed,
+        })
+    }
+
     fn take(&mut self, message: Message) {
+        if self.missed.reopen.swap(false, Relaxed) {
+            self.reopen();
+        }
         let path = self.path.display();
         match message {
             // One write for a line, so that another process that appends does not come between its parts.
             Message::Line(line) => match self.file.write_all(line.as_bytes()) {
-                Ok(()) if self.lost > 0 => {
-                    tracing::warn!("{path} can be written again; {} events are lost", self.lost);
-                    self.lost = 0;
+                Ok(()) => {
+                    let lost = std::mem::take(&mut self.lost) + self.missed.lines.swap(0, Relaxed);
+                    if lost > 0 {
+                        tracing::warn!("{path} can be written again; {lost} events are lost");
+                    }
                 }
-                Ok(()) => {}
                 Err(error) => {
                     if self.lost == 0 {
                         tracing::error!("cannot write events to {path}: {error}");
@@ -122,10 +146,14 @@ impl Writer {
                     self.lost += 1;
                 }
             },
-            Message::Reopen => match open(&self.path) {
-                Ok(file) => self.file = file,
-                Err(error) => tracing::error!("cannot reopen {path}: {error}"),
-            },
+            Message::Reopen => self.reopen(),
+        }
+    }
+
+    fn reopen(&mut self) {
+        match open(&self.path) {
+            Ok(file) => self.file = file,
+            Err(error) => tracing::error!("cannot reopen {}: {error}", self.path.display()),
         }
     }
 }
@@ -162,6 +190,31 @@ mod tests {
                 .collect()
         };
         assert_eq!((read(&old), read(&path)), (vec![1, 2], vec![3]));
+    }
+
+    #[test]
+    fn a_rotated_file_is_left_though_the_queue_is_full_and_what_is_lost_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.jsonl");
+        let missed = Arc::new(Missed::default());
+        let mut writer = Writer::open(&path, missed.clone()).unwrap();
+        let (queue, messages) = sync_channel(1);
+        let (_, ended) = channel();
+        let file = EventFile {
+            path: path.clone(),
+            queue: Some(queue),
+            missed: missed.clone(),
+            writer: Mutex::new(ended),
+        };
+        file.write(&Event::default());
+        std::fs::rename(&path, folder.path().join("events.1")).unwrap();
+        file.reopen();
+        file.write(&Event::default());
+        assert_eq!(missed.lines.load(Relaxed), 1);
+        drop(file);
+        messages.iter().for_each(|message| writer.take(message));
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
+        assert_eq!(missed.lines.load(Relaxed), 0, "the log has them");
     }
 
     #[test]
