@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::cli::{Changes, Class};
 use crate::failure::{Failure, Result};
-use crate::ipc::control::{Answer, ClassChange, Request, ask, namespace};
+use crate::ipc::control::{Answer, ClassChange, Request, another_answer, ask, namespace};
 use crate::show::output::{print, print_json, warn_text};
 use crate::show::report::class_list;
 
@@ -62,7 +62,7 @@ fn change(
 ) -> Result<(Option<String>, Vec<weir_api::Class>)> {
     match ask(runtime_dir, namespace()?, Request::Class(change.clone()))? {
         Some(Answer::Classes { config, classes }) => Ok((config, classes)),
-        Some(_) => Err(Failure::failed("the running weir gave another answer", "")),
+        Some(_) => Err(another_answer()),
         None => Err(Failure::not_running(
             "no weir is guarding this network namespace",
             "start it: `weir run --config FILE` or `weir protect PORT`",

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::cli::Detach;
 use crate::daemon::proxies::sweep_left_over;
-use crate::failure::{Failure, Result};
-use crate::ipc::control::{Answer, Request, ask, namespace, sweep};
+use crate::failure::Result;
+use crate::ipc::control::{Answer, Request, another_answer, ask, namespace, sweep};
 use crate::show::output::print;
 
 /// Runs the command. The guard's BPF links live as long as their process. The program that steers
@@ -24,7 +24,7 @@ pub fn run(runtime_dir: &Path, args: &Detach) -> Result<()> {
         Some(Answer::Detached { pid }) => print(&format!(
             "weir (pid {pid}) has ended; nothing is attached any more\n"
         )),
-        Some(_) => Err(Failure::failed("the running weir gave another answer", "")),
+        Some(_) => Err(another_answer()),
         None => {
             sweep(runtime_dir, namespace)?;
             let undone = weir_kernel::queue::undo()?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cli::Reload;
 use crate::daemon::proxies::{Peers, ask_at};
 use crate::failure::{Cause, Code, Failure, Result};
-use crate::ipc::control::{Answer, Request, ask, namespace};
+use crate::ipc::control::{Answer, Request, another_answer, ask, namespace};
 use crate::show::describe::part;
 use crate::show::output::{print, print_json, warn_text};
 
@@ -270,8 +270,4 @@ fn is_for_good() -> Failure {
         "the running weir is older than this program: the file is in force for good",
         "start weir again, or put the file before in its place and `weir reload`",
     )
-}
-
-fn another_answer() -> Failure {
-    Failure::failed("the running weir gave another answer", "")
 }

@@ -9,7 +9,7 @@ use crate::cli::Status;
 use crate::daemon::proxies::Peers;
 use crate::failure::{Failure, Result};
 use crate::host::namespaces::{self, Space};
-use crate::ipc::control::{Answer, Request, ask, guarded, namespace};
+use crate::ipc::control::{Answer, Request, another_answer, ask, guarded, namespace};
 use crate::show::output::{print, print_json, print_live, warn_text};
 use crate::show::report::{self, View};
 
@@ -103,10 +103,6 @@ pub fn collect(runtime_dir: &Path) -> Result<(weir_api::Status, Vec<Failure>)> {
         }
     }
     Ok((status, silent))
-}
-
-fn another_answer() -> Failure {
-    Failure::failed("the running weir gave another answer", "")
 }
 
 /// Whether a guard or a proxy runs.

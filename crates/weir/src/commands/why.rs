@@ -8,7 +8,7 @@ use weir_api::TopSources;
 use crate::cli::Why;
 use crate::commands::status::not_running;
 use crate::failure::{Code, Failure, Result};
-use crate::ipc::control::{Answer, Request, ask, namespace};
+use crate::ipc::control::{Answer, Request, another_answer, ask, namespace};
 use crate::show::output::{print, print_json};
 use crate::show::why;
 
@@ -56,8 +56,4 @@ pub fn top_sources(runtime_dir: &Path) -> Result<Option<TopSources>> {
         Some(_) => Err(another_answer()),
         None => Ok(None),
     }
-}
-
-fn another_answer() -> Failure {
-    Failure::failed("the running weir gave another answer", "")
 }

@@ -224,6 +224,11 @@ pub struct HandedOver {
     pub addresses: BTreeMap<String, Vec<IpAddr>>,
 }
 
+/// The answer is to no such request: that of another version.
+pub fn another_answer() -> Failure {
+    Failure::failed("the running weir gave another answer", "")
+}
+
 /// Inode number of the network namespace of this process.
 ///
 /// # Errors
