@@ -6,7 +6,6 @@ mod common;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,46 +13,23 @@ use std::time::{Duration, Instant};
 use weir_testbed::needs::own_namespace;
 use weir_testbed::wait;
 
-use common::{Folder, PATIENCE};
+use common::{Folder, PATIENCE, Running, SCRAPE, scrape};
 
 /// Of each kind.
 const SLOW: usize = 50;
 /// A scrape takes some milliseconds; a server that waits for one slow client takes seconds.
 const PROMPT: Duration = Duration::from_secs(2);
-const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n";
 
-/// A `weir` that is killed on drop.
-struct Running(Child);
-
-impl Running {
-    fn start(folder: &Folder, command: &str, config: &str) -> Running {
-        folder.write_config(config);
-        let mut command = folder.command(command);
-        Running(command.stdout(Stdio::null()).spawn().unwrap())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A weir with this config file.
+fn start(folder: &Folder, command: &str, config: &str) -> Running {
+    folder.write_config(config);
+    Running::start(folder, command)
 }
 
 /// A loopback address that nobody listens on.
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
-}
-
-/// One scrape, from connect to the last byte.
-fn scrape(address: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(REQUEST)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
 }
 
 fn wait_for_endpoint(address: SocketAddr) {
@@ -72,7 +48,7 @@ impl SlowScrapers {
         let connect = move |asks: bool| {
             let mut stream = TcpStream::connect(address).unwrap();
             let first = if asks {
-                REQUEST
+                SCRAPE
             } else {
                 b"GET /metrics HTTP/1.1\r\nx:"
             };
@@ -157,7 +133,7 @@ fn a_hundred_slow_scrapers_of_the_guard_do_not_delay_an_honest_one() {
             "[[class]]\nname = \"c{number}\"\nlistener = \"web\"\nfrom = \"10.{high}.{low}.0/24\"\n"
         );
     }
-    let _guard = Running::start(&folder, "run --config weir.toml", &config);
+    let _guard = start(&folder, "run --config weir.toml", &config);
     folder.until(|status| status["running"] == true);
     let sample = "\nweir_syn_admitted_total{listener=\"web\"} ";
     honest_scrapes_are_prompt(address, &folder, sample);
@@ -174,7 +150,7 @@ fn a_hundred_slow_scrapers_of_proxies_do_not_delay_an_honest_one() {
             "[[proxy]]\nname = \"p{number}\"\nlisten = \"127.0.0.1:0\"\nmode = \"forward\"\nthreads = 1\n"
         );
     }
-    let _proxies = Running::start(&folder, "proxy --config weir.toml", &config);
+    let _proxies = start(&folder, "proxy --config weir.toml", &config);
     let sample = "\nweir_proxy_requests_total{proxy=\"p7\"} ";
     honest_scrapes_are_prompt(address, &folder, sample);
 }
@@ -186,7 +162,7 @@ fn a_head_without_end_and_one_that_is_too_long_are_refused() {
     let config = format!(
         "[metrics]\nlisten = \"{address}\"\n[[proxy]]\nlisten = \"127.0.0.1:0\"\nmode = \"forward\"\nthreads = 1\n"
     );
-    let _proxies = Running::start(&folder, "proxy --config weir.toml", &config);
+    let _proxies = start(&folder, "proxy --config weir.toml", &config);
     wait_for_endpoint(address);
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

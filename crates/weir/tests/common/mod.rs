@@ -1,8 +1,9 @@
 //! A runtime directory, and `weir` in it.
 
-use std::io::{PipeReader, PipeWriter, Write, pipe};
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use serde_json::Value;
@@ -17,6 +18,37 @@ pub fn full_pipe() -> (PipeReader, PipeWriter) {
     let room = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
     writer.write_all(&vec![b'\n'; room as usize]).unwrap();
     (reader, writer)
+}
+
+/// What a scraper of Prometheus sends.
+pub const SCRAPE: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n";
+
+/// One scrape, from connect to the last byte.
+pub fn scrape(address: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(SCRAPE)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// A `weir` that is killed on drop.
+pub struct Running(pub Child);
+
+impl Running {
+    /// Starts it in the folder.
+    pub fn start(folder: &Folder, command: &str) -> Running {
+        let mut command = folder.command(command);
+        Running(command.stdout(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A folder for control sockets and files; removed on drop.

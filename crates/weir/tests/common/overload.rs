@@ -1,28 +1,26 @@
 //! A guard and proxies over a server that gets more connections than it serves, in a network namespace of the test.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use weir_testbed::needs::own_namespace;
 use weir_testbed::wait;
 
-use super::common::Folder;
+use super::common::{Folder, Running};
 
 /// The server's port.
 pub const PORT: u16 = 8081;
 /// Where the guard gives its metrics, and the proxies theirs.
-pub const GUARD_METRICS: &str = "127.0.0.1:9464";
+pub const GUARD_METRICS: SocketAddr = SocketAddr::new(LOOPBACK, 9464);
 /// As [`GUARD_METRICS`].
-pub const PROXY_METRICS: &str = "127.0.0.1:9465";
+pub const PROXY_METRICS: SocketAddr = SocketAddr::new(LOOPBACK, 9465);
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Clients of the class gold.
 const GOLD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// The server is busy with a connection for so long.
@@ -78,36 +76,6 @@ proxy_listen = "127.0.0.1:9465"
 
 [api]
 "#;
-
-/// A `weir` that is killed on drop.
-pub struct Running(pub Child);
-
-impl Running {
-    /// Starts it in the folder.
-    pub fn start(folder: &Folder, command: &str) -> Running {
-        let mut command = folder.command(command);
-        Running(
-            command
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap(),
-        )
-    }
-
-    /// Ends it in order.
-    pub fn end(mut self) {
-        kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM).unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Threads that are told to stop and joined on drop.
 pub struct Load {

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use weir_config::Table;
 use weir_testbed::needs::{find_program, own_namespace, programs, skip};
 use weir_testbed::wait;
 
-use common::{Folder, PATIENCE};
+use common::{Folder, PATIENCE, Running};
 
 const CHECK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/schema/check.py");
 /// Debian's own, which has Debian's modules.
@@ -100,16 +100,6 @@ const MAY_BE_ABSENT: [&str; 20] = [
 const LINTS: &str =
     "promtool: weir_proxy_queue_wait_ns_total metric names should not contain abbreviated units";
 
-/// A `weir` that is killed on drop.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A guard and a process of proxies in a network namespace of this thread, each with something to report.
 struct Bed {
     folder: Folder,
@@ -128,8 +118,7 @@ impl Bed {
         let folder = Folder::new(name);
         let start = |file: &str, config: &str, command: &str| {
             std::fs::write(folder.path.join(file), config).unwrap();
-            let mut command = folder.command(command);
-            Running(command.stdout(Stdio::null()).spawn().unwrap())
+            Running::start(&folder, command)
         };
         let metrics = free_address();
         let proxies = proxies(origin(), free_address());

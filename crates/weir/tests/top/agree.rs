@@ -1,13 +1,11 @@
 //! One overload, asked in every way: `weir top --once`, `weir status --json`, the API and the metrics.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 
 use serde_json::Value;
 use weir_testbed::wait;
 
-use crate::common::PATIENCE;
+use crate::common::{PATIENCE, scrape};
 use crate::overload::{Bed, GUARD_METRICS, Load, PROXY_METRICS};
 
 /// Counters by `OWNER NAME`: of listeners and of classes.
@@ -29,16 +27,6 @@ fn of_report(status: &Value) -> Counters {
     }
     all.retain(|_, count| *count > 0);
     all
-}
-
-fn scrape(address: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n")
-        .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
 }
 
 /// `weir_syn_admitted_total{listener="web"} 7`, of the names that the report has.
@@ -124,7 +112,7 @@ fn top_status_api_and_metrics_agree_within_one_interval_and_exactly_at_rest() {
     });
     let before = of_report(&bed.folder.status());
     let api = of_report(&serde_json::to_value(client.status().unwrap()).unwrap());
-    let metrics = scrape(GUARD_METRICS);
+    let metrics = scrape(GUARD_METRICS).unwrap();
     let (counts, rates, text) = top(&bed);
     let after = of_report(&bed.folder.status());
     lies_between("the API", &before, &api, &after);
@@ -153,7 +141,7 @@ fn top_status_api_and_metrics_agree_within_one_interval_and_exactly_at_rest() {
     let agreed = wait::try_until(PATIENCE, || {
         let status = bed.folder.status();
         let report = of_report(&status);
-        let metrics = scrape(GUARD_METRICS);
+        let metrics = scrape(GUARD_METRICS).unwrap();
         let api = serde_json::to_value(client.status().unwrap()).unwrap();
         let (counts, rates, text) = top(&bed);
         let at_rest = of_report(&bed.folder.status()) == report;
@@ -173,7 +161,7 @@ fn top_status_api_and_metrics_agree_within_one_interval_and_exactly_at_rest() {
         let is_row = |line: &str| line.split_whitespace().next() == Some(source);
         assert!(text.lines().any(is_row), "{source}\n{text}");
     }
-    assert_eq!(of_metrics(&scrape(GUARD_METRICS), &report), report);
+    assert_eq!(of_metrics(&scrape(GUARD_METRICS).unwrap(), &report), report);
     // Sums, and what is no counter.
     let web = &status["listeners"][0];
     assert!(metrics.contains(&format!(
@@ -185,7 +173,7 @@ fn top_status_api_and_metrics_agree_within_one_interval_and_exactly_at_rest() {
         metrics.contains(&format!("weir_start_time_seconds {started:?}")),
         "{started} {metrics}"
     );
-    let proxies = scrape(PROXY_METRICS);
+    let proxies = scrape(PROXY_METRICS).unwrap();
     let down = "weir_proxy_backend_up{proxy=\"edge\",backend=\"127.0.0.1:8083\"} 0";
     assert!(
         proxies.contains(down) && text.contains("127.0.0.1:8083"),

@@ -5,7 +5,8 @@ use std::path::Path;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::overload::{Bed, Load, Running};
+use crate::common::Running;
+use crate::overload::{Bed, Load};
 use crate::pty::Pty;
 use crate::svg;
 
@@ -108,7 +109,7 @@ fn a_weir_that_ends_and_comes_again_is_seen_to() {
     top.until("the next one", |text| {
         text.contains("mail") && !text.contains("no answer")
     });
-    again.end();
+    drop(again);
     top.keys("\x03");
     assert_eq!(top.end().code(), Some(0));
     top.is_as_before();
