@@ -79,14 +79,6 @@ pub(crate) fn basics() -> Vec<Mechanism> {
             without: "queue = priority stays fifo",
             needed: false,
         },
-        Mechanism {
-            name: "bpf-qdisc",
-            purpose: "weir shape --backend bpf: a queueing discipline with its own shaper",
-            min_kernel: "6.16 with CONFIG_NET_SCH_BPF",
-            state: kernel_function("bpf_qdisc_bstats_update"),
-            without: "weir shape uses qdiscs of the kernel (tc)",
-            needed: false,
-        },
     ]
 }
 

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::guard::Guard;
 use crate::probe::{Mechanism, basics};
 use crate::queue;
-use crate::shape::Classifier;
+use crate::shape::{Classifier, qdisc};
 use crate::splice::Splice;
 use crate::timewait::TimeWait;
 
@@ -87,6 +87,14 @@ fn programs() -> Vec<Mechanism> {
             min_kernel: "6.6; tried on 6.12 and 6.18",
             state: state(CLASSIFIER.load()),
             without: "[[shape]] and weir shape do not work with qdiscs of the kernel",
+            needed: false,
+        },
+        Mechanism {
+            name: "bpf-qdisc",
+            purpose: "weir shape --backend bpf: a queueing discipline with its own shaper",
+            min_kernel: "6.16 with CONFIG_NET_SCH_BPF",
+            state: state(qdisc::try_load()),
+            without: "weir shape uses qdiscs of the kernel (tc)",
             needed: false,
         },
         Mechanism {

@@ -26,6 +26,8 @@ use skel::{QdiscSkelBuilder, types};
 pub const KIND: &str = "weir_";
 /// A wake-up that is late by so much costs the link no rate, ns; as HTB's burst in `weir shape`.
 const LAG_NS: u64 = 2_000_000;
+/// What is done at the start, in errors.
+const QDISC: &str = "load the qdisc";
 /// The map that has the state of a qdisc.
 const STATE: &str = "weir_spa_state";
 
@@ -97,6 +99,17 @@ pub fn supported() -> Result<()> {
     })
 }
 
+/// Gives the kernel the programs, and lets them go again: no qdisc is registered.
+///
+/// # Errors
+/// As of [`register`].
+pub(crate) fn try_load() -> Result<()> {
+    supported()?;
+    let mut memory = MaybeUninit::uninit();
+    let open = open_in::<QdiscSkelBuilder>(&mut memory).map_err(of_libbpf(QDISC))?;
+    object::load(open, QDISC).map(drop)
+}
+
 /// Makes the kernel know the qdisc. Its kind is returned.
 ///
 /// # Errors
@@ -104,8 +117,7 @@ pub fn supported() -> Result<()> {
 /// where the kernel does not take it.
 pub fn register(spec: &Spec) -> Result<String> {
     supported()?;
-    const WHAT: &str = "load the qdisc";
-    let failed = || of_libbpf(WHAT);
+    let failed = || of_libbpf(QDISC);
     let mut memory = MaybeUninit::uninit();
     let mut open = open_in::<QdiscSkelBuilder>(&mut memory).map_err(failed())?;
     let random = random()?;
@@ -122,7 +134,7 @@ pub fn register(spec: &Spec) -> Result<String> {
     for (map, size) in sizes {
         map.set_max_entries(size).map_err(failed())?;
     }
-    let mut loaded = object::load(open, WHAT)?;
+    let mut loaded = object::load(open, QDISC)?;
     state.ops_id = loaded.maps.weir_spa.info().map_err(failed())?.info.id;
     let written =
         loaded
