@@ -10,6 +10,9 @@ use crate::shape::{Classifier, qdisc};
 use crate::splice::Splice;
 use crate::timewait::TimeWait;
 
+/// What they are built on is in Linux from 6.6 on; docs/kernels.md has the kernels whose verifier took them.
+const FROM_6_6: &str = "6.6; tried on 6.12, 6.18 and 7.3";
+
 /// One as good as any other: the program is the same.
 const CLASSIFIER: Classifier = Classifier {
     high: 0x1_0001,
@@ -36,7 +39,7 @@ fn programs() -> Vec<Mechanism> {
         Mechanism {
             name: "guard-tc",
             purpose: "the guard's programs: weir protect and weir run",
-            min_kernel: "6.6; tried on 6.12 and 6.18",
+            min_kernel: FROM_6_6,
             state: guard.as_ref().map(|_| ()).map_err(Error::to_string),
             without: "nothing works",
             needed: true,
@@ -44,7 +47,7 @@ fn programs() -> Vec<Mechanism> {
         Mechanism {
             name: "guard-tc-bare",
             purpose: "the guard on devices without a link header (tun, WireGuard)",
-            min_kernel: "6.6; tried on 6.18 only",
+            min_kernel: FROM_6_6,
             state: beside(|guard| guard.load_bare()),
             without: "such devices are not guarded",
             needed: false,
@@ -52,7 +55,7 @@ fn programs() -> Vec<Mechanism> {
         Mechanism {
             name: "guard-xdp",
             purpose: "front = xdp: the guard's program for drivers",
-            min_kernel: "6.6; tried on 6.12 and 6.18",
+            min_kernel: FROM_6_6,
             state: beside(|guard| guard.xdp().map(drop)),
             without: "front = xdp does not work; refusals are made at tc ingress",
             needed: false,
@@ -60,7 +63,7 @@ fn programs() -> Vec<Mechanism> {
         Mechanism {
             name: "queue",
             purpose: "queue = priority: the programs that park connections",
-            min_kernel: "6.6.140, 6.12.86, 6.18.27 or 7.0.4; tried on 6.12 and 6.18",
+            min_kernel: "6.6.140, 6.12.86, 6.18.27 or 7.0.4; tried on 6.12, 6.18 and 7.3",
             state: beside(|guard| queue::load_skel(&guard.shared_maps()?).map(drop)),
             without: "queue = priority stays fifo",
             needed: false,
@@ -68,7 +71,7 @@ fn programs() -> Vec<Mechanism> {
         Mechanism {
             name: "netfilter-hooks",
             purpose: "telling whether conntrack follows connections, by the kernel's list of hooks",
-            min_kernel: "5.14; tried on 6.18 only",
+            min_kernel: "5.14; tried on 6.12, 6.18 and 7.3",
             state: state(conntrack::load()),
             without: "conntrack is noticed once it knows a connection",
             needed: false,
@@ -76,7 +79,7 @@ fn programs() -> Vec<Mechanism> {
         Mechanism {
             name: "timewait",
             purpose: "timewait of a destination or a listener: which end is in TIME-WAIT",
-            min_kernel: "6.6; tried on 6.12 and 6.18",
+            min_kernel: FROM_6_6,
             state: state(TimeWait::load().and_then(|loaded| loaded.load_bare())),
             without: "the end that closes first is in TIME-WAIT",
             needed: false,
@@ -84,7 +87,7 @@ fn programs() -> Vec<Mechanism> {
         Mechanism {
             name: "shape",
             purpose: "[[shape]] and weir shape: the classifier of control segments",
-            min_kernel: "6.6; tried on 6.12 and 6.18",
+            min_kernel: FROM_6_6,
             state: state(CLASSIFIER.load()),
             without: "[[shape]] and weir shape do not work with qdiscs of the kernel",
             needed: false,
