@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
-use weir_api::Event;
+use weir_api::{EVENT_KINDS, Event};
 use weir_config::EventsSettings;
 use weir_core::journal::Journal;
 use weir_core::rfc3339::Rfc3339;
@@ -69,6 +69,8 @@ impl Events {
         let at = UNIX_EPOCH + Duration::from_millis(event.at_unix_ms);
         event.time = format!("{:.3}", Rfc3339(at));
         event.pid = self.0.pid;
+        // `weir events --kind` knows no others.
+        debug_assert!(EVENT_KINDS.contains(&&*event.kind), "{}", event.kind);
         let is_common = CROWD.contains(&event.kind.as_str());
         let State { journal, file } = &mut *self.lock();
         journal.push(is_common, |number| {
