@@ -48,9 +48,7 @@ impl Totals {
         add_by_key(&mut self.names, &other.names);
         self.queue.sort_by_key(|(priority, _)| *priority);
     }
-}
 
-impl Totals {
     /// Forgets the backends that came first, beyond `most` of those that are not `live`: names have other addresses each day.
     pub fn forget_backends(&mut self, most: usize, live: impl Fn(&SocketAddr) -> bool) {
         let over = self.backends.iter().filter(|(at, _)| !live(at)).count();

@@ -16,7 +16,6 @@ use weir_core::proxy::{BackendAddress, Health, HealthCheck, HealthState, Proxy, 
 
 use super::backend_set::BackendSet;
 use super::health::{Availability, BackendHealth, described, show};
-use super::limit::BackendList;
 use super::shared_backend::SharedBackend;
 use super::source::Sources;
 use crate::http::{FieldSlots, Limits, Refusal, RequestFacts, read_reply, read_request};
@@ -119,6 +118,7 @@ struct Checker {
     watched: RefCell<Vec<Watched>>,
     limits: Limits,
     on_health: Option<OnHealth>,
+    next_task: Cell<u64>,
 }
 
 /// A backend that a task checks, as long as it is listed.
@@ -147,20 +147,16 @@ fn run(
             ..Limits::default()
         },
         on_health,
+        next_task: Cell::new(0),
         settings,
     });
-    let next_task = Cell::new(0);
-    checker
-        .clone()
-        .watch_all(&handle, listed, &known, &next_task);
+    checker.clone().watch_all(&handle, &listed, &known);
     // Fails only if the whole server is gone.
     let _ = started.send(());
     runtime.run(async move {
         while let Some(listed) = changes.receive().await? {
             let nothing = KnownHealth::new();
-            checker
-                .clone()
-                .watch_all(&handle, listed, &nothing, &next_task);
+            checker.clone().watch_all(&handle, &listed, &nothing);
         }
         io::Result::Ok(())
     })?
@@ -171,20 +167,19 @@ impl Checker {
     fn watch_all(
         self: Rc<Self>,
         handle: &Handle,
-        listed: BackendList,
+        listed: &[Arc<SharedBackend>],
         known: &KnownHealth,
-        next_task: &Cell<u64>,
     ) {
         let mut watched = self.watched.borrow_mut();
         let mut before = std::mem::take(&mut *watched);
-        for backend in &*listed {
+        for backend in listed {
             let is_same = |other: &Watched| Arc::ptr_eq(&other.backend, backend);
             if let Some(at) = before.iter().position(is_same) {
                 watched.push(before.swap_remove(at));
                 continue;
             }
-            let task = next_task.get();
-            next_task.set(task + 1);
+            let task = self.next_task.get();
+            self.next_task.set(task + 1);
             watched.push(Watched {
                 backend: backend.clone(),
                 state: known.get(&backend.address).copied().unwrap_or_default(),
@@ -340,11 +335,11 @@ impl Checker {
         true
     }
 
-    fn say(&self, backend: impl fmt::Display, is_up: bool, text: String) {
+    fn say(&self, backend: String, is_up: bool, text: String) {
         if let Some(on_health) = &self.on_health {
             (on_health.0)(&HealthChange {
                 proxy: self.settings.name.clone(),
-                backend: backend.to_string(),
+                backend,
                 is_up,
                 text,
             });
