@@ -5,7 +5,7 @@
 //! connections of each thread. One whose address has gone gets nothing new. Its connections in use end by themselves, and
 //! what it counted stays for a while: addresses often come back.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -95,6 +95,11 @@ impl BackendSet {
         self.lock().addresses.clone()
     }
 
+    /// The addresses of a name; `None` before the first answer.
+    pub fn addresses_of(&self, name: &str) -> Option<Vec<IpAddr>> {
+        self.lock().addresses.get(name).cloned()
+    }
+
     /// The backends of now.
     pub fn listed(&self) -> BackendList {
         self.lock().listed.clone()
@@ -153,11 +158,13 @@ impl BackendSet {
     /// Makes the list of the addresses that are known, and says it to all that have one.
     fn relist(&self, state: &mut State) {
         let mut listed: Vec<Arc<SharedBackend>> = Vec::new();
+        let known = state.listed.iter().chain(&state.gone);
+        let mut numbers: BTreeSet<usize> = known.map(|backend| backend.number).collect();
         for setting in &self.settings.backends {
             for address in addresses_of(setting, &state.addresses) {
                 // The first that names an address has it.
                 if !listed.iter().any(|backend| backend.address == address) {
-                    listed.push(self.backend(state, &listed, setting, address));
+                    listed.push(self.backend(state, &mut numbers, setting, address));
                 }
             }
         }
@@ -184,27 +191,23 @@ impl BackendSet {
         }
     }
 
-    /// The backend with this address: the one that there is or was, or a new one.
+    /// The backend with this address: the one that there is or was, or a new one, whose number is then among `numbers`.
     fn backend(
         &self,
         state: &State,
-        listed: &[Arc<SharedBackend>],
+        numbers: &mut BTreeSet<usize>,
         setting: &BackendSetting,
         address: SocketAddr,
     ) -> Arc<SharedBackend> {
-        let all = || state.listed.iter().chain(&state.gone);
-        let mut known = all();
+        let mut known = state.listed.iter().chain(&state.gone);
         let is_same = |backend: &&Arc<SharedBackend>| {
             backend.address == address && backend.setting == *setting
         };
         if let Some(known) = known.find(is_same) {
             return known.clone();
         }
-        let has = |number: usize| {
-            let mut all = all().chain(listed);
-            all.any(|backend| backend.number == number)
-        };
-        let number = (0..).find(|number| !has(*number)).unwrap_or(usize::MAX);
+        let free = (0..).find(|number| numbers.insert(*number));
+        let number = free.unwrap_or(usize::MAX);
         let recheck = setting.address.host();
         let recheck = recheck.and_then(|name| self.rechecks.get(name)).cloned();
         let (settings, threads) = (&self.settings, self.threads);

@@ -7,12 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::net::IpAddr;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::backend_set::{AddressChange, BackendSet};
 use super::recheck::Recheck;
+use super::resolver::getaddrinfo;
 use crate::metrics::NameCounters;
 
 /// The time between two look-ups of a name at least: also of one that has no address yet, and when connections fail.
@@ -20,6 +22,10 @@ const SOONEST: Duration = Duration::from_secs(1);
 
 /// A look-up that takes longer counts as one without an answer, until it has one.
 const LATE: Duration = Duration::from_secs(5);
+
+/// A look-up that takes longer is a failure in the log, too, though it may never be over. resolver(5) gives up before: after
+/// 5 s, twice, for each of at most three name servers.
+const SILENT: Duration = Duration::from_secs(30);
 
 /// How a name is looked up. It may block.
 #[derive(Clone)]
@@ -30,10 +36,7 @@ type Ask = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 impl Default for LookUp {
     /// By getaddrinfo(3).
     fn default() -> LookUp {
-        LookUp::by(|host| {
-            let found = (host, 0).to_socket_addrs().map_err(in_words)?;
-            Ok(found.map(|address| address.ip()).collect())
-        })
+        LookUp::by(|host| getaddrinfo(host).map_err(in_words))
     }
 }
 
@@ -68,14 +71,9 @@ pub fn resolve_all(
     let until = Instant::now() + patience;
     let names: BTreeSet<String> = names.into_iter().collect();
     let (sender, answers) = mpsc::channel();
-    for name in names {
-        let (sender, look_up) = (sender.clone(), look_up.clone());
-        let thread = std::thread::Builder::new().name("weir-name".to_owned());
+    for name in &names {
         // Without a thread it has no answer.
-        let _ = thread.spawn(move || {
-            let found = look_up.ask(&name);
-            let _ = sender.send((name, found));
-        });
+        let _ = ask_in_thread(name, look_up, &sender);
     }
     drop(sender);
     let left = || until.saturating_duration_since(Instant::now());
@@ -84,6 +82,21 @@ pub fn resolve_all(
         answered.insert(name, found);
     }
     answered
+}
+
+/// Looks a name up in a thread of its own, which sends the name and what it found.
+fn ask_in_thread(
+    host: &str,
+    look_up: &LookUp,
+    answers: &Sender<(String, io::Result<Vec<IpAddr>>)>,
+) -> io::Result<()> {
+    let (host, look_up, answers) = (host.to_owned(), look_up.clone(), answers.clone());
+    let thread = std::thread::Builder::new().name("weir-look-up".to_owned());
+    thread.spawn(move || {
+        let found = look_up.ask(&host);
+        let _ = answers.send((host, found));
+    })?;
+    Ok(())
 }
 
 impl fmt::Debug for LookUp {
@@ -112,7 +125,7 @@ struct NameState {
     began: Option<Instant>,
     /// The last look-up that is over.
     last: Option<Result<(), String>>,
-    /// Since when look-ups fail.
+    /// Since when look-ups fail, or the one that runs is [`SILENT`].
     fails_since: Option<Instant>,
 }
 
@@ -144,14 +157,7 @@ impl Lookups {
     ) -> io::Result<Lookups> {
         let mut lookups = Lookups(Vec::new());
         for (host, recheck) in backends.names() {
-            let name = Arc::new(Name {
-                host: host.clone(),
-                proxy: proxy.to_owned(),
-                recheck: recheck.clone(),
-                counters: NameCounters::default(),
-                state: Mutex::default(),
-                is_answered: Condvar::new(),
-            });
+            let name = Arc::new(Name::new(host, proxy, recheck));
             lookups.0.push(name.clone());
             let (backends, look_up) = (Arc::downgrade(backends), look_up.clone());
             // Not waited for at the end: a look-up may take long.
@@ -167,7 +173,7 @@ impl Lookups {
     pub fn wait_for_first(&self, backends: &BackendSet, most: Duration) {
         let until = Instant::now() + most;
         for name in &self.0 {
-            if !backends.addresses().contains_key(&name.host) {
+            if backends.addresses_of(&name.host).is_none() {
                 name.wait_for_first(until);
             }
         }
@@ -175,25 +181,20 @@ impl Lookups {
 
     /// What there is of each name, in the order of the alphabet.
     pub fn reports(&self, backends: &BackendSet) -> Vec<NameReport> {
-        let known = backends.addresses();
         let report = |name: &Arc<Name>| {
-            let addresses = known.get(&name.host).cloned().unwrap_or_default();
-            name.report(addresses)
+            let addresses = backends.addresses_of(&name.host);
+            name.report(addresses.unwrap_or_default())
         };
         self.0.iter().map(report).collect()
     }
-}
 
-impl Lookups {
     /// What was counted of each name, in the order of [`NameCounters::NAMES`].
     pub fn counts(&self) -> impl Iterator<Item = (&str, Vec<u64>)> {
         self.0
             .iter()
             .map(|name| (&*name.host, name.counters.values().collect()))
     }
-}
 
-impl Lookups {
     /// Looks nothing up any more.
     pub fn end(&self) {
         self.0.iter().for_each(|name| name.recheck.end());
@@ -207,20 +208,23 @@ impl Drop for Lookups {
 }
 
 impl Name {
+    fn new(host: &str, proxy: &str, recheck: &Arc<Recheck>) -> Name {
+        Name {
+            host: host.to_owned(),
+            proxy: proxy.to_owned(),
+            recheck: recheck.clone(),
+            counters: NameCounters::default(),
+            state: Mutex::default(),
+            is_answered: Condvar::new(),
+        }
+    }
+
     /// The life of a thread.
     fn run(&self, backends: &Weak<BackendSet>, interval: Duration, look_up: &LookUp) {
-        loop {
-            self.lock().began = Some(Instant::now());
-            let found = look_up.ask(&self.host);
-            let Some(backends) = backends.upgrade() else {
-                return;
-            };
-            self.note(&backends, found);
-            let has_none = !backends.addresses().contains_key(&self.host);
-            drop(backends);
-            let interval = match has_none {
-                true => interval.min(SOONEST),
-                false => interval,
+        while let Some(has_address) = self.look_up(backends, look_up, SILENT) {
+            let interval = match has_address {
+                true => interval,
+                false => interval.min(SOONEST),
             };
             if !self.recheck.wait(SOONEST, interval) {
                 return;
@@ -228,10 +232,61 @@ impl Name {
         }
     }
 
+    /// Looks the name up once, and says whether it has an address then; `None`: nothing is to be looked up any more. After
+    /// `patience` it says that there is no answer, and goes on waiting.
+    fn look_up(
+        &self,
+        backends: &Weak<BackendSet>,
+        look_up: &LookUp,
+        patience: Duration,
+    ) -> Option<bool> {
+        self.lock().began = Some(Instant::now());
+        let found = self.ask(backends, look_up, patience);
+        let backends = self.still_wanted(backends)?;
+        self.note(&backends, found);
+        Some(backends.addresses_of(&self.host).is_some())
+    }
+
+    fn ask(
+        &self,
+        backends: &Weak<BackendSet>,
+        look_up: &LookUp,
+        patience: Duration,
+    ) -> io::Result<Vec<IpAddr>> {
+        let (sender, answers) = mpsc::channel();
+        ask_in_thread(&self.host, look_up, &sender)?;
+        drop(sender);
+        let mut answer = answers.recv_timeout(patience);
+        if matches!(answer, Err(RecvTimeoutError::Timeout)) {
+            self.note_silence(backends, patience);
+            answer = answers.recv().map_err(RecvTimeoutError::from);
+        }
+        // It panics.
+        answer.map_err(io::Error::other)?.1
+    }
+
+    /// The backends, if addresses are still looked up for them.
+    fn still_wanted(&self, backends: &Weak<BackendSet>) -> Option<Arc<BackendSet>> {
+        backends.upgrade().filter(|_| !self.recheck.has_ended())
+    }
+
+    /// Takes note that the look-up that runs has had no answer for so long.
+    fn note_silence(&self, backends: &Weak<BackendSet>, time: Duration) {
+        let Some(backends) = self.still_wanted(backends) else {
+            return;
+        };
+        let mut state = self.lock();
+        let failed_since = state.fails_since;
+        state.fails_since = failed_since.or(state.began);
+        drop(state);
+        let error = io::Error::other(format!("no answer for {} s", time.as_secs()));
+        self.say(backends.addresses_of(&self.host), Err(error), failed_since);
+    }
+
     /// Takes note of the end of a look-up.
     fn note(&self, backends: &BackendSet, found: io::Result<Vec<IpAddr>>) {
         self.counters.lookups.add(1);
-        let before = backends.addresses().remove(&self.host);
+        let before = backends.addresses_of(&self.host);
         let changed = found.map(|found| backends.found(&self.host, &found));
         let mut state = self.lock();
         let began = state.began.take();
@@ -361,5 +416,108 @@ fn listed(ips: &[IpAddr]) -> String {
     match ips.len().saturating_sub(SHOWN) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use weir_core::proxy::{BackendAddress, BackendSetting, HostName, Proxy, ProxyMode};
+
+    use super::super::backend_set::KnownAddresses;
+    use super::*;
+
+    /// What is logged.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Log {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+
+        /// Has what `work` logs on this thread.
+        fn of(&self, work: impl FnOnce()) {
+            let log = self.clone();
+            let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone());
+            tracing::subscriber::with_default(subscriber.without_time().finish(), work);
+        }
+    }
+
+    /// A name, and the backends that have it.
+    fn name() -> (Name, Arc<BackendSet>) {
+        let mut settings = Proxy::new("edge", "127.0.0.1:0".parse().unwrap(), ProxyMode::Tcp);
+        let (host, port) = ("app.internal".to_owned(), 80);
+        settings.backends = vec![BackendSetting {
+            address: BackendAddress::Name(HostName { host, port }),
+            weight: 1,
+        }];
+        let known = KnownAddresses::new();
+        let backends = BackendSet::new(Arc::new(settings), 1, None, known);
+        let (host, recheck) = backends.names().next().unwrap();
+        let name = Name::new(host, "edge", recheck);
+        (name, Arc::new(backends))
+    }
+
+    #[test]
+    fn a_look_up_without_an_answer_is_said_once_and_once_when_there_is_one() {
+        let (log, (name, backends)) = (Log::default(), name());
+        let weak = Arc::downgrade(&backends);
+        let found = || Ok(vec![IpAddr::from([10, 0, 0, 1])]);
+        let (answer, answers) = mpsc::channel::<io::Result<Vec<IpAddr>>>();
+        let answers = Mutex::new(answers);
+        let look_up = LookUp::by(move |_| answers.lock().unwrap().recv().unwrap());
+        let (long, short) = (Duration::from_secs(20), Duration::from_millis(10));
+        log.of(|| {
+            // Without and with an address that it had before.
+            for _ in 0..2 {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let until = Instant::now() + long;
+                        while name.lock().fails_since.is_none() && Instant::now() < until {
+                            std::thread::yield_now();
+                        }
+                        answer.send(Err(io::Error::other("no such name"))).unwrap();
+                    });
+                    name.look_up(&weak, &look_up, short);
+                });
+                answer.send(found()).unwrap();
+                assert_eq!(name.look_up(&weak, &look_up, long), Some(true));
+            }
+        });
+        let said = [
+            "cannot resolve app.internal: no answer for 0 s",
+            "hint: until it resolves it has no backend; `getent ahosts app.internal` asks as weir does",
+            "app.internal resolves after 0 s",
+            "app.internal is 10.0.0.1",
+            "cannot resolve app.internal: no answer for 0 s; it keeps 10.0.0.1",
+            "app.internal resolves again after 0 s",
+        ];
+        let text = log.text();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), said.len(), "{text}");
+        for (line, said) in lines.iter().zip(said) {
+            assert!(line.ends_with(said), "{line}\n{said}");
+        }
+    }
+
+    #[test]
+    fn a_look_up_that_panics_is_a_failure() {
+        let (name, backends) = name();
+        let look_up = LookUp::by(|_| panic!("as the test wants"));
+        let weak = Arc::downgrade(&backends);
+        assert_eq!(name.look_up(&weak, &look_up, SILENT), Some(false));
+        assert!(!name.report(Vec::new()).is_resolved);
     }
 }

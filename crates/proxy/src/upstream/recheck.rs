@@ -32,6 +32,11 @@ impl Recheck {
         self.changed.notify_one();
     }
 
+    /// Whether no look-up is wanted any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.lock().ended
+    }
+
     /// Waits until the next look-up is due: after `interval`, or when it is asked for, but not before `soonest`. False if
     /// none is wanted any more.
     pub(super) fn wait(&self, soonest: Duration, interval: Duration) -> bool {

@@ -64,11 +64,17 @@ struct State {
 impl Default for Resolver {
     /// Asks getaddrinfo(3).
     fn default() -> Resolver {
-        Resolver::asking(|name| {
-            let found = (name, 0).to_socket_addrs()?;
-            Ok(found.map(|address| address.ip()).collect())
-        })
+        Resolver::asking(getaddrinfo)
     }
+}
+
+/// The addresses of a name, by getaddrinfo(3). It may block, for as long as above and longer.
+///
+/// # Errors
+/// The name has none, or no name server answers.
+pub(super) fn getaddrinfo(name: &str) -> io::Result<Vec<IpAddr>> {
+    let found = (name, 0).to_socket_addrs()?;
+    Ok(found.map(|address| address.ip()).collect())
 }
 
 impl Resolver {
