@@ -108,7 +108,8 @@ pub struct StartOptions {
     pub addresses: KnownAddresses,
     /// How names of backends are looked up.
     pub look_up: LookUp,
-    /// How long the start waits for the first answers of name servers; `None`: [`FIRST_ANSWERS`].
+    /// How long the start waits for the first answers of name servers; `None`: [`FIRST_ANSWERS`]. Zero: the caller has
+    /// waited, and has logged which names have no answer.
     pub first_answers: Option<Duration>,
     /// Called by the thread that checks backends, which waits for it.
     pub on_health: Option<OnHealth>,
@@ -247,7 +248,9 @@ impl Server {
             what: "start a thread that looks a name up",
             cause,
         })?;
-        lookups.wait_for_first(backends, patience);
+        if !patience.is_zero() {
+            lookups.wait_for_first(backends, patience);
+        }
         Ok(lookups)
     }
 

@@ -6,7 +6,7 @@ mod redirect;
 mod report;
 mod service;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,7 @@ impl Proxies {
             predecessor,
             waker,
             addresses: known.clone(),
-            // They have been waited for.
+            // See `first_answers`.
             first_answers: Some(Duration::ZERO),
             on_health: Some(note_health(self.events.clone())),
             ..StartOptions::default()
@@ -325,8 +325,11 @@ fn first_answers(settings: &[Proxy], mut known: KnownAddresses) -> KnownAddresse
     let backends = settings.iter().flat_map(|proxy| &proxy.backends);
     let names = backends.filter_map(|backend| backend.address.host());
     let unknown = names.filter(|name| !known.contains_key(*name));
-    let unknown: Vec<String> = unknown.map(str::to_owned).collect();
-    let answers = resolve_all(unknown, &LookUp::default(), FIRST_ANSWERS);
+    let unknown: BTreeSet<String> = unknown.map(str::to_owned).collect();
+    let answers = resolve_all(unknown.clone(), &LookUp::default(), FIRST_ANSWERS);
+    for name in unknown.iter().filter(|name| !answers.contains_key(*name)) {
+        tracing::warn!("no answer for the name {name} yet; it has no address until there is one");
+    }
     known.extend(
         answers
             .into_iter()

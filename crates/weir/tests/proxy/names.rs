@@ -1,9 +1,10 @@
 //! Backends by name, with a real name server (dnsmasq) and the C library's resolver: the name server changes its mind,
 //! says nothing, or knows the name no longer.
 
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -67,12 +68,7 @@ impl NameServer<'_> {
 
     /// From now on these are the addresses of the name; without any it does not exist.
     fn set(&self, addresses: &[&str]) {
-        let lines = addresses
-            .iter()
-            .map(|address| format!("{address} {NAME}\n"));
-        let new = self.bed.path.join("zone.new");
-        std::fs::write(&new, lines.collect::<String>()).unwrap();
-        std::fs::rename(&new, self.bed.path.join("zone")).unwrap();
+        write_zone(self.bed, addresses);
         self.signal(Signal::SIGHUP);
     }
 
@@ -123,6 +119,28 @@ fn configure(bed: &Bed, port: u16, keys: &str) {
         "[[proxy]]\nname = \"edge\"\nlisten = \"127.0.0.1:0\"\nmode = \"tcp\"\n\
          backends = [\"{NAME}:{port}\"]\nresolve_interval = \"100ms\"\n{keys}\n"
     ));
+}
+
+/// Starts the proxy of the config file, whose log can be read.
+fn start_logged(bed: &Bed) -> (Running, BufReader<ChildStderr>) {
+    let mut command = bed.command("proxy --config weir.toml");
+    command.stderr(Stdio::piped());
+    let mut proxy = Bed::started(command);
+    let log = BufReader::new(proxy.child.stderr.take().unwrap());
+    (proxy, log)
+}
+
+/// The log's lines before the one with these words.
+fn said_before(log: &mut BufReader<ChildStderr>, words: &str) -> Vec<String> {
+    let lines = log.lines().map(Result::unwrap);
+    let mut before = Vec::new();
+    for line in lines {
+        if line.contains(words) {
+            return before;
+        }
+        before.push(line);
+    }
+    panic!("{words:?} is not among {before:?}")
 }
 
 fn name_of(bed: &Bed) -> Value {
@@ -204,6 +222,9 @@ fn a_name_server_that_changes_its_answer_or_says_nothing_costs_no_client() {
 fn a_start_without_its_name_server_is_soon_over_and_the_name_is_found_later() {
     with_name_server("names-start", &["127.0.0.1"], |bed, server| {
         configure(bed, servers(), "");
+        // Longer than the start waits.
+        let patient = "nameserver 127.0.0.1\noptions timeout:4 attempts:1\n";
+        std::fs::write(bed.path.join("resolv.conf"), patient).unwrap();
         server.signal(Signal::SIGSTOP);
         let check = bed.weir("check weir.toml");
         assert!(check.status.success(), "{check:?}");
@@ -213,8 +234,13 @@ fn a_start_without_its_name_server_is_soon_over_and_the_name_is_found_later() {
             "{said}"
         );
         let begin = Instant::now();
-        let proxy = bed.start("");
+        let (proxy, mut log) = start_logged(bed);
         assert!(begin.elapsed() < Duration::from_secs(8));
+        let before = said_before(&mut log, "cannot resolve app.internal: ");
+        let early = before
+            .iter()
+            .filter(|line| line.contains("no answer for the name"));
+        assert_eq!(early.count(), 1, "{before:?}");
         assert!(ask(&mut proxy.connect()).is_err());
         assert_eq!(name_of(bed)["resolved"], false);
         server.signal(Signal::SIGCONT);
@@ -222,6 +248,21 @@ fn a_start_without_its_name_server_is_soon_over_and_the_name_is_found_later() {
         assert_eq!(ask(&mut proxy.connect()).unwrap(), b'a');
         let check = bed.weir("check weir.toml");
         assert!(!stderr(&check).contains("resolve"), "{check:?}");
+    });
+}
+
+#[test]
+fn a_name_that_does_not_exist_is_said_at_the_start_with_the_reason_alone() {
+    with_name_server("names-none", &["127.0.0.1"], |bed, _| {
+        bed.write_config(
+            "[[proxy]]\nlisten = \"127.0.0.1:0\"\nmode = \"tcp\"\nbackends = [\"other.internal:80\"]\n",
+        );
+        let (_proxy, mut log) = start_logged(bed);
+        let before = said_before(&mut log, "cannot resolve other.internal: ");
+        assert!(
+            !before.iter().any(|line| line.contains("no answer")),
+            "{before:?}"
+        );
     });
 }
 
