@@ -40,13 +40,15 @@ pub fn wish(shape: &Shape) -> Wish {
 }
 
 impl Shaping {
-    /// Puts these in force. Interfaces whose settings stay are left alone; one that is not there yet is shaped when it
-    /// comes.
+    /// Puts these in force. Shaped interfaces whose settings stay are left alone; one that is not there yet is shaped
+    /// when it comes.
     ///
     /// # Errors
     /// An interface cannot be shaped: then all are shaped as before.
     pub fn set(&mut self, list: Vec<Shape>, links: &[Link]) -> Result<()> {
         let before = std::mem::replace(&mut self.list, list);
+        // What failed before may work now, without another's qdisc or with a module.
+        self.there.retain(|_, there| there.failure.is_none());
         self.follow(links);
         let failed = self.there.values().find_map(|there| there.failure.clone());
         let Some(failure) = failed else {

@@ -385,6 +385,42 @@ fn weir_run_shapes_the_interfaces_of_its_file_while_it_runs() {
     assert_eq!(hosts.tc(), before);
 }
 
+/// An interface whose root qdisc is somebody else's is not shaped when it comes. A reload tries again.
+#[test]
+fn a_reload_shapes_an_interface_that_could_not_be_shaped_when_it_came() {
+    if !needs::programs(&["tc"]) {
+        return;
+    }
+    let Some(hosts) = Hosts::new("shape-again") else {
+        return;
+    };
+    let config = "[[shape]]\ndev = \"later0\"\nrate = \"1mbit\"\ndiscipline = \"fifo\"\n";
+    let service = Service::start(&hosts, config);
+    let warning = |part: &str| {
+        let has_it = |status: &Value| status["warnings"].to_string().contains(part);
+        hosts.router.run(|| Ok(hosts.folder.until(has_it))).unwrap()
+    };
+    warning("there is no such interface");
+    let tc = |arguments: &str| {
+        let mut tc = needs::command("tc");
+        tc.args(arguments.split(' '));
+        assert!(hosts.run(tc).status.success(), "tc {arguments}");
+    };
+    let ip = |arguments: &str| {
+        let arguments: Vec<_> = arguments.split(' ').collect();
+        hosts.router.ip(&arguments).unwrap();
+    };
+    ip("link add other0 type veth peer name other1");
+    tc("qdisc add dev other0 root handle 7: pfifo limit 9");
+    ip("link set other0 name later0");
+    warning("a root qdisc that is not weir's: pfifo 7:");
+    tc("qdisc del dev later0 root");
+    hosts.weir_says("reload");
+    assert_eq!(hosts.shapes()[0]["dev"], "later0");
+    service.end();
+    assert_eq!(hosts.shapes(), serde_json::json!([]));
+}
+
 /// What the metrics of `weir run` say.
 fn scrape() -> String {
     let mut stream = TcpStream::connect("127.0.0.1:9464").unwrap();
