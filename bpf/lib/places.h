@@ -4,7 +4,7 @@
  * indices. In BPF a place owns its packet, and the arrays are maps of the object.
  * Natively (crates/kernel's property tests) a packet is a number.
  *
- * NULL is no index of the array: never for those that spa.h keeps.
+ * A look-up is NULL for an index outside its array; spa.h keeps no such index but SPA_NONE.
  */
 #ifndef WEIR_PLACES_H
 #define WEIR_PLACES_H

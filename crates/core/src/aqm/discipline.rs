@@ -24,7 +24,7 @@ const OWN_ROOM_NS: u64 = 250 * MS;
 /// Bounds of that room, packets.
 const OWN_PACKETS: (u64, u64) = (50, 10_240);
 /// Room of CoDel, PIE and SPA's high queue, packets; the kernel's codel and pie have as much by default.
-const DEFAULT_PACKETS: u32 = 1000;
+pub const DEFAULT_PACKETS: u32 = 1000;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Names of the disciplines.
@@ -231,6 +231,14 @@ impl Setup {
         }
     }
 
+    /// SFQ as the kernel has it by default.
+    pub fn sfq(&self) -> SfqParams {
+        SfqParams {
+            limit_packets: 127,
+            quantum_bytes: self.mtu_bytes,
+        }
+    }
+
     /// SPA as BHD18 has it: no limit.
     pub fn spa_paper(&self) -> SpaParams {
         SpaParams {
@@ -285,10 +293,7 @@ impl Setup {
             Discipline::Codel => AnyQueue::Codel(Codel::new(self.codel(), DEFAULT_PACKETS)),
             Discipline::FqCodel => AnyQueue::FqCodel(FqCodel::new(self.flows(self.codel()))),
             Discipline::Pie => AnyQueue::Pie(Pie::new(self.pie())),
-            Discipline::Sfq => AnyQueue::Sfq(Sfq::new(SfqParams {
-                limit_packets: 127,
-                quantum_bytes: self.mtu_bytes,
-            })),
+            Discipline::Sfq => AnyQueue::Sfq(Sfq::new(self.sfq())),
             Discipline::SynPrio => prio(false),
             Discipline::SynFinPrio => prio(true),
             Discipline::SpaPaper => {

@@ -7,9 +7,10 @@
 //!
 //! - *SYN and SYN/ACK only.* A bare FIN that overtakes the last data of its own flow looks to the other end like a
 //!   loss, and costs time-outs. FIN by option.
-//! - *A [`limit`](super::limit) of the high queue*, for each source and for all, of SYNs and SYN/ACKs apart. A SYN over it is demoted: it waits in
-//!   a third queue, which sends one byte for each 2^[`SpaParams::demoted_log`] bytes of data, or whatever it has when
-//!   nothing else waits. So a SYN flood takes the high queue's share and a thirty-second part, and no more.
+//! - *A [`limit`](super::limit) of the high queue*, for each source and for all, of SYNs and SYN/ACKs apart. A SYN
+//!   over it is demoted: it waits in a third queue, which sends one byte for each 2^[`SpaParams::demoted_log`] bytes of
+//!   data, or whatever it has when nothing else waits. So a SYN flood takes the high queue's share and a thirty-second
+//!   part, and no more.
 //! - *Marks instead of drops* in the low queue, where the sender understands them.
 //!
 //! `spa-fq` has one low queue for each flow.

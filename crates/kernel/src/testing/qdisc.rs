@@ -1,15 +1,13 @@
 //! The queues of the qdisc in BPF (bpf/lib/spa.h), compiled natively, for property tests against weir_core::aqm. Its
 //! packets are numbers.
 
+use weir_core::abi::SPA_NONE;
 use weir_core::aqm::Control;
 use weir_core::aqm::queue::Count;
 
 use crate::object::Plain;
 use crate::shape::qdisc::skel::types::{spa, spa_params};
 use crate::shape::qdisc::{Instance, Spec, instance, params};
-
-/// `WEIR_SPA_NONE` of bpf/abi/shape.h.
-const NONE: u32 = u32::MAX;
 
 unsafe extern "C" {
     fn pure_spa_begin(params: *const spa_params);
@@ -74,13 +72,13 @@ impl Queue {
     pub fn dequeue(&mut self, now_ns: u64) -> Option<u32> {
         // SAFETY: as above.
         let number = unsafe { pure_spa_dequeue(now_ns) };
-        (number != NONE).then_some(number)
+        (number != SPA_NONE).then_some(number)
     }
 
     /// The packets that were dropped since it was asked last, in the order of dropping.
     pub fn dropped(&mut self) -> Vec<u32> {
         // SAFETY: as above.
-        let next = || Some(unsafe { pure_spa_dropped() }).filter(|number| *number != NONE);
+        let next = || Some(unsafe { pure_spa_dropped() }).filter(|number| *number != SPA_NONE);
         let mut all: Vec<_> = std::iter::from_fn(next).collect();
         all.reverse();
         all

@@ -12,6 +12,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{
     TcAttribute, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption, TcStats2,
 };
+use weir_kernel::shape::qdisc::Counts;
 
 use super::netlink::exchange;
 
@@ -35,21 +36,6 @@ pub struct Node {
     pub options: Vec<u8>,
     /// What it has counted.
     pub counts: Counts,
-}
-
-/// What a qdisc or class has counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Packets that left it.
-    pub sent_packets: u64,
-    /// Bytes of them, with link headers.
-    pub sent_bytes: u64,
-    /// Packets that it dropped.
-    pub dropped_packets: u64,
-    /// Packets that wait.
-    pub waiting_packets: u64,
-    /// Bytes of them.
-    pub waiting_bytes: u64,
 }
 
 /// The parent of an interface's root qdisc.

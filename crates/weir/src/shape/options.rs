@@ -3,6 +3,7 @@
 use weir_core::aqm::codel::CodelParams;
 use weir_core::aqm::flows::FlowParams;
 use weir_core::aqm::pie::PieParams;
+use weir_core::aqm::sfq::SfqParams;
 
 use crate::host::qdiscs::{attribute, find};
 
@@ -118,8 +119,8 @@ fn us(ns: u64) -> u32 {
 }
 
 /// struct tc_sfq_qopt: quantum, perturb_period, limit, divisor, flows
-pub fn sfq(quantum: u32, limit: u32) -> Vec<u8> {
-    words(&[quantum, 0, limit, 0, 0])
+pub fn sfq(params: &SfqParams) -> Vec<u8> {
+    words(&[params.quantum_bytes, 0, params.limit_packets, 0, 0])
 }
 
 fn numbered(values: &[(u16, u32)]) -> Vec<u8> {

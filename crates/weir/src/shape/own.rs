@@ -1,12 +1,10 @@
 //! What the qdisc in BPF is told: the parameters of the model, [`Setup`].
 
 use weir_core::aqm::codel::CodelParams;
+use weir_core::aqm::discipline::DEFAULT_PACKETS;
 use weir_core::aqm::spa::SpaParams;
 use weir_core::aqm::{Discipline, Setup};
 use weir_kernel::shape::qdisc::{Low, Spec};
-
-/// Packets of a CoDel queue, where the discipline does not say otherwise: the kernel's default.
-const CODEL_PACKETS: u32 = 1000;
 
 /// The qdisc for a link that carries so many bytes/s; `None`: it does not have the discipline.
 pub fn spec(discipline: Discipline, rate: u64) -> Option<Spec> {
@@ -17,7 +15,7 @@ pub fn spec(discipline: Discipline, rate: u64) -> Option<Spec> {
             (setup.spa(), low)
         }
         Discipline::SpaFq => (setup.spa(), Low::Flows(setup.own_flows())),
-        Discipline::SpaPaper => (setup.spa_paper(), Low::One(setup.codel(), CODEL_PACKETS)),
+        Discipline::SpaPaper => (setup.spa_paper(), Low::One(setup.codel(), DEFAULT_PACKETS)),
         Discipline::SynPrio | Discipline::SynFinPrio => {
             let fin = discipline == Discipline::SynFinPrio;
             fifos(&setup, fin)

@@ -1,14 +1,14 @@
 //! Reads back what [`super::install`] put on interfaces, with what it has counted.
 
 use weir_api::{Shape, ShapeQueue};
-use weir_kernel::shape::qdisc::{self, Instance};
+use weir_kernel::shape::qdisc::{self, Counts, Instance};
 
 use super::options::htb_ceil;
 use super::tree::{DEMOTED, HIGH, LINK, LOW};
 use super::{Backend, CLASSIFIER, MAJOR};
 use crate::failure::{Failure, Result};
 use crate::host::links::{self, Link};
-use crate::host::qdiscs::{self, Counts, Node, ROOT};
+use crate::host::qdiscs::{self, Node, ROOT};
 
 /// The queues, in the order in which they are served.
 const NAMES: [&str; 3] = ["high", "low", "demoted"];
@@ -43,15 +43,7 @@ pub fn shapes() -> Result<Vec<Shape>> {
 }
 
 fn in_bpf(link: &Link, own: &Instance) -> Shape {
-    let queue = |(name, counts): (&str, &qdisc::Counts)| ShapeQueue {
-        name: name.into(),
-        qdisc: own.kind.clone(),
-        sent_packets: counts.sent_packets,
-        sent_bytes: counts.sent_bytes,
-        dropped_packets: counts.dropped_packets,
-        waiting_packets: counts.waiting_packets,
-        waiting_bytes: counts.waiting_bytes,
-    };
+    let queue = |(name, counts): (_, &Counts)| queue(name, own.kind.clone(), *counts);
     let queues = NAMES.into_iter().zip(&own.queues);
     Shape {
         dev: link.name.clone(),
@@ -75,14 +67,19 @@ fn tree(link: &Link, qdiscs: &[Node]) -> Result<Shape> {
     let low = leaf(LOW).map_or("", |qdisc| qdisc.kind.as_str());
     let queue = |(name, minor)| {
         let class = classes.iter().find(|class| class.handle == MAJOR | minor)?;
-        let qdisc = leaf(minor);
-        let kind = qdisc.map_or_else(String::new, |qdisc| qdisc.kind.clone());
-        Some(queue(
-            name,
-            kind,
-            class.counts,
-            qdisc.map(|qdisc| qdisc.counts),
-        ))
+        let Some(qdisc) = leaf(minor) else {
+            return Some(queue(name, String::new(), class.counts));
+        };
+        // A packet that its qdisc drops when it comes is counted there, one that CoDel drops later in both.
+        let dropped_packets = qdisc
+            .counts
+            .dropped_packets
+            .max(class.counts.dropped_packets);
+        let counts = Counts {
+            dropped_packets,
+            ..qdisc.counts
+        };
+        Some(queue(name, qdisc.kind.clone(), counts))
     };
     Ok(Shape {
         dev: link.name.clone(),
@@ -97,17 +94,15 @@ fn tree(link: &Link, qdiscs: &[Node]) -> Result<Shape> {
     })
 }
 
-/// A packet that its qdisc drops when it comes is counted there, one that CoDel drops later in both.
-fn queue(name: &str, qdisc: String, class: Counts, leaf: Option<Counts>) -> ShapeQueue {
-    let leaf = leaf.unwrap_or(class);
+fn queue(name: &str, qdisc: String, counts: Counts) -> ShapeQueue {
     ShapeQueue {
         name: name.into(),
         qdisc,
-        sent_packets: leaf.sent_packets,
-        sent_bytes: leaf.sent_bytes,
-        dropped_packets: leaf.dropped_packets.max(class.dropped_packets),
-        waiting_packets: leaf.waiting_packets,
-        waiting_bytes: leaf.waiting_bytes,
+        sent_packets: counts.sent_packets,
+        sent_bytes: counts.sent_bytes,
+        dropped_packets: counts.dropped_packets,
+        waiting_packets: counts.waiting_packets,
+        waiting_bytes: counts.waiting_bytes,
     }
 }
 

@@ -3,16 +3,13 @@
 use std::time::Duration;
 
 use weir_core::aqm::codel::CodelParams;
+use weir_core::aqm::discipline::DEFAULT_PACKETS;
 use weir_core::aqm::limit::LimitParams;
 use weir_core::aqm::spa::SpaParams;
 use weir_core::aqm::{Discipline, Setup};
 
 use super::options::{Htb, codel, fifo, fq_codel, pie, sfq};
 
-/// Packets that a CoDel queue holds, where the discipline does not say otherwise: the kernel's default.
-const CODEL_PACKETS: u32 = 1000;
-/// Packets that SFQ holds: the kernel's default.
-const SFQ_PACKETS: u32 = 127;
 /// A full packet of Ethernet, bytes.
 const FULL_PACKET: u32 = 1514;
 /// What one wake-up of the kernel may send at once: its timer is late by that at most, or the link would idle.
@@ -106,7 +103,9 @@ fn low_queue(discipline: Discipline, setup: &Setup) -> Option<Qdisc> {
             ("pfifo", fifo(setup.buffer_packets))
         }
         Discipline::Bfifo => ("bfifo", fifo(setup.buffer_packets * setup.mtu_bytes)),
-        Discipline::Codel | Discipline::SpaPaper => ("codel", codel(&setup.codel(), CODEL_PACKETS)),
+        Discipline::Codel | Discipline::SpaPaper => {
+            ("codel", codel(&setup.codel(), DEFAULT_PACKETS))
+        }
         // The kernel's default has marks.
         Discipline::FqCodel => {
             let marks = CodelParams {
@@ -116,7 +115,7 @@ fn low_queue(discipline: Discipline, setup: &Setup) -> Option<Qdisc> {
             ("fq_codel", fq_codel(&setup.flows(marks)))
         }
         Discipline::Pie => ("pie", pie(&setup.pie())),
-        Discipline::Sfq => ("sfq", sfq(setup.mtu_bytes, SFQ_PACKETS)),
+        Discipline::Sfq => ("sfq", sfq(&setup.sfq())),
         Discipline::Spa => ("codel", codel(&setup.own_codel(), setup.own_packets())),
         Discipline::SpaFq => ("fq_codel", fq_codel(&setup.own_flows())),
         Discipline::Red | Discipline::Ared | Discipline::RedFavor => return None,
