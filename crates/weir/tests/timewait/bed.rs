@@ -209,6 +209,32 @@ pub fn ask_often(bed: &Bed, ip: IpAddr, port: u16, times: usize) {
     });
 }
 
+/// Runs `work` while a client asks, over both families and one connection after the other, and none fails. `work` gets a
+/// function that waits until there were so many more. Returns how many there were.
+pub fn ask_meanwhile(bed: &Bed, work: impl FnOnce(&dyn Fn(u64))) -> u64 {
+    let (ended, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                for ip in [THERE_V4, THERE_V6] {
+                    let reply = ask(bed, 0, there(ip));
+                    assert_eq!(reply.as_deref(), Ok(REPLY), "{ip}");
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        work(&|more| {
+            let enough = made.load(Ordering::Relaxed) + more;
+            until("connections were made", || {
+                assert!(!client.is_finished(), "a connection failed");
+                (made.load(Ordering::Relaxed) >= enough).then_some(())
+            });
+        });
+        ended.store(true, Ordering::Relaxed);
+    });
+    made.into_inner()
+}
+
 /// The server's address.
 pub fn there(ip: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, PORT)

@@ -1,14 +1,13 @@
 //! `timewait = "negotiate"` where the network or the kernel's settings are not the usual ones.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
 use nix::sys::signal::Signal;
 use weir_testbed::needs;
 
 use crate::bed::{
-    First, REPLY, Server, THERE_V4, THERE_V6, ask, run, there, time_waits, time_waits_become,
+    First, REPLY, Server, THERE_V4, THERE_V6, ask_meanwhile, run, there, time_waits,
+    time_waits_become,
 };
-use crate::common::{Bed, PORT, Weir, output, until};
+use crate::common::{Bed, PORT, Weir, output};
 use crate::negotiate::{
     Ending, Ends, connect_often, end_first, figure_there, figures_become, listener, rule,
 };
@@ -91,37 +90,17 @@ fn kills_at_either_end_leave_plain_tcp() {
     const BETWEEN: u64 = 100;
     let Some(bed) = Bed::new() else { return };
     let _servers = Server::start(&bed, PORT, First::Server);
-    let (ended, made) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let client = scope.spawn(|| {
-            while !ended.load(Ordering::Relaxed) {
-                for ip in [THERE_V4, THERE_V6] {
-                    let reply = ask(&bed, 0, there(ip));
-                    assert_eq!(reply.as_deref(), Ok(REPLY), "{ip}");
-                    made.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-        });
+    let made = ask_meanwhile(&bed, |wait_for| {
         for turn in 0..KILLS {
-            let weirs = [bed.run_there(&listener("client")), run(&bed, &rule("any"))];
-            let enough = made.load(Ordering::Relaxed) + BETWEEN;
-            until("connections were made", || {
-                assert!(!client.is_finished(), "a connection failed");
-                (made.load(Ordering::Relaxed) >= enough).then_some(())
-            });
+            let mut weirs = [bed.run_there(&listener("client")), run(&bed, &rule("any"))];
+            wait_for(BETWEEN);
             // One end first, then the other one.
-            let [one, other] = weirs;
-            let order = if turn % 2 == 0 {
-                [one, other]
-            } else {
-                [other, one]
-            };
-            for weir in order {
+            weirs.rotate_left(turn as usize % 2);
+            for weir in weirs {
                 weir.signal(Signal::SIGKILL);
                 weir.end();
             }
         }
-        ended.store(true, Ordering::Relaxed);
     });
-    assert!(made.load(Ordering::Relaxed) >= u64::from(KILLS) * BETWEEN);
+    assert!(made >= u64::from(KILLS) * BETWEEN, "{made}");
 }

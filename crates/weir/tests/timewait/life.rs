@@ -1,13 +1,13 @@
 //! weir comes and goes while connections are made and closed.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
 use nix::sys::signal::Signal;
 use weir_testbed::needs;
 use weir_testbed::netns::Netns;
 use weir_testbed::tcp_table::{BUSY, sockets_in_state};
 
-use crate::bed::{First, REPLY, RULE, Server, THERE_V4, THERE_V6, ask, run, there, time_waits};
+use crate::bed::{
+    First, REPLY, RULE, Server, THERE_V4, THERE_V6, ask, ask_meanwhile, run, there, time_waits,
+};
 use crate::common::{Bed, PORT, output, until};
 
 /// Kills, each after some connections.
@@ -18,31 +18,15 @@ const BETWEEN: u64 = 200;
 fn kills_at_any_moment_leave_plain_tcp() {
     let Some(bed) = Bed::new() else { return };
     let _servers = Server::start(&bed, PORT, First::Server);
-    let (ended, made) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let client = scope.spawn(|| {
-            while !ended.load(Ordering::Relaxed) {
-                for ip in [THERE_V4, THERE_V6] {
-                    let reply = ask(&bed, 0, there(ip));
-                    assert_eq!(reply.as_deref(), Ok(REPLY), "{ip}");
-                    made.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-        });
+    let made = ask_meanwhile(&bed, |wait_for| {
         for _ in 0..KILLS {
             let weir = run(&bed, RULE);
-            let enough = made.load(Ordering::Relaxed) + BETWEEN;
-            until("connections were made", || {
-                assert!(!client.is_finished(), "a connection failed");
-                (made.load(Ordering::Relaxed) >= enough).then_some(())
-            });
+            wait_for(BETWEEN);
             weir.signal(Signal::SIGKILL);
             weir.end();
         }
-        ended.store(true, Ordering::Relaxed);
     });
-    let made = made.load(Ordering::Relaxed) as usize;
-    assert!(made >= KILLS as usize * BETWEEN as usize, "{made}");
+    assert!(made >= u64::from(KILLS) * BETWEEN, "{made}");
     // No connection is in between: those of the times without weir are in TIME-WAIT there, none here.
     assert_eq!(time_waits(bed.here()), 0);
     until_all_are_closed(&bed);
