@@ -68,15 +68,12 @@ static __always_inline int take_over(struct __sk_buff *skb, struct segment *segm
 /* Ends an attempt at both ends: the server's SYN/ACK becomes a RST to this end's stack. */
 static __always_inline int refuse(struct __sk_buff *skb, struct segment *segment)
 {
-	const u32 l4 = segment->packet.l4;
 	struct answer answer = { .seq = segment->ack, .flags = FLAG_RST };
-	u8 old = segment->packet.flags, new = (old & ~FLAG_SYN) | FLAG_RST;
 
 	if (answer_beside(skb, &segment->packet, &answer))
 		return TC_DROP;
 	COUNT(segment->rule, refused);
-	bpf_l4_csum_replace(skb, l4 + 16, bpf_htons(old), bpf_htons(new), 2);
-	bpf_skb_store_bytes(skb, l4 + 13, &new, 1, BPF_F_RECOMPUTE_CSUM);
+	become_rst(skb, segment);
 	return PASS;
 }
 

@@ -84,9 +84,8 @@ _Static_assert(sizeof(struct timewait_record) == 32, "no holes");
 /* A connection that is to be forgotten here, because the other end holds its TIME-WAIT, and is not yet. */
 struct timewait_ending {
 	__u64 since_ns;		/* CLOCK_MONOTONIC */
-	__u32 rcv_nxt;		/* the next sequence number of the other end, its FIN counted; host order */
 	__u16 rule;		/* index of its rule */
-	__u16 pad;
+	__u16 pad[3];
 };
 _Static_assert(sizeof(struct timewait_ending) == 16, "no holes");
 

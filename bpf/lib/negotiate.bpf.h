@@ -109,11 +109,9 @@ static __always_inline bool holder_accepted(const struct segment *segment, const
 }
 
 /* Notes that user space is to look after a connection. Returns false if it cannot be noted. */
-static __always_inline bool note_ending(struct segment *segment, u32 rcv_nxt)
+static __always_inline bool note_ending(struct segment *segment)
 {
-	struct timewait_ending ending = {
-		.since_ns = bpf_ktime_get_ns(), .rcv_nxt = rcv_nxt, .rule = segment->rule
-	};
+	struct timewait_ending ending = { .since_ns = bpf_ktime_get_ns(), .rule = segment->rule };
 
 	if (!bpf_map_update_elem(&endings, &segment->tuple, &ending, BPF_NOEXIST))
 		COUNT(segment->rule, held_by_peer);
@@ -135,40 +133,42 @@ static __always_inline int acknowledge_fin(struct __sk_buff *skb, struct segment
 	return answer_beside(skb, &segment->packet, &answer);
 }
 
-/* Makes a RST for this end's stack of a segment. */
-static __always_inline void become_rst(struct __sk_buff *skb, const struct segment *segment)
-{
-	u8 old = segment->packet.flags, new = (old & ~(FLAG_FIN | FLAG_SYN)) | FLAG_RST;
+/* What end_after() changes in a TCP header. Big endian. */
+struct header_fields {
+	__be32 seq;
+	__be16 urgent;
+	u8 flags;
+};
 
-	bpf_l4_csum_replace(skb, segment->packet.l4 + 16, bpf_htons(old), bpf_htons(new), 2);
-	bpf_skb_store_bytes(skb, segment->packet.l4 + 13, &new, 1, BPF_F_RECOMPUTE_CSUM);
+static __always_inline void rewrite(struct __sk_buff *skb, u32 l4, const struct header_fields *from,
+				    const struct header_fields *to)
+{
+	rewrite_flags(skb, l4, from->flags, to->flags);
+	bpf_l4_csum_replace(skb, l4 + 16, from->seq, to->seq, 4);
+	bpf_l4_csum_replace(skb, l4 + 16, from->urgent, to->urgent, 2);
+	bpf_skb_store_bytes(skb, l4 + 4, &to->seq, 4, 0);
+	bpf_skb_store_bytes(skb, l4 + 18, &to->urgent, 2, 0);
 }
 
 /* Hands a segment on, and a RST after it. */
 static __always_inline int end_after(struct __sk_buff *skb, struct segment *segment)
 {
-	const u32 l4 = segment->packet.l4;
 	u32 data = segment->packet.tcp_len - segment->packet.header_len;
-	u8 flags = segment->packet.flags, rst = (flags & ~FLAG_FIN) | FLAG_RST;
-	__be32 seq = bpf_htonl(segment->seq);
-	__be32 next = bpf_htonl(segment->seq + data + (flags & FLAG_FIN ? 1 : 0));
-	__be16 urgent = segment->urgent, own = OWN_RST;
+	u8 flags = segment->packet.flags;
+	struct header_fields handed_on = {
+		.seq = bpf_htonl(segment->seq), .urgent = segment->urgent, .flags = flags
+	};
+	struct header_fields rst = {
+		.seq = bpf_htonl(segment->seq + data + (flags & FLAG_FIN ? 1 : 0)),
+		.urgent = OWN_RST,
+		.flags = (flags & ~FLAG_FIN) | FLAG_RST,
+	};
 
-	if ((flags & FLAG_URG) || !note_ending(segment, bpf_ntohl(next)))
+	if ((flags & FLAG_URG) || !note_ending(segment))
 		return PASS;
-	bpf_l4_csum_replace(skb, l4 + 16, bpf_htons(flags), bpf_htons(rst), 2);
-	bpf_l4_csum_replace(skb, l4 + 16, seq, next, 4);
-	bpf_l4_csum_replace(skb, l4 + 16, urgent, own, 2);
-	bpf_skb_store_bytes(skb, l4 + 13, &rst, 1, 0);
-	bpf_skb_store_bytes(skb, l4 + 4, &next, 4, 0);
-	bpf_skb_store_bytes(skb, l4 + 18, &own, 2, 0);
+	rewrite(skb, segment->packet.l4, &handed_on, &rst);
 	bpf_clone_redirect(skb, CTX_LOAD(skb, ifindex), BPF_F_INGRESS);
-	bpf_l4_csum_replace(skb, l4 + 16, bpf_htons(rst), bpf_htons(flags), 2);
-	bpf_l4_csum_replace(skb, l4 + 16, next, seq, 4);
-	bpf_l4_csum_replace(skb, l4 + 16, own, urgent, 2);
-	bpf_skb_store_bytes(skb, l4 + 13, &flags, 1, 0);
-	bpf_skb_store_bytes(skb, l4 + 4, &seq, 4, 0);
-	bpf_skb_store_bytes(skb, l4 + 18, &urgent, 2, 0);
+	rewrite(skb, segment->packet.l4, &rst, &handed_on);
 	return PASS;
 }
 
@@ -216,7 +216,7 @@ static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment
 	case TW_END_AFTER:
 		return end_after(skb, segment);
 	case TW_AWAIT:
-		if (note_ending(segment, segment->seq + close.data + 1))
+		if (note_ending(segment))
 			__sync_fetch_and_add(&awaited, 1);
 		return PASS;
 	}

@@ -33,21 +33,17 @@ u64 netns;
 /* Connections that wait for a later segment until they end here, about; set right by user space. */
 u32 awaited;
 
-struct {
+/* Rules by port and address. */
+struct prefix_trie {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, WEIR_MAX_DESTINATION_PREFIXES);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct timewait_prefix);
 	__type(value, u32);
-} prefixes SEC(".maps");
+};
 
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, WEIR_MAX_DESTINATION_PREFIXES);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct timewait_prefix);
-	__type(value, u32);
-} own_prefixes SEC(".maps");
+struct prefix_trie prefixes SEC(".maps");
+struct prefix_trie own_prefixes SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -273,6 +269,21 @@ __noinline int answer_beside(struct __sk_buff *skb, const struct packet *packet,
 	if (bpf_skb_store_bytes(skb, 0, copy->bytes, len, 0))
 		return -2;
 	return failed ? -1 : 0;
+}
+
+/* The checksum stands for both: skb->csum, where a device has summed up the packet, stays as it is. */
+static __always_inline void rewrite_flags(struct __sk_buff *skb, u32 l4, u8 from, u8 to)
+{
+	bpf_l4_csum_replace(skb, l4 + 16, bpf_htons(from), bpf_htons(to), 2);
+	bpf_skb_store_bytes(skb, l4 + 13, &to, 1, 0);
+}
+
+/* Makes a RST for this end's stack of a segment. */
+static __always_inline void become_rst(struct __sk_buff *skb, const struct segment *segment)
+{
+	u8 flags = segment->packet.flags;
+
+	rewrite_flags(skb, segment->packet.l4, flags, (flags & ~(FLAG_FIN | FLAG_SYN)) | FLAG_RST);
 }
 
 /* The latest timestamp that this end can have sent: that of its last look at the clock (tcp_time_stamp_ts()). */

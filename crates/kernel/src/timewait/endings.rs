@@ -10,14 +10,10 @@ use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
 use netlink_packet_sock_diag::{SockDiagDestroy, SockDiagMessage};
 use netlink_sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_SOCK_DIAG};
+use weir_core::timewait::negotiate::state;
 
 use super::skel::types::timewait_tuple;
 
-/// include/net/tcp_states.h
-const FIN_WAIT1: u8 = 4;
-const FIN_WAIT2: u8 = 5;
-const TIME_WAIT: u8 = 6;
-const CLOSING: u8 = 11;
 /// Of any socket (INET_DIAG_NOCOOKIE).
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 
@@ -53,8 +49,8 @@ impl Table {
             return Ok(Fate::Gone);
         };
         match state {
-            TIME_WAIT => {}
-            FIN_WAIT1 | FIN_WAIT2 | CLOSING => return Ok(Fate::Closing),
+            state::TIME_WAIT => {}
+            state::FIN_WAIT1 | state::FIN_WAIT2 | state::CLOSING => return Ok(Fate::Closing),
             _ => return Ok(Fate::Gone),
         }
         // By its cookie: a new connection with the same addresses and ports has another one.
