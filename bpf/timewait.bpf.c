@@ -224,7 +224,10 @@ struct sweep sweep;
 
 static long sweep_one(void *map, struct timewait_tuple *tuple, struct timewait_record *record, void *unused)
 {
-	if (record->until_ns <= sweep.now)
+	/* Without its rule on_state() does not let it begin. */
+	bool abandoned = record->until_ns == CLOSING && rule_at(record->rule)->timewait != TIMEWAIT_NEGOTIATE;
+
+	if (abandoned || record->until_ns <= sweep.now)
 		bpf_map_delete_elem(map, tuple);
 	else if (record->rule < WEIR_MAX_TIMEWAIT_RULES)
 		sweep.held[record->rule]++;

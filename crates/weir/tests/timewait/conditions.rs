@@ -1,5 +1,8 @@
 //! `timewait = "negotiate"` where the network or the kernel's settings are not the usual ones.
 
+use std::io::Read;
+use std::net::TcpStream;
+
 use nix::sys::signal::Signal;
 use weir_testbed::needs;
 
@@ -7,7 +10,7 @@ use crate::bed::{
     First, REPLY, Server, THERE_V4, THERE_V6, ask_meanwhile, run, there, time_waits,
     time_waits_become,
 };
-use crate::common::{Bed, PORT, Weir, output};
+use crate::common::{Bed, PORT, Weir, output, until, within};
 use crate::negotiate::{
     Ending, Ends, connect_often, end_first, figure_there, figures_become, listener, rule,
 };
@@ -82,6 +85,43 @@ fn a_middlebox_that_strips_the_option_leaves_plain_tcp() {
         (bed.figure("fallback"), figure_there(&bed, "fallback")),
         (all, all)
     );
+}
+
+/// Gives the weir there other settings.
+fn reload_there(bed: &Bed, config: &str) {
+    std::fs::write(bed.folder.path().join("there.toml"), config).unwrap();
+    let reload = within(bed.there(), || bed.command("reload").output()).unwrap();
+    assert!(reload.status.success(), "{reload:?}");
+}
+
+#[test]
+fn the_record_of_a_connection_that_is_still_closing_goes_with_its_rule() {
+    let Some(bed) = Bed::new() else { return };
+    if !needs::programs(&["nft"]) {
+        return;
+    }
+    let _servers = Server::start(&bed, PORT, First::Client);
+    let other = "[[listener]]\nname = \"other\"\naddress = \"*:8081\"\ntimewait = \"negotiate\"\n";
+    let _there = bed.run_there(&(listener("server") + other));
+    let _here = run(&bed, &rule("any"));
+    within(bed.here(), || {
+        let mut stream = TcpStream::connect(there(THERE_V4)).unwrap();
+        stream.read_exact(&mut [0; REPLY.len()]).unwrap();
+        let no_last_ack = "add table inet t; add chain inet t input { type filter hook input priority 0; }; \
+                           add rule inet t input tcp flags == ack drop";
+        output(bed.there(), "nft", &[no_last_ack]);
+    });
+    let held = |count| {
+        until(&format!("{count} records are held there"), || {
+            (figure_there(&bed, "held") == count).then_some(())
+        });
+    };
+    held(1);
+    let off = listener("server")
+        .replace("negotiate", "off")
+        .replace("holder = \"server\"\n", "");
+    reload_there(&bed, &(off + other));
+    held(0);
 }
 
 #[test]
