@@ -46,6 +46,8 @@ pub struct TimeWait {
     /// At a listener: SYNs that a record turned away, acknowledged in its name as the kernel's TIME-WAIT does.
     pub refused: u64,
     /// Connections whose TIME-WAIT is where it would be without weir: the other end does not negotiate, or there was no free record
+    ///
+    /// At a listener with holder = "client" also those whose handshake's last ACK was lost and came with data: nothing says then that the client agrees. It holds all the same, and held_by_peer counts them too.
     pub fallback: u64,
     /// Kernel memory of the records here, in bytes
     pub bytes: u64,
