@@ -49,6 +49,8 @@ struct timewait_rule {
 #define WEIR_PORT_HOLDS 4
 /* Bit of a local port: a listener with it has negotiated, and does no more */
 #define WEIR_PORT_NEGOTIATED 8
+/* Bit of a local port: a listener with it was to hold TIME-WAIT itself, and is no more */
+#define WEIR_PORT_HELD 16
 
 /* Key of the prefixes of destinations and of listeners' addresses, as a longest-prefix-match trie wants it. */
 struct timewait_prefix {

@@ -147,6 +147,7 @@ struct tcp_sock {
 	u64 tcp_mstamp;
 	struct tcp_options_received rx_opt;
 	u8 tcp_usec_ts : 1;
+	u8 save_syn : 2;
 	u8 bpf_sock_ops_cb_flags;
 	bool is_mptcp;
 };

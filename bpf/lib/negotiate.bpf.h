@@ -353,13 +353,17 @@ static __always_inline void on_connect(struct bpf_sock_ops *ops)
 static __always_inline void on_listen(struct bpf_sock_ops *ops)
 {
 	u8 bits = marks_of(own_ports, bpf_htons(CTX_LOAD(ops, local_port)));
+	struct tcp_sock *tp;
 	int one = 1;
 
 	if (!(bits & WEIR_PORT_NEGOTIATES))
 		return;
 	set_flags(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
 	/* For on_accepted(). The holder alone needs to know for sure. */
-	if (bits & WEIR_PORT_HOLDS)
+	if (!(bits & WEIR_PORT_HOLDS))
+		return;
+	tp = tcp_of(ops);
+	if (tp && !BPF_CORE_READ_BITFIELD(tp, save_syn))
 		bpf_setsockopt(ops, SOL_TCP, TCP_SAVE_SYN, &one, sizeof(one));
 }
 
@@ -551,8 +555,9 @@ int timewait_ops(struct bpf_sock_ops *ops)
 
 /*
  * Run by user space when listeners have changed: sets and clears the flag of
- * listening sockets, which the kernel walks first. A byte, alone in its read,
- * says that they are through.
+ * listening sockets, which the kernel walks first, and has it keep their SYNs
+ * where this end is to hold. A program may have asked for that itself; then it
+ * stays. A byte, alone in its read, says that they are through.
  */
 SEC("iter/tcp")
 int timewait_mark(struct bpf_iter__tcp *ctx)
@@ -560,7 +565,7 @@ int timewait_mark(struct bpf_iter__tcp *ctx)
 	struct sock_common *skc = ctx->sk_common;
 	struct tcp_sock *tp;
 	int flags, wanted, save;
-	u8 bits, end = 1;
+	u8 bits, saves, end = 1;
 
 	if (!skc)
 		return 0;
@@ -579,7 +584,9 @@ int timewait_mark(struct bpf_iter__tcp *ctx)
 	if (wanted != flags)
 		bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &wanted, sizeof(wanted));
 	save = !!(bits & WEIR_PORT_HOLDS);
-	bpf_setsockopt(tp, SOL_TCP, TCP_SAVE_SYN, &save, sizeof(save));
+	saves = BPF_CORE_READ_BITFIELD(tp, save_syn);
+	if ((save && !saves) || ((bits & WEIR_PORT_HELD) && saves == 1))
+		bpf_setsockopt(tp, SOL_TCP, TCP_SAVE_SYN, &save, sizeof(save));
 	return 0;
 }
 

@@ -189,13 +189,8 @@ impl TimeWait {
             unsafe { write_volatile(to, port) };
         }
         for (to, port) in bss.own_ports.iter_mut().zip(tables.own_ports) {
-            let had = *to & (abi::PORT_NEGOTIATES | abi::PORT_NEGOTIATED) as u8 != 0;
-            let port = match port {
-                0 if had => abi::PORT_NEGOTIATED as u8,
-                port => port,
-            };
             // SAFETY: likewise.
-            unsafe { write_volatile(to, port) };
+            unsafe { write_volatile(to, with_past(port, *to)) };
         }
     }
 
@@ -343,6 +338,21 @@ impl TimeWait {
         let bss = self.skel.maps.bss_data.as_deref_mut();
         bss.expect("its globals are mapped")
     }
+}
+
+/// The bits of a local port, and what it was before: its sockets get back what they had.
+fn with_past(bits: u8, before: u8) -> u8 {
+    let pairs = [
+        (abi::PORT_NEGOTIATES, abi::PORT_NEGOTIATED),
+        (abi::PORT_HOLDS, abi::PORT_HELD),
+    ];
+    pairs.into_iter().fold(bits, |all, (is, was)| {
+        let (is, was) = (is as u8, was as u8);
+        match bits & is == 0 && before & (is | was) != 0 {
+            true => all | was,
+            false => all,
+        }
+    })
 }
 
 impl Drop for TimeWait {

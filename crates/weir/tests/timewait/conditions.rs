@@ -1,8 +1,10 @@
 //! `timewait = "negotiate"` where the network or the kernel's settings are not the usual ones.
 
 use std::io::Read;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 
+use nix::libc;
 use nix::sys::signal::Signal;
 use weir_testbed::needs;
 
@@ -10,7 +12,7 @@ use crate::bed::{
     First, REPLY, Server, THERE_V4, THERE_V6, ask_meanwhile, run, there, time_waits,
     time_waits_become,
 };
-use crate::common::{Bed, PORT, Weir, output, until, within};
+use crate::common::{Bed, PORT, Weir, listen, output, until, within};
 use crate::negotiate::{
     Ending, Ends, connect_often, end_first, figure_there, figures_become, listener, rule,
 };
@@ -122,6 +124,40 @@ fn the_record_of_a_connection_that_is_still_closing_goes_with_its_rule() {
         .replace("holder = \"server\"\n", "");
     reload_there(&bed, &(off + other));
     held(0);
+}
+
+/// TCP_SAVE_SYN of a socket, which may be set before.
+#[expect(unsafe_code, reason = "no crate has this option")]
+fn save_syn(listener: &TcpListener, set: Option<i32>) -> i32 {
+    let fd = listener.as_raw_fd();
+    let mut value = set.unwrap_or(0);
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    let at: *mut libc::c_void = (&raw mut value).cast();
+    // SAFETY: the value is writable, and length says how long it is.
+    let failed = unsafe {
+        match set {
+            Some(_) => libc::setsockopt(fd, libc::SOL_TCP, libc::TCP_SAVE_SYN, at, length),
+            None => libc::getsockopt(fd, libc::SOL_TCP, libc::TCP_SAVE_SYN, at, &mut length),
+        }
+    };
+    assert_eq!(failed, 0, "{}", std::io::Error::last_os_error());
+    value
+}
+
+#[test]
+fn a_server_that_has_its_syns_kept_still_has_and_another_one_only_while_it_holds() {
+    let Some(bed) = Bed::new() else { return };
+    let with_syns = listen(bed.there(), there(THERE_V4), 128);
+    let without = listen(bed.there(), there(THERE_V6), 128);
+    save_syn(&with_syns, Some(2));
+    let _weir = bed.run_there(&listener("client"));
+    for (holder, kept) in [("client", 0), ("server", 1), ("client", 0)] {
+        reload_there(&bed, &listener(holder));
+        until("the other server's SYNs are kept or not", || {
+            (save_syn(&without, None) == kept).then_some(())
+        });
+        assert_eq!(save_syn(&with_syns, None), 2, "{holder}");
+    }
 }
 
 #[test]
