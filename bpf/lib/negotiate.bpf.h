@@ -581,8 +581,9 @@ int timewait_mark(struct bpf_iter__tcp *ctx)
 	wanted = flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
 	if (bits & WEIR_PORT_NEGOTIATES)
 		wanted |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
-	if (wanted != flags)
-		bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &wanted, sizeof(wanted));
+	if (wanted != flags && bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &wanted, sizeof(wanted)) &&
+	    (bits & WEIR_PORT_NEGOTIATES))
+		unmarked++;
 	save = !!(bits & WEIR_PORT_HOLDS);
 	saves = BPF_CORE_READ_BITFIELD(tp, save_syn);
 	if ((save && !saves) || ((bits & WEIR_PORT_HELD) && saves == 1))

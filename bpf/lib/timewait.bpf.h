@@ -32,6 +32,8 @@ u8 own_ports[65536];
 u64 netns;
 /* Connections that wait for a later segment until they end here, about; set right by user space. */
 u32 awaited;
+/* Listening sockets that timewait_mark could not have negotiate. Set to 0 by user space before it runs. */
+u32 unmarked;
 
 /* Rules by port and address. */
 struct prefix_trie {

@@ -55,6 +55,8 @@ pub struct TimeWait {
     slots: Slots,
     prefixes: Trie,
     own_prefixes: Trie,
+    /// See [`TimeWait::not_marked`].
+    not_marked: Option<String>,
     /// Connections that [`TimeWait::sweep_endings`] has ended, by the index of their rule.
     swept: BTreeMap<u16, u64>,
 }
@@ -109,6 +111,7 @@ impl TimeWait {
             slots: Slots::new(),
             prefixes: Trie::default(),
             own_prefixes: Trie::default(),
+            not_marked: None,
             swept: BTreeMap::new(),
         })
     }
@@ -118,8 +121,9 @@ impl TimeWait {
         self.bare.program(&self.skel).map(drop)
     }
 
-    /// Puts these in force, one after the other; `cgroups` is of [`cgroup_root`], and only negotiation needs it: a connection that closes meanwhile is treated by the old or by the new
-    /// ones. A destination or listener keeps its figures by its name.
+    /// Puts these in force, one after the other: a connection that closes meanwhile is treated by the old or by the new
+    /// ones. A destination or listener keeps its figures by its name. `cgroups` is of [`cgroup_root`]; only negotiation
+    /// needs it.
     ///
     /// # Errors
     /// More than there is room for, or a kernel that takes no more prefixes or lacks what negotiation needs. What was in
@@ -163,6 +167,7 @@ impl TimeWait {
         self.mark_listeners();
         if !negotiates {
             self.hooks = None;
+            self.not_marked = None;
         }
         Ok(())
     }
@@ -194,11 +199,33 @@ impl TimeWait {
         }
     }
 
-    /// Servers that listen already. Of those that cannot be reached, the ones that come later are.
-    fn mark_listeners(&self) {
-        if let Some(hooks) = &self.hooks {
-            let _ = hooks.mark_listeners();
-        }
+    /// Servers that listen already.
+    fn mark_listeners(&mut self) {
+        let Some(hooks) = &self.hooks else {
+            self.not_marked = None;
+            return;
+        };
+        let bss = self.skel.maps.bss_data.as_deref_mut();
+        let unmarked = &raw mut bss.expect("its globals are mapped").unmarked;
+        // SAFETY: mapped and aligned; timewait_mark counts in it, which runs below alone.
+        unsafe { write_volatile(unmarked, 0) };
+        self.not_marked = match hooks.mark_listeners() {
+            Err(error) => Some(error.to_string()),
+            // SAFETY: likewise.
+            Ok(()) => match unsafe { read_volatile(unmarked) } {
+                0 => None,
+                sockets => Some(format!(
+                    "TIME-WAIT is not negotiated at some listening sockets ({sockets}): they were there before weir, and \
+                     the kernel is older than 6.15. Start their servers anew"
+                )),
+            },
+        };
+    }
+
+    /// Why servers that listened before weir came do not negotiate, a sentence, as of the last [`TimeWait::apply`] or
+    /// [`TimeWait::sweep`]; `None`: all do, or none is to.
+    pub fn not_marked(&self) -> Option<&str> {
+        self.not_marked.as_deref()
     }
 
     /// Attaches to one interface (tcx ingress). Attaching twice is no error.
@@ -228,11 +255,15 @@ impl TimeWait {
         self.links.remove(&ifindex);
     }
 
-    /// Takes away the records that have ended, and counts the others.
+    /// Takes away the records that have ended, and counts the others. Where listening sockets did not negotiate, it looks
+    /// whether they do now.
     ///
     /// # Errors
     /// The kernel cannot run the program.
     pub fn sweep(&mut self) -> Result<()> {
+        if self.not_marked.is_some() {
+            self.mark_listeners();
+        }
         let sweep = self
             .skel
             .progs

@@ -313,7 +313,7 @@ impl<B: Backend> GuardService<B> {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.session.warnings();
-        warnings.extend(self.destinations.warnings().cloned());
+        warnings.extend(self.destinations.warnings().map(str::to_owned));
         warnings.extend(self.shaping.warnings());
         warnings
     }

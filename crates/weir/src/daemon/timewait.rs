@@ -66,6 +66,7 @@ impl Destinations {
         };
         if listeners.is_empty() && list.iter().all(|one| one.timewait == TimeWaitMode::Off) {
             self.kernel = None;
+            self.cannot_end = None;
             self.interfaces.clear();
             (self.list, self.listeners) = (list, listeners);
             return Ok(());
@@ -144,8 +145,12 @@ impl Destinations {
     }
 
     /// What is not as asked for, a sentence each.
-    pub fn warnings(&self) -> impl Iterator<Item = &String> {
-        self.interfaces.values().filter_map(|at| at.as_ref().err())
+    pub fn warnings(&self) -> impl Iterator<Item = &str> {
+        let interfaces = self.interfaces.values();
+        let interfaces = interfaces.filter_map(|at| at.as_ref().err().map(String::as_str));
+        interfaces
+            .chain(self.kernel.as_ref().and_then(TimeWait::not_marked))
+            .chain(self.cannot_end.as_deref())
     }
 
     /// Every destination with its figures.
