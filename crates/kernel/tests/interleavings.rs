@@ -198,6 +198,11 @@ impl OneEnd {
         });
     }
 
+    /// An end that opened, and put no offer in its SYN, differs in nothing that matters here.
+    fn has_listened(&self) -> bool {
+        self.holder.is_some() || self.accept.is_none() && !self.write
+    }
+
     fn has_fin_out(&self) -> bool {
         [state::FIN_WAIT1, state::CLOSING, state::LAST_ACK].contains(&self.state)
     }
@@ -212,9 +217,7 @@ impl OneEnd {
         }
         match self.state {
             SYN_SENT => self.send_syn(),
-            SYN_RECEIVED if self.holder.is_some() || self.accept.is_none() && !self.write => {
-                self.send_choice();
-            }
+            SYN_RECEIVED if self.has_listened() => self.send_choice(),
             SYN_RECEIVED => self.send_syn(),
             _ if self.has_fin_out() => self.send(true),
             _ => {}
@@ -448,7 +451,7 @@ impl OneEnd {
             if !acks_all {
                 return;
             }
-            match self.holder.is_some() || self.accept.is_none() && !self.write {
+            match self.has_listened() {
                 true => self.accepted(option),
                 false => self.opened(option),
             }
@@ -531,7 +534,7 @@ struct Run {
 
 impl Run {
     fn new(conditions: Conditions, random: &mut Random) -> Run {
-        let end = |index: usize| OneEnd {
+        let mut end = |index: usize| OneEnd {
             weir: true,
             accept: conditions.accept[index],
             holder: if index == 1 { conditions.holder } else { None },
@@ -542,7 +545,6 @@ impl Run {
             state: CLOSED,
             ..OneEnd::default()
         };
-        let mut end = end;
         let mut ends = [end(0), end(1)];
         ends[0].open();
         match conditions.both_open {
@@ -561,9 +563,8 @@ impl Run {
         for from in 0..2 {
             for mut packet in std::mem::take(&mut self.ends[from].sent) {
                 let [syns, others] = self.conditions.strips;
-                if if packet.syn { syns } else { others } {
-                    packet.option = None;
-                }
+                let stripped = if packet.syn { syns } else { others };
+                packet.option = packet.option.filter(|_| !stripped);
                 self.wire[1 - from].push(packet);
             }
             let own = std::mem::take(&mut self.ends[from].own);
