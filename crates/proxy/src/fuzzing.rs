@@ -1,4 +1,4 @@
-//! What fuzzing reaches that is no part of the library's face (crates/fuzz).
+//! What crates/fuzz reaches that is otherwise private to this crate.
 
 use crate::cache::conditions::{self, Conditions, Part};
 use crate::cache::control::RequestControl;

@@ -2,6 +2,7 @@
 
 mod diff;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -95,12 +96,10 @@ const NAMES_PATIENCE: Duration = Duration::from_secs(5);
 /// The names of backends that do not resolve here: a slip, unless they are another machine's or come later. weir proxy
 /// starts without them.
 fn unresolved(proxies: &[Proxy], look_up: &LookUp, patience: Duration) -> Vec<String> {
-    let names = |proxy: &Proxy| -> Vec<String> {
+    let names = |proxy: &Proxy| -> BTreeSet<String> {
         let hosts = proxy.backends.iter();
         let hosts = hosts.filter_map(|backend| backend.address.host());
-        let mut hosts: Vec<String> = hosts.map(str::to_owned).collect();
-        hosts.dedup();
-        hosts
+        hosts.map(str::to_owned).collect()
     };
     let answered = resolve_all(proxies.iter().flat_map(names), look_up, patience);
     let text = |proxy: &Proxy, name: &String| {
