@@ -129,6 +129,23 @@ pub fn last_taken(fd: impl AsFd) -> io::Result<Duration> {
     Ok(Duration::from_millis(millis.into()))
 }
 
+/// How many segments without data were sent: acknowledgements, but for a SYN or FIN (TCP_INFO). Modulo 2^32.
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn acknowledgements_sent(fd: impl AsFd) -> io::Result<u32> {
+    // linux/tcp.h: tcpi_segs_out and tcpi_data_segs_out (Linux 4.6), behind eight single bytes and other integers.
+    const SEGS_OUT: usize = 34;
+    const DATA_SEGS_OUT: usize = 39;
+    let info = get(
+        [0u32; DATA_SEGS_OUT + 1],
+        fd,
+        libc::IPPROTO_TCP,
+        libc::TCP_INFO,
+    )?;
+    Ok(info[SEGS_OUT].wrapping_sub(info[DATA_SEGS_OUT]))
+}
+
 fn queued(fd: impl AsFd, which: libc::Ioctl) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: both requests write one int, to a live one.

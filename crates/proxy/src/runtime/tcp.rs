@@ -31,6 +31,7 @@ pub struct TcpStream {
     /// finds an end.
     failed: Cell<u16>,
     resets_on_close: Cell<bool>,
+    note: Cell<u8>,
 }
 
 /// A client's connection goes unwatched so long while its server answers, in ms: most have answered by then, and a
@@ -45,6 +46,7 @@ impl TcpStream {
             handle,
             failed: Cell::new(0),
             resets_on_close: Cell::new(false),
+            note: Cell::new(0),
         }
     }
 
@@ -457,6 +459,16 @@ impl TcpStream {
     pub fn last_took(&self) -> Option<Duration> {
         let is_left = self.unacknowledged() > 0;
         is_left.then(|| sys::last_taken(&self.fd).ok()).flatten()
+    }
+
+    /// What transfers noted of this connection for those that follow; 0 at first.
+    pub fn note(&self) -> u8 {
+        self.note.get()
+    }
+
+    /// See [`note`](Self::note).
+    pub fn set_note(&self, note: u8) {
+        self.note.set(note);
     }
 
     /// Whether no event tells of it yet.

@@ -4,16 +4,15 @@
 //! from one run of `weir-lab run proxy-engine --full` on a machine that had other work (docs/design/proxy.md). How much there
 //! is to move at a time depends on the link and on the load, so the steps before tell it.
 
-use super::buffer::BUFFER_BYTES;
 use weir_core::proxy::Engine;
 
 /// A step of at least this length is long: splicing pays for its calls.
 pub const LONG_STEP_BYTES: u64 = 40 * 1024;
 /// A step of less than this, not three segments, is copied, however much there is in all.
 pub const SHORT_STEP_BYTES: u64 = 4 * 1024;
-/// Engine `auto` begins to splice a body of which at least this much is to come: of a reply with less, one receive takes
-/// all, head and body, and one send.
-const LONG_BODY_BYTES: u64 = BUFFER_BYTES as u64;
+/// Engine `auto` begins to splice a body of which at least this much is to come. Of a reply with less, one or two receives take
+/// all, head and body, in no more packets.
+const LONG_BODY_BYTES: u64 = 96 * 1024;
 /// Engine `splice` receives the head of a reply alone if at least this much follows: of less, one receive takes most.
 const RECEIVED_ANYWAY_BYTES: u64 = 24 * 1024;
 
@@ -51,10 +50,10 @@ mod tests {
 
     #[test]
     fn auto_copies_what_one_receive_takes_and_splices_long_bodies() {
-        for body in [1, 33 * KIB, 48 * KIB, 64 * KIB - 1] {
+        for body in [1, 33 * KIB, 64 * KIB, 96 * KIB - 1] {
             assert!(!is_spliced(Engine::Auto, body) && !is_head_alone(Engine::Auto, body));
         }
-        for body in [64 * KIB, 1024 * KIB, u64::MAX] {
+        for body in [96 * KIB, 1024 * KIB, u64::MAX] {
             assert!(is_spliced(Engine::Auto, body) && is_head_alone(Engine::Auto, body));
         }
     }

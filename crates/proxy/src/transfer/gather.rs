@@ -17,6 +17,13 @@ const LONGEST_TIME: Clock = 2 * USUAL_TIME;
 /// So long, in ms, the end of what was sent on is held back for what comes next; else the kernel does it for 200 ms.
 const LONGEST_HOLD: Clock = 20;
 
+/// While less is there than it gathers, the kernel acknowledges every second segment, or every packet that GRO joins
+/// (`__tcp_ack_snd_check`). With more acknowledgements than this for what is gathered, each a packet that this thread's core
+/// sends, gathering costs more than it saves: segments come one by one.
+const MOST_ACKNOWLEDGEMENTS: u32 = 30;
+/// After so many times in a row a connection gathers no more. Losses too are acknowledged segment by segment.
+const COSTLY_TIMES: u8 = 3;
+
 /// What the sender's socket gathers, for the time of one body.
 pub struct Gathering<'a> {
     from: &'a TcpStream,
@@ -44,7 +51,9 @@ impl Gathering<'_> {
         let is_body = course.limit != Limit::UntilEnd;
         let takes_all = course.splices && !course.slow;
         // What is there and not reported counts as silence.
-        let may_wait = !self.paused && course.rules.idle.as_millis() > 2 * LONGEST_TIME as u128;
+        let may_wait = !self.paused
+            && self.from.note() < COSTLY_TIMES
+            && course.rules.idle.as_millis() > 2 * LONGEST_TIME as u128;
         is_body && takes_all && may_wait && is_worth_it(course.moved, course.left(), time)
     }
 
@@ -73,10 +82,14 @@ impl ByteSource for Gathering<'_> {
         if !self.gathers {
             return readable_or_pushed(from, to, &mut course.more).await;
         }
+        let before = sys::acknowledgements_sent(from);
         self.paused = is_late(from, to, LONGEST_TIME).await?;
         if self.paused {
             self.set(false);
             push(to, &mut course.more);
+        } else if let (Ok(before), Ok(after)) = (before, sys::acknowledgements_sent(from)) {
+            let number = after.wrapping_sub(before);
+            from.set_note(costly_times(from.note(), number));
         }
         Ok(())
     }
@@ -120,6 +133,14 @@ impl Drop for Gathering<'_> {
     }
 }
 
+/// How often in a row gathering has cost too much, with this time: so many acknowledgements were sent.
+fn costly_times(times: u8, acknowledgements: u32) -> u8 {
+    match acknowledgements > MOST_ACKNOWLEDGEMENTS {
+        true => (times + 1).min(COSTLY_TIMES),
+        false => 0,
+    }
+}
+
 /// Whether to gather where `moved` bytes of a body came in `time` ms and so many are left. The first ones never wait.
 fn is_worth_it(moved: u64, left: u64, time: Clock) -> bool {
     let is_fast = moved.saturating_mul(USUAL_TIME) >= GATHERED_BYTES.saturating_mul(time);
@@ -146,6 +167,20 @@ mod tests {
         assert!(!is_worth_it(1000 * KIB, u64::MAX, 218), "too slow");
         assert!(!is_worth_it(64 * KIB, 184 * KIB - 1, 0), "too short");
         assert!(!is_worth_it(0, u64::MAX, 0), "the beginning");
+    }
+
+    #[test]
+    fn gathering_ends_where_each_second_segment_is_acknowledged_and_not_for_one_loss() {
+        let segments_one_by_one = (GATHERED_BYTES / 1448 / 2) as u32;
+        let joined_by_gro = (GATHERED_BYTES / (17 * 1448)) as u32;
+        let after = |numbers: &[u32]| {
+            let times = numbers.iter();
+            times.fold(0, |times, &number| costly_times(times, number))
+        };
+        assert_eq!(after(&[segments_one_by_one; 9]), COSTLY_TIMES);
+        assert_eq!(after(&[joined_by_gro; 9]), 0);
+        let losses = [joined_by_gro, segments_one_by_one, segments_one_by_one];
+        assert!(after(&losses.repeat(9)) < COSTLY_TIMES);
     }
 
     async fn pair(handle: &Handle) -> [TcpStream; 2] {
@@ -208,6 +243,10 @@ mod tests {
                     let _ = client.try_receive(&mut taken);
                     handle.yield_now().await;
                 }
+                // After a splice it is the others' turn before it looks for more.
+                for _ in 0..3 {
+                    handle.yield_now().await;
+                }
                 seen.push(low_water(&from));
             }
             origin.send_all(&buffer[..ending], false).await.unwrap();
@@ -220,6 +259,63 @@ mod tests {
             seen
         };
         runtime.run(main).unwrap()
+    }
+
+    /// The most that a splice moves from a sender that always has more before another task of the thread has its turn.
+    fn most_in_a_turn() -> u64 {
+        let runtime = Runtime::new().unwrap();
+        let handle = runtime.handle().clone();
+        let main = async move {
+            handle.set_deadline(Duration::from_secs(20));
+            let [origin, from] = pair(&handle).await;
+            let [to, client] = pair(&handle).await;
+            let moved = Rc::new(Moved::default());
+            let counted = moved.clone();
+            let [origin, client] = [origin, client].map(|stream| stream.detach().unwrap());
+            let [mut origin, mut client] = [origin, client].map(std::net::TcpStream::from);
+            for stream in [&origin, &client] {
+                stream.set_nonblocking(false).unwrap();
+            }
+            let sender = std::thread::spawn(move || {
+                let piece = vec![7; 1448];
+                while std::io::Write::write_all(&mut origin, &piece).is_ok() {}
+            });
+            let reader = std::thread::spawn(move || {
+                let mut taken = vec![0; 1 << 20];
+                while std::io::Read::read(&mut client, &mut taken).is_ok_and(|read| read > 0) {}
+            });
+            let mover = handle.clone();
+            handle.spawn(async move {
+                mover.set_deadline(Duration::from_secs(20));
+                let rules = Rules {
+                    engine: Engine::Splice,
+                    idle: Duration::from_secs(20),
+                };
+                let (resources, back) = (Resources::new(16, None), Moved::default());
+                let context = TransferContext {
+                    resources: &resources,
+                    rules,
+                };
+                let limit = Limit::Bytes(64 << 20);
+                let _ = transfer(context, &from, &to, limit, [&counted, &back]).await;
+            });
+            let (mut last, mut most) = (0, 0);
+            while moved.get() < 64 << 20 {
+                handle.yield_now().await;
+                most = most.max(moved.get() - last);
+                last = moved.get();
+            }
+            (most, sender, reader)
+        };
+        let (most, sender, reader) = runtime.run(main).unwrap();
+        sender.join().unwrap();
+        reader.join().unwrap();
+        most
+    }
+
+    #[test]
+    fn the_other_tasks_have_their_turn_after_each_splice() {
+        assert!(most_in_a_turn() <= 256 * KIB);
     }
 
     /// A machine that stands still for 20 ms makes any body slow: not 20 times in a row.

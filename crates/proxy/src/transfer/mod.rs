@@ -112,7 +112,11 @@ pub fn transfer(
                 break;
             }
             course.advance(step, moved, back);
-            budget.spend(step, to.handle()).await;
+            match course.spliced {
+                // Else it would splice on what comes meanwhile, segment by segment, as long as that goes on.
+                true => to.handle().yield_now().await,
+                false => budget.spend(step, to.handle()).await,
+            }
         }
         Ok(Transferred {
             bytes: course.moved,
