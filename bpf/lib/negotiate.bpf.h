@@ -509,17 +509,21 @@ static __always_inline void on_state(struct bpf_sock_ops *ops)
 	if (rule < 0 || !tp)
 		return;
 	record.rule = rule;
-	if (hold == TW_BEGIN)
+	if (hold == TW_BEGIN) {
 		record.until_ns = bpf_ktime_get_ns() + rule_at(rule)->length_ns;
-	if (hold != TW_SAY_WILL) {
+		fill_record(&record, tp);
+		/* Only one that its FIN has spoken of: without it the other end is in TIME-WAIT, and fallback has it. */
+		bpf_map_update_elem(&records, &tuple, &record, BPF_EXIST);
+		return;
+	}
+	if (hold == TW_RESERVE) {
 		fill_record(&record, tp);
 		if (bpf_map_update_elem(&records, &tuple, &record, BPF_ANY)) {
 			COUNT(rule, fallback);
 			return;
 		}
 	}
-	if (hold != TW_BEGIN)
-		set_flags(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
+	set_flags(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
 }
 
 SEC("sockops")

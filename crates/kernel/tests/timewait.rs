@@ -2,9 +2,11 @@
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
 
-use weir_core::timewait::{Destination, TimeWaitMode};
-use weir_kernel::TimeWait;
+use weir_core::listener::{ListenAddress, Listener};
+use weir_core::timewait::{Destination, Holder, ListenerTimeWait, TimeWaitMode};
+use weir_kernel::{TimeWait, cgroup_root};
 use weir_testbed::needs;
 use weir_testbed::tcp_table::sockets_in_state;
 
@@ -50,6 +52,43 @@ fn a_full_table_leaves_time_wait_to_the_server() {
     assert_eq!(figures.bytes(), 128 * figures.held);
     let left = sockets_in_state(TIME_WAIT, None).unwrap();
     assert_eq!(left as u64, figures.fallback, "{figures:?}");
+    timewait.detach(loopback);
+}
+
+#[test]
+fn a_holder_without_a_free_record_counts_the_connection_once() {
+    if !needs::own_namespace() {
+        return;
+    }
+    let cgroups = cgroup_root().expect("the root of cgroup2");
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let port = address.port();
+    let destination = Destination {
+        to_port: Some(port),
+        timewait: TimeWaitMode::Negotiate,
+        ..Destination::new("backends")
+    };
+    let listener = Listener {
+        timewait: ListenerTimeWait::Negotiate,
+        holder: Holder::Server,
+        ..Listener::new("web", ListenAddress { ip: None, port })
+    };
+    let mut timewait = TimeWait::with_space(RECORDS as u32, 64).unwrap();
+    let root = Some(cgroups.as_fd());
+    timewait.apply(&[destination], &[listener], root).unwrap();
+    let loopback = nix::net::if_::if_nametoindex("lo").unwrap();
+    timewait.attach(loopback).unwrap();
+    for _ in 0..CONNECTIONS {
+        let client = TcpStream::connect(address).unwrap();
+        let mut accepted = server.accept().unwrap().0;
+        drop(client);
+        assert_eq!(accepted.read(&mut [0]).unwrap(), 0);
+    }
+    timewait.sweep().unwrap();
+    let figures = timewait.listener_figures("web").unwrap();
+    assert!(figures.held > 0 && figures.fallback > 0, "{figures:?}");
+    assert_eq!(figures.held + figures.fallback, CONNECTIONS, "{figures:?}");
     timewait.detach(loopback);
 }
 

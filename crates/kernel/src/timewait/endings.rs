@@ -1,5 +1,6 @@
 //! Connections that are to be forgotten here and that the programs could not end: found and ended by sock_diag(7).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -14,6 +15,10 @@ use weir_core::timewait::negotiate::state;
 
 use super::skel::types::timewait_tuple;
 
+/// The programs end nearly all of them within this time.
+const LEFT_ALONE_NS: u64 = 100_000_000;
+/// The kernel has given up a closing socket by then.
+const FORGOTTEN_AFTER_NS: u64 = 120_000_000_000;
 /// Of any socket (INET_DIAG_NOCOOKIE).
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 
@@ -26,6 +31,46 @@ pub(super) enum Fate {
     Closing,
     /// There is none, or another one by now.
     Gone,
+}
+
+/// What one round over the connections that are to end has come to.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    /// Those that are still there.
+    pub(super) left: u32,
+    /// Those that were ended, by the index of their rule.
+    pub(super) ended: BTreeMap<u16, u64>,
+    /// Why the round stopped before its end.
+    pub(super) failed: Option<io::Error>,
+}
+
+/// Goes over connections with the index of their rule and how long ago they were to end, in ns. `end` tries to end one,
+/// `forget` takes it off the list. At the first failure the rest are left for the next round.
+pub(super) fn round<T>(
+    connections: impl IntoIterator<Item = (T, u16, u64)>,
+    mut end: impl FnMut(&T) -> io::Result<Fate>,
+    mut forget: impl FnMut(T),
+) -> Round {
+    let mut round = Round::default();
+    for (connection, rule, age_ns) in connections {
+        let fate = match age_ns < LEFT_ALONE_NS || round.failed.is_some() {
+            true => Fate::Closing,
+            false => end(&connection).unwrap_or_else(|error| {
+                round.failed = Some(error);
+                Fate::Closing
+            }),
+        };
+        match fate {
+            Fate::Closing if age_ns < FORGOTTEN_AFTER_NS => {
+                round.left += 1;
+                continue;
+            }
+            Fate::Ended => *round.ended.entry(rule).or_default() += 1,
+            Fate::Closing | Fate::Gone => {}
+        }
+        forget(connection);
+    }
+    round
 }
 
 /// A connection to the kernel's table of sockets.
@@ -131,4 +176,36 @@ fn address(words: [u32; 4]) -> IpAddr {
         to.copy_from_slice(&word.to_ne_bytes());
     }
     Ipv6Addr::from(octets).to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_ended_before_a_failure_counts_and_the_rest_is_left_for_the_next_round() {
+        const RULE: u16 = 7;
+        let old = |number: u32| (number, RULE, LEFT_ALONE_NS);
+        let mut forgotten = Vec::new();
+        let end = |number: &u32| match number {
+            3 => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
+            2 => Ok(Fate::Gone),
+            _ => Ok(Fate::Ended),
+        };
+        let young = (6, RULE, LEFT_ALONE_NS - 1);
+        let all = (0..6).map(old).chain([young]);
+        let round = round(all, end, |number| forgotten.push(number));
+        assert_eq!(round.ended, BTreeMap::from([(RULE, 2)]));
+        assert_eq!(forgotten, [0, 1, 2]);
+        assert_eq!(round.left, 4);
+        assert!(round.failed.is_some());
+    }
+
+    #[test]
+    fn one_that_does_not_come_to_its_end_is_given_up() {
+        let mut forgotten = Vec::new();
+        let all = [(1, 0, FORGOTTEN_AFTER_NS), (2, 0, FORGOTTEN_AFTER_NS - 1)];
+        let round = round(all, |_| Ok(Fate::Closing), |number| forgotten.push(number));
+        assert_eq!((forgotten, round.left), (vec![1], 1));
+    }
 }

@@ -36,10 +36,6 @@ plain!(
     timewait_tuple
 );
 
-/// The programs end nearly all of them within this time.
-const LEFT_ALONE_NS: u64 = 100_000_000;
-/// The kernel has given up a closing socket by then.
-const FORGOTTEN_AFTER_NS: u64 = 120_000_000_000;
 /// In one go, of a few microseconds each: the others wait for the next one.
 const ENDINGS_AT_ONCE: usize = 20_000;
 
@@ -292,34 +288,24 @@ impl TimeWait {
         }
         let mut table = endings::Table::open().map_err(failed)?;
         let now = now_ns();
-        let (mut left, mut ended) = (0, BTreeMap::new());
-        for key in keys {
-            let value = map.lookup(&key, MapFlags::ANY).ok().flatten();
-            let ending = value.and_then(|bytes| timewait_ending::read(&bytes));
-            let (Some(tuple), Some(ending)) = (timewait_tuple::read(&key), ending) else {
-                continue;
-            };
-            let age = now.saturating_sub(ending.since_ns);
-            let fate = match age < LEFT_ALONE_NS {
-                true => Fate::Closing,
-                false => table.end(&tuple).map_err(failed)?,
-            };
-            match fate {
-                Fate::Closing if age < FORGOTTEN_AFTER_NS => {
-                    left += 1;
-                    continue;
-                }
-                Fate::Ended => *ended.entry(ending.rule).or_default() += 1,
-                Fate::Closing | Fate::Gone => {}
-            }
-            let _ = map.delete(&key);
-        }
-        self.bss().awaited = left;
-        let total = ended.values().sum();
-        for (slot, count) in ended {
+        let connections = keys.into_iter().filter_map(|key| {
+            let value = map.lookup(&key, MapFlags::ANY).ok().flatten()?;
+            let ending = timewait_ending::read(&value)?;
+            timewait_tuple::read(&key)?;
+            Some((key, ending.rule, now.saturating_sub(ending.since_ns)))
+        });
+        let end = |key: &Vec<u8>| match timewait_tuple::read(key) {
+            Some(tuple) => table.end(&tuple),
+            None => Ok(Fate::Gone),
+        };
+        let forget = |key: Vec<u8>| drop(map.delete(&key));
+        let round = endings::round(connections, end, forget);
+        self.bss().awaited = round.left;
+        let total = round.ended.values().sum();
+        for (slot, count) in round.ended {
             *self.swept.entry(slot).or_default() += count;
         }
-        Ok(total)
+        round.failed.map_or(Ok(total), |error| Err(failed(error)))
     }
 
     /// The figures of the destination with this name.
