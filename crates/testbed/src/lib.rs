@@ -4,6 +4,7 @@
 //! - [`netns`]: network namespaces that remove themselves;
 //! - [`bed`]: a server namespace and a client namespace with links, and the kernel's counters;
 //! - [`sockets`]: listeners and clients inside namespaces, and how it went for each client;
+//! - [`closing`]: many connections, each of which a given end closes first;
 //! - [`raw`]: hosts made of frames, for what no socket sends;
 //! - [`program`]: the project's own programs, and one that runs in the background;
 //! - [`weir`], [`proxy`]: a `weir run` and a `weir proxy`, with what they need;
@@ -16,6 +17,7 @@
 //! - [`error`]: one error for all of it, with what failed on which object.
 
 pub mod bed;
+pub mod closing;
 pub mod cpu;
 pub mod error;
 pub mod interrupt;

@@ -85,6 +85,15 @@ impl Netns {
         self.run(|| command("nft", &[&rule], "install nftables"))
     }
 
+    /// Loses so many of a thousand TCP segments that it forwards, of whatever kind, at random. Needs nftables.
+    pub fn lose_forwarded(&self, permille: u32) -> Result<()> {
+        let rule = format!(
+            "add table inet weir_lab; add chain inet weir_lab loss {{ type filter hook forward priority 0; }}; \
+             add rule inet weir_lab loss meta l4proto tcp numgen random mod 1000 < {permille} counter drop"
+        );
+        self.run(|| command("nft", &[&rule], "install nftables"))
+    }
+
     /// Runs a closure inside the namespace, on a thread of its own, and waits for it.
     ///
     /// Read counters there under /proc/thread-self/net: /proc/net means the main thread's namespace.

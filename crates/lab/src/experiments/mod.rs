@@ -15,6 +15,7 @@ pub mod proxy_slow;
 pub mod saturation;
 pub mod sim;
 pub mod soak;
+pub mod timewait;
 pub mod timewait_ports;
 pub mod vtfm01;
 
@@ -35,6 +36,7 @@ const REGISTRY: &[&[Entry]] = &[
     sim::ENTRIES,
     soak::ENTRIES,
     timewait_ports::ENTRIES,
+    timewait::holders::ENTRIES,
     vtfm01::preferred::ENTRIES,
     vtfm01::priorities::ENTRIES,
     vtfm01::police_high::ENTRIES,

@@ -113,6 +113,42 @@ impl Bed {
         Counters::read(&self.server)
     }
 
+    /// Puts a router between the two namespaces that loses so many of a thousand packets, at random, in each direction:
+    /// neither end learns of a loss but by what does not come. The addresses stay. The router goes when it is dropped, and
+    /// the link with it.
+    pub fn lose_between(&self, permille: u32) -> Result<Netns> {
+        let router = Netns::create("router")?;
+        self.server.ip(&["link", "delete", "veth0"])?;
+        let ends = [
+            (&self.server, "to-server", "10.66.1.1", "fd66:0:0:1::1"),
+            (&self.clients, "to-clients", "10.66.1.2", "fd66:0:0:1::2"),
+        ];
+        for name in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            router.set_sysctl(name, "1")?;
+        }
+        for (netns, device, v4, v6) in ends {
+            router.ip_batch(&format!(
+                "link add {device} type veth peer name veth0 netns {}
+                 addr add 10.66.9.1/32 dev {device}
+                 addr add fe80::1/64 dev {device} nodad
+                 link set {device} up
+                 route add {v4}/32 dev {device}
+                 route add {v6}/128 dev {device}",
+                netns.name()
+            ))?;
+            netns.ip_batch(&format!(
+                "addr add {v4}/32 dev veth0
+                 addr add {v6}/128 dev veth0 nodad
+                 link set veth0 up
+                 route add 10.66.9.1/32 dev veth0
+                 route add 10.66.1.0/24 via 10.66.9.1 dev veth0
+                 route add fd66:0:0:1::/64 via fe80::1 dev veth0"
+            ))?;
+        }
+        router.lose_forwarded(permille)?;
+        Ok(router)
+    }
+
     fn set_sysctls(&self) -> Result<()> {
         // The backlog that a server asks for shall be the one it gets.
         self.server.set_sysctl("net.core.somaxconn", "65535")?;
