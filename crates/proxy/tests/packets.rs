@@ -61,3 +61,68 @@ fn what_came_with_the_head_goes_on_in_as_few_packets_as_copied() {
         );
     }
 }
+
+/// How many packets many transfers at once take depends on who gets the CPU when.
+mod measured {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use weir_core::proxy::ProxyMode;
+    use weir_testbed::sys::{self, Offload};
+
+    use super::common::{connect_tcp, start};
+    use super::*;
+
+    const TUNNELS: usize = 8;
+    const TUNNEL_BYTES: usize = 16 << 20;
+
+    /// Packets that were sent while tunnels carried [`TUNNEL_BYTES`] each at the same time, over a link of the usual MTU
+    /// without TSO.
+    fn packets_of_tunnels(engine: Engine) -> u32 {
+        run_in_new(move || {
+            let mut command = Command::new("ip");
+            let status = command.args(["link", "set", "lo", "mtu", "1500"]).status();
+            assert!(status.unwrap().success());
+            sys::set_offload("lo", Offload::Tso, false).unwrap();
+            let server = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = server.local_addr().unwrap();
+            thread::spawn(move || {
+                for stream in server.incoming() {
+                    let mut stream = stream.unwrap();
+                    thread::spawn(move || stream.write_all(&vec![7; TUNNEL_BYTES]).unwrap());
+                }
+            });
+            let proxy = start(ProxyMode::Tcp, &[address], |proxy| proxy.engine = engine);
+            let before = packets();
+            let clients: Vec<_> = (0..TUNNELS).map(|_| connect_tcp(proxy.address())).collect();
+            let readers = clients.into_iter().map(|mut client| {
+                thread::spawn(move || {
+                    let mut bytes = Vec::new();
+                    client.read_to_end(&mut bytes).unwrap();
+                    assert_eq!(bytes.len(), TUNNEL_BYTES);
+                })
+            });
+            let readers: Vec<_> = readers.collect();
+            for reader in readers {
+                reader.join().unwrap();
+            }
+            packets() - before
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_transfer_over_small_segments_sends_no_more_than_1_1_of_the_packets_that_copying_sends() {
+        if !needs::root("a network namespace") {
+            return;
+        }
+        // A machine that stands still makes any transfer's packets more: the least of three each.
+        let least = |engine| (0..3).map(|_| packets_of_tunnels(engine)).min().unwrap();
+        let [auto, copy] = [Engine::Auto, Engine::Copy].map(least);
+        assert!(
+            f64::from(auto) < f64::from(copy) * 1.1,
+            "{auto} packets, {copy} copied"
+        );
+    }
+}

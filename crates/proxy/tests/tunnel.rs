@@ -377,3 +377,34 @@ fn a_drain_without_time_cuts_tunnels() {
     bench.proxy.join().unwrap();
     assert_eq!(read_to_end(&client), b"");
 }
+
+#[test]
+fn a_small_message_goes_on_at_once_after_bulk_too() {
+    const MESSAGES: u32 = 50;
+    for engine in ENGINES {
+        let bench = Bench::new(engine);
+        let (mut client, mut server) = bench.pair();
+        let bulk = pattern_of(4_000_000, 3);
+        let sending = {
+            let (mut server, bulk) = (server.try_clone().unwrap(), bulk.clone());
+            thread::spawn(move || server.write_all(&bulk).unwrap())
+        };
+        let mut received = vec![0; bulk.len()];
+        client.read_exact(&mut received).unwrap();
+        sending.join().unwrap();
+        assert!(received == bulk);
+        let begun = Instant::now();
+        let mut message = [0; 10];
+        for _ in 0..MESSAGES {
+            server.write_all(&[1; 10]).unwrap();
+            client.read_exact(&mut message).unwrap();
+            client.write_all(&[2; 10]).unwrap();
+            server.read_exact(&mut message).unwrap();
+        }
+        // What is held back for more, or for a low water mark, waits 20 ms at least.
+        let limit = MESSAGES * Duration::from_millis(10);
+        assert!(begun.elapsed() < limit, "{engine:?}: {:?}", begun.elapsed());
+        drop((client, server));
+        bench.end();
+    }
+}
