@@ -37,6 +37,7 @@ const REGISTRY: &[&[Entry]] = &[
     soak::ENTRIES,
     timewait_ports::ENTRIES,
     timewait::holders::ENTRIES,
+    timewait::load::ENTRIES,
     vtfm01::preferred::ENTRIES,
     vtfm01::priorities::ENTRIES,
     vtfm01::police_high::ENTRIES,

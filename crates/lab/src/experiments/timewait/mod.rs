@@ -1,6 +1,7 @@
 //! Which end remembers connections, and what that costs: many of them at once, weir at both ends.
 
 pub mod holders;
+pub mod load;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -35,6 +36,14 @@ pub fn time_waits(netns: &Netns) -> Result<usize> {
     netns.run(|| sockets_in_state(TIME_WAIT, None))
 }
 
+/// A listener whose handshakes are the kernel's own, with these lines more.
+fn listener(port: u16, more: &str) -> String {
+    format!(
+        "[[listener]]\nname = \"web-{port}\"\naddress = \"*:{port}\"\nestablish = \"default\"\n\
+         reject_syn = \"drop\"\nadmit = \"queue\"\n{more}"
+    )
+}
+
 /// weir at both ends, which agree on a holder; where they would not, the kernel's own handshakes stay as they are.
 pub struct Negotiating<'a> {
     clients: Weir<'a>,
@@ -49,14 +58,9 @@ impl<'a> Negotiating<'a> {
         ports: u16,
         holder: &str,
     ) -> Result<Negotiating<'a>> {
-        let listener = |port: u16| {
-            format!(
-                "[[listener]]\nname = \"web-{port}\"\naddress = \"*:{port}\"\ntimewait = \"negotiate\"\n\
-                 holder = \"{holder}\"\nestablish = \"default\"\nreject_syn = \"drop\"\nadmit = \"queue\"\n"
-            )
-        };
+        let negotiates = format!("timewait = \"negotiate\"\nholder = \"{holder}\"\n");
         let ports = FIRST_SERVER_PORT..FIRST_SERVER_PORT + ports;
-        let listeners: String = ports.map(listener).collect();
+        let listeners: String = ports.map(|port| listener(port, &negotiates)).collect();
         let destination = "[[destination]]\nname = \"backends\"\ntimewait = \"negotiate\"\n";
         Ok(Negotiating {
             clients: Weir::run(&bed.clients, program.path(), destination)?,
