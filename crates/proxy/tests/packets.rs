@@ -113,15 +113,19 @@ mod measured {
     }
 
     #[test]
-    fn a_transfer_over_small_segments_sends_no_more_than_1_1_of_the_packets_that_copying_sends() {
+    fn tunnels_over_small_segments_send_fewer_packets_than_copied() {
         if !needs::root("a network namespace") {
             return;
         }
-        // A machine that stands still makes any transfer's packets more: the least of three each.
-        let least = |engine| (0..3).map(|_| packets_of_tunnels(engine)).min().unwrap();
-        let [auto, copy] = [Engine::Auto, Engine::Copy].map(least);
+        let median = |engine| {
+            let mut runs = [(); 5].map(|()| packets_of_tunnels(engine));
+            runs.sort();
+            runs[2]
+        };
+        // 0.81 to 0.84; where splices chase what comes, without the turn of the others, 0.99 to 1.21.
+        let [auto, copy] = [Engine::Auto, Engine::Copy].map(median);
         assert!(
-            f64::from(auto) < f64::from(copy) * 1.1,
+            f64::from(auto) < f64::from(copy) * 0.92,
             "{auto} packets, {copy} copied"
         );
     }
