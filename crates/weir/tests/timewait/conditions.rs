@@ -6,13 +6,14 @@ use std::os::fd::AsRawFd;
 
 use nix::libc;
 use nix::sys::signal::Signal;
+use weir_testbed::closing::{Close, Plan, Servers};
 use weir_testbed::needs;
 
 use crate::bed::{
     First, REPLY, Server, THERE_V4, THERE_V6, ask_meanwhile, run, there, time_waits,
     time_waits_become,
 };
-use crate::common::{Bed, PORT, Weir, listen, output, until, within};
+use crate::common::{Bed, PATIENCE, PORT, Weir, listen, output, until, within};
 use crate::negotiate::{
     Ending, Ends, connect_often, end_first, figure_there, figures_become, listener, rule,
 };
@@ -157,6 +158,55 @@ fn a_server_that_has_its_syns_kept_still_has_and_another_one_only_while_it_holds
             (save_syn(&without, None) == kept).then_some(())
         });
         assert_eq!(save_syn(&with_syns, None), 2, "{holder}");
+    }
+}
+
+#[test]
+fn where_packets_of_each_kind_get_lost_the_holder_alone_remembers_each_connection() {
+    const ALL: u64 = 400;
+    const PERMILLE: u32 = 50;
+    const AT_A_TIME: usize = 64;
+    for (holder, closes) in [
+        ("client", vec![Close::Server]),
+        ("server", vec![Close::Client, Close::ClientShutdown]),
+    ] {
+        let Some(bed) = Bed::new() else { return };
+        if !needs::programs(&["nft"]) {
+            return;
+        }
+        let _router = bed.links.lose_between(PERMILLE).unwrap();
+        let _weirs = start_beside_the_kernel(&bed, holder);
+        let servers = [there(THERE_V4), there(THERE_V6)];
+        let plan = Plan {
+            servers: servers.to_vec(),
+            clients: AT_A_TIME,
+            connections: ALL,
+            time: 4 * PATIENCE,
+            closes,
+            bursts: (1, 1),
+            sizes: vec![(1, REPLY.len())],
+            first_port: Some(20_000),
+            seed: 1,
+        };
+        let running = Servers::open(bed.there(), &servers).unwrap();
+        let tally = running
+            .run(&plan, (bed.there(), None, AT_A_TIME), (bed.here(), None))
+            .unwrap();
+        assert_eq!((tally.made, tally.failures()), (ALL, 0), "{tally:?}");
+        let forgets = match holder {
+            "client" => bed.there(),
+            _ => bed.here(),
+        };
+        let held = || match holder {
+            "client" => bed.figure("held"),
+            _ => figure_there(&bed, "held"),
+        };
+        until("the holder has a record of each", || {
+            (held() == ALL).then_some(())
+        });
+        until("the other end remembers none", || {
+            (time_waits(forgets) == 0).then_some(())
+        });
     }
 }
 
