@@ -8,9 +8,53 @@ use crate::process::{stat_field, stats};
 
 /// Pins the calling thread, and what it starts from then on, to one CPU.
 pub fn pin_this_thread(cpu: usize) -> Result<()> {
+    pin(Pid::from_raw(0), cpu)
+}
+
+/// Pins every thread of a process to one CPU.
+pub fn pin_process(pid: u32, cpu: usize) -> Result<()> {
+    let path = format!("/proc/{pid}/task");
+    let entries = std::fs::read_dir(&path).context(format!("cannot read {path}"))?;
+    let threads = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    for thread in threads {
+        pin(Pid::from_raw(thread), cpu)?;
+    }
+    Ok(())
+}
+
+fn pin(thread: Pid, cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu).context(format!("CPU {cpu} is out of range"))?;
-    sched_setaffinity(Pid::from_raw(0), &set).context(format!("cannot pin a thread to CPU {cpu}"))
+    sched_setaffinity(thread, &set).context(format!("cannot pin a thread to CPU {cpu}"))
+}
+
+/// The CPU, 0 or 1, that received fewer packets while `traffic` ran, and the other one, by /proc/net/softnet_stat.
+///
+/// Received packets are worked off in the time of whatever runs on their CPU.
+pub fn quieter_and_busier_receiver(traffic: impl FnOnce()) -> Result<(usize, usize)> {
+    let before = received()?;
+    traffic();
+    let packets: Vec<u32> = received()?
+        .iter()
+        .zip(before)
+        .map(|(after, before)| after.wrapping_sub(before))
+        .collect();
+    Ok(match packets.first() > packets.get(1) {
+        true => (1, 0),
+        false => (0, 1),
+    })
+}
+
+/// Packets that each CPU has received so far, modulo 2^32.
+fn received() -> Result<Vec<u32>> {
+    let path = "/proc/net/softnet_stat";
+    let stat = std::fs::read_to_string(path).context(format!("cannot read {path}"))?;
+    let words = stat.lines().filter_map(|line| line.split(' ').next());
+    Ok(words
+        .flat_map(|word| u32::from_str_radix(word, 16))
+        .collect())
 }
 
 /// A one-CPU mask as sysfs wants it: hexadecimal words of 32 bits, highest first.
