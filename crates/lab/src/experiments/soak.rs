@@ -31,7 +31,7 @@ pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
     "soak",
     "Does weir stay as it is, and lose nothing, when a server is at twice its saturation for a long time and everything around it is disturbed?",
 )
-.source("issue: operate it")
+.source("beyond the papers")
 .flags(
     "--server nginx --backlog 511 --minutes 30",
     "--minutes 0.3 --cycle 4 --rate 3000 --work-us 500",

@@ -18,7 +18,7 @@ pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
     "timewait-holders",
     "Does the holder remember each connection, and no other end any?",
 )
-.source("FTY99, Section 3; issue 22")
+.source("FTY99, Section 3")
 .flags("", "--families 4 --connections 200")];
 
 /// Ports of the server.

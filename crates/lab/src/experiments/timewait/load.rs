@@ -30,7 +30,7 @@ pub const ENTRIES: &[Entry] = &[
             "timewait-overhead",
             "What does negotiation cost in connections/s?",
         )
-        .source("issue 22")
+        .source("FTY99, Section 3")
         .flags(
             "--ways plain,guard,negotiate --files small --clients 8 --requests 1 --seconds 2 --rounds 16",
             QUICK,

@@ -1,7 +1,7 @@
 //! VTFM01 Figures 5 and 6: three classes with equally many greedy clients each, served strictly by priority.
 //!
 //! The paper's result has two sides: the high class is as fast as if it were alone, and once the clients
-//! outnumber the server's processes the low ones starve. `ageing` is the remedy that issue 3 adds to the paper's
+//! outnumber the server's processes the low ones starve. `ageing` is the remedy that weir adds to the paper's
 //! own (policing the high class, [`super::police_high`]).
 
 use super::closed::{
