@@ -25,7 +25,7 @@ struct Reports;
 
 /// What else is asked for.
 #[derive(OpenApi)]
-#[openapi(components(schemas(crate::Events, crate::Why, crate::TopSources)))]
+#[openapi(components(schemas(crate::Events, crate::Why, crate::TopSources, crate::Suggestions)))]
 struct Others;
 
 /// All fields of the reports, type by type; types of one name are one. Those of a status come first.

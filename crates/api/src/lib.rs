@@ -23,6 +23,7 @@ mod process;
 mod proxy;
 mod shape;
 mod status;
+mod suggestion;
 
 pub use class::{Class, ClassSettings};
 pub use controller::{ClassStatistics, Controller, Decision, ListenerStatistics, Statistics};
@@ -39,3 +40,4 @@ pub use proxy::{
 };
 pub use shape::{Shape, ShapeQueue};
 pub use status::{Interface, Status};
+pub use suggestion::{Profile, RefusedSource, ShareOver, SuggestedKey, Suggestion, Suggestions};

@@ -34,9 +34,9 @@ pub use error::{Error, Result};
 pub use weir_api::{
     Answer, Backend, CacheMemory, Cause, Class, ClassSettings, ClassStatistics, Connections,
     Controller, Decision, Episode, Event, Events, Interface, KeptRefusal, LastReload, Listener,
-    ListenerStatistics, Problem, Process, Proxy, ProxyName, ProxyQueue, ProxyThread, Refusal,
-    RefusedMinute, Reload, Socket, SourceNetwork, Statistics, Status, TimeRange, Times, TopSource,
-    TopSources, Why,
+    ListenerStatistics, Problem, Process, Profile, Proxy, ProxyName, ProxyQueue, ProxyThread,
+    Refusal, RefusedMinute, RefusedSource, Reload, ShareOver, Socket, SourceNetwork, Statistics,
+    Status, SuggestedKey, Suggestion, Suggestions, TimeRange, Times, TopSource, TopSources, Why,
 };
 
 /// Where weir has its sockets unless it is told otherwise (`--runtime-dir`).
@@ -188,6 +188,18 @@ impl Client {
     /// As [`Client::top_sources`].
     pub fn why(&self, address: IpAddr) -> Result<Why> {
         self.get(&format!("/v1/why/{address}"))
+    }
+
+    /// `GET /v1/suggestions`: settings that fit what each listener has gone through. `least`: the time to have looked at least;
+    /// `None`: ten minutes.
+    ///
+    /// # Errors
+    /// As [`Client::top_sources`].
+    pub fn suggestions(&self, least: Option<Duration>) -> Result<Suggestions> {
+        match least {
+            Some(least) => self.get(&format!("/v1/suggestions?least={}", least.as_secs())),
+            None => self.get("/v1/suggestions"),
+        }
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {

@@ -61,8 +61,8 @@ fn comment(key: &KeyDoc) -> String {
     }
 }
 
-/// Lines of at most `width` bytes, broken at spaces.
-fn wrap(text: &str, width: usize) -> Vec<String> {
+/// Lines of at most `width` bytes, broken at spaces; a longer word has a line of its own.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let last = lines.last_mut().expect("lines is never empty");

@@ -66,7 +66,7 @@ pub use address::{parse_ip, parse_listen_address, parse_port, parse_socket_addre
 pub use class_check::check_classes;
 pub use config::{Config, Warning};
 pub use error::{Fault, Location, Problem, Problems};
-pub use example::example;
+pub use example::{example, wrap};
 pub use fit::{Environment, Fallback, Fitted, SynCookies, fit, mptcp_fallback, policy_words};
 pub use key::Key;
 pub use names::{parse_interface, parse_name};

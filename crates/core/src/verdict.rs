@@ -36,6 +36,27 @@ pub const ADMITS: [Verdict; 4] = [
     Verdict::CookieAccepted,
 ];
 
+/// Verdicts that are each on one SYN; cookies are answered SYNs.
+pub const SYNS: [Verdict; 17] = [
+    Verdict::SynAdmitted,
+    Verdict::SynSteady,
+    Verdict::SynTimeWait,
+    Verdict::SynNotPlain,
+    Verdict::SynLeft,
+    Verdict::SynLeftFlood,
+    Verdict::SynUnjudged,
+    Verdict::SynDroppedFull,
+    Verdict::SynResetFull,
+    Verdict::SynDroppedWait,
+    Verdict::SynResetWait,
+    Verdict::CookieSent,
+    Verdict::CookieSentFlood,
+    Verdict::SynDroppedRate,
+    Verdict::SynResetRate,
+    Verdict::SynDroppedHeld,
+    Verdict::SynResetHeld,
+];
+
 /// Verdicts that turn a connection away that the server has not served: all that refuse, but [`Verdict::FinReset`].
 pub fn refusals() -> impl Iterator<Item = &'static VerdictInfo> {
     let refuses = VERDICTS.iter().filter(|row| row.kind == Kind::Refuse);

@@ -57,6 +57,8 @@ const TRACE_NOTES: &str = "Reads pcap and pcapng, plain, gzip or zstd; headers a
 
 const WHY_NOTES: &str = "weir keeps the refusals of the last hour: all of them while there are fewer than 1000 a second, \
     else a sample. Exit codes: 0 the client was refused, 4 no weir runs here, 6 no refusal of the client is kept.";
+const SUGGEST_NOTES: &str = "weir keeps distributions of queue lengths, waits and rates of each listener since it started, or since a reload \
+    changed the listener. Exit codes: 0 it suggests something, 1 it has looked for too short a time, 4 no weir runs here.";
 const TOP_NOTES: &str = "Where standard output is no terminal, it prints once, as --once. NO_COLOR turns colours \
     off. Key `?` shows the keys. Exit code 4: no weir runs here.";
 
@@ -89,6 +91,9 @@ pub enum Command {
     /// Show why a client was refused, or who is refused most
     #[command(after_help = WHY_NOTES)]
     Why(Why),
+    /// Suggest settings that fit what the listeners have gone through, as a config file with the reasons
+    #[command(after_help = SUGGEST_NOTES)]
+    Suggest(Suggest),
     /// Show live what status shows: waits against their targets, refusals per second, who is held and why
     #[command(after_help = TOP_NOTES)]
     Top(Top),
@@ -219,7 +224,7 @@ pub struct Reload {
     #[arg(value_name = "PROCESS")]
     pub processes: Vec<String>,
     /// Go back to what was in force before, unless another `weir reload` confirms this one within TIME
-    #[arg(long, value_name = "TIME", value_parser = parsed(parse_trial))]
+    #[arg(long, value_name = "TIME", value_parser = parsed(parse_up_to_a_day))]
     pub confirm: Option<Duration>,
     /// Print JSON
     #[arg(long)]
@@ -268,6 +273,17 @@ pub struct Why {
     #[arg(long, conflicts_with = "address")]
     pub top: bool,
     /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weir suggest`.
+#[derive(Debug, Args)]
+pub struct Suggest {
+    /// Suggest only after weir has looked for so long [default: 10m]
+    #[arg(long, value_name = "TIME", value_parser = parsed(parse_up_to_a_day))]
+    pub least: Option<Duration>,
+    /// Print JSON: the suggestions, and the figures that they come from
     #[arg(long)]
     pub json: bool,
 }
@@ -499,7 +515,7 @@ fn parse_rtt(text: &str) -> Result<Duration, Fault> {
 }
 
 /// 1 s to 1 day.
-fn parse_trial(text: &str) -> Result<Duration, Fault> {
+fn parse_up_to_a_day(text: &str) -> Result<Duration, Fault> {
     let fault = |cause: String| Fault {
         cause,
         hint: "a time from 1s to 24h, such as 5m".to_owned(),

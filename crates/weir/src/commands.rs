@@ -15,6 +15,7 @@ pub mod reload;
 pub mod run;
 pub mod shape;
 pub mod status;
+pub mod suggest;
 pub mod top;
 pub mod trace;
 pub mod why;

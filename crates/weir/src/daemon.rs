@@ -11,6 +11,7 @@ pub mod frame;
 pub mod guard;
 pub mod notify;
 pub mod overload;
+pub mod profiles;
 pub mod proxies;
 pub mod queue;
 pub mod refusals;

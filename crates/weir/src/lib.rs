@@ -46,6 +46,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Status(args) => commands::status::run(dir, args),
         Command::Events(args) => commands::events::run(dir, args),
         Command::Why(args) => commands::why::run(dir, args),
+        Command::Suggest(args) => commands::suggest::run(dir, args),
         Command::Top(args) => commands::top::run(dir, args),
         Command::Class(args) => commands::class::run(dir, args),
         Command::Shape(args) => commands::shape::run(args),

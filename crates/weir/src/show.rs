@@ -10,5 +10,6 @@ pub mod output;
 pub mod report;
 pub mod response_time;
 pub mod settings;
+pub mod suggest;
 pub mod table;
 pub mod why;

@@ -21,6 +21,8 @@ const CASES: &[(&str, &str)] = &[
     ("help-reload", "reload --help"),
     ("help-events", "events --help"),
     ("help-why", "why --help"),
+    ("help-suggest", "suggest --help"),
+    ("suggest-none", "--runtime-dir none suggest"),
     ("help-class", "class --help"),
     ("help-class-add", "class add --help"),
     ("help-class-set", "class set --help"),

@@ -8,6 +8,7 @@ use weir_config::did_you_mean;
 
 use crate::daemon::config_file::Reloads;
 use crate::daemon::events::Events;
+use crate::daemon::profiles;
 use crate::daemon::service::{Changed, Refusal, Service};
 use crate::failure::Failure;
 use crate::ipc::call::{Call, Change, Reply};
@@ -68,6 +69,10 @@ pub fn answer(
         Call::Change(change) => self::change(service, change, peer),
         Call::Metrics => figures.of(service, reloads),
         Call::Events(after, most) => ok(events.read(*after, *most)),
+        Call::Suggestions(least_s) => {
+            let answer = service.suggestions(profiles::least(*least_s));
+            answer.map_err(not_here).and_then(ok)
+        }
         Call::Why(address) => service.why(*address).map_err(not_here).and_then(ok),
         call => read(service, reloads, call),
     };
@@ -96,7 +101,7 @@ fn read(service: &dyn Service, reloads: &Reloads, call: &Call) -> Answered {
         Call::Class(name) => class(service, name, 200),
         Call::Controller => ok(report()?.controller.ok_or_else(no_controller)?),
         Call::Sources => ok(service.top_sources().map_err(not_here)?),
-        Call::Metrics | Call::Events(..) | Call::Why(_) => {
+        Call::Metrics | Call::Events(..) | Call::Why(_) | Call::Suggestions(_) => {
             unreachable!("they are answered by themselves")
         }
         Call::Change(_) => unreachable!("a change is not a read"),

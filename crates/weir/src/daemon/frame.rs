@@ -14,6 +14,7 @@ use crate::daemon::answer::{self, Figures};
 use crate::daemon::config_file::{ConfigFile, Reloads};
 use crate::daemon::events::{Events, cause, plain, reload_outcome};
 use crate::daemon::notify;
+use crate::daemon::profiles;
 use crate::daemon::service::{Reloaded, Service};
 use crate::daemon::signals::{Signals, ends};
 use crate::failure::{Cause, Failure, Result};
@@ -236,6 +237,11 @@ impl Frame {
             Request::Sources => {
                 let top = service.top_sources();
                 client.answer(&top.map_or_else(Answer::Error, |t| Answer::Sources(Box::new(t))));
+            }
+            Request::Suggest { least_s } => {
+                let answer = service.suggestions(profiles::least(least_s));
+                let answer = answer.map(|s| Answer::Suggestions(Box::new(s)));
+                client.answer(&answer.unwrap_or_else(Answer::Error));
             }
             Request::Reload { confirm_s } => {
                 tracing::info!("reload asked for by {}", client.peer());

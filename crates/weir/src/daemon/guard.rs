@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use weir_api::metrics::{self, Figures};
-use weir_api::{Process, Status, TopSources, Why};
+use weir_api::{Process, Status, Suggestions, TopSources, Why};
 use weir_config::{ApiSettings, Config, Environment, EventsSettings};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
@@ -27,6 +27,7 @@ use crate::daemon::controller::Control;
 use crate::daemon::events::{Events, class_changed};
 use crate::daemon::frame::{Frame, refuse};
 use crate::daemon::overload::{OverloadLog, Total};
+use crate::daemon::profiles::Profiles;
 use crate::daemon::refusals::Refusals;
 use crate::daemon::service::{Changed, Refusal, Reloaded, Service};
 use crate::daemon::session::Session;
@@ -126,6 +127,7 @@ impl Start {
             file: file.as_ref().map(|source| source.file.clone()),
             namespace: self.namespace,
             refusals: Refusals::new(random()?, verbose),
+            profiles: Profiles::default(),
             events: events.clone(),
             overload,
             follow: None,
@@ -239,6 +241,7 @@ pub struct GuardService<B> {
     file: Option<PathBuf>,
     namespace: u64,
     refusals: Refusals,
+    profiles: Profiles,
     events: Events,
     /// The session's warnings that the user has seen, each interface apart.
     told: Vec<String>,
@@ -435,6 +438,8 @@ impl<B: Backend> GuardService<B> {
             }
             Err(failure) => tracing::debug!("refusals cannot be read: {failure}"),
         }
+        self.profiles
+            .take(self.session.asked(), &glances, &self.refusals);
     }
 
     fn follow_conntrack(&mut self) {
@@ -527,6 +532,12 @@ impl<B: Backend> Service for GuardService<B> {
         self.overload.hurry();
         self.look();
         Ok(self.refusals.why(address))
+    }
+
+    fn suggestions(&mut self, least: Duration) -> Result<Suggestions> {
+        self.overload.hurry();
+        self.look();
+        Ok(self.profiles.suggestions(least, &self.refusals))
     }
 
     fn change_class(

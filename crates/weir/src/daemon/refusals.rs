@@ -9,6 +9,7 @@ use std::time::Duration;
 use weir_api::{Event, KeptRefusal, RefusedMinute, SourceNetwork, TopSource, Why};
 use weir_config::EventsSettings;
 use weir_core::class::{Bucket, Limit};
+use weir_core::profile::Source;
 use weir_core::refusals::{IpNet, Kept, Memory, Refusal, Share, TopSources, network_of};
 use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::monotonic;
@@ -24,6 +25,8 @@ use crate::show::log;
 const COUNTERS: usize = 256;
 /// Sources that an answer has at most.
 const TOP: usize = 50;
+/// Sources of each of the two sketches that profiles look at.
+const LARGEST: usize = 8;
 /// A refusal of so long ago counts half.
 const HALF_LIFE: Duration = Duration::from_secs(60);
 /// Counts are aged this often.
@@ -170,12 +173,9 @@ impl Refusals {
     /// The sources that are refused most.
     pub fn top(&self) -> weir_api::TopSources {
         let now = monotonic();
-        let age = left_after(now.saturating_sub(self.aged));
+        let age = self.age_factor();
         let total = self.addresses.total() * age;
-        // A constant rate r has come to r × (1 − 2^(−t/h)) × h / ln 2 after t.
-        let left = left_after(now.saturating_sub(self.since));
-        let full = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
-        let span = (full * (1.0 - left)).max(1.0);
+        let span = self.span();
         let addresses = listed(&self.addresses, now, age, total, span);
         let networks = listed(&self.networks, now, age, total, span);
         let left_out = share_left_out(&self.addresses, addresses.len())
@@ -188,6 +188,39 @@ impl Refusals {
             addresses,
             networks,
         }
+    }
+
+    /// The addresses and networks that are refused most, each with the listener that refused it last. Rates and shares are
+    /// those that each has at least.
+    pub fn largest(&self) -> Vec<(Arc<str>, Source)> {
+        let (total, span) = (self.addresses.total(), self.span());
+        let of = |network: IpNet, at_least: f64, last: &Last| {
+            let source = Source {
+                network,
+                per_second: at_least * self.age_factor() / span,
+                share: at_least / total,
+            };
+            (last.listener.clone(), source)
+        };
+        let addresses = self.addresses.list().take(LARGEST);
+        let networks = self.networks.list().take(LARGEST);
+        let addresses = addresses.map(|one| of(IpNet::from(one.source), one.at_least, one.last));
+        addresses
+            .chain(networks.map(|one| of(one.source, one.at_least, one.last)))
+            .filter(|(_, source)| source.per_second > 0.0)
+            .collect()
+    }
+
+    /// What a count is multiplied with now, after the last ageing.
+    fn age_factor(&self) -> f64 {
+        left_after(monotonic().saturating_sub(self.aged))
+    }
+
+    /// Seconds over which counts average: a constant rate r has come to r × (1 − 2^(−t/h)) × h / ln 2 after t.
+    fn span(&self) -> f64 {
+        let left = left_after(monotonic().saturating_sub(self.since));
+        let full = HALF_LIFE.as_secs_f64() / std::f64::consts::LN_2;
+        (full * (1.0 - left)).max(1.0)
     }
 
     /// Why this address was refused.

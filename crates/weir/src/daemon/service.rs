@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use weir_api::{Status, TopSources, Why};
+use weir_api::{Status, Suggestions, TopSources, Why};
 use weir_config::Config;
 
 use crate::daemon::config_file::Reloads;
@@ -87,6 +87,14 @@ pub trait Service {
     /// # Errors
     /// As of [`top_sources`](Self::top_sources).
     fn why(&mut self, _address: IpAddr) -> Result<Why> {
+        Err(guards_nothing())
+    }
+
+    /// Settings that fit what the listeners have gone through. `least`: the time to have looked at least.
+    ///
+    /// # Errors
+    /// As of [`top_sources`](Self::top_sources).
+    fn suggestions(&mut self, _least: Duration) -> Result<Suggestions> {
         Err(guards_nothing())
     }
 

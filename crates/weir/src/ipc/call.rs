@@ -46,6 +46,8 @@ pub enum Call {
     Sources,
     /// Why an address was refused.
     Why(IpAddr),
+    /// Settings that fit what the listeners have gone through, in so many seconds at least.
+    Suggestions(Option<u64>),
     /// All figures as OpenMetrics text.
     Metrics,
     /// A change of the classes.

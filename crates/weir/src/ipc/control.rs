@@ -60,6 +60,12 @@ pub enum Request {
     },
     /// The sources that are refused most.
     Sources,
+    /// Settings that fit what the listeners have gone through.
+    Suggest {
+        /// In so many seconds at least; `None`: as many as are usual.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        least_s: Option<u64>,
+    },
     /// Read the config file again.
     Reload {
         /// For so many seconds; then what was in force before comes back, unless another reload confirms it. `None`:
@@ -158,6 +164,8 @@ pub enum Answer {
     Why(Box<weir_api::Why>),
     /// To [`Request::Sources`].
     Sources(Box<weir_api::TopSources>),
+    /// To [`Request::Suggest`].
+    Suggestions(Box<weir_api::Suggestions>),
     /// To [`Request::Reload`]: what is in force now.
     Reloaded {
         /// Listeners of the file.

@@ -18,6 +18,7 @@ mod observe;
 mod peers;
 mod reason;
 mod scope;
+mod suggest;
 
 /// Tests that judge rates and times: scripts/test runs each of them alone.
 mod measured {

@@ -13,7 +13,7 @@ pub const CONFIG: (&str, &str) = ("weir.toml", "5");
 type Example = (&'static str, &'static str);
 
 /// Examples of each command; `weir` is the page of them all.
-const EXAMPLES: [(&str, &[Example]); 18] = [
+const EXAMPLES: [(&str, &[Example]); 19] = [
     (
         "weir",
         &[
@@ -154,6 +154,19 @@ const EXAMPLES: [(&str, &[Example]); 18] = [
         &[
             ("weir why 203.0.113.7", "Say why this client was refused."),
             ("weir why --top", "Show who is refused most at present."),
+        ],
+    ),
+    (
+        "suggest",
+        &[
+            (
+                "weir suggest",
+                "Suggest settings, with the reasons as comments.",
+            ),
+            (
+                "weir suggest --least 1h --json | jq '.listeners[].profile'",
+                "Read the figures of an hour or more.",
+            ),
         ],
     ),
     (

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_core::class::{Class, OTHER, OTHER_PRIORITY};
 use weir_core::controller::{ClassReading, ClassRule, ListenerReading, Reading};
-use weir_core::verdict::{Counters, Verdict};
+use weir_core::verdict::{Counters, SYNS, Verdict};
 use weir_kernel::ListenSocket;
 
 use super::cgroup::{self, Cgroup};
@@ -28,27 +28,6 @@ const LET_IN: [Verdict; 8] = [
     Verdict::SynUnjudged,
     Verdict::CookieAccepted,
 ];
-/// Verdicts that are each on one SYN; cookies are answered SYNs.
-const SYNS: [Verdict; 17] = [
-    Verdict::SynAdmitted,
-    Verdict::SynSteady,
-    Verdict::SynTimeWait,
-    Verdict::SynNotPlain,
-    Verdict::SynLeft,
-    Verdict::SynLeftFlood,
-    Verdict::SynUnjudged,
-    Verdict::SynDroppedFull,
-    Verdict::SynResetFull,
-    Verdict::SynDroppedWait,
-    Verdict::SynResetWait,
-    Verdict::CookieSent,
-    Verdict::CookieSentFlood,
-    Verdict::SynDroppedRate,
-    Verdict::SynResetRate,
-    Verdict::SynDroppedHeld,
-    Verdict::SynResetHeld,
-];
-
 /// What stays between readings.
 pub struct World {
     /// Whether anybody wants to know of the servers' cgroups.

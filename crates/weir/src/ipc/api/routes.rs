@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::OpenApi;
 use weir_api::{
-    Answer, Class, ClassSettings, Controller, Events, Listener, Problem, Proxy, Status, TopSources,
-    Why,
+    Answer, Class, ClassSettings, Controller, Events, Listener, Problem, Proxy, Status,
+    Suggestions, TopSources, Why,
 };
 
 use crate::failure::Failure;
@@ -45,6 +45,7 @@ pub fn router() -> Router<Line> {
         .route("/v1/events", get(events))
         .route("/v1/sources", get(sources))
         .route("/v1/why/{address}", get(why))
+        .route("/v1/suggestions", get(suggestions))
         .route("/v1/metrics", get(metrics))
         .route("/v1/openapi.json", get(openapi))
         .fallback(unknown_path)
@@ -57,6 +58,12 @@ pub fn router() -> Router<Line> {
 struct Range {
     after: Option<u64>,
     most: Option<usize>,
+}
+
+/// How long weir must have looked.
+#[derive(Debug, Deserialize)]
+struct Looked {
+    least: Option<u64>,
 }
 
 #[derive(OpenApi)]
@@ -84,6 +91,7 @@ struct Range {
         events,
         sources,
         why,
+        suggestions,
         metrics,
         openapi
     )
@@ -270,6 +278,21 @@ async fn why(ask: Ask, Path(address): Path<String>) -> Response {
         Err(_) => bad_request(
             format!("{address:?} is not an IP address"),
             "for example GET /v1/why/203.0.113.7",
+        ),
+    }
+}
+
+/// Settings that fit what each listener has gone through, with the reasons and the figures
+#[utoipa::path(get, path = "/v1/suggestions",
+    params(("least" = Option<u64>, Query, description = "the time to have looked at least, in s; 600 unless given")),
+    responses((status = 200, body = Suggestions), (status = 400, body = Problem),
+        (status = 404, body = Problem, description = "this process guards nothing")))]
+async fn suggestions(ask: Ask, looked: Result<Query<Looked>, QueryRejection>) -> Response {
+    match looked {
+        Ok(Query(Looked { least })) => ask.of(Call::Suggestions(least)).await,
+        Err(rejection) => bad_request(
+            format!("the query cannot be read: {}", rejection.body_text()),
+            "for example GET /v1/suggestions?least=3600",
         ),
     }
 }

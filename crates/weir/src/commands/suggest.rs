@@ -1,0 +1,73 @@
+//! `weir suggest`: settings that fit what the listeners have gone through, as a config file with the reasons.
+
+use std::path::Path;
+
+use weir_api::Suggestions;
+
+use crate::cli::Suggest;
+use crate::commands::status::not_running;
+use crate::failure::{Failure, Result};
+use crate::ipc::control::{Answer, Request, another_answer, ask, namespace};
+use crate::show::output::{print, print_json};
+use crate::show::suggest::comment;
+
+/// Runs the command.
+pub fn run(runtime_dir: &Path, args: &Suggest) -> Result<()> {
+    let request = Request::Suggest {
+        least_s: args.least.map(|least| least.as_secs()),
+    };
+    let suggestions = match ask(runtime_dir, namespace()?, request)? {
+        Some(Answer::Suggestions(suggestions)) => *suggestions,
+        Some(_) => return Err(another_answer()),
+        None => return Err(not_running(runtime_dir)),
+    };
+    if args.json {
+        print_json(&suggestions)?;
+    }
+    let failures = suggestions.listeners.iter().map(|one| {
+        let missing = one.missing.as_ref()?;
+        let hint = "`weir suggest --least 1m` suggests from less";
+        Some(Failure::failed(
+            format!("{}: {missing}", one.listener),
+            hint,
+        ))
+    });
+    match failures.collect::<Option<Vec<Failure>>>() {
+        // Nothing at all is suggested.
+        Some(failures) => Err(Failure::all(failures).unwrap_or_else(no_listener)),
+        None if args.json => Ok(()),
+        None => print(&text(&suggestions)),
+    }
+}
+
+fn no_listener() -> Failure {
+    Failure::failed(
+        "weir guards no listener",
+        "`weir protect PORT --observe` guards one, and only counts",
+    )
+}
+
+/// The tables of all listeners, and at the end what weir cannot know.
+fn text(suggestions: &Suggestions) -> String {
+    let mut text = comment(
+        "weir suggests, from what it has seen. Read the reasons, change what you know better, then `weir check` and `weir reload`.",
+    );
+    for one in &suggestions.listeners {
+        text.push('\n');
+        text += &match &one.missing {
+            Some(missing) => comment(&format!("{} ({}): {missing}.", one.listener, one.address)),
+            None => one.toml.clone(),
+        };
+    }
+    let mut unknown: Vec<&String> = Vec::new();
+    for sentence in suggestions.listeners.iter().flat_map(|one| &one.unknown) {
+        if !unknown.contains(&sentence) {
+            unknown.push(sentence);
+        }
+    }
+    text += "\n# What weir cannot know:\n";
+    for sentence in unknown {
+        text += &comment(&format!("- {sentence}"));
+    }
+    text
+}
