@@ -5,6 +5,7 @@
 //! - [`closed_loop`]: clients with real sockets, greedy ones and one that replays a trace;
 //! - [`server`]: the servers under test;
 //! - [`run`]: one frame for all experiments: cases, rounds, results;
+//! - [`link`]: two namespaces joined by an emulated slow link, for real TCP;
 //! - [`experiments`]: what `weir-lab` measures;
 //! - [`show`], [`plot`]: tables and pictures, made from results alone;
 //! - [`matrix`]: hostile clients and origins around the proxy.
@@ -14,6 +15,7 @@ pub mod client;
 pub mod closed_loop;
 pub mod experiments;
 pub mod idle;
+pub mod link;
 pub mod matrix;
 pub mod plot;
 pub mod proxy;

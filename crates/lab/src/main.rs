@@ -8,6 +8,7 @@ use weir_lab::cli;
 use weir_lab::error::Result;
 use weir_lab::experiments::demo;
 use weir_lab::interrupt;
+use weir_lab::link::command as link;
 use weir_lab::server::one_packet;
 use weir_lab::server::pool;
 
@@ -55,6 +56,8 @@ enum Command {
     },
     /// The flash crowd in short, and who is accepted first, with a few sentences (this is `make demo`)
     Demo(demo::Args),
+    /// A command, or a load of its own, behind an emulated slow link with any queueing discipline; then what the link has counted
+    Link(link::Args),
     /// The built-in one-packet server, until Ctrl-C
     Serve(one_packet::Settings),
     /// The built-in pool of workers with a fixed service time, until Ctrl-C
@@ -96,6 +99,7 @@ fn run() -> Result<()> {
         Command::Judge { results } => cli::judge(&results),
         Command::Tables { check, root } => cli::tables(&root, check),
         Command::Demo(args) => demo::run(&args),
+        Command::Link(args) => link::run(&args),
         Command::Pool(settings) => pool::serve(&settings),
         Command::Serve(settings) => one_packet::serve(settings),
     }

@@ -1,6 +1,7 @@
 //! A link: a queue, a rate, a delay, and loss on the wire.
 
 use weir_core::aqm::control::SYN;
+use weir_core::aqm::queue::Count;
 use weir_core::aqm::{AnyQueue, Aqm, Cause, Discipline, Hooks, Packet, Setup, Stats};
 
 use crate::segment::Segment;
@@ -27,62 +28,103 @@ pub struct LinkSpec {
     pub loss: Loss,
 }
 
-/// Randomness of a link, and what its queue dropped.
+/// Loses packets by [`Loss`].
 #[derive(Debug)]
-struct Surroundings {
+pub struct Wire {
+    loss: Loss,
     rng: fastrand::Rng,
-    dropped_syns: u64,
+    last_was_lost: bool,
 }
 
-impl Hooks<Segment> for Surroundings {
+impl Wire {
+    /// One that has lost nothing yet; which packets it loses comes from the seed.
+    pub fn new(loss: Loss, seed: u64) -> Wire {
+        Wire {
+            loss,
+            rng: fastrand::Rng::with_seed(seed),
+            last_was_lost: false,
+        }
+    }
+
+    /// Whether it loses the next packet.
+    pub fn loses(&mut self) -> bool {
+        let share = if self.last_was_lost {
+            self.loss.next
+        } else {
+            self.loss.first
+        };
+        self.last_was_lost = share > 0.0 && self.rng.f64() < share;
+        self.last_was_lost
+    }
+}
+
+/// Randomness of a queue, and the SYNs that it has dropped.
+#[derive(Debug)]
+pub struct Drops {
+    rng: fastrand::Rng,
+    /// SYNs and SYN/ACKs of connections that it has dropped.
+    pub syns: u64,
+}
+
+impl Drops {
+    /// None yet; everything random comes from the seed.
+    pub fn new(seed: u64) -> Drops {
+        Drops {
+            rng: fastrand::Rng::with_seed(seed),
+            syns: 0,
+        }
+    }
+}
+
+impl Hooks<Segment> for Drops {
     fn random(&mut self) -> u32 {
         self.rng.u32(..)
     }
 
     fn dropped(&mut self, segment: Segment, _cause: Cause) {
-        self.dropped_syns += u64::from(segment.has(SYN) && segment.connection.is_some());
+        self.syns += u64::from(segment.has(SYN) && segment.connection.is_some());
     }
 }
 
-/// A link at work.
+/// A link at work, for any kind of packet and clock: the simulation calls it at virtual times, the emulated link of the
+/// lab at those of the machine.
 #[derive(Debug)]
-pub struct Link {
+pub struct Link<P, H> {
     spec: LinkSpec,
-    queue: AnyQueue<Segment>,
-    surroundings: Surroundings,
-    wire: fastrand::Rng,
-    last_was_lost: bool,
+    queue: AnyQueue<P>,
+    hooks: H,
+    wire: Wire,
     is_busy: bool,
 }
 
-/// A segment that begins to leave.
+/// A packet that begins to leave.
 #[derive(Debug, Clone, Copy)]
-pub struct Departure {
+pub struct Departure<P> {
+    /// The packet.
+    pub packet: P,
+    /// When it began, ns: it had waited until then.
+    pub began_ns: u64,
     /// When the link is free again, ns.
     pub free_ns: u64,
-    /// The segment, and when it arrives, ns; `None` if the wire loses it.
-    pub arrival: Option<(Segment, u64)>,
+    /// When it arrives, ns; `None` if the wire loses it.
+    pub arrives_ns: Option<u64>,
 }
 
-impl Link {
-    /// An idle one; everything random in it comes from the seed.
-    pub fn new(spec: LinkSpec, seed: u64) -> Link {
+impl<P: Packet, H: Hooks<P>> Link<P, H> {
+    /// An idle one. `hooks` have what the queue drops; which packets the wire loses comes from the seed.
+    pub fn new(spec: LinkSpec, hooks: H, seed: u64) -> Link<P, H> {
         Link {
             queue: spec.setup.build(spec.discipline),
             spec,
-            surroundings: Surroundings {
-                rng: fastrand::Rng::with_seed(seed),
-                dropped_syns: 0,
-            },
-            wire: fastrand::Rng::with_seed(!seed),
-            last_was_lost: false,
+            hooks,
+            wire: Wire::new(spec.loss, seed),
             is_busy: false,
         }
     }
 
-    /// Takes a segment into the queue; what leaves at once, if the link was idle.
-    pub fn offer(&mut self, segment: Segment, now_ns: u64) -> Option<Departure> {
-        self.queue.enqueue(segment, now_ns, &mut self.surroundings);
+    /// Takes a packet into the queue; what leaves at once, if the link was idle.
+    pub fn offer(&mut self, packet: P, now_ns: u64) -> Option<Departure<P>> {
+        self.queue.enqueue(packet, now_ns, &mut self.hooks);
         match self.is_busy {
             true => None,
             false => self.free(now_ns),
@@ -90,27 +132,18 @@ impl Link {
     }
 
     /// The link is free: the next one leaves.
-    pub fn free(&mut self, now_ns: u64) -> Option<Departure> {
-        let segment = self.queue.dequeue(now_ns, &mut self.surroundings);
-        self.is_busy = segment.is_some();
-        let segment = segment?;
-        let len = u64::from(segment.len_bytes());
+    pub fn free(&mut self, now_ns: u64) -> Option<Departure<P>> {
+        let packet = self.queue.dequeue(now_ns, &mut self.hooks);
+        self.is_busy = packet.is_some();
+        let packet = packet?;
+        let len = u64::from(packet.len_bytes());
         let free_ns = now_ns + len * 1_000_000_000 / self.spec.setup.rate_bytes_per_s;
         Some(Departure {
+            packet,
+            began_ns: now_ns,
             free_ns,
-            arrival: (!self.loses()).then_some((segment, free_ns + self.spec.delay_ns)),
+            arrives_ns: (!self.wire.loses()).then_some(free_ns + self.spec.delay_ns),
         })
-    }
-
-    fn loses(&mut self) -> bool {
-        let loss = self.spec.loss;
-        let share = if self.last_was_lost {
-            loss.next
-        } else {
-            loss.first
-        };
-        self.last_was_lost = share > 0.0 && self.wire.f64() < share;
-        self.last_was_lost
     }
 
     /// What its queue has counted.
@@ -118,9 +151,14 @@ impl Link {
         self.queue.stats()
     }
 
-    /// SYNs and SYN/ACKs of connections that its queue has dropped.
-    pub fn dropped_syns(&self) -> u64 {
-        self.surroundings.dropped_syns
+    /// What waits in its queue.
+    pub fn backlog(&self) -> Count {
+        self.queue.backlog()
+    }
+
+    /// What the queue has called.
+    pub fn hooks(&self) -> &H {
+        &self.hooks
     }
 }
 
@@ -130,16 +168,14 @@ mod tests {
     use crate::segment::{SACK_BLOCKS, Side};
     use weir_core::aqm::Ecn;
 
-    fn link(loss: Loss) -> Link {
-        Link::new(
-            LinkSpec {
-                discipline: Discipline::Fifo,
-                setup: Setup::new(150_000),
-                delay_ns: 7,
-                loss,
-            },
-            1,
-        )
+    fn link() -> Link<Segment, Drops> {
+        let spec = LinkSpec {
+            discipline: Discipline::Fifo,
+            setup: Setup::new(150_000),
+            delay_ns: 7,
+            loss: Loss::default(),
+        };
+        Link::new(spec, Drops::new(1), 1)
     }
 
     fn full() -> Segment {
@@ -163,24 +199,25 @@ mod tests {
 
     #[test]
     fn a_link_sends_at_its_rate_and_delivers_after_its_delay() {
-        let mut link = link(Loss::default());
+        let mut link = link();
         let first = link.offer(full(), 100).unwrap();
         assert!(link.offer(full(), 100).is_none());
         // 1500 bytes at 150 kB/s are 10 ms.
         assert_eq!(first.free_ns, 10_000_100);
-        assert_eq!(first.arrival.unwrap().1, 10_000_107);
+        assert_eq!(first.arrives_ns, Some(10_000_107));
         let second = link.free(first.free_ns).unwrap();
-        assert_eq!(second.free_ns, 20_000_100);
+        assert_eq!((second.began_ns, second.free_ns), (10_000_100, 20_000_100));
         assert!(link.free(second.free_ns).is_none());
     }
 
     #[test]
     fn the_wire_loses_more_after_a_loss() {
-        let mut link = link(Loss {
+        let loss = Loss {
             first: 0.02,
             next: 0.4,
-        });
-        let lost: Vec<bool> = (0..200_000).map(|_| link.loses()).collect();
+        };
+        let mut wire = Wire::new(loss, 1);
+        let lost: Vec<bool> = (0..200_000).map(|_| wire.loses()).collect();
         let after = |before: bool| {
             let pairs = lost.windows(2).filter(|pair| pair[0] == before);
             let (mut all, mut of_them) = (0.0, 0.0);

@@ -5,7 +5,7 @@ use weir_core::aqm::control::SYN;
 
 use crate::clock::Clock;
 use crate::connection::{Connection, Sends, TcpSpec};
-use crate::link::{Departure, Link, LinkSpec};
+use crate::link::{Departure, Drops, Link, LinkSpec};
 use crate::outcome::Outcome;
 use crate::segment::{SACK_BLOCKS, Segment, Side};
 use crate::traffic::Plan;
@@ -59,7 +59,7 @@ const FLOOD_SOURCE: u32 = 12_345;
 struct World {
     clock: Clock<Event>,
     /// Towards the client, and towards the server.
-    links: [Link; 2],
+    links: [Link<Segment, Drops>; 2],
     connections: Vec<Connection>,
     /// The time for which each end's waking is set, ns; [`u64::MAX`]: it is not.
     wakes: Vec<[u64; 2]>,
@@ -78,11 +78,12 @@ fn index(side: Side) -> usize {
 pub fn run(scenario: &Scenario, seed: u64) -> Outcome {
     let specs = scenario.plan.connections(seed);
     let ns = |seconds: f64| (seconds * 1e9) as u64;
+    let link = |spec, seed: u64| Link::new(spec, Drops::new(seed), !seed);
     let mut world = World {
         clock: Clock::default(),
         links: [
-            Link::new(scenario.down, seed ^ 0x5bd1_e995),
-            Link::new(scenario.up, seed ^ 0x1b87_3593),
+            link(scenario.down, seed ^ 0x5bd1_e995),
+            link(scenario.up, seed ^ 0x1b87_3593),
         ],
         wakes: vec![[u64::MAX; 2]; specs.len()],
         connections: (0..)
@@ -123,7 +124,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Outcome {
     Outcome {
         records: world.connections.iter().map(|one| one.record).collect(),
         queues: [0, 1].map(|link| *world.links[link].stats()),
-        dropped_syns: [0, 1].map(|link| world.links[link].dropped_syns()),
+        dropped_syns: [0, 1].map(|link| world.links[link].hooks().syns),
         received_at,
     }
 }
@@ -193,13 +194,13 @@ impl World {
         self.depart(to, departure);
     }
 
-    fn depart(&mut self, to: Side, departure: Option<Departure>) {
+    fn depart(&mut self, to: Side, departure: Option<Departure<Segment>>) {
         let Some(departure) = departure else {
             return;
         };
         self.clock.set(departure.free_ns, Event::Free(to));
-        if let Some((segment, at_ns)) = departure.arrival {
-            self.clock.set(at_ns, Event::Arrive(segment));
+        if let Some(at_ns) = departure.arrives_ns {
+            self.clock.set(at_ns, Event::Arrive(departure.packet));
         }
     }
 

@@ -100,6 +100,15 @@ pub fn run_only_when_idle() -> Result<(), Errno> {
     Errno::result(answer).map(drop)
 }
 
+/// Gives the calling thread the lowest real-time priority (SCHED_FIFO): it runs before every usual thread, as soon as it
+/// has something to do. For threads that mostly wait.
+pub fn run_before_others() -> Result<(), Errno> {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: 0 means the calling thread; the parameters are valid and only read.
+    let answer = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+    Errno::result(answer).map(drop)
+}
+
 /// The state of a TCP connection, as in net/tcp_states.h.
 pub fn tcp_state(socket: &impl AsRawFd) -> Result<u8, Errno> {
     let mut state = 0u8;

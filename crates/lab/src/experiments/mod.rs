@@ -4,6 +4,7 @@ pub mod bursts;
 pub mod crosscheck;
 pub mod demo;
 pub mod flash_crowd;
+pub mod link_traffic;
 pub mod point;
 pub mod policy;
 pub mod proxy_bench;
@@ -34,6 +35,7 @@ const REGISTRY: &[&[Entry]] = &[
     proxy_slow::ENTRIES,
     proxy_matrix::ENTRIES,
     sim::ENTRIES,
+    link_traffic::ENTRIES,
     soak::ENTRIES,
     timewait_ports::ENTRIES,
     timewait::holders::ENTRIES,

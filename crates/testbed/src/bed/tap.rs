@@ -5,7 +5,7 @@
 //! buffers on the path that also runs native XDP programs (`tun_build_skb`).
 
 use std::fs::OpenOptions;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
@@ -56,5 +56,12 @@ impl Tap {
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Readable when the kernel has sent something.
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }

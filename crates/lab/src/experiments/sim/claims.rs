@@ -10,8 +10,9 @@ const OWN: [&str; 3] = ["spa", "spa-paper", "spa-fq"];
 const PLAIN: [&str; 3] = ["fifo", "codel", "pie"];
 const FLOWS: &str = "fq-codel";
 /// What is compared with FQ-CoDel besides the classes of size.
-const TIMES: [&str; 4] = [
+const TIMES: [&str; 5] = [
     "response_p95_ms",
+    "connect_mean_ms",
     "connect_p95_ms",
     "burst_connect_mean_ms",
     "burst_connect_p95_ms",

@@ -5,10 +5,10 @@
 //! ratio to another discipline is of one round, and its median and confidence interval are over the rounds.
 //! Connections that have not ended when the simulation does count with the time that they have had, and as unfinished.
 
-mod claims;
+pub mod claims;
 pub mod flood;
-mod hosts;
-mod sample;
+pub mod hosts;
+pub mod sample;
 
 pub use hosts::Hosts;
 
@@ -49,7 +49,7 @@ pub const ENTRIES: &[Entry] = &[
 ];
 
 /// Bursts, but for how many connections each has.
-const BURST: Burst = Burst {
+pub const BURST: Burst = Burst {
     each_s: 20.0,
     over_s: 2.0,
     connections: 0,
