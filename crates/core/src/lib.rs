@@ -9,6 +9,7 @@ pub mod abi;
 pub mod admit;
 pub mod aqm;
 pub mod class;
+pub mod client_close;
 pub mod controller;
 pub mod headers;
 pub mod journal;

@@ -3,6 +3,7 @@
 pub mod access;
 mod announce;
 mod backend;
+mod closing;
 pub mod descriptors;
 mod health;
 mod mode;
@@ -18,6 +19,7 @@ pub use announce::{Forwarded, OddFieldNames, SendProxy};
 pub use backend::{
     BackendAddress, BackendSetting, HostName, MAX_ADDRESSES, MAX_WEIGHT, WeightedTurns,
 };
+pub use closing::{AcceptClientClose, SendClientClose};
 pub use health::{Health, HealthCheck, HealthState, Statuses};
 pub use mode::ProxyMode;
 pub use ports::Ports;
@@ -159,6 +161,10 @@ pub struct Proxy {
     pub forwarded: Forwarded,
     /// What becomes of a request's fields whose name has another character than letters, digits and `-`.
     pub odd_field_names: OddFieldNames,
+    /// What becomes of a client's CLIENT_CLOSE. Modes `forward` and `reverse`.
+    pub accept_client_close: AcceptClientClose,
+    /// When a connection to a server ends with CLIENT_CLOSE. Modes `forward` and `reverse`.
+    pub send_client_close: SendClientClose,
     /// TCP options of the clients' connections.
     pub client: SideOptions,
     /// TCP options of the connections to servers.
@@ -223,6 +229,8 @@ impl Proxy {
             send_proxy: SendProxy::Off,
             forwarded: Forwarded::Off,
             odd_field_names: OddFieldNames::Drop,
+            accept_client_close: AcceptClientClose::Off,
+            send_client_close: SendClientClose::Off,
             client: SideOptions::default(),
             server: SideOptions::default(),
             engine: Engine::Auto,

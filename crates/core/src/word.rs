@@ -361,6 +361,42 @@ impl Word for proxy::OddFieldNames {
     ];
 }
 
+impl Word for proxy::AcceptClientClose {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            proxy::AcceptClientClose::Off,
+            "off",
+            "501, as to a method that is not implemented",
+        ),
+        row(
+            proxy::AcceptClientClose::On,
+            "on",
+            "no reply; weir closes behind the client, which is in TIME-WAIT then",
+        ),
+        row(
+            proxy::AcceptClientClose::Ask,
+            "ask",
+            "as on; before it ends, weir also asks clients that know CLIENT_CLOSE to close",
+        ),
+    ];
+}
+
+impl Word for proxy::SendClientClose {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(proxy::SendClientClose::Off, "off", "never"),
+        row(
+            proxy::SendClientClose::Asked,
+            "asked",
+            "on connections that their server has asked weir to close",
+        ),
+        row(
+            proxy::SendClientClose::Always,
+            "always",
+            "on each connection that weir closes while it carries no request",
+        ),
+    ];
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -403,6 +439,17 @@ mod tests {
         words_are_distinct_and_read_back(&[Balance::Turn, Balance::Least]);
         words_are_distinct_and_read_back(&[SendProxy::Off, SendProxy::V1, SendProxy::V2]);
         words_are_distinct_and_read_back(&[OddFieldNames::Drop, OddFieldNames::Pass]);
+        use proxy::{AcceptClientClose, SendClientClose};
+        words_are_distinct_and_read_back(&[
+            AcceptClientClose::Off,
+            AcceptClientClose::On,
+            AcceptClientClose::Ask,
+        ]);
+        words_are_distinct_and_read_back(&[
+            SendClientClose::Off,
+            SendClientClose::Asked,
+            SendClientClose::Always,
+        ]);
         words_are_distinct_and_read_back(&[
             Forwarded::Off,
             Forwarded::XForwardedFor,

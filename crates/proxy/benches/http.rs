@@ -41,6 +41,7 @@ const EDIT: RequestEdit = RequestEdit {
     announce: None,
     close: false,
     drop_odd_names: true,
+    client_close: false,
 };
 
 struct Row {

@@ -28,6 +28,7 @@ pub fn cache(data: &[u8]) {
         announce: None,
         close: false,
         drop_odd_names: true,
+        client_close: false,
     };
     let (to, mut request) = (asked.facts, Vec::new());
     if rewrite::request(&asked, &edit, &mut request).is_err() {

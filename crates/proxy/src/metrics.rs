@@ -49,6 +49,8 @@ counters! {
         clients_closed: "connections of clients closed",
         requests: "HTTP requests whose head was read",
         fields_dropped: "fields of requests that servers did not get, as their names have other characters than letters, digits and - (odd_field_names)",
+        client_closes: "requests CLIENT_CLOSE, by which clients ended their connections (accept_client_close)",
+        client_closes_asked: "replies that asked their client to close its connection (accept_client_close = ask)",
         tunnels: "tunnels opened: CONNECT, Upgrade, and every connection of mode tcp",
         bytes_up: "bytes of bodies and tunnels from clients to servers",
         bytes_down: "bytes of bodies and tunnels from servers to clients",
@@ -87,6 +89,8 @@ counters! {
         connects_failed: "connections that could not be opened",
         reused: "requests on a connection that was open already",
         failures: "replies that broke, were late or were no HTTP",
+        client_closes_sent: "connections that ended with CLIENT_CLOSE (send_client_close)",
+        asked_to_close: "replies that asked the proxy to close the connection",
     }
     times {
         connect: "time that connections took to be opened",

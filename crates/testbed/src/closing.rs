@@ -1,7 +1,7 @@
 //! Many short connections, each of which a given end closes first: requests and replies as in HTTP/1.1.
 //!
 //! A client asks with `GET /BYTES`, and the server answers with so many bytes. Which end closes first follows from the
-//! head of the last request, as in HTTP: `Connection: close` has the server do it.
+//! head of the last request, as in HTTP: `Connection: close` has the server do it. Both know CLIENT_CLOSE.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Error as IoError, ErrorKind, IoSlice, Read, Write};
@@ -15,6 +15,8 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt,
 };
 use nix::time::{ClockId, clock_gettime};
+
+use weir_core::client_close::{self, ClientClose, ClientEnd, Received};
 
 use crate::error::{Context, Result};
 use crate::netns::Netns;
@@ -179,32 +181,70 @@ fn serve(stream: TcpStream) -> std::io::Result<()> {
     stream.set_write_timeout(Some(LIMIT))?;
     stream.set_nodelay(true)?;
     let mut reader = BufReader::with_capacity(1024, &stream);
-    let mut line = String::new();
-    loop {
-        let (mut bytes, mut last, mut is_first) = (0, false, true);
+    while let Some(request) = Request::read(&mut reader)? {
+        match request.asks_for {
+            Some(bytes) => reply(&stream, bytes)?,
+            // The client closes, and is to close first.
+            None if request.client_close.ends() => {
+                std::io::copy(&mut reader, &mut std::io::sink())?;
+                return Ok(());
+            }
+            None => return Err(ErrorKind::InvalidData.into()),
+        }
+        if request.is_last {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// A request, as the servers here read it.
+struct Request {
+    /// Bytes of the reply; `None` of a request that is no GET.
+    asks_for: Option<usize>,
+    is_last: bool,
+    client_close: Received,
+}
+
+impl Request {
+    /// `None` at the end of the connection.
+    fn read(reader: &mut impl BufRead) -> std::io::Result<Option<Request>> {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        let mut words = line.split_ascii_whitespace();
+        let mut word = || words.next().unwrap_or_default();
+        let (method, target, version) = (word(), word(), word());
+        let bytes = target.strip_prefix('/').map(str::parse);
+        let mut request = Request {
+            asks_for: match (method, bytes) {
+                ("GET", Some(Ok(bytes))) => Some(bytes),
+                ("GET", _) => return Err(ErrorKind::InvalidData.into()),
+                _ => None,
+            },
+            is_last: false,
+            client_close: Received {
+                is_http_1_1: version == "HTTP/1.1",
+                is_asterisk: method == client_close::METHOD && target == "*",
+                has_option: false,
+                // The clients here send none.
+                has_body: false,
+            },
+        };
         loop {
             line.clear();
             if reader.read_line(&mut line)? == 0 {
-                return Ok(());
+                return Err(ErrorKind::UnexpectedEof.into());
             }
-            match line.trim_end() {
-                "" => break,
-                head if is_first => match head.strip_prefix("GET /") {
-                    Some(rest) => {
-                        let number = rest.split(' ').next().unwrap_or_default();
-                        bytes = number.parse().map_err(|_| ErrorKind::InvalidData)?;
-                    }
-                    // CLIENT_CLOSE: without a reply.
-                    None => return Ok(()),
-                },
-                "Connection: close" => last = true,
-                _ => {}
+            match line.trim_end().split_once(": ") {
+                None => return Ok(Some(request)),
+                Some(("Connection", "close")) => request.is_last = true,
+                Some(("Connection", option)) => {
+                    request.client_close.has_option |= client_close::is_option(option.as_bytes());
+                }
+                Some(_) => {}
             }
-            is_first = false;
-        }
-        reply(&stream, bytes)?;
-        if last {
-            return Ok(());
         }
     }
 }
@@ -283,6 +323,7 @@ fn connection(plan: &Plan, number: u64) -> std::result::Result<u64, (&'static st
     let (mut bytes, (bursts, requests)) = (0, plan.bursts);
     let mut reader = BufReader::with_capacity(65_536, &stream);
     let mut sizes = Sizes::of(plan, number);
+    let mut end = ClientEnd::default();
     for burst in 1..=bursts {
         let mut heads = String::new();
         for request in 1..=requests {
@@ -292,6 +333,7 @@ fn connection(plan: &Plan, number: u64) -> std::result::Result<u64, (&'static st
                 false => "",
             };
             let size = sizes.next();
+            end.sends_request();
             heads += &format!("GET /{size} HTTP/1.1\r\nHost: server\r\n{closes}\r\n");
         }
         (&stream)
@@ -299,6 +341,7 @@ fn connection(plan: &Plan, number: u64) -> std::result::Result<u64, (&'static st
             .map_err(at("request"))?;
         for _ in 0..requests {
             bytes += read_reply(&mut reader).map_err(at("reply"))?;
+            end.gets_reply(false);
         }
     }
     let to_the_end = |reader: &mut BufReader<&TcpStream>| match reader.read(&mut [0]) {
@@ -313,11 +356,13 @@ fn connection(plan: &Plan, number: u64) -> std::result::Result<u64, (&'static st
             stream.shutdown(Shutdown::Write).map_err(at("shutdown"))?;
             to_the_end(&mut reader)
         }
-        Close::ClientClose => {
-            let request = b"CLIENT_CLOSE * HTTP/1.1\r\nHost: server\r\n\r\n";
-            (&stream).write_all(request).map_err(at("CLIENT_CLOSE"))?;
+        Close::ClientClose if end.may_end() => {
+            let request = ClientClose { host: "server" }.to_string();
+            let sent = (&stream).write_all(request.as_bytes());
+            sent.map_err(at("CLIENT_CLOSE"))?;
             Ok(bytes)
         }
+        Close::ClientClose => Err(("CLIENT_CLOSE", ErrorKind::InvalidData.into())),
     }
 }
 

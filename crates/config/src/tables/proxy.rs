@@ -18,7 +18,8 @@ use crate::tables::proxy_types::{
 use crate::types::{Type, duration, flag, prefixes, size, whole, word};
 use weir_core::listener::ListenAddress;
 use weir_core::proxy::{
-    BackendSetting, Forwarded, HealthCheck, MAX_PROXIES, Proxy, ProxyMode, SendProxy,
+    BackendSetting, Forwarded, HealthCheck, MAX_PROXIES, Proxy, ProxyMode, SendClientClose,
+    SendProxy,
 };
 use weir_core::word::Word;
 
@@ -101,6 +102,10 @@ fn keys_of_clients_and_backends() -> Vec<Key<Proxy>> {
         Key::new("odd_field_names", field!(Proxy, odd_field_names), word(),
             "What becomes of a request's fields whose name has another character than letters, digits and -: \
              some servers read X_Forwarded_For as X-Forwarded-For"),
+        Key::new("accept_client_close", field!(Proxy, accept_client_close), word(),
+            "What a client gets for CLIENT_CLOSE, by which it says that it closes its connection"),
+        Key::new("send_client_close", field!(Proxy, send_client_close), word(),
+            "When a server gets CLIENT_CLOSE before weir closes the connection"),
         Key::new("trust", field!(Proxy, trust), prefixes(),
             "The proxies in front: weir believes their PROXY header and their list of clients"),
     ]
@@ -320,10 +325,24 @@ impl Table for Proxy {
             )
         });
         let repeated: Vec<String> = repeated.collect();
-        let unread = given.contains(&"odd_field_names") && self.mode == ProxyMode::Tcp;
-        let unread = unread.then(|| {
+        let of_requests = [
+            "odd_field_names",
+            "accept_client_close",
+            "send_client_close",
+        ];
+        let is_tcp = self.mode == ProxyMode::Tcp;
+        let is_unread = |key: &&str| is_tcp && of_requests.contains(key);
+        let unread = given.iter().filter(|key| is_unread(key)).map(|key| {
             format!(
-                "proxy {:?}: odd_field_names is unused: mode tcp does not read requests",
+                "proxy {:?}: {key} is unused: mode tcp does not read requests",
+                self.name
+            )
+        });
+        let always = self.send_client_close == SendClientClose::Always && !is_tcp;
+        let unasked_for = always.then(|| {
+            format!(
+                "proxy {:?}: send_client_close = always: a server that does not know CLIENT_CLOSE replies with an error \
+                 (400, 405, 501), which weir throws away and the server may log",
                 self.name
             )
         });
@@ -333,6 +352,7 @@ impl Table for Proxy {
             .chain(unasked)
             .chain(repeated)
             .chain(unread)
+            .chain(unasked_for)
             .collect()
     }
 }

@@ -52,6 +52,8 @@ fn every_key_of_a_proxy_is_read() {
         send_proxy = "v2"
         forwarded = "x-forwarded-for"
         odd_field_names = "pass"
+        accept_client_close = "ask"
+        send_client_close = "asked"
         trust = ["10.9.0.0/16"]
         client_congestion = "cubic"
         client_tcp_keepalive = "1min"
@@ -210,13 +212,22 @@ fn keys_of_other_modes_and_other_checks_are_refused_or_odd() {
         ("health_check = \"tcp\"\nhealth_path = \"/\"", 1),
         ("health_check = \"http\"\nhealth_path = \"/\"", 0),
         ("odd_field_names = \"drop\"", 0),
+        ("accept_client_close = \"ask\"", 0),
+        ("send_client_close = \"asked\"", 0),
+        ("send_client_close = \"always\"", 1),
     ] {
         let config = parse("f", &file(&format!("{reverse}\n{keys}"))).unwrap();
         assert_eq!(config.warnings.len(), odd, "{keys}: {:?}", config.warnings);
     }
     let tcp = reverse.replace("reverse", "tcp");
-    let config = parse("f", &file(&format!("{tcp}\nodd_field_names = \"drop\""))).unwrap();
-    assert_eq!(config.warnings.len(), 1, "{:?}", config.warnings);
+    for key in [
+        "odd_field_names = \"drop\"",
+        "accept_client_close = \"on\"",
+        "send_client_close = \"always\"",
+    ] {
+        let config = parse("f", &file(&format!("{tcp}\n{key}"))).unwrap();
+        assert_eq!(config.warnings.len(), 1, "{:?}", config.warnings);
+    }
     for (mode, odd) in [("mode = \"forward\"", 1), (reverse, 0)] {
         let keys = format!("{mode}\nallow_from = [\"::/0\"]");
         let config = parse("f", &file(&keys)).unwrap();

@@ -70,6 +70,7 @@ fn request(bytes: &[u8], choice: u8) {
         announce,
         close: choice & 16 != 0,
         drop_odd_names: choice & 32 != 0,
+        client_close: choice & 64 != 0,
     };
     let mut out = Vec::new();
     if rewrite::request(&head, &edit, &mut out).is_err() {
@@ -87,6 +88,7 @@ fn request(bytes: &[u8], choice: u8) {
         len,
         version: received.version,
         keep_alive: !edit.close,
+        client_close: edit.client_close,
         ..sent
     };
     assert_eq!(received, expected);

@@ -215,6 +215,7 @@ mod tests {
             keep_alive: true,
             expects_continue: false,
             upgrade: false,
+            client_close: false,
         };
         let mut slots = FieldSlots::new();
         let head = read_reply(reply, 0, &request, &Limits::default(), &mut slots);

@@ -1,5 +1,7 @@
 //! One pass over the fields of a head: what an intermediary must know of them.
 
+use weir_core::client_close;
+
 use super::Refusal;
 use super::field::{self, FieldSet, Known};
 use super::framing::{BodyKind, LENGTH_LIMIT, Method, ReplyFacts, RequestFacts, Version};
@@ -69,6 +71,7 @@ struct Options {
     close: bool,
     keep_alive: bool,
     upgrade: bool,
+    client_close: bool,
     /// It names further fields that end here.
     nominates: bool,
 }
@@ -221,6 +224,7 @@ impl FieldScan {
             keep_alive: self.options.persist(version),
             expects_continue,
             upgrade,
+            client_close: self.options.is_client_close(version),
         })
     }
 
@@ -252,7 +256,7 @@ impl FieldScan {
             },
         };
         match method {
-            Method::Connect | Method::Trace if body != BodyKind::None => {
+            Method::Connect | Method::Trace | Method::ClientClose if body != BodyKind::None => {
                 Err(Refusal::BodyNotAllowed)
             }
             _ => Ok(body),
@@ -335,6 +339,7 @@ impl FieldScan {
             keep_alive: self.options.persist(version)
                 && !matches!(body, BodyKind::UntilClose | BodyKind::Tunnel)
                 && !(has_no_framing && framed),
+            client_close: self.options.is_client_close(version),
         })
     }
 
@@ -401,6 +406,7 @@ impl Options {
             } else if option.eq_ignore_ascii_case(b"upgrade") {
                 self.upgrade = true;
             } else {
+                self.client_close |= client_close::is_option(option);
                 self.nominates = true;
             }
         }
@@ -413,6 +419,10 @@ impl Options {
     /// RFC 9112 Section 9.3, without what is special to a proxy.
     fn persist(&self, version: Version) -> bool {
         !self.close && (version == Version::Http11 || self.keep_alive)
+    }
+
+    fn is_client_close(&self, version: Version) -> bool {
+        self.client_close && version == Version::Http11
     }
 }
 

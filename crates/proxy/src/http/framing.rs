@@ -1,5 +1,10 @@
 //! Where a message ends, and whether its connection lives on (RFC 9112 Sections 6.3 and 9.3).
 
+use weir_core::client_close;
+
+/// The method of CLIENT_CLOSE.
+const METHOD: &[u8] = client_close::METHOD.as_bytes();
+
 /// How the bytes after a head are delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyKind {
@@ -49,6 +54,7 @@ pub enum Method {
     Connect,
     Options,
     Trace,
+    ClientClose,
     Other,
 }
 
@@ -63,6 +69,7 @@ impl Method {
             b"CONNECT" => Self::Connect,
             b"OPTIONS" => Self::Options,
             b"TRACE" => Self::Trace,
+            METHOD => Self::ClientClose,
             _ => Self::Other,
         }
     }
@@ -95,6 +102,8 @@ pub struct RequestFacts {
     pub expects_continue: bool,
     /// The client asks to leave HTTP; a reply of 101 makes a tunnel.
     pub upgrade: bool,
+    /// `Connection` says that the client itself knows CLIENT_CLOSE ([`weir_core::client_close`]).
+    pub client_close: bool,
 }
 
 /// What remains of a reply once its head has been passed on.
@@ -110,6 +119,8 @@ pub struct ReplyFacts {
     pub body: BodyKind,
     /// The server's connection may carry another request once the body has been read.
     pub keep_alive: bool,
+    /// The server asks the proxy to close the connection ([`weir_core::client_close`]).
+    pub client_close: bool,
 }
 
 impl ReplyFacts {
@@ -126,6 +137,8 @@ pub struct Delivery {
     pub dechunk: bool,
     /// The client's connection is kept for its next request.
     pub keep_alive: bool,
+    /// It is kept, and the client is asked to close it.
+    pub asks: bool,
 }
 
 impl Delivery {
@@ -137,6 +150,15 @@ impl Delivery {
             keep_alive: persists(request, role, closing)
                 && reply.body != BodyKind::UntilClose
                 && !dechunk,
+            asks: false,
+        }
+    }
+
+    /// The same; where the connection is kept, the client is asked to close it.
+    pub fn and_asks(self) -> Self {
+        Self {
+            asks: self.keep_alive,
+            ..self
         }
     }
 }
@@ -163,6 +185,7 @@ mod tests {
             keep_alive: true,
             expects_continue: false,
             upgrade: false,
+            client_close: false,
         }
     }
 
@@ -173,6 +196,7 @@ mod tests {
             version: Version::Http11,
             body,
             keep_alive: true,
+            client_close: false,
         }
     }
 

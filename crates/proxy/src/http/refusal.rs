@@ -38,7 +38,7 @@ reasons! {
         CodingTwice, 400, "coding-twice", "there is more than one Transfer-Encoding";
         CodingFinal, 400, "coding-final", "`chunked` is not the last transfer coding, or not the only one of its name";
         CodingVersion, 400, "coding-version", "Transfer-Encoding in HTTP/1.0";
-        BodyNotAllowed, 400, "body-not-allowed", "CONNECT and TRACE have no body";
+        BodyNotAllowed, 400, "body-not-allowed", "CONNECT, TRACE and CLIENT_CLOSE have no body";
         Nominated, 400, "nominated", "Connection names a field that is not only for this connection";
         TooManyOptions, 400, "too-many-options", "Connection has more than 16 options";
         ChunkSize, 400, "chunk-size", "a chunk size is not 1 to 16 hexadecimal digits, below 2^53";

@@ -6,6 +6,8 @@
 
 use std::io::Write;
 
+use weir_core::client_close;
+
 use super::Refusal;
 use super::field;
 use super::framing::{BodyKind, Delivery, Method, Version};
@@ -29,6 +31,8 @@ pub struct RequestEdit<'a> {
     pub close: bool,
     /// Fields are left out whose name has another character than letters, digits and `-`.
     pub drop_odd_names: bool,
+    /// Tells the server that the proxy knows CLIENT_CLOSE.
+    pub client_close: bool,
 }
 
 /// Tells the server the client's address.
@@ -125,7 +129,7 @@ pub fn request(head: &RequestHead, edit: &RequestEdit, out: &mut Vec<u8>) -> Res
         append_field(out, "TE", b"trailers");
     }
     via(out, head.facts.version, edit.via);
-    connection_of_request(head, edit.close, out);
+    connection_of_request(head, edit, out);
     out.extend_from_slice(b"\r\n");
     Ok(())
 }
@@ -202,11 +206,12 @@ fn write_status_line(lines: &Lines, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn connection_of_request(head: &RequestHead, close: bool, out: &mut Vec<u8>) {
+fn connection_of_request(head: &RequestHead, edit: &RequestEdit, out: &mut Vec<u8>) {
     let options = [
         (head.facts.upgrade, "upgrade"),
         (head.scan.te_trailers, "TE"),
-        (close, "close"),
+        (edit.client_close, client_close::OPTION),
+        (edit.close, "close"),
     ];
     let mut separator: &[u8] = b"Connection: ";
     for (_, option) in options.iter().filter(|(is_set, _)| *is_set) {
@@ -224,6 +229,7 @@ fn connection_of_reply(head: &ReplyHead, edit: &ReplyEdit, out: &mut Vec<u8>) {
         (101, _) => b"upgrade",
         (100..200, _) | (_, BodyKind::Tunnel) => return,
         _ if !edit.delivery.keep_alive => b"close",
+        _ if edit.delivery.asks => client_close::OPTION.as_bytes(),
         _ if edit.client == Version::Http10 => b"keep-alive",
         _ => return,
     };

@@ -20,7 +20,7 @@ pub enum Target<'a> {
     },
     /// `host:port` of CONNECT.
     Authority(Authority<'a>),
-    /// `*` of OPTIONS.
+    /// `*` of OPTIONS and CLIENT_CLOSE.
     Asterisk,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Target<'a> {
         }
         if text == "*" {
             return match method {
-                Method::Options => Ok(Self::Asterisk),
+                Method::Options | Method::ClientClose => Ok(Self::Asterisk),
                 _ => Err(Refusal::Target),
             };
         }

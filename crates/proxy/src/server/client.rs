@@ -1,5 +1,6 @@
 //! A client: its connection, its address, and what is kept for it.
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 
@@ -12,6 +13,7 @@ use super::read_buffer::ReadBuffer;
 use crate::access_log::{Entry, LoggedRequest};
 use crate::address::canonical;
 use crate::http::rewrite::{AddressField, Announcement};
+use crate::metrics::ListenerCounters;
 use crate::proxy_protocol::{self, Endpoints, ProxyProtocol};
 use crate::runtime::TcpStream;
 use crate::transfer::Buffers;
@@ -26,6 +28,8 @@ pub struct Client {
     /// Its address: that of the peer, or the one that the proxy in front has sent. Never an IPv4 address in IPv6 form.
     pub source: SocketAddr,
     pub(super) admission: Admission,
+    /// It was asked to close the connection.
+    pub close_asked: Cell<bool>,
     /// What only some settings ask for.
     rare: Option<Box<Rare>>,
 }
@@ -82,6 +86,7 @@ impl Client {
             buffer: ReadBuffer::default(),
             source: canonical(peer),
             admission: Admission::Unchecked,
+            close_asked: Cell::new(false),
             rare: None,
         }
     }
@@ -94,6 +99,7 @@ impl Client {
             buffer: ReadBuffer::default(),
             source: self.source,
             admission: self.admission,
+            close_asked: Cell::new(false),
             rare: Some(Box::new(Rare {
                 destination: self.destination(),
                 rank: rare.map_or(LOWEST_PRIORITY, |rare| rare.rank),
@@ -125,6 +131,19 @@ impl Client {
     /// The connection that was kept for it.
     pub fn take_link(&mut self) -> Option<Link> {
         self.rare.as_mut()?.link.take()
+    }
+
+    /// Ends the connection that was kept for it.
+    pub fn end_link(&mut self) {
+        if let Some(Link { stream, lease, .. }) = self.take_link() {
+            lease.end(stream, false);
+        }
+    }
+
+    /// Takes note that its reply asked it to close.
+    pub fn ask_to_close(&self, counters: &ListenerCounters) {
+        counters.client_closes_asked.add(1);
+        self.close_asked.set(true);
     }
 
     /// The half of the connection that is read.

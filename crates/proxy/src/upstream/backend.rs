@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use weir_core::proxy::Proxy;
 
+use super::ending;
 use super::limit::{Permit, ThreadConnectionLimit};
 use super::shared_backend::SharedBackend;
 use super::source::Sources;
@@ -195,7 +196,7 @@ impl Backend {
     pub(super) fn keep(&self, stream: TcpStream, permit: Option<Permit>) {
         if self.is_unwanted() || !stream.quiesce() {
             // In this order: its slot is free once it is closed.
-            drop(stream);
+            self.end(stream, false);
             return drop(permit);
         }
         let since = stream.handle().now();
@@ -222,10 +223,11 @@ impl Backend {
         if !self.may_close_idle() {
             return;
         }
-        let oldest = self.idle.borrow_mut().remove(0);
+        let Idle { stream, permit, .. } = self.idle.borrow_mut().remove(0);
         self.context.gauges.idle.lower(1);
         // Not under the borrow: its slot may be used at once.
-        drop(oldest);
+        self.end(stream, false);
+        drop(permit);
     }
 
     fn may_close_idle(&self) -> bool {
@@ -260,7 +262,25 @@ impl Backend {
         let swept: Vec<Idle> = self.idle.borrow_mut().extract_if(.., is_swept).collect();
         self.context.gauges.idle.lower(swept.len() as u64);
         // Not under the borrow: a slot that becomes free may be used at once.
-        drop(swept);
+        for Idle { stream, permit, .. } in swept {
+            self.end(stream, false);
+            drop(permit);
+        }
+    }
+
+    /// Whether a connection to it that carries nothing ends with CLIENT_CLOSE. `asks`: the server asks for it.
+    fn ends_with_client_close(&self, asks: bool) -> bool {
+        self.settings.send_client_close.applies(asks)
+    }
+
+    /// Closes a connection that carries nothing.
+    fn end(&self, stream: TcpStream, asks: bool) {
+        if self.ends_with_client_close(asks)
+            && stream.quiesce()
+            && ending::end(stream, self.address)
+        {
+            self.counters.client_closes_sent.add(1);
+        }
     }
 
     /// Its number among the proxy's backends.
@@ -388,10 +408,27 @@ impl Lease {
         })
     }
 
-    /// Ends the use and keeps the connection for the next request.
-    pub fn keep(mut self, stream: TcpStream) {
+    /// Ends the use and keeps the connection for the next request. `asks`: the server asks the proxy to close it.
+    pub fn keep(mut self, stream: TcpStream, asks: bool) {
+        if self.ends(asks) {
+            return self.end(stream, asks);
+        }
         let permit = self.permit.take();
         self.backend.keep(stream, permit);
+    }
+
+    /// Whether the connection is to be closed because its server asks for it.
+    pub fn ends(&self, asks: bool) -> bool {
+        asks && self.backend.ends_with_client_close(asks)
+    }
+
+    /// Ends the use and the connection, which carries nothing any more.
+    pub fn end(self, stream: TcpStream, asks: bool) {
+        if asks {
+            self.backend.counters.asked_to_close.add(1);
+        }
+        // Before the lease ends: the connection's slot is free only then.
+        self.backend.end(stream, asks);
     }
 }
 

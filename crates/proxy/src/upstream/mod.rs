@@ -4,6 +4,7 @@ mod backend;
 mod backend_set;
 mod backends;
 mod checks;
+mod ending;
 mod health;
 mod limit;
 mod lookups;

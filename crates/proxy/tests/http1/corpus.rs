@@ -208,6 +208,7 @@ fn rewritten_request(came: &[u8], how: &str) -> Vec<u8> {
         announce: announces.then_some(announcement),
         close: how.contains("close"),
         drop_odd_names: !how.contains("odd"),
+        client_close: how.contains("knows"),
     };
     let mut slots = FieldSlots::new();
     let head = read_request(came, 0, &Limits::default(), &mut slots);
@@ -226,10 +227,14 @@ fn rewritten_reply(came: &[u8], how: &str) -> Vec<u8> {
     let head = read_reply(came, 0, &request, &Limits::default(), &mut slots);
     let head = head.expect("a valid head").expect("a whole one");
     let closing = how.contains("close");
+    let delivery = Delivery::of(&request, &head.facts, Role::Reverse, closing);
     let edit = ReplyEdit {
         via: "weir",
         date: Some("Sun, 06 Nov 1994 08:49:37 GMT"),
-        delivery: Delivery::of(&request, &head.facts, Role::Reverse, closing),
+        delivery: match how.contains("asks") {
+            true => delivery.and_asks(),
+            false => delivery,
+        },
         client: request.version,
     };
     let mut out = Vec::new();

@@ -114,6 +114,7 @@ fn a_request_goes_through_proxies_of_one_name_eight_times() {
             announce: None,
             close: false,
             drop_odd_names: true,
+            client_close: false,
         };
         let mut out = Vec::new();
         let result = rewrite::request(&head, &edit, &mut out);

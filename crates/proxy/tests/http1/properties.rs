@@ -121,6 +121,7 @@ fn field_line() -> impl Strategy<Value = Vec<u8>> {
         "Connection: close",
         "Connection: x-hop, keep-alive",
         "Connection: upgrade",
+        "Connection: client-ends",
         "Upgrade: websocket",
         "Upgrade:websocket\t",
         "Expect: 100-continue",
@@ -155,6 +156,7 @@ fn request() -> impl Strategy<Value = Input> {
         "OPTIONS http://b HTTP/1.1",
         "HEAD / HTTP/1.1",
         "BREW / HTTP/1.1",
+        "CLIENT_CLOSE * HTTP/1.1",
     ]);
     (start, vec(field_line(), 0..8), any::<bool>()).prop_map(|(start, fields, empty_line)| {
         let mut head = Vec::new();
@@ -304,7 +306,7 @@ proptest! {
     #[test]
     fn what_goes_out_is_one_request_of_the_same_meaning(
         input in prop_oneof![1 => soup(), 4 => request()], trusted in any::<bool>(),
-        drop_odd_names in any::<bool>()
+        drop_odd_names in any::<bool>(), client_close in any::<bool>()
     ) {
         let mut slots = FieldSlots::new();
         let Ok(Some(head)) = read_request(&input, 0, &Limits::default(), &mut slots) else {
@@ -322,6 +324,7 @@ proptest! {
             announce: Some(announcement),
             close: false,
             drop_odd_names,
+            client_close,
         };
         rewrite::request(&head, &edit, &mut out).expect("no loop");
         assert_is_canonical(&out);
@@ -339,6 +342,7 @@ proptest! {
                 len: head_len,
                 version: received.version,
                 keep_alive: true,
+                client_close,
                 ..sent
             },
             received

@@ -109,6 +109,7 @@ pub fn describe_request(outcome: Outcome<Message<RequestFacts>>, input: &[u8]) -
         (!facts.keep_alive, " close"),
         (facts.upgrade, " upgrade"),
         (facts.expects_continue, " expects"),
+        (facts.client_close, " knows"),
     ] {
         text.push_str(if is_set { word } else { "" });
     }
@@ -127,6 +128,7 @@ pub fn describe_reply(outcome: Outcome<Message<ReplyFacts>>, input: &[u8]) -> St
     for (is_set, word) in [
         (!facts.keep_alive, " close"),
         (facts.is_interim(), " interim"),
+        (facts.client_close, " asks"),
     ] {
         text.push_str(if is_set { word } else { "" });
     }

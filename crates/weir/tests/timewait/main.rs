@@ -12,6 +12,7 @@
 mod common;
 
 mod bed;
+mod client_close;
 mod client_rst;
 mod conditions;
 mod duplicates;

@@ -15,7 +15,7 @@ use crate::common::{Bed, PORT, output, until, within};
 const TIMES: usize = 20;
 
 /// Killed on drop with its workers.
-struct Started(Child);
+pub struct Started(Child);
 
 impl Drop for Started {
     fn drop(&mut self) {
@@ -26,7 +26,7 @@ impl Drop for Started {
 
 /// Server and client have a CPU each, as on two machines. On one CPU a system call of the server's runs the client's
 /// answers as well: the RST would come before the server's socket is in TIME-WAIT.
-fn start_there(bed: &Bed, mut command: Command) -> Started {
+pub fn start_there(bed: &Bed, mut command: Command) -> Started {
     let layout = Layout::of_this_machine();
     bed.here()
         .steer_receive_work("veth0", layout.client_cpu)

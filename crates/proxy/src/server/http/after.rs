@@ -9,6 +9,8 @@ pub enum After {
     Close,
     /// The end, after a tunnel.
     Tunnelled,
+    /// The end, once the client has closed: it says that it does (CLIENT_CLOSE).
+    AwaitEnd,
     /// The end, though the client may still be sending: its bytes must not cause a RST that overtakes the answer
     /// (RFC 9112 Section 9.6).
     Linger,

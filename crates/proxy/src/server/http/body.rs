@@ -332,10 +332,12 @@ mod tests {
             version: Version::Http11,
             body: BodyKind::Tunnel,
             keep_alive: false,
+            client_close: false,
         };
         let mut delivery = Delivery {
             dechunk: false,
             keep_alive: false,
+            asks: false,
         };
         assert_eq!(Behind::of(&reply, delivery), Behind::Another);
         reply.body = BodyKind::Length(5);

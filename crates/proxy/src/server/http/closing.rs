@@ -14,6 +14,8 @@ const LINGER_QUIET: Duration = Duration::from_secs(2);
 /// How long it may go on sending what the proxy does not want. A client that sends a large body before it reads an early
 /// reply would lose that reply to a RST (RFC 9112 Section 9.6).
 const LINGER_MOST: Duration = Duration::from_secs(30);
+/// How long a client that says that it closes, or that was asked to, may take for it.
+pub const CLIENT_CLOSES_IN: Duration = Duration::from_secs(2);
 /// How soon the proxy looks again whether a client has acknowledged more of its replies, in ms: no event reports it.
 const LOOK_AGAIN: Clock = 10;
 /// How late at most, when it has stood still for longer than that, in ms.
@@ -36,6 +38,7 @@ pub async fn close(worker: &Worker, client: &mut Client, after: After) {
     match after {
         After::Continue | After::Close | After::Tunnelled => {}
         After::Linger => linger(worker, client).await,
+        After::AwaitEnd => await_end(worker, client).await,
         After::CutOff => {
             wait_until_acknowledged(worker, client, 0).await;
             client.stream.reset_on_close();
@@ -53,6 +56,21 @@ pub async fn wait_until_acknowledged(worker: &Worker, client: &Client, given_up:
     while arrival.goes_on(left(), worker.handle.now()) {
         let pause = arrival.pause(worker.handle.now());
         worker.handle.sleep(Duration::from_millis(pause)).await;
+    }
+}
+
+/// Waits for the client's end, so that the client closes first, and throws away what comes before it: behind CLIENT_CLOSE
+/// there is no request any more.
+async fn await_end(worker: &Worker, client: &mut Client) {
+    let over = worker.handle.now() + CLIENT_CLOSES_IN.as_millis() as Clock;
+    worker.handle.set_deadline(CLIENT_CLOSES_IN);
+    loop {
+        client.buffer.consume(client.buffer.bytes().len());
+        match client.receive(&worker.resources.buffers).await {
+            // What comes without a pause lets no deadline pass.
+            Ok(1..) if worker.handle.now() < over => worker.handle.yield_now().await,
+            _ => return,
+        }
     }
 }
 

@@ -36,6 +36,7 @@ pub async fn send_on(worker: &Worker, client: &mut Client, request: &Request) ->
         }
         Destination::Tunnel(origin) => connect(worker, client, request, origin).await,
         Destination::Proxy => options(worker, client, request).await,
+        Destination::End => After::AwaitEnd,
         Destination::Refused(answer) => fail(worker, client, request, *answer).await,
     }
 }

@@ -29,6 +29,9 @@ pub async fn delivered_to(
     if uploaded {
         keep_open(worker, client, &delivered.facts, server);
     }
+    if delivered.asks {
+        client.ask_to_close(&worker.counters);
+    }
     match delivered.keep_alive && uploaded {
         true => After::Continue,
         false => closing::after_last_reply(client, exchange.request, uploaded),
@@ -36,7 +39,7 @@ pub async fn delivered_to(
 }
 
 /// Keeps a server's connection for the next request, if its reply leaves it open: of this client if it
-/// began with its address, else of any.
+/// began with its address, else of any. Not one that its server asks the proxy to close.
 pub fn keep_open(worker: &Worker, client: &mut Client, reply: &ReplyFacts, server: LeasedPeer) {
     let LeasedPeer { peer, lease } = server;
     if !leaves_open(reply, &peer.buffer) {
@@ -45,10 +48,15 @@ pub fn keep_open(worker: &Worker, client: &mut Client, reply: &ReplyFacts, serve
         return drop(lease);
     }
     let (settings, stream) = (&worker.settings, peer.stream);
+    let asks = reply.client_close;
     if settings.send_proxy == SendProxy::Off {
-        lease.keep(stream);
+        return lease.keep(stream, asks);
+    }
     // One that others may wait for is not kept for one client.
-    } else if settings.max_connections == 0 && stream.quiesce() {
+    if settings.max_connections > 0 || lease.ends(asks) {
+        return lease.end(stream, asks);
+    }
+    if stream.quiesce() {
         client.keep_link(Link {
             stream,
             lease,

@@ -3,9 +3,10 @@
 use std::io::{self, ErrorKind};
 use std::task::Poll;
 
-use weir_core::proxy::OddFieldNames;
+use weir_core::proxy::{AcceptClientClose, OddFieldNames, SendClientClose};
 
 use super::after::After;
+use super::closing::CLIENT_CLOSES_IN;
 use super::forecast::ForecastSlot;
 use super::pseudonym::PSEUDONYM;
 use super::refuse::refuse;
@@ -15,25 +16,26 @@ use crate::access_log::{LoggedRequest, shown};
 use crate::http::answer::Answer;
 use crate::http::rewrite::{self, RequestEdit};
 use crate::http::{FieldSlots, Refusal, RequestHead, Target, read_request};
-use crate::runtime::TcpStream;
 use crate::server::client::Client;
 use crate::server::worker::Worker;
 
 /// Gives the running task the time that its client has to begin to ask. `first`: it has not asked
 /// anything yet.
-pub fn await_next(worker: &Worker, first: bool) {
+pub fn await_next(worker: &Worker, client: &Client, first: bool) {
     worker.handle.set_deadline(match first {
         true => worker.settings.head_timeout,
+        false if client.close_asked.get() => CLIENT_CLOSES_IN,
         false => worker.settings.keep_alive,
     });
 }
 
 /// Whether the client may have begun to ask; false if its time is over. A drain ends a connection between two requests.
-/// It leaves a client that has not asked yet its time, because that has just come.
-pub fn poll_due(worker: &Worker, client: &TcpStream, first: bool) -> Poll<bool> {
-    let over = || !first && worker.ends_idle();
-    client.poll_readable_or(over).map(|due| match due {
-        Ok(()) => !(over() && client.is_quiet()),
+/// It leaves a client that has not asked yet its time, because that has just come, and one that is to close its own.
+pub fn poll_due(worker: &Worker, client: &Client, first: bool) -> Poll<bool> {
+    let over = || !first && worker.ends_idle() && !client.close_asked.get();
+    let stream = &client.stream;
+    stream.poll_readable_or(over).map(|due| match due {
+        Ok(()) => !(over() && stream.is_quiet()),
         Err(error) => {
             if error.kind() == ErrorKind::TimedOut {
                 worker.counters.timed_out.add(1);
@@ -118,15 +120,21 @@ fn read(worker: &Worker, client: &mut Client, seen: usize) -> Result<Option<Requ
         announce: client.announcement(&worker.settings),
         close: false,
         drop_odd_names: worker.settings.odd_field_names == OddFieldNames::Drop,
+        client_close: worker.settings.send_client_close != SendClientClose::Off,
     };
     rewrite::request(&head, &edit, &mut outgoing)?;
     if edit.drop_odd_names && head.odd_names().next().is_some() {
         note_dropped(worker, client, &head);
     }
+    let accept = worker.settings.accept_client_close;
+    let knows_client_close = head.facts.client_close && head.facts.keep_alive;
     let request = Request {
         facts: head.facts,
         head: outgoing,
-        destination: destination(&head, worker.role()),
+        destination: destination(&head, worker.role(), accept),
+        may_ask: accept == AcceptClientClose::Ask
+            && knows_client_close
+            && !client.close_asked.get(),
         forecast_slot: ForecastSlot::of(head.request_line()),
         asked: None,
     };

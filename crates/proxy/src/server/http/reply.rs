@@ -27,6 +27,8 @@ pub struct Delivered {
     pub facts: ReplyFacts,
     /// The client's connection may go on.
     pub keep_alive: bool,
+    /// The client was asked to close it.
+    pub asks: bool,
 }
 
 /// What has become of a reply.
@@ -114,6 +116,7 @@ pub async fn deliver(
     Ok(Reply::Delivered(Delivered {
         facts,
         keep_alive: delivery.keep_alive,
+        asks: delivery.asks,
     }))
 }
 
@@ -203,8 +206,14 @@ fn rewrite_head(
     if facts.status == 101 {
         head.switches_to(fields::values(&request.head, "upgrade"))?;
     }
-    let closing = worker.is_draining() || !exchange.progress.uploaded.get();
+    let uploaded = exchange.progress.uploaded.get();
+    let asks = uploaded && request.may_ask && worker.is_draining();
+    let closing = !uploaded || worker.is_draining() && !asks;
     let delivery = Delivery::of(asked, &facts, worker.role(), closing);
+    let delivery = match asks {
+        true => delivery.and_asks(),
+        false => delivery,
+    };
     let date = worker.date();
     let edit = ReplyEdit {
         via: PSEUDONYM,

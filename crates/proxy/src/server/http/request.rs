@@ -14,6 +14,8 @@ pub struct Request {
     pub head: Head,
     /// Where it goes.
     pub destination: Destination,
+    /// Its client may be asked to close: the settings say so, it knows how, and it was not asked before.
+    pub may_ask: bool,
     /// Where the size of its reply is forecast.
     pub forecast_slot: ForecastSlot,
     /// What the cache knows of it; `None` if the cache has no part in it.

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use super::after::{After, Served};
 use super::refuse::{DENIED, is_head, refuse};
 use super::request::Request;
+use super::target::Destination;
 use super::{cached, closing, exchange, read_request};
 use crate::server::client::Client;
 use crate::server::worker::Worker;
@@ -21,6 +22,12 @@ pub async fn serve_next(worker: &Rc<Worker>, client: &mut Client, first: bool) -
     }
     let began_us = worker.handle.now_us();
     let after = match read_request::next(worker, client, first).await {
+        Ok(Some(request)) if matches!(request.destination, Destination::End) => {
+            worker.counters.client_closes.add(1);
+            // It has no reply, and so no line in the log.
+            drop(client.take_entry());
+            After::AwaitEnd
+        }
         Ok(Some(request)) => {
             worker.counters.requests.add(1);
             let after = match client.is_denied() {
@@ -40,7 +47,7 @@ pub async fn serve_next(worker: &Rc<Worker>, client: &mut Client, first: bool) -
     if after == After::Continue {
         return Served::Answered;
     }
-    drop(client.take_link());
+    client.end_link();
     closing::close(worker, client, after).await;
     Served::Ended
 }

@@ -5,12 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_core::proxy::Proxy;
+use weir_core::client_close;
 use weir_core::proxy::access::{Scope, may_reach};
+use weir_core::proxy::{AcceptClientClose, Proxy};
 
 use super::prohibited::Prohibited;
 use crate::http::answer::{Answer, ProxyError};
-use crate::http::{Authority, Method, RequestHead, Role, Scheme, Target};
+use crate::http::{Authority, BodyKind, Method, RequestHead, Role, Scheme, Target, Version};
 use crate::own_listeners::OwnListeners;
 use crate::runtime::{Clock, Handle};
 use crate::upstream::{Backend, BackendWalk, Backends, Link, Names, Origins, Requester, race};
@@ -29,6 +30,8 @@ pub enum Destination {
     Tunnel(Origin),
     /// Nowhere: OPTIONS for the proxy itself.
     Proxy,
+    /// Nowhere: CLIENT_CLOSE, which has no reply.
+    End,
     /// Nowhere.
     Refused(Answer<'static>),
 }
@@ -61,6 +64,11 @@ const NO_SUCH_METHOD: Answer<'static> = Answer {
     error: ProxyError::HttpRequestDenied,
     details: "this proxy does not take the method",
 };
+const NO_CLIENT_CLOSE: Answer<'static> = Answer {
+    status: 501,
+    error: ProxyError::HttpRequestDenied,
+    details: "this proxy does not take CLIENT_CLOSE, or not in this form",
+};
 const NO_TLS: Answer<'static> = Answer {
     status: 501,
     error: ProxyError::HttpRequestError,
@@ -68,7 +76,19 @@ const NO_TLS: Answer<'static> = Answer {
 };
 
 /// Reads the destination from the head.
-pub fn destination(head: &RequestHead<'_>, role: Role) -> Destination {
+pub fn destination(
+    head: &RequestHead<'_>,
+    role: Role,
+    accept_client_close: AcceptClientClose,
+) -> Destination {
+    // It is for this connection, and never goes on.
+    if head.facts.method == Method::ClientClose {
+        let is_off = accept_client_close == AcceptClientClose::Off;
+        return match !is_off && is_client_close(head) {
+            true => Destination::End,
+            false => Destination::Refused(NO_CLIENT_CLOSE),
+        };
+    }
     if head.max_forwards == Some(0) {
         return match head.facts.method {
             Method::Options => Destination::Proxy,
@@ -93,6 +113,16 @@ pub fn destination(head: &RequestHead<'_>, role: Role) -> Destination {
         (Role::Forward, Target::Asterisk) => Destination::Proxy,
         (Role::Forward, Target::Origin(_)) => Destination::Refused(NOT_FOR_A_PROXY),
     }
+}
+
+fn is_client_close(head: &RequestHead<'_>) -> bool {
+    let received = client_close::Received {
+        is_http_1_1: head.facts.version == Version::Http11,
+        is_asterisk: matches!(head.target, Target::Asterisk),
+        has_option: head.facts.client_close,
+        has_body: head.facts.body != BodyKind::None,
+    };
+    received.ends()
 }
 
 /// The servers of the proxy: its backends, and in mode forward those that clients name.

@@ -67,9 +67,10 @@ impl Future for ClientTask {
                     // What came behind the last request is the next one: it is not waited for.
                     if client.buffer.is_empty() {
                         if !mem::replace(&mut task.waits, true) {
-                            read_request::await_next(worker, task.first);
+                            read_request::await_next(worker, client, task.first);
                         }
-                        if !ready!(read_request::poll_due(worker, &client.stream, task.first)) {
+                        if !ready!(read_request::poll_due(worker, client, task.first)) {
+                            client.end_link();
                             return Poll::Ready(());
                         }
                         task.waits = false;

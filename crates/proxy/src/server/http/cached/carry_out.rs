@@ -82,6 +82,7 @@ pub async fn carry_out(
             let delivered = Delivered {
                 facts,
                 keep_alive: delivery.keep_alive,
+                asks: delivery.asks,
             };
             return Ok(delivered_to(exchange, client, delivered, server).await);
         }

@@ -85,7 +85,8 @@ impl Fill {
         // One that began with a client's address is of no use to others.
         let for_all = self.settings.send_proxy == SendProxy::Off;
         if for_all && leaves_open(&self.facts, &self.server.peer.buffer) {
-            self.server.lease.keep(self.server.peer.stream);
+            let asks = self.facts.client_close;
+            self.server.lease.keep(self.server.peer.stream, asks);
         }
     }
 

@@ -40,6 +40,7 @@ pub fn begin(
         facts: request.facts,
         head,
         destination: request.destination.clone(),
+        may_ask: false,
         forecast_slot: request.forecast_slot,
         asked: None,
     };

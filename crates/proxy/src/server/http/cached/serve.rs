@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::pin::pin;
 
 use bytes::Bytes;
+use weir_core::client_close;
 
 use super::asked::Asked;
 use super::context::CacheContext;
@@ -119,7 +120,9 @@ pub async fn serve(
     } = context;
     // As long as it is held, the body is filled.
     let _reader = Reader::new(&entry.body, &thread_cache.waker);
-    let keep_alive = leaves_nothing(worker, request);
+    // What the cache answers has no body.
+    let asks = request.may_ask && worker.is_draining();
+    let keep_alive = asks || leaves_nothing(worker, request);
     let cut = Cut::of(asked, request.facts.method, entry);
     let mut head = worker.scratch.lend();
     cut.write_head(entry, &mut head);
@@ -131,6 +134,9 @@ pub async fn serve(
     match (keep_alive, request.facts.version) {
         (false, _) => append_field(&mut head, "Connection", b"close"),
         (true, Version::Http10) => append_field(&mut head, "Connection", b"keep-alive"),
+        (true, Version::Http11) if asks => {
+            append_field(&mut head, "Connection", client_close::OPTION.as_bytes());
+        }
         (true, Version::Http11) => {}
     }
     head.extend_from_slice(b"\r\n");
@@ -154,9 +160,11 @@ pub async fn serve(
             if !matches!(how, CacheStatus::Stored(_)) {
                 worker.counters.cache_bytes.add(length);
             }
+            if asks {
+                client.ask_to_close(&worker.counters);
+            }
             match keep_alive {
                 true => After::Continue,
-                // What the cache answers has no body.
                 false => closing::after_last_reply(client, request, true),
             }
         }
