@@ -131,10 +131,12 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
 {
 	struct bpf_sock *listening = bpf_get_listener_sock(sk);
 	struct tcp_sock *tp = listening ? bpf_skc_to_tcp_sock(listening) : NULL;
-	struct listen_state *state = tp ? queue_state((u64)tp, arrival->now) : NULL;
+	struct listen_state *state;
 	bool ends_handshake;
 	u32 ack = 0, seq;
 
+	arrival->socket = (u64)tp;
+	state = tp ? queue_state(&arrival->socket, arrival->now) : NULL;
 	if (!state || listener->establish == ESTABLISH_DEFAULT || listener->draining) {
 		bpf_sk_release(sk);
 		return PASS;

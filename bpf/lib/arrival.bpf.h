@@ -11,6 +11,13 @@
  * arrival holds none; and what it writes to memory tells no two ways apart
  * later. A call takes 1 to 2 ns, so a SYN that is admitted meets few.
  * crates/kernel/tests/verifier.rs bounds what the verifier has to do.
+ *
+ * Linux before 6.10 tells two turns of a bpf_for() loop apart by whatever they
+ * leave in registers and on the stack: a body with branches is a function. Linux
+ * before 6.9 takes each frame for a multiple of 32 bytes, and all frames on a way
+ * for at most 512 together: what is rare and needs many registers is a function
+ * too, beside the deepest way. That is now guard_tc, on_syn, judge_syn,
+ * look_at_wait, read_parked, sum_parked: 512.
  */
 #ifndef WEIR_ARRIVAL_BPF_H
 #define WEIR_ARRIVAL_BPF_H

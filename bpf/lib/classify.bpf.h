@@ -49,53 +49,66 @@ struct {
 	__type(value, struct class_policy);
 } class_policies SEC(".maps");
 
-/* A connection's tuple AND a mask, the two together: the caller's stack has no room for both apart. */
-static __always_inline void class_key(struct class_tuple *key, const struct bpf_sock_tuple *tuple, bool v6,
-				      u32 listener, const struct class_tuple *mask)
+union class_words {
+	struct class_tuple tuple;
+	u64 word[sizeof(struct class_tuple) / sizeof(u64)];
+};
+
+/* A connection's tuple, with all bits where a mask has its number. */
+static __always_inline void class_tuple_of(struct class_tuple *all, const struct bpf_sock_tuple *tuple, bool v6,
+					   u32 listener)
 {
+	__builtin_memset(all, 0, sizeof(*all));
 	if (v6) {
-		for (int i = 0; i < 4; i++) {
-			key->from[i] = tuple->ipv6.saddr[i] & mask->from[i];
-			key->to[i] = tuple->ipv6.daddr[i] & mask->to[i];
-		}
-		key->from_port = tuple->ipv6.sport & mask->from_port;
-		key->to_port = tuple->ipv6.dport & mask->to_port;
+		__builtin_memcpy(all->from, tuple->ipv6.saddr, 16);
+		__builtin_memcpy(all->to, tuple->ipv6.daddr, 16);
+		all->from_port = tuple->ipv6.sport;
+		all->to_port = tuple->ipv6.dport;
 	} else {
-		key->from[3] = tuple->ipv4.saddr & mask->from[3];
-		key->to[3] = tuple->ipv4.daddr & mask->to[3];
-		key->from_port = tuple->ipv4.sport & mask->from_port;
-		key->to_port = tuple->ipv4.dport & mask->to_port;
+		all->from[3] = tuple->ipv4.saddr;
+		all->to[3] = tuple->ipv4.daddr;
+		all->from_port = tuple->ipv4.sport;
+		all->to_port = tuple->ipv4.dport;
 	}
-	key->listener = listener & mask->listener;
-	key->mask = mask->mask;
+	all->listener = listener;
+	all->mask = 0xffff;
 }
 
 /*
  * The slot of the class of a connection to a listener (1 + its counters index;
  * 0: none that is named), by this copy of the tables. Global, so that the
- * verifier looks at the loop once and not on every path that leads here.
+ * verifier looks at the loop once and not on every path that leads here; it
+ * looks at each turn, and both families take the same one.
  */
 __noinline int class_of(const struct bpf_sock_tuple *tuple, u32 v6, u32 listener, u32 copy)
 {
 	const struct class_masks *table;
-	struct class_tuple key = {};
+	union class_words all, key;
+	u32 count, first;
 
 	copy &= 1;
 	v6 &= 1;
 	table = bpf_map_lookup_elem(&class_masks, &copy);
 	if (!table || !tuple)
 		return WEIR_CLASS_OTHER;
-	for (u32 i = 0; i < WEIR_MAX_MASKS && i < table->count[v6]; i++) {
+	count = table->count[v6];
+	first = v6 * WEIR_MAX_MASKS;
+	/* Here, and no later by the family: else the verifier follows the loop for each. */
+	barrier_var(first);
+	class_tuple_of(&all.tuple, tuple, v6, listener);
+	for (u32 i = 0; i < WEIR_MAX_MASKS && i < count; i++) {
+		const u64 *mask;
 		const u32 *slot;
-		u32 at = v6 * WEIR_MAX_MASKS + i;
+		u32 at = first + i;
 
 		/* Linux 6.8 does not know the bound of the `or` that clang makes of this sum. */
 		barrier_var(at);
 		if (at >= 2 * WEIR_MAX_MASKS)
 			break;
-		/* Else clang keeps the whole tuple in registers across the loop, that is, on the stack. */
-		barrier_var(tuple);
-		class_key(&key, tuple, v6, listener, &table->masks[at]);
+		mask = (const void *)&table->masks[at];
+#pragma unroll
+		for (u32 w = 0; w < sizeof(key.word) / sizeof(key.word[0]); w++)
+			key.word[w] = all.word[w] & mask[w];
 		slot = bpf_map_lookup_elem(&class_rules, &key);
 		if (slot)
 			return *slot < WEIR_CLASS_SLOTS ? *slot : WEIR_CLASS_OTHER;

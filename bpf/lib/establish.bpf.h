@@ -54,27 +54,42 @@ __noinline int claims_matter(const struct listener_policy *listener, const struc
 	       half_reserved(listener, &bare) != half_reserved(listener, queue);
 }
 
-/* Takes out the claims that the kernel counts by now. */
-static __always_inline int claims_resolve(void *ctx, struct listen_state *state, u64 now)
+/*
+ * Takes out the claims of a CPU that the kernel counts by now. Global, one for each
+ * type of context: the verifier wants to know it. Before 6.10 it tells two turns of
+ * a loop apart by whatever they leave in registers, and this leaves nothing.
+ */
+__noinline int claim_resolve_skb(struct __sk_buff *skb, struct listen_state *state, u32 cpu, u64 now)
 {
-	u32 i;
-
-	if (!state)
-		return 0;
-	bpf_for(i, 0, nr_cpus)
-		claim_resolve(ctx, state, i, now);
+	if (state)
+		claim_resolve(skb, state, cpu, now);
 	return 0;
 }
 
-/* Global, one for each type of context: the verifier wants to know it. */
+__noinline int claim_resolve_xdp(struct xdp_md *xdp, struct listen_state *state, u32 cpu, u64 now)
+{
+	if (state)
+		claim_resolve(xdp, state, cpu, now);
+	return 0;
+}
+
+/* The same of all CPUs. */
 __noinline int claims_resolve_skb(struct __sk_buff *skb, struct listen_state *state, u64 now)
 {
-	return claims_resolve(skb, state, now);
+	u32 i;
+
+	bpf_for(i, 0, nr_cpus)
+		claim_resolve_skb(skb, state, i, now);
+	return 0;
 }
 
 __noinline int claims_resolve_xdp(struct xdp_md *xdp, struct listen_state *state, u64 now)
 {
-	return claims_resolve(xdp, state, now);
+	u32 i;
+
+	bpf_for(i, 0, nr_cpus)
+		claim_resolve_xdp(xdp, state, i, now);
+	return 0;
 }
 
 /* own: 1 if the caller's claim is in state->claims already. extra: SYNs under way from the front. */
@@ -271,7 +286,7 @@ static __always_inline struct listen_state *syn_recall(struct arrival *arrival, 
 	const struct tcp_sock *tp = listener_remembered(destination);
 
 	arrival->socket = (u64)tp;
-	return tp ? queue_state((u64)tp, arrival->now) : NULL;
+	return tp ? queue_state(&arrival->socket, arrival->now) : NULL;
 }
 
 /* The socket to which the kernel would give the SYN. Release what it returns. */
@@ -337,7 +352,7 @@ static __always_inline bool steady_token(struct listen_state *state, const struc
 {
 	struct bucket_limit limit = steady_limit(&state->wait);
 
-	return bucket_take(&state->steady_next[arrival->steady == STEADY_LONG], arrival->now, &limit);
+	return take_token(&state->steady_next[arrival->steady == STEADY_LONG], arrival->now, limit.interval, limit.tolerance);
 }
 
 /*
@@ -476,16 +491,16 @@ static __always_inline int decide_by_lookup(struct __sk_buff *skb, const struct 
 	return REFUSE;
 }
 
-/* The SYN is over its class's rate (state: NULL) or its queue is full. */
-static __always_inline int turn_away(struct __sk_buff *skb, const struct listener_policy *listener,
-				     struct arrival *arrival, const struct destination *destination,
-				     struct listen_state *state)
+/*
+ * A SYN to be refused that goes to the kernel all the same: in observe mode, or as its verdict says. state: as of
+ * turn_away(). Global: it is rare, and its registers would be on the stack of on_syn(), which before Linux 6.9 has
+ * no room for them.
+ */
+__noinline int leave_to_kernel(const struct destination *destination, struct listen_state *state,
+			       struct arrival *arrival)
 {
-	if (!answerable_skb(skb, arrival))
+	if (!destination || !arrival)
 		return PASS;
-	note_refusal(state, listener, arrival);
-	if (!listener->observe && !goes_on(arrival->verdict))
-		return refuse_syn(skb, listener, arrival);
 	if (!state) {
 		state = syn_recall(arrival, destination);
 		if (!state)
@@ -496,6 +511,19 @@ static __always_inline int turn_away(struct __sk_buff *skb, const struct listene
 	if (arrival->verdict == VERDICT_syn_left_flood)
 		watch_acks(arrival->now);
 	return PASS;
+}
+
+/* The SYN is over its class's rate (state: NULL) or its queue is full. */
+static __always_inline int turn_away(struct __sk_buff *skb, const struct listener_policy *listener,
+				     struct arrival *arrival, const struct destination *destination,
+				     struct listen_state *state)
+{
+	if (!answerable_skb(skb, arrival))
+		return PASS;
+	note_refusal(state, listener, arrival);
+	if (!listener->observe && !goes_on(arrival->verdict))
+		return refuse_syn(skb, listener, arrival);
+	return leave_to_kernel(destination, state, arrival);
 }
 
 /* Global. */

@@ -106,14 +106,13 @@ static __always_inline u32 packets_taken(u32 cpu)
 
 static __always_inline bool claim_delivered(void *ctx, struct claim *claim, u32 cpu, u64 now)
 {
-	struct bpf_sock_tuple flow;
 	struct bpf_sock *sk;
 	bool found;
 
 	if (now - claim->at_ns >= CLAIM_EXPIRES_NS || packets_taken(cpu) - claim->packet >= batch_max)
 		return true;
-	flow = claim->flow;
-	sk = flow_lookup(ctx, &flow, claim->v6);
+	/* Read in place: before 6.9 the stack has no room for a copy on this way. */
+	sk = flow_lookup(ctx, &claim->flow, claim->v6);
 	if (!sk)
 		return false;
 	/* A TIME-WAIT socket is what its SYN is to replace, or what a short connection has left. */

@@ -78,6 +78,14 @@ static __always_inline const struct bucket_limit *limit_of(const struct class_po
 	return policy->limit.interval ? &policy->limit : NULL;
 }
 
+/* Whether this bucket has a token; then it is taken. Global, as class_of(). */
+__noinline int take_token(u64 *next, u64 now_ns, u64 interval, u64 tolerance)
+{
+	struct bucket_limit limit = { .interval = interval, .tolerance = tolerance };
+
+	return !next || bucket_take(next, now_ns, &limit);
+}
+
 enum police { POLICE_PASS, POLICE_DROP, POLICE_RST, POLICE_HELD };
 
 /*
@@ -97,7 +105,7 @@ __noinline int police(u32 class, u32 copy)
 		return POLICE_PASS;
 	now = bpf_ktime_get_ns();
 	limit = limit_of(policy, controlled, now);
-	if (!limit || bucket_take(&state->next, now, limit))
+	if (!limit || take_token(&state->next, now, limit->interval, limit->tolerance))
 		return POLICE_PASS;
 	if (limit != &policy->limit)
 		return POLICE_HELD;

@@ -125,9 +125,20 @@ static __always_inline u32 exact_slot(const __be32 *addr, __be16 port, u32 seed)
 	return hash >> (32 - WEIR_EXACT_SLOT_BITS);
 }
 
-static __always_inline u32 exact_listener(const struct policy *policy, const __be32 *addr, __be16 port)
+/*
+ * The number of the listener with exactly this address and port; 0: none. Words of the address as they stand in the
+ * packet, two in each half. Global: what it has in registers would be on the stack of those who ask, and before
+ * Linux 6.9 there is no room for that.
+ */
+__noinline int exact_listener(const struct policy *policy, u64 first, u64 last, u32 dport)
 {
-	u32 slot = exact_slot(addr, port, policy->exact_seed);
+	__be32 addr[4] = { first, first >> 32, last, last >> 32 };
+	__be16 port = dport;
+	u32 slot;
+
+	if (!policy)
+		return 0;
+	slot = exact_slot(addr, port, policy->exact_seed);
 
 #pragma unroll
 	for (u32 i = 0; i < WEIR_EXACT_PROBES; i++) {
@@ -148,7 +159,7 @@ listener_of(const struct policy *policy, const struct packet *packet, const void
 	u32 number = packet->v6 ? entry->any6 : entry->any4;
 
 	if (entry->exact) {
-		__be32 addr[4] = { 0, 0, bpf_htonl(0xffff), 0 };
+		u64 first = 0, last;
 		u32 found;
 
 		if (packet->v6) {
@@ -156,15 +167,16 @@ listener_of(const struct policy *policy, const struct packet *packet, const void
 
 			if ((const void *)(ip + 1) > data_end)
 				return NULL;
-			__builtin_memcpy(addr, ip->daddr, 16);
+			first = ip->daddr[0] | (u64)ip->daddr[1] << 32;
+			last = ip->daddr[2] | (u64)ip->daddr[3] << 32;
 		} else {
 			const struct ipv4 *ip = network;
 
 			if ((const void *)(ip + 1) > data_end)
 				return NULL;
-			addr[3] = ip->daddr;
+			last = bpf_htonl(0xffff) | (u64)ip->daddr << 32;
 		}
-		found = exact_listener(policy, addr, packet->dport);
+		found = exact_listener(policy, first, last, packet->dport);
 		if (found)
 			number = found;
 	}
@@ -191,19 +203,19 @@ static __always_inline void count(const struct listener_policy *listener, enum v
 		c[v]++;
 }
 
-static __always_inline struct listen_state *queue_slot(u64 socket, u32 probe)
+static __always_inline u32 queue_number(u64 socket, u32 probe)
 {
 	/* Sockets are allocated at least 64 bytes apart. */
 	u32 hash = (u32)(socket >> 6) * 0x9e3779b1;
 
-	return &queues[((hash >> 16) + probe) % WEIR_MAX_SOCKETS];
+	return ((hash >> 16) + probe) % WEIR_MAX_SOCKETS;
 }
 
 static __always_inline struct listen_state *queue_known(u64 socket)
 {
 #pragma unroll
 	for (u32 i = 0; i < QUEUE_PROBES; i++) {
-		struct listen_state *state = queue_slot(socket, i);
+		struct listen_state *state = &queues[queue_number(socket, i)];
 
 		if (state->socket == socket)
 			return state;
@@ -212,35 +224,49 @@ static __always_inline struct listen_state *queue_known(u64 socket)
 }
 
 /*
- * Finds or takes a slot. A slot taken over keeps its claims: they are long
- * delivered and settle like any others. NULL: all busy, and the packet passes.
+ * Takes a slot for a listening socket that has none. A slot taken over keeps its claims: they are long delivered
+ * and settle like any others. Returns 1 + its number; 0: all busy. Global: it is rare, and the slots' addresses would
+ * be on the stack of those who ask, which before Linux 6.9 has no room for them.
  */
-static __always_inline struct listen_state *queue_state(u64 socket, u64 now)
+__noinline int queue_take(const u64 *socket, u64 now)
 {
-	struct listen_state *state = queue_known(socket);
+	if (!socket)
+		return 0;
+#pragma unroll
+	for (u32 i = 0; i < QUEUE_PROBES; i++) {
+		u32 number = queue_number(*socket, i);
+		struct listen_state *state = &queues[number];
+		u64 owner = state->socket;
+
+		if (owner && now - state->used_ns < QUEUE_IDLE_NS)
+			continue;
+		if (__sync_val_compare_and_swap(&state->socket, owner, *socket) != owner)
+			continue;
+		state->used_ns = now;
+		state->wait.service_ns = 0;
+		state->wait.looked_ns = 0;
+		state->stall.since_ns = 0;
+		return number + 1;
+	}
+	return 0;
+}
+
+/*
+ * Finds or takes a slot for a listening socket. NULL: all busy, and the packet passes. In memory: for the verifier
+ * the socket itself is a pointer, and no number to pass.
+ */
+static __always_inline struct listen_state *queue_state(const u64 *socket, u64 now)
+{
+	struct listen_state *state = queue_known(*socket);
+	u32 taken;
 
 	if (state) {
 		if (now - state->used_ns > SECOND_NS)
 			state->used_ns = now;
 		return state;
 	}
-#pragma unroll
-	for (u32 i = 0; i < QUEUE_PROBES; i++) {
-		u64 owner;
-
-		state = queue_slot(socket, i);
-		owner = state->socket;
-		if (owner && now - state->used_ns < QUEUE_IDLE_NS)
-			continue;
-		if (__sync_val_compare_and_swap(&state->socket, owner, socket) != owner)
-			continue;
-		state->used_ns = now;
-		state->wait.service_ns = 0;
-		state->wait.looked_ns = 0;
-		state->stall.since_ns = 0;
-		return state;
-	}
-	return NULL;
+	taken = queue_take(socket, now);
+	return taken ? &queues[(taken - 1) % WEIR_MAX_SOCKETS] : NULL;
 }
 
 static __always_inline bool acks_watched(void)

@@ -166,7 +166,7 @@ static __always_inline struct listen_state *queue_state_of(const struct tcp_sock
 {
 	u64 socket = (u64)tp;
 	u32 group = whole_queue(&socket);
-	struct listen_state *state = queue_state(socket, now);
+	struct listen_state *state = queue_state(&socket, now);
 
 	if (state)
 		state->group = group;
