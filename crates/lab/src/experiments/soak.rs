@@ -40,7 +40,7 @@ pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
 /// Arguments of `weir-lab soak`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Length in minutes
+    /// Length in minutes, with the pauses between the cycles
     #[arg(long, default_value_t = 30.0)]
     pub minutes: f64,
     /// Length of a cycle in seconds: each has every disturbance once
@@ -72,6 +72,10 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 const LINK: &str = "veth0";
 /// weir may need so much more at the end of the second half than at its beginning.
 const GROWTH_KIB: f64 = 512.0;
+/// The server serves at least this part, in the last quarter, of what it served in the quarter before.
+const STILL_SERVED: f64 = 0.8;
+/// Of fewer cycles in the second half that is not judged: what is served differs from one to the next.
+const CYCLES_TO_JUDGE: usize = 8;
 
 impl Flags for Args {
     fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
@@ -99,16 +103,6 @@ struct Soak {
 }
 
 impl Args {
-    fn cycles(&self) -> usize {
-        // One at least with a kill, one before the comparison, and one after.
-        ((self.minutes * 60.0 / self.cycle).round() as usize).max(3)
-    }
-
-    /// Whether weir is killed in this cycle, from 0.
-    fn kills(&self, cycle: usize) -> bool {
-        cycle < self.cycles() / 2
-    }
-
     fn load(&self, bed: &Bed, rate_per_s: f64) -> Load {
         Load {
             target: (bed.server_address(false), self.server.port).into(),
@@ -191,31 +185,40 @@ impl Experiment for Soak {
         under_test.start_weir()?;
         let load = args.load(bed, self.rate_per_s);
         let (mut seen, mut kib, mut descriptors) = (Seen::default(), Vec::new(), Vec::new());
-        for cycle in 0..args.cycles() {
+        let (mut served, mut half) = (Vec::new(), None);
+        let (begun, length) = (Instant::now(), Duration::from_secs_f64(args.minutes * 60.0));
+        // One cycle at least with a kill, one before the comparison, and one after.
+        while half.is_none_or(|half| served.len() < half + 2) || begun.elapsed() < length {
+            let kills = served.is_empty() || begun.elapsed() < length / 2;
+            if !kills {
+                half.get_or_insert(served.len());
+            }
             let fate = std::thread::scope(|scope| {
                 let (load, generator) = (&load, &mut *generator);
                 let clients = scope.spawn(move || {
                     cpu::pin_this_thread(bed.layout.client_cpu)?;
                     generator.run(bed, load, |_| {})
                 });
-                let disturbed = under_test.cycle(args.kills(cycle));
+                let disturbed = under_test.cycle(kills);
                 let run = match clients.join() {
                     Ok(run) => run?,
                     Err(panic) => std::panic::resume_unwind(panic),
                 };
                 disturbed.map(|()| run.tally.fate)
             })?;
-            let begun = Instant::now();
+            let ended = Instant::now();
             let busy = || bed.server.run(|| sockets_in_state(BUSY, Some(spec.port)));
-            generator.settle(bed, || Ok(busy()? == 0 || begun.elapsed() > SETTLE_LIMIT))?;
+            generator.settle(bed, || Ok(busy()? == 0 || ended.elapsed() > SETTLE_LIMIT))?;
             seen.add(&fate, busy()? + under_test.waiting()?);
             let (now_kib, now_descriptors) = under_test.needs()?;
             kib.push(now_kib);
             descriptors.push(now_descriptors);
+            served.push(fate.served as f64);
             eprintln!(
-                "  cycle {} of {}: {} served, {} refused, {} reset, {} timed out, weir {now_kib} KiB, {} lost",
-                cycle + 1,
-                args.cycles(),
+                "  cycle {}, minute {:.1} of {}: {} served, {} refused, {} reset, {} timed out, weir {now_kib} KiB, {} lost",
+                served.len(),
+                begun.elapsed().as_secs_f64() / 60.0,
+                args.minutes,
                 fate.served,
                 fate.refused,
                 fate.reset,
@@ -227,10 +230,11 @@ impl Experiment for Soak {
         drop(under_test);
         let (asked, lost) = echoes.end();
         // The first cycle of the half fills what is filled once.
-        let from = (args.cycles() / 2 + 1).min(args.cycles() - 1);
+        let half = half.expect("the run ends after it");
+        let from = half + 1;
         let growth = |needs: &[f64]| needs.last().copied().unwrap_or(0.0) - needs[from];
         let mut sample = Sample::of([
-            ("cycles", args.cycles() as f64),
+            ("cycles", served.len() as f64),
             ("started", seen.started as f64),
             ("served", seen.served as f64),
             ("refused", seen.refused as f64),
@@ -243,7 +247,12 @@ impl Experiment for Soak {
             ("weir_kib_growth", growth(&kib)),
             ("descriptors_growth", growth(&descriptors)),
         ]);
+        if served.len() - half >= CYCLES_TO_JUDGE {
+            let still = still_served(&served[half..]);
+            sample.metrics.insert("still_served".into(), still);
+        }
         sample.series.insert("weir_kib".into(), kib);
+        sample.series.insert("served".into(), served);
         Ok(sample)
     }
 
@@ -265,7 +274,15 @@ impl Experiment for Soak {
             "weir_kib_growth",
             |n| n.range.1 <= GROWTH_KIB,
         );
-        is_zero.into_iter().chain([flat]).collect()
+        let serves = Claim::about(
+            "the server serves at the end what it served before",
+            case,
+            "still_served",
+            |n| n.range.0 >= STILL_SERVED,
+        );
+        let judged = case.metrics.contains_key("still_served");
+        let serves = judged.then_some(serves);
+        is_zero.into_iter().chain([flat]).chain(serves).collect()
     }
 
     fn show(&self) -> Show {
@@ -284,6 +301,13 @@ impl Experiment for Soak {
             ("growth KiB", "{weir_kib_growth|n}"),
         ])
     }
+}
+
+/// Of the second half's cycles: what the later ones served of what the earlier ones did.
+fn still_served(cycles: &[f64]) -> f64 {
+    let (before, after) = cycles.split_at(cycles.len() / 2);
+    let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
+    mean(after) / mean(before)
 }
 
 /// Sums over all cycles.
