@@ -12,6 +12,9 @@ DEMO_FLAGS ?=
 # Options for the fuzzer.
 FUZZ_FLAGS ?=
 
+# The kernel of the judges: Debian's newest, which has qdiscs in BPF.
+JUDGE_KERNEL ?= trixie-backports/linux-binary-[0-9.]+(\+deb[0-9]+)?-amd64
+
 export CARGO_FLAGS
 # A fresh rustup is not in the PATH of the shell that installed it.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -47,6 +50,14 @@ fuzz: ## fuzz everything that reads foreign bytes, a minute each (FUZZ_FLAGS='--
 test-vm: ## tests with the kernel on other kernels, of Debian and Ubuntu, in QEMU
 	@scripts/setup build test-vm
 	@scripts/test-vm
+
+.PHONY: judges
+judges: ## the simulator of links beside ns-3, and beside the kernel's qdiscs in QEMU (an hour)
+	@scripts/setup build judges
+	@$(MAKE) --no-print-directory build
+	$(RELEASE)/weir-lab run judge-ns3
+	scripts/lab-vm "$(JUDGE_KERNEL)" out/judge-linux run judge-linux
+	scripts/lab-vm "$(JUDGE_KERNEL)" out/shape-contest run shape-contest
 
 .PHONY: bench
 bench: ## ns per packet and the other figures of the README (root)

@@ -54,6 +54,10 @@ impl Packet for Entry {
         self.source_hash
     }
 
+    fn destination_hash(&self) -> u32 {
+        0
+    }
+
     fn control(&self) -> Control {
         self.control
     }

@@ -29,6 +29,10 @@ impl Packet for Segment {
         self.0.client
     }
 
+    fn destination_hash(&self) -> u32 {
+        unreachable!("SPA has no use for it")
+    }
+
     fn control(&self) -> Control {
         self.0.control
     }

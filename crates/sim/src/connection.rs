@@ -362,9 +362,15 @@ impl Connection {
 
     /// A segment without number, with the state of this end's receiver.
     fn segment(&mut self, side: Side, flags: u8, now_ns: u64) -> Segment {
-        let (flow_hash, source_hash) = match side {
-            Side::Client => (self.spec.flow_hash, self.spec.client_hash),
-            Side::Server => (!self.spec.flow_hash, self.spec.server_hash),
+        let Spec {
+            flow_hash,
+            client_hash,
+            server_hash,
+            ..
+        } = self.spec;
+        let (flow_hash, source_hash, destination_hash) = match side {
+            Side::Client => (flow_hash, client_hash, server_hash),
+            Side::Server => (!flow_hash, server_hash, client_hash),
         };
         let index = self.index;
         // A SYN/ACK echoes the SYN's time: that of the client's latest.
@@ -399,6 +405,7 @@ impl Connection {
             ecn: Ecn::NotEct,
             flow_hash,
             source_hash,
+            destination_hash,
         }
     }
 
@@ -407,6 +414,7 @@ impl Connection {
         let senders = [&self.client.sender, &self.server.sender];
         self.record.timeouts = senders.map(|sender| sender.timeouts).iter().sum();
         self.record.repeats = senders.map(|sender| sender.repeated).iter().sum();
+        self.record.last_rtt_ns = self.server.sender.rtt.smoothed_ns;
         for (count, delay_ns) in senders.map(|sender| sender.repeat_delay) {
             self.record.repeat_delay.0 += count;
             self.record.repeat_delay.1 += delay_ns;

@@ -194,6 +194,7 @@ mod tests {
             ecn: Ecn::NotEct,
             flow_hash: 0,
             source_hash: 0,
+            destination_hash: 0,
         }
     }
 

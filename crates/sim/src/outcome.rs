@@ -25,6 +25,8 @@ pub struct Record {
     pub of_burst: bool,
     /// The server's round-trip times: how many, and ns together.
     pub rtt: (u64, u64),
+    /// The server's smoothed round-trip time at the end, ns; 0: none known.
+    pub last_rtt_ns: u64,
 }
 
 impl Record {

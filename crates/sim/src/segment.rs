@@ -65,6 +65,8 @@ pub struct Segment {
     pub flow_hash: u32,
     /// Hash of the source.
     pub source_hash: u32,
+    /// Hash of the destination.
+    pub destination_hash: u32,
 }
 
 impl Segment {
@@ -99,6 +101,10 @@ impl Packet for Segment {
 
     fn source_hash(&self) -> u32 {
         self.source_hash
+    }
+
+    fn destination_hash(&self) -> u32 {
+        self.destination_hash
     }
 
     fn control(&self) -> Control {

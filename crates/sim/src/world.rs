@@ -232,6 +232,7 @@ impl World {
             ecn: Ecn::NotEct,
             flow_hash,
             source_hash,
+            destination_hash: flow_hash,
         });
     }
 }

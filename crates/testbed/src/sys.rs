@@ -126,6 +126,25 @@ pub fn tcp_state(socket: &impl AsRawFd) -> Result<u8, Errno> {
     Errno::result(answer).map(|_| state)
 }
 
+/// The smoothed round-trip time of a TCP connection, µs; 0: none known.
+pub fn tcp_round_trip_us(socket: &impl AsRawFd) -> Result<u32, Errno> {
+    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, the size of the live structure.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    Errno::result(answer)?;
+    // SAFETY: it was zeroed, and integers may have any value.
+    Ok(unsafe { info.assume_init() }.tcpi_rtt)
+}
+
 /// Options of TCP sockets that no library sets; the values are linux/tcp.h's TCP_….
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]

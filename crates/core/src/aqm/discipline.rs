@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::cake::{Cake, CakeParams};
 use super::codel::{Codel, CodelParams, LimitedCodel};
 use super::fifo::{Fifo, FifoParams};
 use super::flows::{FlowParams, Flows};
@@ -48,6 +49,8 @@ pub enum Discipline {
     Pie,
     /// Stochastic fair queueing.
     Sfq,
+    /// CAKE's queue.
+    Cake,
     /// Two FIFOs, SYN first.
     SynPrio,
     /// Two FIFOs, SYN and FIN first.
@@ -61,8 +64,8 @@ pub enum Discipline {
 }
 
 impl Discipline {
-    /// All, in the order of BHD18, Table III, and then weir's own.
-    pub const ALL: [Discipline; 14] = [
+    /// All, in the order of BHD18, Table III, with CAKE after the other queues by flow, and then weir's own.
+    pub const ALL: [Discipline; 15] = [
         Discipline::Fifo,
         Discipline::Bfifo,
         Discipline::Red,
@@ -72,6 +75,7 @@ impl Discipline {
         Discipline::FqCodel,
         Discipline::Pie,
         Discipline::Sfq,
+        Discipline::Cake,
         Discipline::SynPrio,
         Discipline::SynFinPrio,
         Discipline::SpaPaper,
@@ -91,6 +95,7 @@ impl Discipline {
             Discipline::FqCodel => "fq-codel",
             Discipline::Pie => "pie",
             Discipline::Sfq => "sfq",
+            Discipline::Cake => "cake",
             Discipline::SynPrio => "syn-prio",
             Discipline::SynFinPrio => "syn-fin-prio",
             Discipline::Spa => "spa",
@@ -239,6 +244,21 @@ impl Setup {
         }
     }
 
+    /// CAKE as the kernel has it by default (cake_set_rate()), with a target like `spa-fq`'s.
+    pub fn cake(&self) -> CakeParams {
+        const NORMAL_TARGET_NS: u64 = 5 * MS;
+        let (packet_ns, rate) = (self.packet_ns(), self.rate_bytes_per_s);
+        let target_ns = NORMAL_TARGET_NS.max(packet_ns * 3 / 2);
+        CakeParams {
+            target_ns,
+            interval_ns: (100 * MS + target_ns - NORMAL_TARGET_NS).max(2 * target_ns),
+            packet_ns,
+            quantum_bytes: (rate >> 12).clamp(300, 1514) as u32,
+            // Four times what the link carries in 100 ms, and at least 4 MiB.
+            room_bytes: (rate / 10 * 4).max(4 << 20),
+        }
+    }
+
     /// SPA as BHD18 has it: no limit.
     pub fn spa_paper(&self) -> SpaParams {
         SpaParams {
@@ -294,6 +314,7 @@ impl Setup {
             Discipline::FqCodel => AnyQueue::FqCodel(FqCodel::new(self.flows(self.codel()))),
             Discipline::Pie => AnyQueue::Pie(Pie::new(self.pie())),
             Discipline::Sfq => AnyQueue::Sfq(Sfq::new(self.sfq())),
+            Discipline::Cake => AnyQueue::Cake(Cake::new(self.cake())),
             Discipline::SynPrio => prio(false),
             Discipline::SynFinPrio => prio(true),
             Discipline::SpaPaper => {
@@ -317,6 +338,7 @@ pub enum AnyQueue<P> {
     FqCodel(FqCodel<P>),
     Pie(Pie<P>),
     Sfq(Sfq<P>),
+    Cake(Cake<P>),
     Prio(Prio<P>),
     Spa(Spa<P, LimitedCodel>),
     SpaFq(Spa<P, Flows>),
@@ -332,6 +354,7 @@ macro_rules! each {
             AnyQueue::FqCodel($inner) => $call,
             AnyQueue::Pie($inner) => $call,
             AnyQueue::Sfq($inner) => $call,
+            AnyQueue::Cake($inner) => $call,
             AnyQueue::Prio($inner) => $call,
             AnyQueue::Spa($inner) => $call,
             AnyQueue::SpaFq($inner) => $call,

@@ -14,11 +14,13 @@
 //! | `fq-codel` | CoDel in each of many flow queues | RFC 8290 |
 //! | `pie` | proportional integral controller | RFC 8033 |
 //! | `sfq` | stochastic fair queueing | McKenney 1990 |
+//! | `cake` | round robin that shares by hosts and then by flows, COBALT in each flow | Høiland-Jørgensen 2018 |
 //! | `syn-prio`, `syn-fin-prio` | two FIFOs, control segments first | BHD18 Table III |
 //! | `spa-paper` | two CoDel queues, SYN and FIN first | BHD18 Section V |
 //! | `spa` | the same with weir's [`limit`] of the high queue, SYN only, ECN in the low queue | |
 //! | `spa-fq` | `spa` whose low queue is one queue for each flow | |
 
+pub mod cake;
 pub mod codel;
 pub mod control;
 pub mod discipline;

@@ -25,6 +25,9 @@ pub trait Packet {
     /// Hash of the source: of an IPv4 address, or of the /64 of an IPv6 address.
     fn source_hash(&self) -> u32;
 
+    /// Hash of the destination, made in the same way.
+    fn destination_hash(&self) -> u32;
+
     /// What it controls: [`super::control::control_of`].
     fn control(&self) -> Control;
 

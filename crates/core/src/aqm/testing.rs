@@ -7,8 +7,10 @@ use super::queue::{Cause, Hooks};
 /// A packet of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Its flow; the source as well.
+    /// Its flow; the source as well, if that is not given.
     pub flow: u32,
+    /// Its source.
+    pub source: Option<u32>,
     /// Its number in the flow.
     pub number: u32,
     /// Bytes.
@@ -24,6 +26,7 @@ impl Segment {
     pub fn data(flow: u32, number: u32) -> Segment {
         Segment {
             flow,
+            source: None,
             number,
             len: 1500,
             control: Control::None,
@@ -51,7 +54,11 @@ impl Packet for Segment {
     }
 
     fn source_hash(&self) -> u32 {
-        self.flow.wrapping_mul(0x85eb_ca77)
+        self.source.unwrap_or(self.flow).wrapping_mul(0x85eb_ca77)
+    }
+
+    fn destination_hash(&self) -> u32 {
+        self.flow.wrapping_mul(0xc2b2_ae3d)
     }
 
     fn control(&self) -> Control {

@@ -4,6 +4,7 @@ pub mod bursts;
 pub mod crosscheck;
 pub mod demo;
 pub mod flash_crowd;
+pub mod judges;
 pub mod link_traffic;
 pub mod point;
 pub mod policy;
@@ -36,6 +37,7 @@ const REGISTRY: &[&[Entry]] = &[
     proxy_matrix::ENTRIES,
     sim::ENTRIES,
     link_traffic::ENTRIES,
+    judges::ENTRIES,
     soak::ENTRIES,
     timewait_ports::ENTRIES,
     timewait::holders::ENTRIES,

@@ -19,18 +19,21 @@ pub struct Frame {
     pub came_ns: u64,
     flow_hash: u32,
     source_hash: u32,
+    destination_hash: u32,
     control: Control,
 }
 
 impl Frame {
     /// An IPv4 or IPv6 packet that came at this time. What cannot be read is data of one flow.
     pub fn read(bytes: Vec<u8>, came_ns: u64) -> Frame {
-        let (flow_hash, source_hash, control) = look(&bytes).unwrap_or_default();
+        let (flow_hash, [source_hash, destination_hash], control) =
+            look(&bytes).unwrap_or_default();
         Frame {
             bytes,
             came_ns,
             flow_hash,
             source_hash,
+            destination_hash,
             control,
         }
     }
@@ -48,8 +51,8 @@ impl Frame {
     }
 }
 
-/// The hash of the flow, that of the source, and what the packet controls.
-fn look(bytes: &[u8]) -> Option<(u32, u32, Control)> {
+/// The hash of the flow, those of the source and of the destination, and what the packet controls.
+fn look(bytes: &[u8]) -> Option<(u32, [u32; 2], Control)> {
     let packet = SlicedPacket::from_ip(bytes).ok()?;
     let (source, destination) = addresses(packet.net.as_ref()?)?;
     let mut control = Control::None;
@@ -63,11 +66,12 @@ fn look(bytes: &[u8]) -> Option<(u32, u32, Control)> {
         // Fragments too: all of two hosts are one flow.
         _ => (0, 0, 0),
     };
-    let source_hash = match source {
+    let of_host = |address| match address {
         IpAddr::V4(address) => hash(address),
         IpAddr::V6(address) => hash(&address.octets()[..8]),
     };
-    Some((hash((source, destination, ports)), source_hash, control))
+    let hosts = [source, destination].map(of_host);
+    Some((hash((source, destination, ports)), hosts, control))
 }
 
 fn addresses(net: &NetSlice<'_>) -> Option<(IpAddr, IpAddr)> {
@@ -108,6 +112,10 @@ impl Packet for Frame {
 
     fn source_hash(&self) -> u32 {
         self.source_hash
+    }
+
+    fn destination_hash(&self) -> u32 {
+        self.destination_hash
     }
 
     fn control(&self) -> Control {

@@ -118,7 +118,9 @@ fn low_queue(discipline: Discipline, setup: &Setup) -> Option<Qdisc> {
         Discipline::Sfq => ("sfq", sfq(&setup.sfq())),
         Discipline::Spa => ("codel", codel(&setup.own_codel(), setup.own_packets())),
         Discipline::SpaFq => ("fq_codel", fq_codel(&setup.own_flows())),
-        Discipline::Red | Discipline::Ared | Discipline::RedFavor => return None,
+        Discipline::Red | Discipline::Ared | Discipline::RedFavor | Discipline::Cake => {
+            return None;
+        }
     })
 }
 

@@ -6,10 +6,10 @@ use crate::run::statistics::Spread;
 
 /// Disciplines that are compared.
 const OWN: [&str; 3] = ["spa", "spa-paper", "spa-fq"];
-/// With what: SPA as a single queue with the first three, and spa-fq with FQ-CoDel.
+/// With what: SPA as a single queue with the first three, and spa-fq with FQ-CoDel and CAKE.
 const PLAIN: [&str; 3] = ["fifo", "codel", "pie"];
-const FLOWS: &str = "fq-codel";
-/// What is compared with FQ-CoDel besides the classes of size.
+const FLOWS: [&str; 2] = ["fq-codel", "cake"];
+/// What is compared with those besides the classes of size.
 const TIMES: [&str; 5] = [
     "response_p95_ms",
     "connect_mean_ms",
@@ -30,13 +30,14 @@ fn ratio_name(metric: &str, other: &str) -> String {
 /// Adds the ratios to the samples of one round.
 pub fn add_ratios(round: &mut [(Parameters, Sample)]) {
     let all = round.to_vec();
-    let of_fq: Vec<&str> = SIZES.iter().map(|(name, ..)| *name).chain(TIMES).collect();
+    let of_flows: Vec<&str> = SIZES.iter().map(|(name, ..)| *name).chain(TIMES).collect();
     for (case, sample) in round.iter_mut() {
         if !OWN.contains(&case["discipline"].as_str()) {
             continue;
         }
         let of_plain = PLAIN.map(|other| (other, vec!["short_mean_ms", "response_p95_ms"]));
-        for (other, metrics) in of_plain.into_iter().chain([(FLOWS, of_fq.clone())]) {
+        let of_flows = FLOWS.map(|other| (other, of_flows.clone()));
+        for (other, metrics) in of_plain.into_iter().chain(of_flows) {
             let mut wanted = case.clone();
             wanted.insert("discipline".into(), other.into());
             let Some((_, beside)) = all.iter().find(|(case, _)| *case == wanted) else {
@@ -84,26 +85,31 @@ pub fn of_traffic(results: &Results) -> Vec<Claim> {
         }
     }
     for case in of_discipline(results, "spa-fq") {
-        for (metric, ..) in SIZES {
-            let class = metric
-                .trim_start_matches("segments_")
-                .trim_end_matches("_ms");
-            let what = match class.split_once('_') {
-                Some((least, most)) => format!("mean response of {least} to {most} segments"),
-                None if class == "1" => "mean response of 1 segment".to_owned(),
-                None => format!("mean response of {class} segments and more"),
-            };
-            claims.push(ratio_claim(case, metric, FLOWS, &what, 1.0));
+        for other in FLOWS {
+            // CAKE is not in every run.
+            claims.extend(of_classes(case, other).filter(|claim| claim.value.is_some()));
         }
-        claims.push(ratio_claim(
-            case,
-            "response_p95_ms",
-            FLOWS,
-            "p95 of the response",
-            1.0,
-        ));
     }
     claims
+}
+
+/// In each class of size, and in p95.
+fn of_classes<'a>(case: &'a Case, other: &'a str) -> impl Iterator<Item = Claim> + 'a {
+    let what = |metric: &str| {
+        let class = metric
+            .trim_start_matches("segments_")
+            .trim_end_matches("_ms");
+        match class.split_once('_') {
+            Some((least, most)) => format!("mean response of {least} to {most} segments"),
+            None if class == "1" => "mean response of 1 segment".to_owned(),
+            None => format!("mean response of {class} segments and more"),
+        }
+    };
+    let classes = SIZES.map(|(metric, ..)| (metric, what(metric)));
+    let all = classes
+        .into_iter()
+        .chain([("response_p95_ms", "p95 of the response".to_owned())]);
+    all.map(move |(metric, what)| ratio_claim(case, metric, other, &what, 1.0))
 }
 
 /// The claims about bursts.
@@ -116,7 +122,10 @@ pub fn of_bursts(results: &Results) -> Vec<Claim> {
                 "p95 of the connect time of the burst",
             ),
         ];
-        what.map(|(metric, what)| ratio_claim(case, metric, FLOWS, what, BEFORE))
+        what.into_iter().flat_map(move |(metric, what)| {
+            let of = FLOWS.map(|other| ratio_claim(case, metric, other, what, BEFORE));
+            of.into_iter().filter(|claim| claim.value.is_some())
+        })
     };
     of_discipline(results, "spa-fq").flat_map(of).collect()
 }

@@ -45,6 +45,24 @@ pub const ENTRIES: &[Entry] = &[
         "--burst 200 --both --traffic real --uploads no --seconds 300 --rounds 12",
         "--burst 200 --both --traffic real --uploads no --seconds 45",
     ),
+    SIM.preset(
+        "sim-cake",
+        "Is weir's default at least as good as FQ-CoDel and CAKE?",
+    )
+    .source("beyond the papers")
+    .flags(
+        "--disciplines fq-codel,cake,spa-fq --seconds 300 --rounds 12",
+        "--disciplines fq-codel,cake,spa-fq --seconds 20 --traffic real --uploads no",
+    ),
+    SIM.preset(
+        "sim-cake-burst",
+        "Do connections of a burst wait less for their SYN/ACK than under FQ-CoDel and CAKE?",
+    )
+    .source("beyond the papers")
+    .flags(
+        "--disciplines fq-codel,cake,spa-fq --burst 200 --both --traffic real --uploads no --seconds 300 --rounds 12",
+        "--disciplines fq-codel,cake,spa-fq --burst 200 --both --traffic real --uploads no --seconds 45",
+    ),
     flood::ENTRY,
 ];
 
@@ -70,7 +88,7 @@ pub struct Args {
     /// Whether one client uploads without end
     #[arg(long, value_enum, value_delimiter = ',', default_value = "no,yes")]
     pub uploads: Vec<Upload>,
-    /// Disciplines of the downlink [default: all]
+    /// Disciplines of the downlink [default: all but cake]
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub disciplines: Vec<Discipline>,
     /// The uplink has the downlink's discipline; without it FIFO, as in the paper
@@ -124,6 +142,7 @@ impl Flags for Args {
         self.hosts.check()?;
         if self.disciplines.is_empty() {
             self.disciplines = Discipline::ALL.to_vec();
+            self.disciplines.retain(|one| *one != Discipline::Cake);
         }
         Ok(Box::new(Sim { args: self }))
     }

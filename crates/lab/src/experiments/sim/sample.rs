@@ -7,7 +7,7 @@ use crate::run::results::Sample;
 
 const NS_PER_MS: f64 = 1e6;
 /// Connections that begin earlier do not count: the link is still empty.
-const WARM_UP_NS: u64 = 10_000_000_000;
+pub const WARM_UP_NS: u64 = 10_000_000_000;
 /// Classes of size: name, least and most segments.
 pub const SIZES: [(&str, u32, u32); 5] = [
     ("segments_1_ms", 1, 1),
@@ -57,7 +57,12 @@ pub fn of(outcome: &Outcome, seconds: f64) -> Sample {
     };
     let mut sample = Sample::default();
     let classes = SIZES.map(|(name, least, most)| (name, mean_ms(&in_class(least, most))));
+    let rtts = usual.iter().map(|record| record.last_rtt_ns);
     let times = [
+        (
+            "last_rtt_mean_ms",
+            mean_ms(&rtts.filter(|rtt_ns| *rtt_ns > 0).collect::<Vec<_>>()),
+        ),
         ("connect_mean_ms", mean_ms(&connects)),
         ("connect_p95_ms", p95_ms(connects)),
         ("response_mean_ms", mean_ms(&responses)),

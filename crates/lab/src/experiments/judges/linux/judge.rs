@@ -1,0 +1,84 @@
+//! The judge, and the experiment with it.
+
+use weir_core::aqm::Discipline;
+use weir_sim::{Outcome, Plan};
+
+use super::hosts::{self, Hosts};
+use super::qdiscs::{limit, note_kernel};
+use super::replay;
+use crate::error::Result;
+use crate::experiments::judges::arrivals::Arrival;
+use crate::experiments::judges::model::Departures;
+use crate::experiments::judges::trial::{Common, DRAIN_S, Job, Judge, Trial};
+use crate::run::experiment::{Entry, Experiment, Flags, Program, check_seconds};
+use crate::run::results::Facts;
+
+/// The experiment.
+pub const ENTRY: Entry = Entry::new::<Args>(
+    "judge-linux",
+    "Do the kernel's own qdiscs do what the disciplines of the simulator do?",
+)
+.source("beyond the papers")
+.flags(
+    "--seconds 120 --rounds 3",
+    "--what queue --seconds 10 --rounds 1 --disciplines fifo",
+);
+
+/// What both have.
+const DISCIPLINES: [Discipline; 8] = [
+    Discipline::Fifo,
+    Discipline::Bfifo,
+    Discipline::Red,
+    Discipline::Codel,
+    Discipline::FqCodel,
+    Discipline::Pie,
+    Discipline::Sfq,
+    Discipline::Cake,
+];
+/// Arguments of `weir-lab judge-linux`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub common: Common,
+    /// Disciplines [default: all that both have]
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub disciplines: Vec<Discipline>,
+}
+
+impl Flags for Args {
+    fn experiment(mut self, _program: &Program) -> Result<Box<dyn Experiment>> {
+        check_seconds("--seconds", self.common.seconds)?;
+        if self.disciplines.is_empty() {
+            self.disciplines = DISCIPLINES.to_vec();
+        }
+        Ok(Box::new(Trial {
+            common: self.common,
+            disciplines: self.disciplines,
+            judge: Linux,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Linux;
+
+impl Judge for Linux {
+    fn open(&mut self, facts: &mut Facts) -> Result<()> {
+        note_kernel(facts)
+    }
+
+    fn departures(&mut self, job: Job, arrivals: &[Arrival]) -> Result<Departures> {
+        replay::departures(arrivals, |router, device| {
+            limit(router, device, job.rates.0, job.discipline)
+        })
+    }
+
+    fn connections(&mut self, job: Job, plan: &Plan) -> Result<Outcome> {
+        let hosts = Hosts::new()?;
+        let (down, up) = job.rates;
+        limit(&hosts.router, hosts::DOWN, down, job.discipline)?;
+        limit(&hosts.router, hosts::UP, up, Discipline::Fifo)?;
+        hosts.run(&plan.connections(job.seed), plan.seconds + DRAIN_S)
+    }
+}
