@@ -1,11 +1,10 @@
 //! `weir top --once`: plain text for scripts and mails, with the rates of one interval.
 
-use weir_api::TopSource;
 use weir_core::units::about_duration;
 
+use super::columns::{self, Column};
 use super::data::Data;
-use super::rows::{self, ClassRow, ListenerRow, ProxyRow, Sort};
-use crate::show::describe::percent;
+use super::rows::{self, ListenerRow, Sort};
 use crate::show::report::controller;
 use crate::show::table::{Align, table};
 
@@ -44,19 +43,19 @@ pub fn text(data: &Data, order: Order<'_>) -> String {
     }
     let classes = rows::classes(status, &pair, filter, sort, false);
     if !classes.is_empty() {
-        text += &format!("\n{}", class_table(&classes));
+        text += &format!("\n{}", plain(&columns::classes(), &classes));
     }
     let sources = data.sources();
     let sources = sources.map_or(Vec::new(), |top| rows::sources(top, filter, sort, false));
     if !sources.is_empty() {
-        text += &format!("\n{}", source_table(&sources));
+        text += &format!("\n{}", plain(&columns::sources(), &sources));
     }
     if let Some(controller) = &status.controller {
         text += &format!("\n{}", controller::text(controller, controller::RECENT));
     }
     let proxies = rows::proxies(status, &pair, filter, sort, false);
     if !proxies.is_empty() {
-        text += &format!("\n{}", proxy_table(&proxies));
+        text += &format!("\n{}", plain(&columns::proxies(), &proxies));
     }
     text
 }
@@ -99,25 +98,19 @@ fn verdict_table(
     pair: &super::rates::Pair<'_>,
     sort: Sort,
 ) -> String {
-    use Align::{Left, Right};
-    let head = [
-        ("listener", Left),
-        ("verdict", Left),
-        ("count", Right),
-        ("count/s", Right),
-    ];
+    let columns = columns::verdicts();
+    let mut head = vec![("listener", Align::Left)];
+    head.extend(columns.iter().map(|column| (column.head, column.align)));
     let of_one = |row: &ListenerRow<'_>| {
-        let verdicts = rows::verdicts(row.listener, pair, sort).into_iter();
+        let verdicts = rows::verdicts(row.listener, pair, sort);
         let name = row.listener.name.clone();
-        let cells = verdicts.map(move |verdict| {
-            vec![
-                name.clone(),
-                verdict.name.to_owned(),
-                verdict.count.to_string(),
-                rows::rate(verdict.rate),
-            ]
-        });
-        cells.collect::<Vec<_>>()
+        let line = |verdict| {
+            [name.clone()]
+                .into_iter()
+                .chain(cells(&columns, verdict))
+                .collect()
+        };
+        verdicts.iter().map(line).collect::<Vec<Vec<String>>>()
     };
     let rows: Vec<Vec<String>> = listeners.iter().flat_map(of_one).collect();
     match rows.is_empty() {
@@ -126,84 +119,12 @@ fn verdict_table(
     }
 }
 
-fn class_table(classes: &[ClassRow<'_>]) -> String {
-    use Align::{Left, Right};
-    let head = [
-        ("class", Left),
-        ("listener", Left),
-        ("priority", Right),
-        ("rate", Right),
-        ("held at", Right),
-        ("waiting", Right),
-        ("admitted/s", Right),
-        ("refused/s", Right),
-    ];
-    let row = |row: &ClassRow<'_>| {
-        let (class, flow) = (row.class, row.flow);
-        vec![
-            class.name.clone(),
-            row.listener.unwrap_or("all").to_owned(),
-            class.priority.to_string(),
-            rows::rate(class.rate),
-            rows::rate(class.controlled_rate),
-            class.waiting.map_or("-".to_owned(), |n| n.to_string()),
-            rows::rate(flow.map(|flow| flow.admitted)),
-            rows::rate(flow.map(|flow| flow.refused)),
-        ]
-    };
-    table(&head, &classes.iter().map(row).collect::<Vec<_>>())
+fn cells<R>(columns: &[Column<R>], row: &R) -> Vec<String> {
+    columns.iter().map(|column| (column.text)(row)).collect()
 }
 
-fn source_table(sources: &[&TopSource]) -> String {
-    use Align::{Left, Right};
-    let head = [
-        ("source", Left),
-        ("mean/s", Right),
-        ("share", Right),
-        ("listener", Left),
-        ("class", Left),
-        ("last verdict", Left),
-    ];
-    let row = |source: &&TopSource| {
-        vec![
-            source.source.clone(),
-            rows::rate(Some(source.per_second)),
-            percent(source.share),
-            source.listener.clone(),
-            source.class.clone().unwrap_or_else(|| "-".to_owned()),
-            source.verdict.clone(),
-        ]
-    };
-    table(&head, &sources.iter().map(row).collect::<Vec<_>>())
-}
-
-fn proxy_table(proxies: &[ProxyRow<'_>]) -> String {
-    use Align::{Left, Right};
-    let head = [
-        ("proxy", Left),
-        ("state", Left),
-        ("clients", Right),
-        ("waiting", Right),
-        ("requests/s", Right),
-        ("failed/s", Right),
-        ("in_use", Right),
-        ("idle", Right),
-        ("p99", Right),
-    ];
-    let row = |row: &ProxyRow<'_>| {
-        let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
-        let indent = if row.backend.is_some() { "  " } else { "" };
-        vec![
-            format!("{indent}{}", row.name),
-            row.state.to_owned(),
-            number(row.clients),
-            number(row.waiting),
-            rows::rate(row.rate),
-            rows::rate(row.failures),
-            row.connections.in_use.to_string(),
-            row.connections.idle.to_string(),
-            rows::time(row.p99_us),
-        ]
-    };
-    table(&head, &proxies.iter().map(row).collect::<Vec<_>>())
+fn plain<R>(columns: &[Column<R>], rows: &[R]) -> String {
+    let head = columns.iter().map(|column| (column.head, column.align));
+    let rows = rows.iter().map(|row| cells(columns, row));
+    table(&head.collect::<Vec<_>>(), &rows.collect::<Vec<_>>())
 }

@@ -5,15 +5,15 @@ use ratatui::layout::{Constraint, HorizontalAlignment, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
-use weir_api::{Status, TopSource, TopSources};
-use weir_core::verdict::Kind;
+use weir_api::{Status, TopSources};
 
-use super::cells::{heads, refused_style, right};
-use crate::show::describe::percent;
+use super::cells::heads;
 use crate::show::report::controller;
+use crate::show::table::Align;
+use crate::top::columns::{self, Column, Look};
 use crate::top::model::{Model, Pane};
 use crate::top::rates::Pair;
-use crate::top::rows::{self, ClassRow, ListenerRow, ProxyRow, VerdictRow};
+use crate::top::rows::{self, ListenerRow};
 use crate::top::theme::Theme;
 
 /// Decisions of the controller that the pane has.
@@ -46,9 +46,6 @@ pub fn draw(
     }
 }
 
-/// A column: its head, where its cells stand, its width.
-type Column = (&'static str, HorizontalAlignment, Constraint);
-
 struct Shown<'a> {
     area: Rect,
     model: &'a Model,
@@ -67,16 +64,50 @@ impl Shown<'_> {
         frame.render_widget(Paragraph::new(line), self.area);
     }
 
-    fn table(&self, frame: &mut Frame<'_>, columns: &[Column], rows: Vec<Row<'_>>) {
-        let names: Vec<_> = columns.iter().map(|column| (column.0, column.1)).collect();
+    fn table<R>(&self, frame: &mut Frame<'_>, columns: &[Column<R>], rows: &[R]) {
+        let side = |column: &Column<R>| match column.align {
+            Align::Left => HorizontalAlignment::Left,
+            Align::Right => HorizontalAlignment::Right,
+        };
+        let cell = |column: &Column<R>, row: &R| {
+            let span = Span::styled((column.text)(row), self.style((column.look)(row)));
+            Cell::from(Line::from(span).alignment(side(column)))
+        };
+        let line = |row: &R| {
+            Row::new(
+                columns
+                    .iter()
+                    .map(|column| cell(column, row))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let names: Vec<_> = columns
+            .iter()
+            .map(|column| (column.head, side(column)))
+            .collect();
+        let widths = columns.iter().map(|column| match column.width {
+            Some(width) => Constraint::Length(width),
+            // Reasons are longer than names.
+            None if column.head == "because" => Constraint::Fill(3),
+            None => Constraint::Fill(1),
+        });
         let skipped = self.scroll(rows.len(), 1);
-        let rows = rows.into_iter().skip(skipped);
-        let table = Table::new(rows, columns.iter().map(|column| column.2));
+        let table = Table::new(rows.iter().skip(skipped).map(line), widths);
         frame.render_widget(table.header(heads(&names, self.theme)), self.area);
     }
 
+    fn style(&self, look: Look) -> Style {
+        match look {
+            Look::Plain => Style::new(),
+            Look::Strong => self.theme.strong(),
+            Look::Faint => self.theme.faint(),
+            Look::Good => self.theme.good(),
+            Look::Notable => self.theme.notable(),
+            Look::Bad => self.theme.bad(),
+        }
+    }
+
     fn verdicts(&self, frame: &mut Frame<'_>, listener: Option<&ListenerRow<'_>>, pair: &Pair<'_>) {
-        use HorizontalAlignment::{Left, Right};
         let Some(row) = listener else {
             return self.say(frame, "no listener is chosen");
         };
@@ -87,29 +118,14 @@ impl Shown<'_> {
                 "no verdict yet: no connection has come to this listener",
             );
         }
-        let columns = [
-            ("verdict", Left, Constraint::Length(20)),
-            ("count", Right, Constraint::Length(12)),
-            ("/s", Right, Constraint::Length(8)),
-            ("", Left, Constraint::Fill(1)),
-        ];
-        let row = |row: &VerdictRow| {
-            let style = match row.kind {
-                Kind::Refuse => refused_style(row.rate, self.theme),
-                _ => Style::new(),
-            };
-            Row::new([
-                Cell::from(Span::styled(row.name, style)),
-                right(row.count.to_string(), Style::new()),
-                right(rows::rate(row.rate), style),
-                Cell::from(Span::styled(row.text, self.theme.faint())),
-            ])
-        };
-        self.table(frame, &columns, verdicts.iter().map(row).collect());
+        let columns: Vec<_> = columns::verdicts()
+            .into_iter()
+            .chain([columns::meaning()])
+            .collect();
+        self.table(frame, &columns, &verdicts);
     }
 
     fn classes(&self, frame: &mut Frame<'_>, status: &Status, pair: &Pair<'_>) {
-        use HorizontalAlignment::{Left, Right};
         let Model {
             filter,
             sort,
@@ -120,52 +136,17 @@ impl Shown<'_> {
         if classes.is_empty() {
             return self.say(frame, "no class");
         }
-        let listener = if self.area.width < NARROW {
-            Constraint::Length(0)
-        } else {
-            Constraint::Fill(1)
-        };
-        let mut columns = vec![
-            ("class", Left, Constraint::Fill(1)),
-            ("listener", Left, listener),
-            ("priority", Right, Constraint::Length(8)),
-            ("rate", Right, Constraint::Length(7)),
-            ("held at", Right, Constraint::Length(7)),
-            ("waiting", Right, Constraint::Length(7)),
-            ("admitted/s", Right, Constraint::Length(10)),
-            ("refused/s", Right, Constraint::Length(9)),
-        ];
-        if self.area.width >= WIDE {
-            columns.push(("because", Left, Constraint::Fill(3)));
+        let mut columns = Vec::from(columns::classes());
+        if self.area.width < NARROW {
+            columns[1].width = Some(0);
         }
-        let row = |row: &ClassRow<'_>| {
-            let (class, flow) = (row.class, row.flow);
-            let held = if class.controlled_rate.is_some() {
-                self.theme.notable()
-            } else {
-                Style::new()
-            };
-            let plain = Style::new();
-            let waiting = class.waiting.map_or("-".to_owned(), |n| n.to_string());
-            let refused = flow.map(|flow| flow.refused);
-            let cells = [
-                Cell::from(Span::styled(class.name.clone(), self.theme.strong())),
-                Cell::from(row.listener.unwrap_or("all").to_owned()),
-                right(class.priority.to_string(), plain),
-                right(rows::rate(class.rate), plain),
-                right(rows::rate(class.controlled_rate), held),
-                right(waiting, plain),
-                right(rows::rate(flow.map(|flow| flow.admitted)), plain),
-                right(rows::rate(refused), refused_style(refused, self.theme)),
-                Cell::from(row.reason.unwrap_or_default().to_owned()),
-            ];
-            Row::new(cells.into_iter().take(columns.len()))
-        };
-        self.table(frame, &columns, classes.iter().map(row).collect());
+        if self.area.width >= WIDE {
+            columns.push(columns::because());
+        }
+        self.table(frame, &columns, &classes);
     }
 
     fn sources(&self, frame: &mut Frame<'_>, top: Option<&TopSources>) {
-        use HorizontalAlignment::{Left, Right};
         let Some(top) = top else {
             return self.say(frame, "no guard that says whom it refuses");
         };
@@ -179,27 +160,9 @@ impl Shown<'_> {
         let Some(longest) = sources.iter().map(|source| source.source.len()).max() else {
             return self.say(frame, "no source: no connection was refused lately");
         };
-        let columns = [
-            ("source", Left, Constraint::Length(longest as u16)),
-            ("mean/s", Right, Constraint::Length(8)),
-            ("share", Right, Constraint::Length(6)),
-            ("listener", Left, Constraint::Fill(1)),
-            ("class", Left, Constraint::Fill(1)),
-            ("last verdict", Left, Constraint::Length(17)),
-        ];
-        let row = |source: &&TopSource| {
-            let refused = refused_style(Some(source.per_second), self.theme);
-            let class = source.class.clone().unwrap_or_else(|| "-".to_owned());
-            Row::new([
-                Cell::from(Span::styled(source.source.clone(), self.theme.strong())),
-                right(rows::rate(Some(source.per_second)), refused),
-                right(percent(source.share), Style::new()),
-                Cell::from(source.listener.clone()),
-                Cell::from(class),
-                Cell::from(source.verdict.clone()),
-            ])
-        };
-        self.table(frame, &columns, sources.iter().map(row).collect());
+        let mut columns = columns::sources();
+        columns[0].width = Some(longest as u16);
+        self.table(frame, &columns, &sources);
     }
 
     fn controller(&self, frame: &mut Frame<'_>, status: &Status) {
@@ -216,7 +179,6 @@ impl Shown<'_> {
     }
 
     fn proxies(&self, frame: &mut Frame<'_>, status: &Status, pair: &Pair<'_>) {
-        use HorizontalAlignment::{Left, Right};
         let Model {
             filter,
             sort,
@@ -227,46 +189,7 @@ impl Shown<'_> {
         if proxies.is_empty() {
             return self.say(frame, "no proxy");
         }
-        let columns = [
-            ("proxy", Left, Constraint::Fill(1)),
-            ("state", Left, Constraint::Length(9)),
-            ("clients", Right, Constraint::Length(7)),
-            ("waiting", Right, Constraint::Length(7)),
-            ("requests/s", Right, Constraint::Length(10)),
-            ("failed/s", Right, Constraint::Length(8)),
-            ("in_use", Right, Constraint::Length(6)),
-            ("idle", Right, Constraint::Length(5)),
-            ("p99", Right, Constraint::Length(7)),
-        ];
-        let row = |row: &ProxyRow<'_>| {
-            let (indent, name) = match row.backend {
-                Some(_) => ("  ", Style::new()),
-                None => ("", self.theme.strong()),
-            };
-            let state = match row.state {
-                "up" => self.theme.good(),
-                "down" => self.theme.bad(),
-                "full" | "draining" => self.theme.notable(),
-                _ => Style::new(),
-            };
-            let number =
-                |n: Option<u64>| right(n.map_or(String::new(), |n| n.to_string()), Style::new());
-            Row::new([
-                Cell::from(Span::styled(format!("{indent}{}", row.name), name)),
-                Cell::from(Span::styled(row.state.to_owned(), state)),
-                number(row.clients),
-                number(row.waiting),
-                right(rows::rate(row.rate), Style::new()),
-                right(
-                    rows::rate(row.failures),
-                    refused_style(row.failures, self.theme),
-                ),
-                number(Some(row.connections.in_use)),
-                number(Some(row.connections.idle)),
-                right(rows::time(row.p99_us), Style::new()),
-            ])
-        };
-        self.table(frame, &columns, proxies.iter().map(row).collect());
+        self.table(frame, &columns::proxies(), &proxies);
     }
 
     fn notes(&self, frame: &mut Frame<'_>, status: &Status) {
