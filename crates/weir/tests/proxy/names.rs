@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -133,15 +134,23 @@ fn start_logged(bed: &Bed) -> (Running, BufReader<ChildStderr>) {
 
 /// The log's lines before the one with these words.
 fn said_before(log: &mut BufReader<ChildStderr>, words: &str) -> Vec<String> {
-    let lines = log.lines().map(Result::unwrap);
-    let mut before = Vec::new();
-    for line in lines {
-        if line.contains(words) {
-            return before;
+    // A reader that waits would wait for ever for what is not said.
+    let flags = OFlag::from_bits_retain(fcntl(log.get_ref(), FcntlArg::F_GETFL).unwrap());
+    let flags = FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK);
+    fcntl(log.get_ref(), flags).unwrap();
+    let (mut before, mut line) = (Vec::new(), Vec::new());
+    let found = wait::try_until(wait::PATIENCE, || {
+        while let Ok(1..) = log.read_until(b'\n', &mut line) {
+            let said = String::from_utf8(std::mem::take(&mut line)).unwrap();
+            match said.contains(words) {
+                true => return Some(()),
+                false => before.push(said),
+            }
         }
-        before.push(line);
-    }
-    panic!("{words:?} is not among {before:?}")
+        None
+    });
+    assert!(found.is_some(), "{words:?} is not among {before:?}");
+    before
 }
 
 fn name_of(bed: &Bed) -> Value {
