@@ -20,6 +20,11 @@ pub struct Proxy {
     /// The last time that the proxy's process read its config file again; absent if it has not, since it started
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_reload: Option<LastReload>,
+    /// Seconds until the config file before the last reload is in force again; null: the last one is for good
+    ///
+    /// `weir reload --confirm TIME` begins that time, and another reload ends it.
+    #[serde(default)]
+    pub unconfirmed_s: Option<u64>,
     /// The proxy's address and port
     pub address: String,
     /// What the proxy does: forward, reverse or tcp

@@ -56,8 +56,10 @@ pub struct Refusals {
     aged: Duration,
     since: Duration,
     bucket: Bucket,
-    /// `None`: no refusal becomes an event.
+    /// `None`: no refusal becomes an event, nor a line of the log.
     limit: Option<Limit>,
+    /// Whether they become events; lines of the log too, with `verbose`.
+    are_events: bool,
     verbose: bool,
     left_out: u64,
     left_out_said: Duration,
@@ -76,6 +78,7 @@ impl Refusals {
             since: now,
             bucket: Bucket::default(),
             limit: limit(&EventsSettings::default()),
+            are_events: true,
             verbose,
             left_out: 0,
             left_out_said: Duration::ZERO,
@@ -84,7 +87,14 @@ impl Refusals {
 
     /// Makes as many refusals events as these settings say.
     pub fn set(&mut self, settings: Option<&EventsSettings>) {
-        self.limit = limit(settings.unwrap_or(&EventsSettings::default()));
+        let usual = EventsSettings::default();
+        let settings = settings.unwrap_or(&usual);
+        self.are_events = settings.refusals > 0;
+        // Whoever wants lines of the log has not asked for events.
+        self.limit = match self.verbose && !self.are_events {
+            true => limit(&usual),
+            false => limit(settings),
+        };
     }
 
     /// Takes in the counters of all listeners, read first, and the samples that have come since the last call.
@@ -167,7 +177,9 @@ impl Refusals {
         if self.verbose {
             log::stamped_line(&event.text);
         }
-        events.note(event);
+        if self.are_events {
+            events.note(event);
+        }
     }
 
     /// The sources that are refused most.
@@ -384,6 +396,24 @@ mod tests {
             queue_limit: 0,
             wait: Duration::ZERO,
             observe: false,
+        }
+    }
+
+    #[test]
+    fn without_events_of_refusals_verbose_has_its_lines_all_the_same() {
+        let none = EventsSettings {
+            refusals: 0,
+            ..EventsSettings::default()
+        };
+        for verbose in [false, true] {
+            let mut refusals = Refusals::new(1, verbose);
+            let events = Events::new();
+            refusals.note(monotonic(), &refusal(1), &events);
+            let before = events.read(0, 10).events.len();
+            refusals.set(Some(&none));
+            assert_eq!(refusals.limit.is_some(), verbose, "a line of the log");
+            refusals.note(monotonic(), &refusal(2), &events);
+            assert_eq!((before, events.read(0, 10).events.len()), (1, 1));
         }
     }
 

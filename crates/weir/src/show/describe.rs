@@ -127,6 +127,13 @@ pub fn failed_reload(reload: Option<&LastReload>, before: &str) -> String {
     )
 }
 
+/// A warning that a reload is undone in so many seconds; empty if it is not.
+pub fn unconfirmed(seconds: Option<u64>) -> String {
+    seconds.map_or(String::new(), |s| {
+        format!("warning: in {s} s the config file before is in force again, unless `weir reload` confirms this one\n")
+    })
+}
+
 /// `wait for accept(): 43 ms at most, 12 ms on average`; `None` if nothing was seen to wait.
 pub fn waits(waits: &Waits) -> Option<String> {
     let mean = waits.mean()?;

@@ -59,11 +59,7 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
         let lines = describe::count(process.log_lost as usize, "line");
         warnings += &format!("warning: {lines} of its log lost: nobody read them in time\n");
     }
-    if let Some(s) = process.unconfirmed_s {
-        warnings += &format!(
-            "warning: in {s} s the config file before is in force again, unless `weir reload` confirms this one\n"
-        );
-    }
+    warnings += &describe::unconfirmed(process.unconfirmed_s);
     warnings += &describe::failed_reload(status.last_reload.as_ref(), "warning: ");
     let command = match &process.config {
         Some(file) => format!("{} --config {file}", process.command),

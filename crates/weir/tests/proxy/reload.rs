@@ -30,6 +30,26 @@ fn a_reload_changes_where_new_connections_go_and_leaves_those_that_stand() {
 }
 
 #[test]
+fn a_proxy_shows_for_how_long_its_reload_is_on_trial() {
+    let bed = Bed::new("reload-trial");
+    bed.configure(echo(b'a'), "");
+    let proxy = bed.start("");
+    let unconfirmed_s = || bed.status()["proxies"][0]["unconfirmed_s"].clone();
+    assert!(unconfirmed_s().is_null());
+    bed.configure(echo(b'b'), "");
+    assert!(bed.weir("reload --confirm 1h").status.success());
+    assert!(unconfirmed_s().as_u64().unwrap() > 3500);
+    let text = String::from_utf8(bed.weir("status").stdout).unwrap();
+    assert!(
+        text.contains("the config file before is in force again"),
+        "{text}"
+    );
+    assert!(bed.weir("reload").status.success());
+    assert!(unconfirmed_s().is_null());
+    assert_eq!(ask(&mut proxy.connect()).unwrap(), b'b');
+}
+
+#[test]
 fn a_reload_of_a_named_process_leaves_the_others_as_they_are() {
     let bed = Bed::new("named");
     let write = |file: &str, name: &str, keys: &str| {

@@ -95,6 +95,7 @@ pub fn of<'a>(
         pid: std::process::id(),
         config: None,
         last_reload: None,
+        unconfirmed_s: None,
         address: server.address().to_string(),
         mode: server.settings().mode.word().to_owned(),
         accepting: server.sockets().is_some(),

@@ -129,6 +129,7 @@ impl Service for ProxyService {
         let mut proxies = self.proxies.reports(file.as_deref());
         for proxy in &mut proxies {
             proxy.last_reload = reloads.last.clone();
+            proxy.unconfirmed_s = reloads.unconfirmed_s;
         }
         Ok(Status {
             proxies,

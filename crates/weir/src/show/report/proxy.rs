@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weir_api::{Backend, CacheMemory, Connections, Proxy, ProxyName, ProxyQueue, Times};
 use weir_core::units::about_size;
 
-use crate::show::describe::{count, failed_reload};
+use crate::show::describe::{count, failed_reload, unconfirmed};
 use crate::show::table::{Align, indent, table};
 
 /// Tables for people: the proxies, and below them what each counted. `all` shows zeros too.
@@ -34,6 +34,7 @@ pub fn text(proxies: &[Proxy], all: bool) -> String {
     let mut text = table(&head, &proxies.iter().map(row).collect::<Vec<_>>());
     for proxy in proxies {
         text += &format!("\n{}\n", proxy.name);
+        text += &indent(&unconfirmed(proxy.unconfirmed_s));
         text += &indent(&failed_reload(proxy.last_reload.as_ref(), "warning: "));
         text += &proxy
             .cache_memory
