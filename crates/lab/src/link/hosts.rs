@@ -9,8 +9,9 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -197,8 +198,8 @@ pub fn carry_out(link: &Emulated, connections: &[Spec], longest: Duration) -> Re
         let ended = Arc::new(AtomicBool::new(false));
         let begun = Instant::now();
         let end = begun + longest;
-        let mut threads = Vec::new();
-        for spec in connections {
+        let (done, records) = mpsc::channel();
+        for (number, spec) in connections.iter().enumerate() {
             let at = begun + Duration::from_nanos(spec.start_ns);
             while let Some(left) = at.checked_duration_since(Instant::now()) {
                 if interrupt::interrupted() {
@@ -207,26 +208,35 @@ pub fn carry_out(link: &Emulated, connections: &[Spec], longest: Duration) -> Re
                 }
                 std::thread::sleep(left.min(LOOK));
             }
-            let (spec, ended) = (*spec, Arc::clone(&ended));
-            // A thread inherits the namespace.
+            let (spec, ended, done) = (*spec, Arc::clone(&ended), done.clone());
+            // It inherits the namespace. Nobody joins it: that would keep its stack until then.
             let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-            let thread = thread.spawn(move || one(&spec, end, &ended));
-            threads.push((spec, thread.context("cannot start a thread")?));
+            let spawned = thread.spawn(move || {
+                // The other end has gone only where a signal has come.
+                let _ = done.send((number, one(&spec, end, &ended)));
+            });
+            spawned.context("cannot start a thread")?;
         }
-        let is_open = |(spec, thread): &(Spec, JoinHandle<Record>)| {
-            is_finite(&spec.job) && !thread.is_finished()
-        };
-        while threads.iter().any(is_open) && Instant::now() < end && !interrupt::interrupted() {
-            std::thread::sleep(LOOK / 4);
+        drop(done);
+        let unknown = |spec: &Spec| Record::new(spec.start_ns, 0);
+        let mut all: Vec<Record> = connections.iter().map(unknown).collect();
+        let finite = connections.iter().filter(|spec| is_finite(&spec.job));
+        let mut open = finite.count();
+        // What does not end by itself ends when it is told to.
+        loop {
+            match records.recv_timeout(LOOK / 4) {
+                Ok((number, record)) => {
+                    open -= usize::from(is_finite(&connections[number].job));
+                    all[number] = record;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            let is_over = open == 0 || Instant::now() >= end || interrupt::interrupted();
+            ended.fetch_or(is_over, Ordering::Relaxed);
         }
-        ended.store(true, Ordering::Relaxed);
-        let records = threads.into_iter().map(|(_, thread)| match thread.join() {
-            Ok(record) => record,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        let records = records.collect();
         interrupt::check()?;
-        Ok(records)
+        Ok(all)
     })
 }
 
