@@ -2,17 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
-/// An interface whose traffic weir shapes.
+/// One direction of an interface whose traffic weir shapes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Shape {
     /// The interface's name
     pub dev: String,
+    /// `egress`: what the interface sends. `ingress`: what it receives
+    #[serde(default)]
+    pub direction: String,
     /// What does the work: `tc` (qdiscs of the kernel and a classifier of weir's), `bpf` (a qdisc of weir's)
     pub backend: String,
     /// The queueing discipline
     pub discipline: String,
-    /// The rate that the interface sends with at most, bit/s, counted with link headers
+    /// The rate of this direction at most, bit/s, counted with link headers
     pub rate_bits_per_s: u64,
     /// Its queues, the one that is served first before the others
     pub queues: Vec<ShapeQueue>,

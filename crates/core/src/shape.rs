@@ -13,13 +13,15 @@ pub enum Backend {
     Bpf,
 }
 
-/// An interface before a slow link, and how what it sends is shaped.
+/// An interface before a slow link, and how its traffic is shaped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     /// The interface's name.
     pub dev: String,
-    /// What the link carries, bit/s; [`LEAST_RATE`]..=[`MOST_RATE`].
+    /// What the link carries of what the interface sends, bit/s; [`LEAST_RATE`]..=[`MOST_RATE`].
     pub rate_bits_per_s: u64,
+    /// The same of what it receives; `None`: that is not shaped.
+    pub ingress_bits_per_s: Option<u64>,
     /// The queueing discipline, one of [`DISCIPLINES`].
     pub discipline: Discipline,
     /// What does the work.
@@ -54,6 +56,7 @@ impl Shape {
         Shape {
             dev: dev.into(),
             rate_bits_per_s,
+            ingress_bits_per_s: None,
             discipline: Discipline::SpaFq,
             backend: Backend::Auto,
         }

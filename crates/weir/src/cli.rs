@@ -337,7 +337,7 @@ pub enum Class {
 /// `weir shape`.
 #[derive(Debug, Subcommand)]
 pub enum Shape {
-    /// Shape what an interface sends until it is removed; what weir put there before is replaced
+    /// Shape what an interface sends, and receives if asked, until it is removed; what weir put there before is replaced
     Install(ShapeInstall),
     /// Show the shaped interfaces: rate, discipline, and what each queue has counted
     Show {
@@ -365,6 +365,10 @@ pub struct ShapeInstall {
     /// What the link carries: 10mbit, 2.4mbit, 800kbit; a little less than it has, so that the queue is here
     #[arg(long, value_name = "R", value_parser = parsed(parse_rate))]
     pub rate: u64,
+    /// Shape what the interface receives too, at this rate: at most nine tenths of what the link carries, so that the queue
+    /// is here. Through an ifb device; better: shape at the other end
+    #[arg(long, value_name = "R", value_parser = parsed(parse_rate))]
+    pub ingress: Option<u64>,
     /// The queueing discipline: spa-fq, spa, spa-paper, syn-prio, syn-fin-prio, fq-codel, codel, pie, sfq, fifo, bfifo
     #[arg(long, value_name = "NAME", default_value = "spa-fq", value_parser = parsed(parse_discipline))]
     pub discipline: Discipline,

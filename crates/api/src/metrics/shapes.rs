@@ -16,12 +16,13 @@ pub(super) fn shapes() -> [Metric; 5] {
 }
 
 impl Labelled for ShapeQueue {
-    const LABELS: &'static [&'static str] = &["dev", "queue"];
+    const LABELS: &'static [&'static str] = &["dev", "direction", "queue"];
 
     fn each(figures: &Figures, take: &mut dyn FnMut(Vec<String>, &Self)) {
         for shape in &figures.shapes {
             for queue in &shape.queues {
-                take(vec![shape.dev.clone(), queue.name.clone()], queue);
+                let labels = [&shape.dev, &shape.direction, &queue.name];
+                take(labels.map(String::clone).to_vec(), queue);
             }
         }
     }

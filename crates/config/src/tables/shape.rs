@@ -1,4 +1,4 @@
-//! The keys of a `[[shape]]` table: an interface before a slow link, and how what it sends is shaped.
+//! The keys of a `[[shape]]` table: an interface before a slow link, and how its traffic is shaped.
 
 use std::sync::LazyLock;
 
@@ -23,6 +23,8 @@ fn keys() -> Vec<Key<Shape>> {
         Key::new("rate", field!(Shape, rate_bits_per_s), rate(),
             "What the link carries; a little less than it has, so that the queue is here")
             .required("rate = \"9.5mbit\""),
+        Key::new("ingress", field!(Shape, ingress_bits_per_s), rate().or_none(),
+            "The same for what the interface receives, through an ifb device; better: shape at the other end"),
         Key::new("discipline", field!(Shape, discipline), discipline(),
             "The queueing discipline"),
         Key::new("backend", field!(Shape, backend), word(),

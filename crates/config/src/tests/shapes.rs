@@ -12,19 +12,21 @@ fn a_shape_is_read_and_an_interface_has_one() {
         [[shape]]
         dev = "ppp0"
         rate = "2.4mbit"
+        ingress = "20mbit"
         discipline = "spa"
         backend = "bpf"
     "#;
     let expected = Shape {
         dev: "ppp0".into(),
         rate_bits_per_s: 2_400_000,
+        ingress_bits_per_s: Some(20_000_000),
         discipline: Discipline::Spa,
         backend: Backend::Bpf,
     };
     let config = parse("f", file).unwrap();
     assert!(config.is_for_run());
     assert_eq!(config.shapes, [expected]);
-    assert_eq!(Shape::keys().len(), 4, "this test must set every key");
+    assert_eq!(Shape::keys().len(), 5, "this test must set every key");
     let table = |lines: &str| problems(&format!("[[shape]]\n{lines}"));
     for (lines, expected) in [
         (

@@ -6,6 +6,7 @@ use crate::cli::Detach;
 use crate::daemon::proxies::sweep_left_over;
 use crate::failure::Result;
 use crate::ipc::control::{Answer, Request, another_answer, ask, namespace, sweep};
+use crate::shape::interface;
 use crate::show::output::print;
 
 /// Runs the command. The guard's BPF links live as long as their process. The program that steers
@@ -28,18 +29,27 @@ pub fn run(runtime_dir: &Path, args: &Detach) -> Result<()> {
         None => {
             sweep(runtime_dir, namespace)?;
             let undone = weir_kernel::queue::undo()?;
+            let shaped = interface::remove_left_over()?;
             print(&format!(
                 "no weir is running in this network namespace; {}\n",
-                left(undone)
+                left(undone, &shaped)
             ))
         }
     }
 }
 
-fn left(sockets: u32) -> String {
-    match sockets {
-        0 => "nothing is attached".to_owned(),
-        1 => "taken off: what one that was killed had left on 1 listening socket".to_owned(),
-        n => format!("taken off: what one that was killed had left on {n} listening sockets"),
+fn left(sockets: u32, shaped: &[String]) -> String {
+    let sockets = match sockets {
+        0 => None,
+        1 => Some("1 listening socket".to_owned()),
+        n => Some(format!("{n} listening sockets")),
+    };
+    let places: Vec<String> = sockets.into_iter().chain(shaped.iter().cloned()).collect();
+    match places[..] {
+        [] => "nothing is attached".to_owned(),
+        _ => format!(
+            "taken off: what one that was killed had left on {}",
+            places.join(", ")
+        ),
     }
 }

@@ -11,6 +11,7 @@ use crate::daemon::session::Session;
 use crate::failure::{Cause, Failure, Result};
 use crate::host::config::{self, Source};
 use crate::host::{privileges, shortcomings};
+use crate::shape::interface;
 use crate::show::describe;
 
 /// Runs the command.
@@ -38,6 +39,10 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     daemon.service.set_controller(config.controller)?;
     let destinations = config.destinations.len();
     daemon.service.set_destinations(config.destinations)?;
+    // One guard has the namespace: what another one has put there was left by it.
+    if let Err(failure) = interface::remove_left_over() {
+        tracing::warn!("{failure}");
+    }
     daemon.service.set_shapes(config.shapes)?;
     if let Some(api) = &config.api {
         daemon.open_api(api)?;

@@ -1,4 +1,4 @@
-//! `weir shape`: shapes what an interface sends, so that short connections cross a slow link at once.
+//! `weir shape`: shapes what an interface sends and receives, so that short connections cross a slow link at once.
 
 use weir_core::shape::LEAST_RATE;
 use weir_core::units::format_bit_rate;
@@ -6,8 +6,8 @@ use weir_core::units::format_bit_rate;
 use crate::cli::{Shape, ShapeBackend, ShapeInstall};
 use crate::failure::{Failure, Result};
 use crate::host::links::{self, Link};
-use crate::shape::install::{self, Wish};
-use crate::shape::{Backend, show};
+use crate::shape::install::Wish;
+use crate::shape::{Backend, Owner, ifb, ingress, interface, show};
 use crate::show::output::{print, print_json, warn_text};
 use crate::show::report::shapes_text;
 
@@ -22,32 +22,38 @@ pub fn run(args: &Shape) -> Result<()> {
 
 fn put_on(args: &ShapeInstall) -> Result<()> {
     let link = find(&args.dev)?;
-    if args.rate < LEAST_RATE {
-        let message = format!("--rate {} is too little", format_bit_rate(args.rate));
+    let rates = [("--rate", Some(args.rate)), ("--ingress", args.ingress)];
+    for (flag, rate) in rates {
+        let Some(rate) = rate.filter(|rate| *rate < LEAST_RATE) else {
+            continue;
+        };
+        let message = format!("{flag} {} is too little", format_bit_rate(rate));
         return Err(Failure::usage(
             message,
             "a full packet would take a second; the least is 12kbit",
         ));
     }
-    let backend = install::install(
-        &link,
-        Wish {
-            discipline: args.discipline,
-            rate: args.rate / 8,
-            backend: match args.backend {
-                ShapeBackend::Auto => None,
-                ShapeBackend::Tc => Some(Backend::Tc),
-                ShapeBackend::Bpf => Some(Backend::Bpf),
-            },
+    ingress::remove_unused()?;
+    let wish = Wish {
+        discipline: args.discipline,
+        rate: args.rate / 8,
+        backend: match args.backend {
+            ShapeBackend::Auto => None,
+            ShapeBackend::Tc => Some(Backend::Tc),
+            ShapeBackend::Bpf => Some(Backend::Bpf),
         },
-    )?;
+        owner: Owner::User,
+    };
+    let backend = interface::install(&link, wish, args.ingress.map(|rate| rate / 8))?;
     if link.loopback {
         warn_text(
             "lo is the loopback interface: this slows down what local programs say to each other",
         );
     }
+    let received = args.ingress.map(format_bit_rate);
+    let received = received.map_or(String::new(), |rate| format!(", what comes in at {rate}"));
     print(&format!(
-        "{}: {} at {}, by {}; `weir shape remove --dev {}` takes it off\n",
+        "{}: {} at {}{received}, by {}; `weir shape remove --dev {}` takes it off\n",
         link.name,
         args.discipline,
         format_bit_rate(args.rate),
@@ -58,8 +64,8 @@ fn put_on(args: &ShapeInstall) -> Result<()> {
 
 fn take_off(dev: &str) -> Result<()> {
     let link = find(dev)?;
-    match install::remove(&link)? {
-        true => print(&format!("{dev}: has its default qdisc again\n")),
+    match interface::remove(&link)? {
+        true => print(&format!("{dev}: is as it was before\n")),
         false => print(&format!(
             "{dev}: weir does not shape it; nothing is changed\n"
         )),
@@ -83,7 +89,10 @@ fn print_shapes(dev: Option<&str>, json: bool) -> Result<()> {
 
 fn find(dev: &str) -> Result<Link> {
     let links = links::list()?;
-    let names: Vec<_> = links.iter().map(|link| link.name.clone()).collect();
+    let foreign = links
+        .iter()
+        .filter(|link| ifb::index_behind(link).is_none());
+    let names: Vec<_> = foreign.map(|link| link.name.clone()).collect();
     let link = links.into_iter().find(|link| link.name == dev);
     link.ok_or_else(|| {
         let message = format!("there is no interface {dev:?} in this network namespace");

@@ -7,8 +7,8 @@ use weir_kernel::shape::qdisc;
 
 use crate::failure::{Failure, Result};
 use crate::host::links::Link;
-use crate::shape::install::{self, Wish};
-use crate::shape::{Backend, show};
+use crate::shape::install::Wish;
+use crate::shape::{Backend, Owner, ingress, interface, show};
 
 /// The shaped interfaces of the file. Their shapers go with this value, at an orderly end.
 #[derive(Debug, Default)]
@@ -36,7 +36,13 @@ pub fn wish(shape: &Shape) -> Wish {
             shape::Backend::Tc => Some(Backend::Tc),
             shape::Backend::Bpf => Some(Backend::Bpf),
         },
+        owner: Owner::Run,
     }
+}
+
+/// The rate of what it receives, bytes/s.
+fn received(shape: &Shape) -> Option<u64> {
+    shape.ingress_bits_per_s.map(|rate| rate / 8)
 }
 
 impl Shaping {
@@ -90,6 +96,7 @@ impl Shaping {
         }
         if is_gone {
             log(qdisc::unregister_unused().map_err(Failure::from));
+            log(ingress::remove_unused());
         }
         for shape in &self.list {
             let Some(link) = link(&shape.dev).filter(|_| !kept.contains_key(&shape.dev)) else {
@@ -147,13 +154,13 @@ impl There {
         There {
             link: link.clone(),
             shape: shape.clone(),
-            failure: install::install(link, wish(shape)).err(),
+            failure: interface::install(link, wish(shape), received(shape)).err(),
         }
     }
 
     fn remove(&self) {
         if self.failure.is_none() {
-            log(install::remove(&self.link).map(drop));
+            log(interface::remove(&self.link).map(drop));
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
@@ -29,6 +29,9 @@ pub struct Link {
     pub loopback: bool,
     /// A port of a bridge, bond, team or the like: its master hands the traffic to the stack.
     pub port: bool,
+    /// An intermediate functional block: what is redirected into it passes its queueing discipline, and goes on where it
+    /// was.
+    pub ifb: bool,
     /// The other end, if this is one of a veth pair.
     pub peer: Option<Peer>,
 }
@@ -109,10 +112,36 @@ fn request(flags: u16, message: LinkMessage) -> io::Result<(Vec<LinkMessage>, bo
     Ok((links, answers.whole))
 }
 
+/// Makes an ifb of this name, up.
+///
+/// # Errors
+/// The kernel's: EOPNOTSUPP if it has no ifb.
+pub fn add_ifb(name: &str) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.flags = LinkFlags::Up;
+    message.header.change_mask = LinkFlags::Up;
+    message.attributes = vec![
+        LinkAttribute::IfName(name.to_owned()),
+        LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Ifb)]),
+    ];
+    let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
+    exchange(flags, RouteNetlinkMessage::NewLink(message)).map(drop)
+}
+
+/// Removes the interface of this index.
+///
+/// # Errors
+/// The kernel's: ENODEV if there is none.
+pub fn remove(index: u32) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    exchange(NLM_F_ACK, RouteNetlinkMessage::DelLink(message)).map(drop)
+}
+
 /// `None` for a link without a name, which the kernel does not send.
 fn read_link(message: &LinkMessage) -> Option<Link> {
     let (mut name, mut has_master, mut vrf_port) = (None, false, false);
-    let (mut veth, mut other_end, mut netns) = (false, None, None);
+    let (mut ifb, mut veth, mut other_end, mut netns) = (false, false, None, None);
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(text) => name = Some(text.clone()),
@@ -120,6 +149,7 @@ fn read_link(message: &LinkMessage) -> Option<Link> {
             LinkAttribute::LinkInfo(infos) => {
                 vrf_port = infos.contains(&LinkInfo::PortKind(InfoPortKind::Vrf));
                 veth = infos.contains(&LinkInfo::Kind(InfoKind::Veth));
+                ifb = infos.contains(&LinkInfo::Kind(InfoKind::Ifb));
             }
             LinkAttribute::Link(index) => other_end = Some(*index),
             LinkAttribute::LinkNetNsId(id) => netns = Some(*id),
@@ -132,6 +162,7 @@ fn read_link(message: &LinkMessage) -> Option<Link> {
         loopback: message.header.flags.contains(LinkFlags::Loopback),
         // A VRF is routing only: packets are still received on its ports.
         port: has_master && !vrf_port,
+        ifb,
         peer: other_end
             .filter(|_| veth)
             .map(|index| Peer { index, netns }),
@@ -196,6 +227,7 @@ pub mod fake {
             name: name.into(),
             loopback: name == "lo",
             port: false,
+            ifb: false,
             peer: None,
         }
     }

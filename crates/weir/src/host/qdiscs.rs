@@ -10,7 +10,9 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{
-    TcAttribute, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption, TcStats2,
+    TcAction, TcActionAttribute, TcActionGeneric, TcActionMirrorOption, TcActionOption,
+    TcActionType, TcAttribute, TcFilterBpfOption, TcFilterU32Option, TcHandle, TcHeader, TcMessage,
+    TcMirror, TcMirrorActionType, TcOption, TcStats2, TcU32Key, TcU32Selector, TcU32SelectorFlags,
 };
 use weir_kernel::shape::qdisc::Counts;
 
@@ -40,6 +42,23 @@ pub struct Node {
 
 /// The parent of an interface's root qdisc.
 pub const ROOT: u32 = u32::MAX;
+/// The parent of an interface's clsact or ingress qdisc, and the handle of that.
+pub const CLSACT: u32 = 0xffff_fff1;
+/// See [`CLSACT`].
+pub const CLSACT_HANDLE: u32 = 0xffff_0000;
+/// What filters of received and of sent packets belong to.
+pub const INGRESS: u32 = 0xffff_fff2;
+/// See [`INGRESS`].
+pub const EGRESS: u32 = 0xffff_fff3;
+
+/// A filter of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filter {
+    /// Its priority; the lowest is asked first.
+    pub priority: u16,
+    /// The index of the interface that it redirects to, 0 if that is gone; `None`: it does something else.
+    pub redirects_to: Option<u32>,
+}
 
 /// An attribute: its kind and its value.
 pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
@@ -119,6 +138,103 @@ pub fn remove_root(index: u32) -> io::Result<()> {
     let mut message = TcMessage::with_index(index as i32);
     message.header.parent = TcHandle::from(ROOT);
     exchange(NLM_F_ACK, RouteNetlinkMessage::DelQueueDiscipline(message)).map(drop)
+}
+
+/// Removes an interface's clsact qdisc with all filters.
+///
+/// # Errors
+/// The kernel's: ENOENT if it has none.
+pub fn remove_clsact(index: u32) -> io::Result<()> {
+    let mut message = TcMessage::with_index(index as i32);
+    message.header.parent = TcHandle::from(CLSACT);
+    message.header.handle = TcHandle::from(CLSACT_HANDLE);
+    exchange(NLM_F_ACK, RouteNetlinkMessage::DelQueueDiscipline(message)).map(drop)
+}
+
+/// Redirects every packet that an interface receives to what another one sends. Needs a clsact or ingress qdisc.
+///
+/// # Errors
+/// The kernel's: ENOENT if it has no u32 or no mirred.
+pub fn add_redirect(index: u32, priority: u16, to: u32) -> io::Result<()> {
+    let place = Place {
+        index,
+        parent: INGRESS,
+        handle: 0,
+    };
+    let mut message = message(place, "u32", &[]);
+    message.header.info = u32::from(priority) << 16 | EVERY_PROTOCOL;
+    // A key without a mask: it fits every packet.
+    let mut selector = TcU32Selector::default();
+    selector.flags = TcU32SelectorFlags::Terminal;
+    selector.nkeys = 1;
+    selector.keys = vec![TcU32Key::default()];
+    let mut generic = TcActionGeneric::default();
+    generic.action = TcActionType::Stolen;
+    let mut mirror = TcMirror::default();
+    (mirror.generic, mirror.ifindex) = (generic, to);
+    mirror.eaction = TcMirrorActionType::EgressRedir;
+    let mut action = TcAction::default();
+    action.attributes = vec![
+        TcActionAttribute::Kind("mirred".to_owned()),
+        TcActionAttribute::Options(vec![TcActionOption::Mirror(TcActionMirrorOption::Parms(
+            mirror,
+        ))]),
+    ];
+    message.attributes.push(TcAttribute::Options(vec![
+        TcOption::U32(TcFilterU32Option::Selector(selector)),
+        TcOption::U32(TcFilterU32Option::Action(vec![action])),
+    ]));
+    create(RouteNetlinkMessage::NewTrafficFilter(message))
+}
+
+/// The filters of an interface that belong to [`INGRESS`] or [`EGRESS`]; none without clsact. One filter may be there
+/// several times: u32 has tables of its own.
+///
+/// # Errors
+/// The kernel's.
+pub fn filters(index: u32, parent: u32) -> io::Result<Vec<Filter>> {
+    let mut message = TcMessage::with_index(index as i32);
+    message.header.parent = TcHandle::from(parent);
+    let messages = dump(RouteNetlinkMessage::GetTrafficFilter(message))?;
+    let filters = messages.into_iter().filter_map(|message| match message {
+        RouteNetlinkMessage::NewTrafficFilter(message) => Some(Filter {
+            priority: (message.header.info >> 16) as u16,
+            redirects_to: message.attributes.iter().find_map(redirects_to),
+        }),
+        _ => None,
+    });
+    Ok(filters.collect())
+}
+
+fn redirects_to(attribute: &TcAttribute) -> Option<u32> {
+    let TcAttribute::Options(options) = attribute else {
+        return None;
+    };
+    let actions = options.iter().filter_map(|option| match option {
+        TcOption::U32(TcFilterU32Option::Action(actions)) => Some(actions),
+        _ => None,
+    });
+    let attributes = actions.flatten().flat_map(|action| &action.attributes);
+    let options = attributes.filter_map(|attribute| match attribute {
+        TcActionAttribute::Options(options) => Some(options),
+        _ => None,
+    });
+    let mut mirrors = options.flatten().filter_map(|option| match option {
+        TcActionOption::Mirror(TcActionMirrorOption::Parms(mirror)) => Some(mirror),
+        _ => None,
+    });
+    mirrors.next().map(|mirror| mirror.ifindex)
+}
+
+/// Removes an interface's filters of this priority.
+///
+/// # Errors
+/// The kernel's: ENOENT if there is none.
+pub fn remove_filters(index: u32, parent: u32, priority: u16) -> io::Result<()> {
+    let mut message = TcMessage::with_index(index as i32);
+    message.header.parent = TcHandle::from(parent);
+    message.header.info = u32::from(priority) << 16 | EVERY_PROTOCOL;
+    exchange(NLM_F_ACK, RouteNetlinkMessage::DelTrafficFilter(message)).map(drop)
 }
 
 /// The qdiscs of all interfaces of this network namespace.

@@ -1,4 +1,4 @@
-//! Shapes an interface, and takes that off again.
+//! Shapes what an interface sends, and takes that off again.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,9 +7,9 @@ use weir_core::aqm::Discipline;
 use weir_kernel::shape::{Classifier, qdisc};
 
 use super::options::{Htb, htb_root};
-use super::show::shapes;
+use super::show::of_link;
 use super::tree::{self, Rule, Tree};
-use super::{Backend, CLASSIFIER, MAJOR, own};
+use super::{Backend, CLASSIFIER, Owner, own};
 use crate::failure::{Code, Failure, ROOT_HINT, Result};
 use crate::host::links::Link;
 use crate::host::qdiscs::{self, Node, Place, ROOT};
@@ -23,10 +23,19 @@ pub struct Wish {
     pub rate: u64,
     /// What does the work; `None`: the kernel's qdiscs, or where one is missing the qdisc in BPF.
     pub backend: Option<Backend>,
+    /// Who takes it off.
+    pub owner: Owner,
 }
 
 /// What is put on an interface.
-enum Shaper {
+#[derive(Debug)]
+pub struct Shaper {
+    how: How,
+    owner: Owner,
+}
+
+#[derive(Debug)]
+enum How {
     Tree(Discipline, Box<Tree>),
     Own(Box<qdisc::Spec>),
 }
@@ -63,15 +72,13 @@ pub fn install(link: &Link, wish: Wish) -> Result<Backend> {
             break;
         }
     }
-    if let Some(shaper) = before {
-        let _ = put_on(link, &shaper);
-    }
+    let _ = restore(link, before);
     Err(first.expect("there is a way, or an error before"))
 }
 
 /// The ways to do what is wished, the best first.
 fn ways(wish: Wish) -> Result<Vec<Shaper>> {
-    let of = |backend| shaper(backend, wish.discipline, wish.rate);
+    let of = |backend| shaper(backend, wish.discipline, wish.rate, wish.owner);
     let (ways, names) = match wish.backend {
         Some(Backend::Tc) => (vec![of(Backend::Tc)], tree::names()),
         Some(Backend::Bpf) => (vec![of(Backend::Bpf)], own::names()),
@@ -89,26 +96,47 @@ fn ways(wish: Wish) -> Result<Vec<Shaper>> {
     Err(Failure::usage(message, format!("there are {names}")))
 }
 
-fn shaper(backend: Backend, discipline: Discipline, rate: u64) -> Option<Shaper> {
-    match backend {
-        Backend::Tc => {
-            let tree = tree::tree(discipline, rate)?;
-            Some(Shaper::Tree(discipline, Box::new(tree)))
-        }
-        Backend::Bpf => own::spec(discipline, rate).map(|spec| Shaper::Own(Box::new(spec))),
-    }
+fn shaper(backend: Backend, discipline: Discipline, rate: u64, owner: Owner) -> Option<Shaper> {
+    let how = match backend {
+        Backend::Tc => How::Tree(discipline, Box::new(tree::tree(discipline, rate)?)),
+        Backend::Bpf => How::Own(Box::new(own::spec(discipline, rate)?)),
+    };
+    Some(Shaper { how, owner })
 }
 
-/// What weir put on the interface before.
-fn before(link: &Link) -> Result<Option<Shaper>> {
-    let shape = shapes()?.into_iter().find(|shape| shape.dev == link.name);
-    Ok(shape.and_then(|shape| {
-        let backends = [Backend::Tc, Backend::Bpf].into_iter();
-        let mut named = backends.filter(|backend| backend.name() == shape.backend);
-        let backend = named.next()?;
-        let discipline = shape.discipline.parse().ok()?;
-        shaper(backend, discipline, shape.rate_bits_per_s / 8)
-    }))
+/// What weir has put on the interface.
+///
+/// # Errors
+/// The kernel does not answer.
+pub fn before(link: &Link) -> Result<Option<Shaper>> {
+    let owner = root(link)?.and_then(|root| Owner::of(&root));
+    let (Some(owner), Some(shape)) = (owner, of_link(link)?) else {
+        return Ok(None);
+    };
+    let backends = [Backend::Tc, Backend::Bpf].into_iter();
+    let mut named = backends.filter(|backend| backend.name() == shape.backend);
+    let (backend, discipline) = (named.next(), shape.discipline.parse());
+    let (Some(backend), Ok(discipline)) = (backend, discipline) else {
+        return Ok(None);
+    };
+    Ok(shaper(
+        backend,
+        discipline,
+        shape.rate_bits_per_s / 8,
+        owner,
+    ))
+}
+
+/// Puts back what [`before`] has found.
+///
+/// # Errors
+/// The kernel's.
+pub fn restore(link: &Link, before: Option<Shaper>) -> Result<()> {
+    remove(link)?;
+    match before {
+        Some(shaper) => put_on(link, &shaper).map(drop),
+        None => Ok(()),
+    }
 }
 
 /// Takes what weir put there off; the kernel's default takes its place. `false`: there is nothing of weir's.
@@ -154,31 +182,34 @@ fn occupied(link: &Link, root: &Node) -> Failure {
 }
 
 fn put_on(link: &Link, shaper: &Shaper) -> Result<Backend> {
-    match shaper {
-        Shaper::Tree(discipline, tree) => put_tree(link, *discipline, tree).map(|()| Backend::Tc),
-        Shaper::Own(spec) => put_own(link, spec).map(|()| Backend::Bpf),
+    let major = shaper.owner.major();
+    match &shaper.how {
+        How::Tree(discipline, tree) => {
+            put_tree(link, major, *discipline, tree).map(|()| Backend::Tc)
+        }
+        How::Own(spec) => put_own(link, major, spec).map(|()| Backend::Bpf),
     }
 }
 
-fn put_own(link: &Link, spec: &qdisc::Spec) -> Result<()> {
+fn put_own(link: &Link, major: u32, spec: &qdisc::Spec) -> Result<()> {
     let kind = qdisc::register(spec)?;
-    qdiscs::add_qdisc(place(link, ROOT, MAJOR), &kind, &[]).map_err(|error| {
+    qdiscs::add_qdisc(place(link, ROOT, major), &kind, &[]).map_err(|error| {
         // The error of the interface is the one that says why.
         let _ = qdisc::unregister(&kind);
         failed(&link.name, "put weir's qdisc on", error)
     })
 }
 
-fn put_tree(link: &Link, discipline: Discipline, tree: &Tree) -> Result<()> {
+fn put_tree(link: &Link, major: u32, discipline: Discipline, tree: &Tree) -> Result<()> {
     let name = &link.name;
     // Before anything is changed.
-    let classifier = tree.classifier.map(load).transpose()?;
-    qdiscs::add_qdisc(place(link, ROOT, MAJOR), "htb", &htb_root(tree::LOW))
+    let classifier = tree.classifier.map(|rule| load(major, rule)).transpose()?;
+    qdiscs::add_qdisc(place(link, ROOT, major), "htb", &htb_root(tree::LOW))
         .map_err(|error| missing("htb", discipline, name, error))?;
-    add_class(link, MAJOR, tree::LINK, &tree.link)?;
+    add_class(link, major, 0, tree::LINK, &tree.link)?;
     for class in &tree.classes {
-        add_class(link, MAJOR | tree::LINK, class.minor, &class.htb)?;
-        let place = place(link, MAJOR | class.minor, 0);
+        add_class(link, major, tree::LINK, class.minor, &class.htb)?;
+        let place = place(link, major | class.minor, 0);
         qdiscs::add_qdisc(place, class.kind, &class.options)
             .map_err(|error| missing(class.kind, discipline, name, error))?;
     }
@@ -186,23 +217,23 @@ fn put_tree(link: &Link, discipline: Discipline, tree: &Tree) -> Result<()> {
         return Ok(());
     };
     let label = format!("{CLASSIFIER}{discipline}");
-    qdiscs::add_classifier(link.index, MAJOR, program.as_fd(), &label)
+    qdiscs::add_classifier(link.index, major, program.as_fd(), &label)
         .map_err(|error| missing("cls_bpf", discipline, name, error))
 }
 
-fn load(rule: Rule) -> Result<OwnedFd> {
+fn load(major: u32, rule: Rule) -> Result<OwnedFd> {
     let classifier = Classifier {
-        high: MAJOR | tree::HIGH,
-        low: MAJOR | tree::LOW,
-        demoted: MAJOR | tree::DEMOTED,
+        high: major | tree::HIGH,
+        low: major | tree::LOW,
+        demoted: major | tree::DEMOTED,
         fin: rule.fin,
         limit: rule.limit,
     };
     Ok(classifier.load()?)
 }
 
-fn add_class(link: &Link, parent: u32, minor: u32, class: &Htb) -> Result<()> {
-    let place = place(link, parent, MAJOR | minor);
+fn add_class(link: &Link, major: u32, parent: u32, minor: u32, class: &Htb) -> Result<()> {
+    let place = place(link, major | parent, major | minor);
     qdiscs::add_class(place, "htb", &class.options())
         .map_err(|error| failed(&link.name, "make a class of HTB on", error))
 }
@@ -215,7 +246,8 @@ fn place(link: &Link, parent: u32, handle: u32) -> Place {
     }
 }
 
-fn failed(name: &str, what: &str, error: io::Error) -> Failure {
+/// What could not be done to an interface.
+pub fn failed(name: &str, what: &str, error: io::Error) -> Failure {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => ROOT_HINT,
         _ => "",

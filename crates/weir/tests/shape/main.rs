@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod hosts;
+mod ingress;
 mod measured;
 
 use std::io::{Read, Write};
@@ -309,7 +310,13 @@ impl Service {
 
 /// Of each shaper what does not grow while it runs: the device itself sends a packet now and then.
 fn settings_of(shapes: &Value) -> Vec<Value> {
-    let keys = ["dev", "backend", "discipline", "rate_bits_per_s"];
+    let keys = [
+        "dev",
+        "direction",
+        "backend",
+        "discipline",
+        "rate_bits_per_s",
+    ];
     let shapes = shapes.as_array().unwrap().iter();
     shapes
         .flat_map(|shape| {
@@ -351,7 +358,7 @@ fn weir_run_shapes_the_interfaces_of_its_file_while_it_runs() {
     assert!(shown.contains("up0: syn-prio at 2.4mbit, by tc"), "{shown}");
 
     let metrics = hosts.router.run(|| Ok(scrape())).unwrap();
-    let series = "weir_shape_sent_bytes_total{dev=\"up0\",queue=\"high\"}";
+    let series = "weir_shape_sent_bytes_total{dev=\"up0\",direction=\"egress\",queue=\"high\"}";
     assert!(metrics.contains(series), "{metrics}");
 
     let later = [

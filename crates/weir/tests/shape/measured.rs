@@ -84,8 +84,13 @@ fn connect_times_to(address: &str) -> Vec<Duration> {
 
 /// Waits until the upload has filled the queue of the data.
 fn wait_for_queue(hosts: &Hosts, bytes: u64) {
+    wait_in_shape(hosts, 0, bytes);
+}
+
+/// The same before the shape of this number.
+fn wait_in_shape(hosts: &Hosts, number: usize, bytes: u64) {
     weir_testbed::wait::until("a queue before the link", || {
-        let low = &hosts.shapes()[0]["queues"];
+        let low = &hosts.shapes()[number]["queues"];
         let low = low
             .as_array()?
             .iter()
@@ -401,12 +406,55 @@ fn an_upload_has_the_rate_of_the_link() {
     }
 }
 
+/// What an interface receives has its rate too, and a SYN does not wait behind what waits there. Before the router's
+/// stack has a packet, it counts for the sender's TCP small queues: few wait.
+#[test]
+fn what_comes_in_has_its_rate_and_connections_open_at_once_beside_it() {
+    let Some(hosts) = crate::ingress::router("shape-in-rate") else {
+        return;
+    };
+    serve(&hosts.server);
+    const WAITING: u64 = 9_000;
+    // The clients' uploads come in at lan0, whose ingress is the second shape.
+    let install = |how: &str| {
+        hosts.weir_says(&format!(
+            "shape install --dev lan0 --rate 10gbit --ingress {RATE} --discipline {how}"
+        ));
+    };
+    let median = |how: &str| {
+        install(how);
+        let mut times = beside_an_upload(&hosts, || {
+            wait_in_shape(&hosts, 1, WAITING);
+            connect_times()
+        });
+        times.sort();
+        times[CONNECTS / 2]
+    };
+    let (fifo, syn_first) = (median("bfifo"), median("syn-prio"));
+    install("syn-prio");
+    let rate = sent_rate(&hosts, 1, WAITING);
+    println!(
+        "median of {CONNECTS} connect() beside what comes in: bfifo {fifo:?}, syn-prio {syn_first:?}; {:.3} Mbit/s of 2.4",
+        rate / 1e6
+    );
+    assert!(
+        syn_first * 4 < fifo,
+        "bfifo {fifo:?}, syn-prio {syn_first:?}"
+    );
+    assert!((2.3e6..2.5e6).contains(&rate), "{rate}");
+}
+
 fn upload_rate(hosts: &Hosts, backend: &str) -> f64 {
     hosts.weir_says(&format!(
         "shape install --dev up0 --rate 10mbit --discipline syn-prio --backend {backend}"
     ));
+    sent_rate(hosts, 0, 90_000)
+}
+
+/// Of the shape of this number beside an upload, of which so many bytes wait there, bit/s.
+fn sent_rate(hosts: &Hosts, number: usize, waiting: u64) -> f64 {
     let sent = || {
-        let queues = hosts.shapes()[0]["queues"].clone();
+        let queues = hosts.shapes()[number]["queues"].clone();
         let queues = queues.as_array().unwrap().clone();
         queues
             .iter()
@@ -414,7 +462,7 @@ fn upload_rate(hosts: &Hosts, backend: &str) -> f64 {
             .sum::<u64>()
     };
     beside_an_upload(hosts, || {
-        wait_for_queue(hosts, 90_000);
+        wait_in_shape(hosts, number, waiting);
         let (first, start) = (sent(), Instant::now());
         weir_testbed::wait::until("two seconds", || {
             (start.elapsed().as_secs() >= 2).then_some(())

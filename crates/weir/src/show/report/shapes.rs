@@ -30,8 +30,13 @@ fn text(shape: &Shape) -> String {
         ]
     };
     let rows: Vec<_> = shape.queues.iter().map(row).collect();
+    // What it sends is the usual case.
+    let direction = match shape.direction.as_str() {
+        "ingress" => " ingress",
+        _ => "",
+    };
     format!(
-        "{}: {} at {}, by {}\n{}",
+        "{}{direction}: {} at {}, by {}\n{}",
         shape.dev,
         shape.discipline,
         format_bit_rate(shape.rate_bits_per_s),
