@@ -161,13 +161,25 @@ static __always_inline bool answered_from_record(struct __sk_buff *skb, struct s
 /* Global: verified once. */
 __noinline int on_close(struct __sk_buff *skb, struct segment *segment)
 {
+	struct option_walk *walk = NULL;
 	struct tw_socket socket = {};
+	struct tw_segment close = {};
 	struct closing closing = {};
 	struct sock_common *sk;
 	u32 sent = 0;
 
 	if (!segment)
 		return PASS;
+	if (rule_at(segment->rule)->timewait == TIMEWAIT_NEGOTIATE) {
+		bool fin = segment->packet.flags & FLAG_FIN, plain = fin && only_stamps(skb, &segment->packet);
+
+		walk = plain ? NULL : options_of_skb(skb, &segment->packet);
+		if (walk)
+			read_close(segment, &walk->options, &close);
+		/* Most FINs: no socket needs to be looked up. */
+		if ((!walk || !tw_may_step(&close)) && !(fin && bpf_map_lookup_elem(&records, &segment->tuple)))
+			return PASS;
+	}
 	sk = socket_of(skb, segment);
 	if (sk) {
 		sent = read_socket(sk, &socket);
@@ -177,7 +189,7 @@ __noinline int on_close(struct __sk_buff *skb, struct segment *segment)
 	    answered_from_record(skb, segment))
 		return TC_DROP;
 	if (rule_at(segment->rule)->timewait == TIMEWAIT_NEGOTIATE)
-		return on_agreed_close(skb, segment, &socket);
+		return !walk ? PASS : on_agreed_close(skb, segment, &socket, &close, &walk->options);
 	closing.state = socket.state;
 	closing.write_seq = socket.write_seq;
 	closing.rcv_nxt = socket.rcv_nxt;

@@ -51,6 +51,13 @@ struct timewait_rule {
 #define WEIR_PORT_NEGOTIATED 8
 /* Bit of a local port: a listener with it was to hold TIME-WAIT itself, and is no more */
 #define WEIR_PORT_HELD 16
+/* All of these */
+#define WEIR_PORT_BITS 31
+/* Bit of a port: there are prefixes with this very port */
+#define WEIR_PORT_HAS_PREFIXES 32
+/* From this bit on: 1 and the index of the rule that the port has at every address; 0: the prefixes tell */
+#define WEIR_PORT_RULE_SHIFT 6
+_Static_assert(WEIR_MAX_TIMEWAIT_RULES < 1 << (16 - WEIR_PORT_RULE_SHIFT), "a rule's index fits beside the bits");
 
 /* Key of the prefixes of destinations and of listeners' addresses, as a longest-prefix-match trie wants it. */
 struct timewait_prefix {

@@ -124,9 +124,14 @@ struct sock {
 	int sk_sndbuf;
 };
 
+struct fastopen_queue {
+	int max_qlen;
+};
+
 struct request_sock_queue {
 	atomic_t qlen;
 	atomic_t young;
+	struct fastopen_queue fastopenq;
 };
 
 struct inet_connection_sock {

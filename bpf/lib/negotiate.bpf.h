@@ -49,11 +49,12 @@
 
 /*
  * Of a socket that is to hold its connection's TIME-WAIT. The second flag asks
- * for segments with unknown options, of which there are none: together they
- * stand for the agreement. Storage of the socket would take 300 bytes for as
- * long as the connection lasts.
+ * to be told of retransmission time-outs, which are rare: together they stand
+ * for the agreement. Storage of the socket would take 300 bytes for as long as
+ * the connection lasts. Another program that asks for both makes this end hold
+ * where its rules negotiate, agreed or not: it has the record that it speaks of.
  */
-#define HOLDS (BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG)
+#define HOLDS (BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG)
 
 static __always_inline bool holds(u32 flags)
 {
@@ -83,7 +84,10 @@ static __always_inline u32 read_socket(struct sock_common *sk, struct tw_socket 
 		socket->substate = remembered->tw_sk.tw_substate;
 		socket->rcv_nxt = remembered->tw_sk.__tw_common.skc_tw_rcv_nxt;
 		socket->orphan = 1;
+		return 0;
 	}
+	/* A handshake whose last ACK has not come: the FIN is for the socket that it is to become. */
+	socket->state = TCP_NEW_SYN_RECV;
 	return 0;
 }
 
@@ -125,8 +129,8 @@ static __always_inline int acknowledge_fin(struct __sk_buff *skb, struct segment
 	struct answer answer = { .seq = segment->ack, .ack = segment->seq + 1, .flags = FLAG_ACK };
 
 	if (options->tstamp) {
-		/* NOP, NOP, timestamps: what it has last seen of this end, and its own. */
-		answer.options[0] = bpf_htonl(0x0101080a);
+		/* What it has last seen of this end, and its own. */
+		answer.options[0] = STAMPS;
 		answer.options[1] = bpf_htonl(options->tsecr);
 		answer.options[2] = bpf_htonl(options->tsval);
 	}
@@ -172,37 +176,37 @@ static __always_inline int end_after(struct __sk_buff *skb, struct segment *segm
 	return PASS;
 }
 
-/* A segment at the close of a connection whose rule negotiates. */
-static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment *segment, struct tw_socket *socket)
+/* What a segment says at the close of a connection whose rule negotiates. */
+static __always_inline void read_close(struct segment *segment, const struct syn_options *options,
+				       struct tw_segment *close)
 {
-	bool fin = segment->packet.flags & FLAG_FIN;
-	struct option_walk *walk = options_of_skb(skb, &segment->packet);
-	struct tw_segment close = {
-		.seq = segment->seq,
-		.ack = segment->ack,
-		.data = segment->packet.tcp_len - segment->packet.header_len,
-		.fin = fin,
-	};
+	close->seq = segment->seq;
+	close->ack = segment->ack;
+	close->data = segment->packet.tcp_len - segment->packet.header_len;
+	close->fin = !!(segment->packet.flags & FLAG_FIN);
+	close->phase = options->holder == TW_SENDER ? options->phase : TW_NO_OPTION;
+	close->sealed = options->sealed;
+	close->awaited = !close->fin && bpf_map_lookup_elem(&endings, &segment->tuple);
+}
 
-	if (!walk)
-		return PASS;
-	if (walk->options.holder == TW_SENDER)
-		close.phase = walk->options.phase;
-	close.sealed = walk->options.sealed;
-	if (!fin)
-		close.awaited = !!bpf_map_lookup_elem(&endings, &segment->tuple);
-	switch (tw_step(socket, &close)) {
+/* A segment at the close of a connection whose rule negotiates. */
+static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment *segment, struct tw_socket *socket,
+					   const struct tw_segment *close, const struct syn_options *options)
+{
+	switch (tw_step(socket, close)) {
 	case TW_NOTE:
 		COUNT(segment->rule, held_by_peer);
 		return PASS;
 	case TW_ANSWER:
-		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment, &walk->options))
+		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment, options))
 			return PASS;
 		return TC_DROP;
 	case TW_END:
-		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment, &walk->options))
+		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment, options))
 			return PASS;
-		COUNT(segment->rule, held_by_peer);
+		/* One that was noted is counted already. */
+		if (bpf_map_delete_elem(&endings, &segment->tuple))
+			COUNT(segment->rule, held_by_peer);
 		COUNT(segment->rule, avoided);
 		become_rst(skb, segment);
 		return PASS;
@@ -256,10 +260,16 @@ __noinline int on_rst(struct __sk_buff *skb, struct segment *segment)
  * What a table says of a port. The verifier of 6.12 knows nothing of a value whose bytes were swapped: the mask says that
  * it is a port, and the barrier keeps clang from leaving it out.
  */
-static __always_inline u8 marks_of(const u8 *table, u32 port)
+static __always_inline u16 entry_of(const u16 *table, u32 port)
 {
 	barrier_var(port);
 	return table[port & 0xffff];
+}
+
+/* Big endian. It stands in the upper half, unlike the local one. */
+static __always_inline __be16 remote_port_of(const struct bpf_sock_ops *ops)
+{
+	return bpf_htons(bpf_ntohl(CTX_LOAD(ops, remote_port)));
 }
 
 /* The connection of a socket, as this end sees it. */
@@ -281,8 +291,7 @@ static __always_inline void tuple_of(struct bpf_sock_ops *ops, struct timewait_t
 		tuple->remote[3] = CTX_LOAD(ops, remote_ip4);
 	}
 	tuple->local_port = bpf_htons(CTX_LOAD(ops, local_port));
-	/* Big endian in the upper half, unlike the local one. */
-	tuple->remote_port = bpf_htons(bpf_ntohl(CTX_LOAD(ops, remote_port)));
+	tuple->remote_port = remote_port_of(ops);
 }
 
 static __always_inline void set_flags(struct bpf_sock_ops *ops, u32 add, u32 remove)
@@ -305,16 +314,20 @@ static __always_inline s32 negotiates(s32 rule)
 
 static __always_inline s32 rule_of_server(const struct timewait_tuple *tuple)
 {
-	if (!(marks_of(ports, tuple->remote_port) & WEIR_PORT_NEGOTIATES))
+	u16 entry = entry_of(ports, tuple->remote_port);
+
+	if (!(entry & WEIR_PORT_NEGOTIATES))
 		return -1;
-	return negotiates(rule_of(&prefixes, tuple->remote_port, tuple->remote));
+	return negotiates(rule_of(&prefixes, entry, tuple->remote_port, tuple->remote));
 }
 
 static __always_inline s32 rule_of_listener(const struct timewait_tuple *tuple)
 {
-	if (!(marks_of(own_ports, tuple->local_port) & WEIR_PORT_NEGOTIATES))
+	u16 entry = entry_of(own_ports, tuple->local_port);
+
+	if (!(entry & WEIR_PORT_NEGOTIATES))
 		return -1;
-	return negotiates(rule_of(&own_prefixes, tuple->local_port, tuple->local));
+	return negotiates(rule_of(&own_prefixes, entry, tuple->local_port, tuple->local));
 }
 
 /*
@@ -352,7 +365,7 @@ static __always_inline void on_connect(struct bpf_sock_ops *ops)
 
 static __always_inline void on_listen(struct bpf_sock_ops *ops)
 {
-	u8 bits = marks_of(own_ports, bpf_htons(CTX_LOAD(ops, local_port)));
+	u16 bits = entry_of(own_ports, bpf_htons(CTX_LOAD(ops, local_port)));
 	struct tcp_sock *tp;
 	int one = 1;
 
@@ -494,7 +507,7 @@ static __always_inline void fill_record(struct timewait_record *record, struct t
 static __always_inline void on_state(struct bpf_sock_ops *ops)
 {
 	u8 hold = tw_hold(CTX_LOAD(ops, args[0]), CTX_LOAD(ops, args[1]));
-	struct timewait_record record = { .until_ns = CLOSING };
+	struct timewait_record record = { .until_ns = CLOSING }, *known;
 	struct timewait_tuple tuple;
 	struct tcp_sock *tp;
 	s32 rule;
@@ -510,10 +523,15 @@ static __always_inline void on_state(struct bpf_sock_ops *ops)
 		return;
 	record.rule = rule;
 	if (hold == TW_BEGIN) {
-		record.until_ns = bpf_ktime_get_ns() + rule_at(rule)->length_ns;
-		fill_record(&record, tp);
 		/* Only one that its FIN has spoken of: without it the other end is in TIME-WAIT, and fallback has it. */
-		bpf_map_update_elem(&records, &tuple, &record, BPF_EXIST);
+		known = bpf_map_lookup_elem(&records, &tuple);
+		if (!known)
+			return;
+		fill_record(known, tp);
+		known->rule = rule;
+		/* Last: from then on it stands. */
+		barrier();
+		known->until_ns = bpf_ktime_get_ns() + rule_at(rule)->length_ns;
 		return;
 	}
 	if (hold == TW_RESERVE) {
@@ -526,12 +544,34 @@ static __always_inline void on_state(struct bpf_sock_ops *ops)
 	set_flags(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
 }
 
+/* Most questions of the kernel are none of these, several for each connection of the machine: they end here. */
+static __always_inline bool of_interest(const struct bpf_sock_ops *ops, u32 op)
+{
+	switch (op) {
+	case BPF_SOCK_OPS_TCP_CONNECT_CB:
+		return entry_of(ports, remote_port_of(ops)) & WEIR_PORT_NEGOTIATES;
+	case BPF_SOCK_OPS_TCP_LISTEN_CB:
+	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
+	case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:
+		return true;
+	/* Of connections here they matter only if this end has asked for something before. */
+	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
+	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+		return CTX_LOAD(ops, bpf_sock_ops_cb_flags) & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	case BPF_SOCK_OPS_STATE_CB:
+		return tw_hold(CTX_LOAD(ops, args[0]), CTX_LOAD(ops, args[1])) != TW_NO_CHANGE;
+	}
+	return false;
+}
+
 SEC("sockops")
 int timewait_ops(struct bpf_sock_ops *ops)
 {
-	if (bpf_get_netns_cookie(ops) != netns)
+	u32 op = CTX_LOAD(ops, op);
+
+	if (!of_interest(ops, op) || bpf_get_netns_cookie(ops) != netns)
 		return 1;
-	switch (CTX_LOAD(ops, op)) {
+	switch (op) {
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
 		on_connect(ops);
 		break;
@@ -569,7 +609,8 @@ int timewait_mark(struct bpf_iter__tcp *ctx)
 	struct sock_common *skc = ctx->sk_common;
 	struct tcp_sock *tp;
 	int flags, wanted, save;
-	u8 bits, saves, end = 1;
+	u8 saves, end = 1;
+	u16 bits;
 
 	if (!skc)
 		return 0;
@@ -577,7 +618,7 @@ int timewait_mark(struct bpf_iter__tcp *ctx)
 		bpf_seq_write(ctx->meta->seq, &end, sizeof(end));
 		return 0;
 	}
-	bits = marks_of(own_ports, bpf_htons(skc->skc_num));
+	bits = entry_of(own_ports, bpf_htons(skc->skc_num)) & WEIR_PORT_BITS;
 	tp = bpf_skc_to_tcp_sock(skc);
 	if (!bits || !tp)
 		return 0;
@@ -588,6 +629,10 @@ int timewait_mark(struct bpf_iter__tcp *ctx)
 	if (wanted != flags && bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &wanted, sizeof(wanted)) &&
 	    (bits & WEIR_PORT_NEGOTIATES))
 		unmarked++;
+	if (bits & WEIR_PORT_NEGOTIATES) {
+		with_mptcp += tp->is_mptcp;
+		with_fast_open += tp->inet_conn.icsk_accept_queue.fastopenq.max_qlen > 0;
+	}
 	save = !!(bits & WEIR_PORT_HOLDS);
 	saves = BPF_CORE_READ_BITFIELD(tp, save_syn);
 	if ((save && !saves) || ((bits & WEIR_PORT_HELD) && saves == 1))

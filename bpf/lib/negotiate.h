@@ -129,6 +129,12 @@ enum tw_step {
 	TW_AWAIT,	/* TIME-WAIT comes with a later segment */
 };
 
+/* Whether tw_step() may say anything but TW_PASS, whatever the socket. */
+static __always_inline bool tw_may_step(const struct tw_segment *segment)
+{
+	return segment->fin ? segment->phase == TW_HOLDS || segment->phase == TW_WILL_HOLD : segment->awaited;
+}
+
 /*
  * What the end does that is to forget. A socket with a program gets the FIN, as
  * the program waits for it; one without is ended in place of it.
@@ -138,15 +144,13 @@ static __always_inline u8 tw_step(const struct tw_socket *socket, const struct t
 	bool in_order = segment->seq == socket->rcv_nxt, acked = segment->ack == socket->write_seq;
 	bool holds = segment->phase == TW_HOLDS, alone = socket->orphan && !segment->data;
 
-	if (socket->mptcp || segment->sealed)
+	if (!tw_may_step(segment) || socket->mptcp || segment->sealed)
 		return TW_PASS;
 	if (!segment->fin) {
-		if (!segment->awaited || socket->state != TW_CLOSING || segment->data || !in_order || !acked)
+		if (socket->state != TW_CLOSING || segment->data || !in_order || !acked)
 			return TW_PASS;
 		return alone ? TW_END_BARE : TW_END_AFTER;
 	}
-	if (!holds && segment->phase != TW_WILL_HOLD)
-		return TW_PASS;
 	switch (socket->state) {
 	case 0:
 	case TW_LISTEN:

@@ -25,15 +25,23 @@ _Static_assert(WEIR_MAX_DESTINATIONS <= WEIR_TIMEWAIT_LISTENERS &&
 #define HEADERS_COPY 128
 
 struct timewait_rule rules[WEIR_MAX_TIMEWAIT_RULES];
-/* By port as it stands in the packet, WEIR_PORT_ bits: of servers where a destination has them, and of listeners here. */
-u8 ports[65536];
-u8 own_ports[65536];
+/*
+ * By port as it stands in the packet: WEIR_PORT_ bits, and the rule where all addresses have the same. Of servers where
+ * a destination has them, and of listeners here.
+ */
+u16 ports[65536];
+u16 own_ports[65536];
 /* Cookie of the network namespace whose connections these rules are of. */
 u64 netns;
 /* Connections that wait for a later segment until they end here, about; set right by user space. */
 u32 awaited;
-/* Listening sockets that timewait_mark could not have negotiate. Set to 0 by user space before it runs. */
+/*
+ * Listening sockets that timewait_mark could not have negotiate, and those that take MPTCP or TCP Fast Open, which do
+ * without. Set to 0 by user space before it runs.
+ */
 u32 unmarked;
+u32 with_mptcp;
+u32 with_fast_open;
 
 /* Rules by port and address. */
 struct prefix_trie {
@@ -120,7 +128,8 @@ static __always_inline bool parse(struct __sk_buff *skb, struct packet *packet)
 /* Whether a packet may be one for this file: of a handshake or a close, and for this host. */
 static __always_inline bool may_concern(struct __sk_buff *skb, const struct packet *packet)
 {
-	u8 flags = packet->flags, port = ports[packet->sport], own_port = own_ports[packet->dport] & WEIR_PORT_NEGOTIATES;
+	u16 port = ports[packet->sport] & WEIR_PORT_BITS, own_port = own_ports[packet->dport] & WEIR_PORT_NEGOTIATES;
+	u8 flags = packet->flags;
 
 	if (!port && !own_port)
 		return false;
@@ -182,34 +191,45 @@ static __always_inline struct timewait_rule *rule_at(u32 index)
 	return &rules[index & (WEIR_MAX_TIMEWAIT_RULES - 1)];
 }
 
-/* One with this port before one of all ports, then the longest prefix. Returns the rule's index; -1: there is none. */
-static __always_inline s32 rule_of(void *map, __be16 port, const __be32 *addr)
+/*
+ * One with this port before one of all ports, then the longest prefix. entry: what the table of ports says. Returns the
+ * rule's index; -1: there is none.
+ */
+static __always_inline s32 rule_of(void *map, u16 entry, __be16 port, const __be32 *addr)
 {
-	struct timewait_prefix key = { .bits = 32 + 128, .port = port };
-	u32 *rule;
+	struct timewait_prefix key = { .bits = 32 + 128, .port = entry & WEIR_PORT_HAS_PREFIXES ? port : 0 };
+	u32 index = entry >> WEIR_PORT_RULE_SHIFT, *rule;
 
-	__builtin_memcpy(key.addr, addr, 16);
-	rule = bpf_map_lookup_elem(map, &key);
-	if (!rule) {
-		key.port = 0;
+	if (index) {
+		index--;
+	} else {
+		__builtin_memcpy(key.addr, addr, 16);
 		rule = bpf_map_lookup_elem(map, &key);
+		if (!rule && key.port) {
+			key.port = 0;
+			rule = bpf_map_lookup_elem(map, &key);
+		}
+		if (!rule)
+			return -1;
+		index = *rule;
 	}
-	return rule && rule_at(*rule)->timewait != TIMEWAIT_OFF ? (s32)*rule : -1;
+	return rule_at(index)->timewait != TIMEWAIT_OFF ? (s32)index : -1;
 }
 
 /* Finds the rule of a segment: that of the listener here, or that of the destination that it comes from. */
 static __always_inline bool find_rule(struct segment *segment)
 {
 	const struct timewait_tuple *tuple = &segment->tuple;
+	u16 own = own_ports[tuple->local_port], entry = ports[tuple->remote_port];
 	s32 rule = -1;
 
 	segment->own = false;
-	if (own_ports[tuple->local_port] & WEIR_PORT_NEGOTIATES) {
-		rule = rule_of(&own_prefixes, tuple->local_port, tuple->local);
+	if (own & WEIR_PORT_NEGOTIATES) {
+		rule = rule_of(&own_prefixes, own, tuple->local_port, tuple->local);
 		segment->own = rule >= 0;
 	}
-	if (rule < 0)
-		rule = rule_of(&prefixes, tuple->remote_port, tuple->remote);
+	if (rule < 0 && (entry & WEIR_PORT_BITS))
+		rule = rule_of(&prefixes, entry, tuple->remote_port, tuple->remote);
 	segment->rule = rule;
 	return rule >= 0;
 }
@@ -271,6 +291,21 @@ __noinline int answer_beside(struct __sk_buff *skb, const struct packet *packet,
 	if (bpf_skb_store_bytes(skb, 0, copy->bytes, len, 0))
 		return -2;
 	return failed ? -1 : 0;
+}
+
+/* NOP, NOP, and timestamps with their length, as Linux writes them. */
+#define STAMPS bpf_htonl(0x0101080a)
+
+/* Whether a segment has no options but timestamps: most have not. */
+static __always_inline bool only_stamps(struct __sk_buff *skb, const struct packet *packet)
+{
+	u32 at = packet->l4 + sizeof(struct tcp);
+	__be32 first = 0;
+
+	if (packet->header_len == sizeof(struct tcp))
+		return true;
+	return packet->header_len == sizeof(struct tcp) + 12 && !bpf_skb_load_bytes(skb, at, &first, sizeof(first)) &&
+	       first == STAMPS;
 }
 
 /* The checksum stands for both: skb->csum, where a device has summed up the packet, stays as it is. */

@@ -114,6 +114,11 @@ u8 pure_tw_agreed(u8 accept, const struct syn_options *o, u8 larger)
 	return tw_agreed(o, tw_offer(accept), larger);
 }
 
+u8 pure_tw_may_step(const struct tw_segment *segment)
+{
+	return tw_may_step(segment);
+}
+
 u8 pure_tw_step(const struct tw_socket *socket, const struct tw_segment *segment)
 {
 	return tw_step(socket, segment);

@@ -16,7 +16,8 @@ use etherparse::PacketBuilder;
 use weir_core::class::Class;
 use weir_core::listener::{Establish, Front, ListenAddress, Listener};
 use weir_core::prefix::{Prefix, parse_prefix};
-use weir_kernel::testing::run::{Bench, Stage, Subject};
+use weir_core::timewait::{Destination, TimeWaitMode};
+use weir_kernel::testing::run::{Bench, Stage, Subject, TimeWaitBench};
 use weir_testbed::netns;
 
 const ROUNDS: usize = 41;
@@ -38,6 +39,7 @@ const CLASSES: [(u32, u32); 7] = [
 // admitted, 2.2 to 2.7 of one that is refused. One more lookup, or one more hash lookup for each mask, is
 // over the limit.
 const DATA: Limit = Limit::Empty(1.3);
+const TIMEWAIT: Limit = Limit::Empty(1.3);
 const ADMITTED: Limit = Limit::Lookups(1.5);
 const REFUSED: Limit = Limit::Lookups(3.1);
 
@@ -139,6 +141,7 @@ fn main() {
     for row in rows.iter().filter(|row| wanted(row.name)) {
         missed += usize::from(!measure(&mut bench, row));
     }
+    missed += usize::from(!measure_timewait(&mut bench));
     for (masks, rules) in CLASSES {
         let name = format!("SYN admitted, {rules} rules of {masks} masks");
         if wanted(&name) {
@@ -256,20 +259,56 @@ fn measure(bench: &mut Bench, row: &Row<'_>) -> bool {
             }
         });
     }
-    let (low, median, high) = quartiles(&mut differences);
-    let (_, ratio, _) = quartiles(&mut ratios);
+    print_row(row.name, &mut differences, &mut ratios, row.limit)
+}
+
+/// False when the median of the ratios is over the limit.
+fn print_row(name: &str, differences: &mut [f64], ratios: &mut [f64], limit: Limit) -> bool {
+    let (low, median, high) = quartiles(differences);
+    let (_, ratio, _) = quartiles(ratios);
     let quartiles = format!("{low:.0} .. {high:.0}");
-    let (limit, unit) = match row.limit {
+    let (limit, unit) = match limit {
         Limit::Empty(limit) => (limit, "empty programs"),
         Limit::Lookups(limit) => (limit, "lookups"),
     };
     let verdict = if ratio <= limit { "" } else { "  OVER" };
     let ratio_text = format!("{ratio:.2} {unit}");
-    println!(
-        "{:<44}{median:>8.0}{quartiles:>16}{ratio_text:>24}{limit:>8.2}{verdict}",
-        row.name
-    );
+    println!("{name:<44}{median:>8.0}{quartiles:>16}{ratio_text:>24}{limit:>8.2}{verdict}");
     ratio <= limit
+}
+
+/// What destinations cost the packets of other connections, and those with data of their own ones. False when one is over
+/// its limit.
+fn measure_timewait(bench: &mut Bench) -> bool {
+    let destination = |to_port| Destination {
+        to_port,
+        timewait: TimeWaitMode::Negotiate,
+        ..Destination::new("backends")
+    };
+    let frame = data(9);
+    let mut held = true;
+    for (name, to_port) in [
+        ("data, a destination with another port", Some(8080)),
+        ("data, a destination with every port", None),
+    ] {
+        if !wanted(name) {
+            continue;
+        }
+        let timewait = TimeWaitBench::load(&[destination(to_port)]).expect("it loads");
+        let (mut differences, mut ratios) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let (empty, _) = bench
+                .run(Stage::Tc, Subject::Empty, &frame, REPEAT)
+                .expect("a test run");
+            let (time, action) = timewait.run(&frame, REPEAT).expect("a test run");
+            assert_eq!(action, -1, "{name}: not passed");
+            let (time, empty) = (time.as_nanos() as f64, empty.as_nanos() as f64);
+            differences.push(time - empty);
+            ratios.push(time / empty);
+        }
+        held &= print_row(name, &mut differences, &mut ratios, TIMEWAIT);
+    }
+    held
 }
 
 fn quartiles(values: &mut [f64]) -> (f64, f64, f64) {

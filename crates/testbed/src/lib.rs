@@ -5,6 +5,7 @@
 //! - [`bed`]: a server namespace and a client namespace with links, and the kernel's counters;
 //! - [`sockets`]: listeners and clients inside namespaces, and how it went for each client;
 //! - [`closing`]: many connections, each of which a given end closes first;
+//! - [`duplicates`]: segments of closed connections that come late;
 //! - [`raw`]: hosts made of frames, for what no socket sends;
 //! - [`program`]: the project's own programs, and one that runs in the background;
 //! - [`weir`], [`proxy`]: a `weir run` and a `weir proxy`, with what they need;
@@ -19,6 +20,7 @@
 pub mod bed;
 pub mod closing;
 pub mod cpu;
+pub mod duplicates;
 pub mod error;
 pub mod interrupt;
 pub mod needs;

@@ -72,6 +72,8 @@ pub struct Segment {
     pub rst: bool,
     /// Timestamps: its own, and the one that it echoes.
     pub stamps: Option<(u32, u32)>,
+    /// Options that come last, as they stand on the wire.
+    pub options: Vec<u8>,
     /// Data.
     pub payload: Vec<u8>,
 }
@@ -365,6 +367,10 @@ fn tcp_header(peer: Peer, segment: &Segment) -> TcpHeader {
         options.extend([Noop, Noop, Timestamp(own, echo)]);
     }
     tcp.set_options(&options).unwrap();
+    if !segment.options.is_empty() {
+        let all = [tcp.options.as_slice(), &segment.options].concat();
+        tcp.set_options_raw(&all).unwrap();
+    }
     tcp
 }
 

@@ -163,6 +163,14 @@ pub enum Step {
     Await,
 }
 
+/// Whether [`step`] may say anything but [`Step::Pass`], whatever the socket.
+pub fn may_step(segment: &Segment) -> bool {
+    match segment.fin {
+        true => matches!(segment.phase, Some(Phase::Holds | Phase::WillHold)),
+        false => segment.awaited,
+    }
+}
+
 /// See [`Step`]. A socket with a program gets the FIN, as the program waits for it; one without is ended in place of it.
 pub fn step(socket: &Socket, segment: &Segment) -> Step {
     let in_order = segment.seq == socket.rcv_nxt;

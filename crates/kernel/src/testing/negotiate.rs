@@ -11,6 +11,7 @@ unsafe extern "C" {
     fn pure_tw_choice(holder: u8) -> u8;
     fn pure_tw_accepts(accept: u8, o: *const syn_options, larger: u8) -> u8;
     fn pure_tw_agreed(accept: u8, o: *const syn_options, larger: u8) -> u8;
+    fn pure_tw_may_step(segment: *const tw_segment) -> u8;
     fn pure_tw_step(socket: *const tw_socket, segment: *const tw_segment) -> u8;
     fn pure_tw_hold(from: u8, to: u8) -> u8;
     fn pure_tw_shields(socket: *const tw_socket) -> u8;
@@ -99,6 +100,24 @@ pub fn shields(socket: &Socket) -> bool {
     unsafe { pure_tw_shields(&raw_socket(socket)) != 0 }
 }
 
+fn raw_segment(segment: &Segment) -> tw_segment {
+    tw_segment {
+        seq: segment.seq,
+        ack: segment.ack,
+        data: segment.data,
+        fin: segment.fin.into(),
+        phase: segment.phase.map_or(0, |phase| phase as u8),
+        sealed: segment.sealed.into(),
+        awaited: segment.awaited.into(),
+    }
+}
+
+/// `tw_may_step()`
+pub fn may_step(segment: &Segment) -> bool {
+    // SAFETY: the structure lives through the call.
+    unsafe { pure_tw_may_step(&raw_segment(segment)) != 0 }
+}
+
 /// `tw_step()`
 pub fn step(socket: &Socket, segment: &Segment) -> Step {
     const STEPS: [Step; 7] = [
@@ -110,16 +129,7 @@ pub fn step(socket: &Socket, segment: &Segment) -> Step {
         Step::EndAfter,
         Step::Await,
     ];
-    let socket = raw_socket(socket);
-    let segment = tw_segment {
-        seq: segment.seq,
-        ack: segment.ack,
-        data: segment.data,
-        fin: segment.fin.into(),
-        phase: segment.phase.map_or(0, |phase| phase as u8),
-        sealed: segment.sealed.into(),
-        awaited: segment.awaited.into(),
-    };
+    let (socket, segment) = (raw_socket(socket), raw_segment(segment));
     // SAFETY: both structures live through the call.
     STEPS[usize::from(unsafe { pure_tw_step(&socket, &segment) })]
 }

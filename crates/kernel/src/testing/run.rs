@@ -12,11 +12,13 @@ use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel, Skel};
 use weir_core::class::Class;
 use weir_core::listener::Listener;
+use weir_core::timewait::Destination;
 
 use super::skel::{GuardSkel as BenchSkel, GuardSkelBuilder as BenchSkelBuilder};
 use crate::error::{Error, Result, of_errno, of_libbpf};
 use crate::guard::Guard;
 use crate::object::{Share, open, open_in};
+use crate::timewait::TimeWait;
 
 /// Room for an answer that is longer than the packet.
 const OUT_LEN: usize = 4096;
@@ -77,6 +79,35 @@ fn test_run(
     match unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut run) } {
         0 => Ok((run.retval as i32, run.data_size_out as usize)),
         _ => Err(of_errno("run a program on a test packet")),
+    }
+}
+
+/// The programs of timewait, for test runs.
+pub struct TimeWaitBench(TimeWait);
+
+impl TimeWaitBench {
+    /// Loads them with these destinations in force, attached nowhere.
+    pub fn load(destinations: &[Destination]) -> Result<TimeWaitBench> {
+        let mut timewait = TimeWait::load()?;
+        timewait.enter_unattached(destinations, &[])?;
+        Ok(TimeWaitBench(timewait))
+    }
+
+    /// Mean time of the tc program on a frame of at least 14 bytes that it leaves as it is, and its action.
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Result<(Duration, i32)> {
+        let [_, _, tc] = self.0.programs();
+        let mut run = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            repeat: repeat as i32,
+            ..Default::default()
+        };
+        // SAFETY: the length is that of the frame, which outlives the call.
+        match unsafe { libbpf_sys::bpf_prog_test_run_opts(tc.as_raw_fd(), &mut run) } {
+            0 => Ok((Duration::from_nanos(run.duration.into()), run.retval as i32)),
+            _ => Err(of_errno("run a program on a test packet")),
+        }
     }
 }
 

@@ -39,6 +39,10 @@ plain!(
 /// In one go, of a few microseconds each: the others wait for the next one.
 const ENDINGS_AT_ONCE: usize = 20_000;
 
+/// Sweeps from one look at the listening sockets to the next: servers that come meanwhile may take what does without
+/// negotiation.
+const LOOK_EVERY: u32 = 10;
+
 /// The programs, loaded, and attached where [`TimeWait::attach`] said. Dropping it (or the death of the process)
 /// detaches everything and forgets the records.
 pub struct TimeWait {
@@ -51,8 +55,9 @@ pub struct TimeWait {
     slots: Slots,
     prefixes: Trie,
     own_prefixes: Trie,
-    /// See [`TimeWait::not_marked`].
-    not_marked: Option<String>,
+    /// See [`TimeWait::warnings`].
+    warnings: Vec<String>,
+    sweeps: u32,
     /// Connections that [`TimeWait::sweep_endings`] has ended, by the index of their rule.
     swept: BTreeMap<u16, u64>,
 }
@@ -107,7 +112,8 @@ impl TimeWait {
             slots: Slots::new(),
             prefixes: Trie::default(),
             own_prefixes: Trie::default(),
-            not_marked: None,
+            warnings: Vec::new(),
+            sweeps: 0,
             swept: BTreeMap::new(),
         })
     }
@@ -134,6 +140,28 @@ impl TimeWait {
             || destinations
                 .iter()
                 .any(|one| one.timewait == TimeWaitMode::Negotiate);
+        if negotiates && self.hooks.is_none() {
+            self.bss().netns = netns_cookie()?;
+        }
+        let (slots, tables) = self.tables_of(destinations, listeners)?;
+        if negotiates && self.hooks.is_none() {
+            let root = cgroups.ok_or_else(no_cgroups)?;
+            self.hooks = Some(Hooks::attach(&self.skel, root)?);
+        }
+        self.enter(slots, tables)?;
+        self.mark_listeners();
+        if !negotiates {
+            self.hooks = None;
+            self.warnings.clear();
+        }
+        Ok(())
+    }
+
+    fn tables_of(
+        &self,
+        destinations: &[Destination],
+        listeners: &[Listener],
+    ) -> Result<(Slots, Tables)> {
         let wanted = destinations
             .iter()
             .map(|one| (Side::Destination, one.name.as_str()))
@@ -144,11 +172,10 @@ impl TimeWait {
             );
         let slots = assign_slots(&self.slots, wanted)?;
         let tables = Tables::of(destinations, listeners, &slots);
-        if negotiates && self.hooks.is_none() {
-            self.bss().netns = netns_cookie()?;
-            let root = cgroups.ok_or_else(no_cgroups)?;
-            self.hooks = Some(Hooks::attach(&self.skel, root)?);
-        }
+        Ok((slots, tables))
+    }
+
+    fn enter(&mut self, slots: Slots, tables: Tables) -> Result<()> {
         self.write_tries(&tables)?;
         for (key, slot) in &slots {
             if !self.slots.contains_key(key) {
@@ -160,11 +187,6 @@ impl TimeWait {
             .retain(|slot, _| slots.values().any(|s| s == slot));
         self.slots = slots;
         self.write_rules(tables);
-        self.mark_listeners();
-        if !negotiates {
-            self.hooks = None;
-            self.not_marked = None;
-        }
         Ok(())
     }
 
@@ -197,31 +219,47 @@ impl TimeWait {
 
     /// Servers that listen already.
     fn mark_listeners(&mut self) {
+        self.warnings.clear();
         let Some(hooks) = &self.hooks else {
-            self.not_marked = None;
             return;
         };
         let bss = self.skel.maps.bss_data.as_deref_mut();
-        let unmarked = &raw mut bss.expect("its globals are mapped").unmarked;
-        // SAFETY: mapped and aligned; timewait_mark counts in it, which runs below alone.
-        unsafe { write_volatile(unmarked, 0) };
-        self.not_marked = match hooks.mark_listeners() {
-            Err(error) => Some(error.to_string()),
-            // SAFETY: likewise.
-            Ok(()) => match unsafe { read_volatile(unmarked) } {
-                0 => None,
-                sockets => Some(format!(
-                    "TIME-WAIT is not negotiated at some listening sockets ({sockets}): they were there before weir, and \
-                     the kernel is older than 6.15. Start their servers anew"
-                )),
-            },
-        };
+        let bss = bss.expect("its globals are mapped");
+        let counts = [
+            &raw mut bss.unmarked,
+            &raw mut bss.with_mptcp,
+            &raw mut bss.with_fast_open,
+        ];
+        for count in counts {
+            // SAFETY: mapped and aligned; timewait_mark counts in it, which runs below alone.
+            unsafe { write_volatile(count, 0) };
+        }
+        if let Err(error) = hooks.mark_listeners() {
+            self.warnings.push(error.to_string());
+            return;
+        }
+        // SAFETY: likewise.
+        let [unmarked, mptcp, fast_open] = counts.map(|count| unsafe { read_volatile(count) });
+        if unmarked > 0 {
+            self.warnings.push(format!(
+                "TIME-WAIT is not negotiated at some listening sockets ({unmarked}): they were there before weir, and \
+                 the kernel is older than 6.15. Start their servers anew"
+            ));
+        }
+        for (count, what) in [(mptcp, "MPTCP"), (fast_open, "TCP Fast Open")] {
+            if count > 0 {
+                self.warnings.push(format!(
+                    "TIME-WAIT is not negotiated for connections by {what}, which some listening sockets take ({count}): \
+                     these connections are as without weir"
+                ));
+            }
+        }
     }
 
-    /// Why servers that listened before weir came do not negotiate, a sentence, as of the last [`TimeWait::apply`] or
-    /// [`TimeWait::sweep`]; `None`: all do, or none is to.
-    pub fn not_marked(&self) -> Option<&str> {
-        self.not_marked.as_deref()
+    /// Why TIME-WAIT of some connections is not negotiated, a sentence each, as of the last [`TimeWait::apply`] or
+    /// [`TimeWait::sweep`].
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// Attaches to one interface (tcx ingress). Attaching twice is no error.
@@ -251,13 +289,14 @@ impl TimeWait {
         self.links.remove(&ifindex);
     }
 
-    /// Takes away the records that have ended, and counts the others. Where listening sockets did not negotiate, it looks
-    /// whether they do now.
+    /// Takes away the records that have ended, and counts the others. Now and then it looks at the listening sockets
+    /// too, and each time where one of them gave a warning.
     ///
     /// # Errors
     /// The kernel cannot run the program.
     pub fn sweep(&mut self) -> Result<()> {
-        if self.not_marked.is_some() {
+        self.sweeps += 1;
+        if !self.warnings.is_empty() || self.sweeps % LOOK_EVERY == 0 {
             self.mark_listeners();
         }
         let sweep = self
@@ -357,14 +396,52 @@ impl TimeWait {
     }
 }
 
+/// What [`crate::testing::kills`] needs to have the programs attached by another process.
+#[cfg(feature = "testing")]
+impl TimeWait {
+    /// As [`TimeWait::apply`], without a hook.
+    pub(crate) fn enter_unattached(
+        &mut self,
+        destinations: &[Destination],
+        listeners: &[Listener],
+    ) -> Result<()> {
+        self.bss().netns = netns_cookie()?;
+        let (slots, tables) = self.tables_of(destinations, listeners)?;
+        self.enter(slots, tables)
+    }
+
+    /// Those of socket events, of listening sockets, and of packets.
+    pub(crate) fn programs(&self) -> [BorrowedFd<'_>; 3] {
+        let programs = &self.skel.progs;
+        [
+            programs.timewait_ops.as_fd(),
+            programs.timewait_mark.as_fd(),
+            programs.timewait_tc.as_fd(),
+        ]
+    }
+
+    /// Forgets all records, and the connections that are to end here.
+    pub(crate) fn forget(&mut self) -> Result<()> {
+        let maps = &self.skel.maps;
+        for map in [&maps.records, &maps.endings] {
+            for key in map.keys().collect::<Vec<_>>() {
+                // Those that end meanwhile are gone.
+                let _ = map.delete(&key);
+            }
+        }
+        self.bss().awaited = 0;
+        self.sweep()
+    }
+}
+
 /// The bits of a local port, and what it was before: its sockets get back what they had.
-fn with_past(bits: u8, before: u8) -> u8 {
+fn with_past(bits: u16, before: u16) -> u16 {
     let pairs = [
         (abi::PORT_NEGOTIATES, abi::PORT_NEGOTIATED),
         (abi::PORT_HOLDS, abi::PORT_HELD),
     ];
     pairs.into_iter().fold(bits, |all, (is, was)| {
-        let (is, was) = (is as u8, was as u8);
+        let (is, was) = (is as u16, was as u16);
         match bits & is == 0 && before & (is | was) != 0 {
             true => all | was,
             false => all,

@@ -1,6 +1,6 @@
 //! The tables that user space writes: which rule a connection falls under.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libbpf_rs::{MapCore, MapFlags};
@@ -20,15 +20,19 @@ pub(super) enum Side {
     Listener,
 }
 
+/// Bits of a key before the address.
+const PORT_BITS: u32 = 32;
+
 /// The index of each rule in the programs' tables.
 pub(super) type Slots = BTreeMap<(Side, String), u16>;
 
 /// One copy of the tables, as it is to be in force.
 pub(super) struct Tables {
     pub rules: Vec<timewait_rule>,
-    /// Bits of each port as it stands in a packet: of servers, and of listeners here.
-    pub ports: Vec<u8>,
-    pub own_ports: Vec<u8>,
+    /// Of each port as it stands in a packet: its bits, and its rule if all addresses have the same. Of servers, and of
+    /// listeners here.
+    pub ports: Vec<u16>,
+    pub own_ports: Vec<u16>,
     pub prefixes: BTreeMap<Vec<u8>, u32>,
     pub own_prefixes: BTreeMap<Vec<u8>, u32>,
 }
@@ -41,7 +45,7 @@ impl Tables {
         listeners: &[Listener],
         slots: &Slots,
     ) -> Tables {
-        let ports = || vec![0u8; usize::from(u16::MAX) + 1];
+        let ports = || vec![0u16; usize::from(u16::MAX) + 1];
         let mut tables = Tables {
             rules: vec![timewait_rule::default(); abi::MAX_TIMEWAIT_RULES as usize],
             ports: ports(),
@@ -55,6 +59,8 @@ impl Tables {
         for one in listeners {
             tables.add_listener(one, slots[&(Side::Listener, one.name.clone())]);
         }
+        enter_rules(&mut tables.ports, &tables.prefixes);
+        enter_rules(&mut tables.own_ports, &tables.own_prefixes);
         tables
     }
 
@@ -64,8 +70,8 @@ impl Tables {
         self.rules[usize::from(slot)] = rule;
         let bit = match one.timewait {
             TimeWaitMode::Off => 0,
-            TimeWaitMode::ClientRst => abi::PORT_CLIENT_RST as u8,
-            TimeWaitMode::Negotiate => abi::PORT_NEGOTIATES as u8,
+            TimeWaitMode::ClientRst => abi::PORT_CLIENT_RST as u16,
+            TimeWaitMode::Negotiate => abi::PORT_NEGOTIATES as u16,
         };
         match one.to_port {
             Some(port) => self.ports[usize::from(port.to_be())] |= bit,
@@ -88,14 +94,40 @@ impl Tables {
         self.rules[usize::from(slot)] = rule;
         if is_on {
             let port = &mut self.own_ports[usize::from(one.address.port.to_be())];
-            *port |= abi::PORT_NEGOTIATES as u8;
+            *port |= abi::PORT_NEGOTIATES as u16;
             if one.holder == Holder::Server {
-                *port |= abi::PORT_HOLDS as u8;
+                *port |= abi::PORT_HOLDS as u16;
             }
         }
         let key = key_of(&prefix_of(one.address), Some(one.address.port));
         self.own_prefixes
             .insert(key.bytes().to_vec(), u32::from(slot));
+    }
+}
+
+/// Says of each port whether there are prefixes with it, and which rule it has if that is the same at every address.
+fn enter_rules(ports: &mut [u16], prefixes: &BTreeMap<Vec<u8>, u32>) {
+    // By port: its rules, and whether one is of every address.
+    let mut known: BTreeMap<u16, (BTreeSet<u32>, bool)> = BTreeMap::new();
+    for (key, slot) in prefixes {
+        let key = timewait_prefix::read(key).expect("a key of key_of()");
+        let (rules, everywhere) = known.entry(key.port).or_default();
+        rules.insert(*slot);
+        *everywhere |= key.bits == PORT_BITS;
+    }
+    let rule = |port: u16| match known.get(&port) {
+        Some((rules, true)) if rules.len() == 1 => {
+            let only = rules.first().expect("it has one");
+            (*only as u16 + 1) << abi::PORT_RULE_SHIFT
+        }
+        _ => 0,
+    };
+    let of_all_ports = rule(0);
+    for (port, entry) in ports.iter_mut().enumerate() {
+        *entry |= match known.contains_key(&(port as u16)) {
+            true if port != 0 => rule(port as u16) | abi::PORT_HAS_PREFIXES as u16,
+            _ => of_all_ports,
+        };
     }
 }
 
@@ -126,7 +158,7 @@ fn key_of(prefix: &Prefix, port: Option<u16>) -> timewait_prefix {
     let octets = address.octets();
     let (words, _) = octets.as_chunks();
     timewait_prefix {
-        bits: 32 + before + u32::from(prefix.prefix_len()),
+        bits: PORT_BITS + before + u32::from(prefix.prefix_len()),
         port: port.unwrap_or(0).to_be(),
         pad: 0,
         addr: std::array::from_fn(|i| u32::from_ne_bytes(words[i])),
@@ -222,5 +254,53 @@ impl Trie {
     /// What it has.
     pub(super) fn entries(&self) -> &BTreeMap<Vec<u8>, u32> {
         &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn destination(name: &str, to: &[&str], to_port: Option<u16>) -> Destination {
+        Destination {
+            to: to.iter().map(|prefix| prefix.parse().unwrap()).collect(),
+            to_port,
+            timewait: TimeWaitMode::Negotiate,
+            ..Destination::new(name)
+        }
+    }
+
+    /// Whether prefixes with the port are known, and its rule if the prefixes need not be asked.
+    fn entry(all: &[Destination], port: u16) -> (bool, Option<u16>) {
+        let names = all.iter().map(|one| (Side::Destination, one.name.as_str()));
+        let slots = assign_slots(&Slots::new(), names).unwrap();
+        let entry = Tables::of(all, &[], &slots).ports[usize::from(port.to_be())];
+        let rule = entry >> abi::PORT_RULE_SHIFT;
+        (
+            entry & abi::PORT_HAS_PREFIXES as u16 != 0,
+            rule.checked_sub(1),
+        )
+    }
+
+    #[test]
+    fn a_port_has_a_rule_where_every_address_has_the_same() {
+        let everywhere = destination("everywhere", &[], None);
+        let web = destination("web", &[], Some(80));
+        let ten = destination("ten", &["10.0.0.0/8"], None);
+        let ten_web = destination("ten-web", &["10.0.0.0/8"], Some(80));
+        for (all, port, expected) in [
+            (vec![&everywhere], 80, (false, Some(0))),
+            (vec![&everywhere, &web], 80, (true, Some(1))),
+            (vec![&everywhere, &web], 81, (false, Some(0))),
+            (vec![&web], 81, (false, None)),
+            (vec![&everywhere, &ten], 80, (false, None)),
+            (vec![&ten], 80, (false, None)),
+            (vec![&web, &ten], 80, (true, Some(0))),
+            (vec![&web, &ten_web], 80, (true, None)),
+            (vec![&everywhere, &ten_web], 80, (true, None)),
+        ] {
+            let all: Vec<Destination> = all.into_iter().cloned().collect();
+            assert_eq!(entry(&all, port), expected, "{all:?} {port}");
+        }
     }
 }

@@ -40,6 +40,7 @@ const REGISTRY: &[&[Entry]] = &[
     judges::ENTRIES,
     soak::ENTRIES,
     timewait_ports::ENTRIES,
+    timewait::duplicates::ENTRIES,
     timewait::holders::ENTRIES,
     timewait::load::ENTRIES,
     vtfm01::preferred::ENTRIES,

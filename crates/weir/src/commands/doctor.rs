@@ -159,6 +159,7 @@ fn facts() -> Result<Facts> {
     let local_ports = range.as_ref().map_or(0, |range| range.len() as u32);
     Ok(Facts {
         tw_reuse: sysctl("net/ipv4/tcp_tw_reuse"),
+        rfc1337: sysctl("net/ipv4/tcp_rfc1337"),
         local_ports,
         ports: range.map_or_else(Vec::new, |range| ports::taken(&range, local_ports / 2)),
         syn_cookies: sysctl("net/ipv4/tcp_syncookies"),

@@ -11,11 +11,18 @@ use weir_core::word::Word;
 use weir_kernel::{TimeWait, TimeWaitFigures};
 
 use crate::failure::Result;
+use crate::host::environment::sysctl;
 use crate::host::links::Link;
 use crate::show::settings::settings;
 
-/// How often records that have ended are taken away.
+/// How often records that have ended are taken away, and the others counted.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// A sweep over a large table takes milliseconds: then it comes less often, so that it takes a thousandth of a CPU.
+const SWEEP_SHARE: u32 = 1000;
+
+/// The longest from one sweep to the next.
+const SWEEP_AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 
 /// How often connections are looked for that this end is to forget and has not: they are gone within a second.
 const END_EVERY: Duration = Duration::from_millis(500);
@@ -33,7 +40,12 @@ pub struct Destinations {
     end_due: Instant,
     /// Why connections could not be ended.
     cannot_end: Option<String>,
+    /// `net.ipv4.tcp_rfc1337` is set.
+    rfc1337: bool,
 }
+
+/// What is said where it is.
+const RFC1337: &str = "net.ipv4.tcp_rfc1337 = 1: TIME-WAIT that the other end holds ends here within a second, not at once";
 
 impl Destinations {
     /// None yet. `cgroups`: their root, for negotiation.
@@ -47,6 +59,7 @@ impl Destinations {
             due: Instant::now(),
             end_due: Instant::now(),
             cannot_end: None,
+            rfc1337: false,
         }
     }
 
@@ -81,6 +94,7 @@ impl Destinations {
             }
         }
         (self.list, self.listeners) = (list, listeners);
+        self.rfc1337 = sysctl("net/ipv4/tcp_rfc1337") == Some(1);
         self.follow_links(links);
         Ok(())
     }
@@ -129,10 +143,13 @@ impl Destinations {
             return;
         };
         if self.due <= now {
-            self.due = now + SWEEP_EVERY;
-            if let Err(error) = kernel.sweep() {
+            let swept = kernel.sweep();
+            let took = SWEEP_SHARE * now.elapsed();
+            self.due = now + took.clamp(SWEEP_EVERY, SWEEP_AT_LEAST_EVERY);
+            if let Err(error) = swept {
                 tracing::warn!("{error}");
             }
+            self.rfc1337 = sysctl("net/ipv4/tcp_rfc1337") == Some(1);
         }
         if self.end_due <= now {
             self.end_due = now + END_EVERY;
@@ -144,13 +161,28 @@ impl Destinations {
         }
     }
 
+    fn negotiates(&self) -> bool {
+        let by_destination = |one: &Destination| one.timewait == TimeWaitMode::Negotiate;
+        !self.listeners.is_empty() || self.list.iter().any(by_destination)
+    }
+
     /// What is not as asked for, a sentence each.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
         let interfaces = self.interfaces.values();
         let interfaces = interfaces.filter_map(|at| at.as_ref().err().map(String::as_str));
         interfaces
-            .chain(self.kernel.as_ref().and_then(TimeWait::not_marked))
+            .chain(
+                self.kernel
+                    .iter()
+                    .flat_map(TimeWait::warnings)
+                    .map(String::as_str),
+            )
             .chain(self.cannot_end.as_deref())
+            .chain(
+                self.negotiates()
+                    .then_some(RFC1337)
+                    .filter(|_| self.rfc1337),
+            )
     }
 
     /// Every destination with its figures.

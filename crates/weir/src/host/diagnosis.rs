@@ -119,6 +119,8 @@ pub struct Facts {
     pub lonely_veths: Vec<String>,
     /// `net.ipv4.tcp_tw_reuse`.
     pub tw_reuse: Option<u32>,
+    /// `net.ipv4.tcp_rfc1337`.
+    pub rfc1337: Option<u32>,
     /// Local ports that connect() chooses from; 0: not known.
     pub local_ports: u32,
     /// Who takes many of them.
@@ -165,6 +167,7 @@ pub fn advise(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![syn_cookies(facts)];
     findings.extend(facts.abort_on_overflow.map(abort_on_overflow));
     findings.extend(facts.conntrack.then(conntrack));
+    findings.extend(facts.rfc1337.filter(|set| *set != 0).map(rfc1337));
     findings.push(receive_queues(facts));
     findings.extend(
         facts
@@ -279,6 +282,18 @@ fn conntrack() -> Finding {
         State::Ok,
         "in use: rules follow connections here and may want to see each SYN, so weir leaves SYN cookies to the \
          kernel: reserv does so in a SYN flood, and no-syn-drop works as abort",
+        "",
+    )
+}
+
+fn rfc1337(value: u32) -> Finding {
+    finding(
+        "tcp_rfc1337",
+        State::Ok,
+        format!(
+            "{value}: no RST ends TIME-WAIT here: this machine keeps that of clients' client-rst, and what negotiate is to \
+             forget goes within a second"
+        ),
         "",
     )
 }
@@ -501,7 +516,7 @@ fn mptcp(socket: &Socket) -> Finding {
         socket.object(),
         State::Warn,
         "the kernel takes no cookie from weir for MPTCP listeners: no-syn-drop refuses at the SYN \
-         there, as reserv does",
+         there, as reserv does; TIME-WAIT of MPTCP connections is left alone",
         "Go servers: GODEBUG=multipathtcp=0, or ListenConfig.SetMultipathTCP(false)",
     )
 }
@@ -526,6 +541,7 @@ mod tests {
             }],
             lonely_veths: Vec::new(),
             tw_reuse: Some(2),
+            rfc1337: Some(0),
             local_ports: 28_232,
             ports: vec![ports(14_000)],
             sockets: Ok(vec![Socket {

@@ -4,6 +4,7 @@
 //! All ways are measured in each round, one right after the other. Server and clients have a CPU each. Memory: what
 //! stands for TIME-WAIT at the server when the window ends, the kernel's sockets and weir's records.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use weir_testbed::bed::{Bed, Layout};
@@ -35,12 +36,38 @@ pub const ENTRIES: &[Entry] = &[
             "--ways plain,guard,negotiate --files small --clients 8 --requests 1 --seconds 2 --rounds 16",
             QUICK,
         ),
+    Entry::new::<Args>("timewait-load", "")
+        .preset(
+            "timewait-many",
+            "What do throughput and memory of a server become as it has more connections to remember?",
+        )
+        .source("FTY99, Figure 4")
+        .flags(
+            "--ways plain,negotiate,client-rst --files small --clients 2 --requests 1 \
+             --before 0,10000,20000,40000,80000 --seconds 2 --rounds 3",
+            "--ways plain,negotiate --files small --clients 2 --requests 1 --before 0,200 --seconds 0.2 --rounds 1",
+        ),
+    Entry::new::<Args>("timewait-load", "")
+        .preset(
+            "timewait-clients",
+            "What do throughput and memory of a server become with more clients, where connections are used again?",
+        )
+        .source("FTY99, Figures 5 to 7")
+        .flags(
+            "--ways plain,negotiate,client-rst,client-close --files webstone --clients 4,8,16,32,64 --requests 10 \
+             --seconds 2 --rounds 3",
+            "--ways plain,client-close --files webstone --clients 2,4 --requests 10 --seconds 0.2 --rounds 1",
+        ),
 ];
 const QUICK: &str = "--ways plain,negotiate,client-rst --files small --clients 4 --requests 1 --seconds 0.3 --rounds 1";
 
 /// struct tcp_timewait_sock, as /proc/slabinfo has it where that cannot be read.
 const TIME_WAIT_BYTES: f64 = 256.0;
 const ROUNDS: usize = 3;
+/// Ports of the server for connections before the window.
+const PORTS_BEFORE: u16 = 4;
+/// Clients at a time that make those.
+const CLIENTS_BEFORE: usize = 32;
 
 /// Which end is to remember, and how it comes to that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -109,6 +136,9 @@ pub struct Args {
     /// Clients at a time, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "32")]
     pub clients: Vec<u16>,
+    /// Connections that the server has to remember when the window begins, on ports of their own, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "0", value_parser = clap::value_parser!(u64).range(..=200_000))]
+    pub before: Vec<u64>,
     /// Length of the window, in s
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
@@ -135,15 +165,21 @@ impl Experiment for Load {
         for files in &self.args.files {
             for requests in &self.args.requests {
                 for clients in &self.args.clients {
-                    let case = |way: &Way| {
-                        parameters([
-                            ("files", word(files)),
-                            ("requests", requests.clone()),
-                            ("clients", clients.to_string()),
-                            ("way", word(way)),
-                        ])
-                    };
-                    groups.push(self.args.ways.iter().map(case).collect());
+                    for before in &self.args.before {
+                        let case = |way: &Way| {
+                            let mut case = parameters([
+                                ("files", word(files)),
+                                ("requests", requests.clone()),
+                                ("clients", clients.to_string()),
+                                ("way", word(way)),
+                            ]);
+                            if self.args.before != [0] {
+                                case.insert("before".into(), before.to_string());
+                            }
+                            case
+                        };
+                        groups.push(self.args.ways.iter().map(case).collect());
+                    }
                 }
             }
         }
@@ -168,6 +204,10 @@ impl Experiment for Load {
         let files: Files = chosen(case, "files")?;
         let requests: u32 = parsed(case, "requests")?;
         let clients: usize = parsed(case, "clients")?;
+        let before: u64 = match case.contains_key("before") {
+            true => parsed(case, "before")?,
+            false => 0,
+        };
         let bed = Bed::build(Layout::of_this_machine())?;
         for netns in [&bed.clients, &bed.server] {
             netns.set_sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
@@ -175,7 +215,17 @@ impl Experiment for Load {
                 netns.set_sysctl("net.ipv4.tcp_tw_reuse", "1")?;
             }
         }
-        let weirs = Weirs::start(&bed, &self.program, way)?;
+        if before > 0 {
+            // A server with little memory would forget them, and be a different one.
+            bed.server
+                .set_sysctl("net.ipv4.tcp_max_tw_buckets", "1000000")?;
+        }
+        let ports = if before > 0 { 1 + PORTS_BEFORE } else { 1 };
+        let weirs = Weirs::start(&bed, &self.program, way, ports)?;
+        if before > 0 {
+            fill(&bed, &servers(false, ports)[1..], before)?;
+        }
+        let time_wait_before = time_waits(&bed.server)?;
         let addresses = servers(false, 1);
         let running = Servers::open(&bed.server, &addresses)?;
         let plan = Plan {
@@ -205,6 +255,7 @@ impl Experiment for Load {
             ("mbit_per_s", tally.bytes as f64 * 8e-6 / seconds),
             ("cpu_us", tally.cpu.as_secs_f64() * 1e6 / made),
             ("failed", tally.failures() as f64),
+            ("time_wait_before", time_wait_before as f64),
             ("time_wait_server", at_server as f64),
             ("time_wait_client", at_clients as f64),
             (
@@ -272,6 +323,7 @@ impl Experiment for Load {
             ("files", "{files}"),
             ("requests", "{requests}"),
             ("clients", "{clients}"),
+            ("before", "{before}"),
             ("way", "{way}"),
             ("connections/s", "{connections_per_s|n}"),
             ("of plain", "{connections_per_s_of_plain:box|.3}"),
@@ -296,10 +348,10 @@ enum Weirs<'a> {
 }
 
 impl<'a> Weirs<'a> {
-    fn start(bed: &'a Bed, program: &Program, way: Way) -> Result<Weirs<'a>> {
+    fn start(bed: &'a Bed, program: &Program, way: Way, ports: u16) -> Result<Weirs<'a>> {
         let rule = "[[destination]]\nname = \"backends\"\ntimewait = \"client-rst\"\n";
         Ok(match way {
-            Way::Negotiate => Weirs::Both(Negotiating::start(bed, program, 1, "client")?),
+            Way::Negotiate => Weirs::Both(Negotiating::start(bed, program, ports, "client")?),
             Way::Guard => {
                 let rule = listener(FIRST_SERVER_PORT, "");
                 Weirs::Server(Weir::run(&bed.server, program.path(), &rule)?)
@@ -325,6 +377,25 @@ impl<'a> Weirs<'a> {
             Weirs::Both(weirs) => weirs.end(),
         }
     }
+}
+
+/// Has the server close so many connections first.
+fn fill(bed: &Bed, servers: &[SocketAddr], connections: u64) -> Result<()> {
+    let plan = Plan {
+        servers: servers.to_vec(),
+        clients: CLIENTS_BEFORE,
+        connections,
+        time: Duration::from_secs(60),
+        closes: vec![Close::Server],
+        bursts: (1, 1),
+        sizes: Files::Small.sizes(),
+        first_port: None,
+        seed: 0,
+    };
+    let running = Servers::open(&bed.server, servers)?;
+    let at_server = (&bed.server, None, CLIENTS_BEFORE);
+    running.run(&plan, at_server, (&bed.clients, None))?;
+    Ok(())
 }
 
 /// Kernel memory of one socket in TIME-WAIT: the fourth column of /proc/slabinfo.

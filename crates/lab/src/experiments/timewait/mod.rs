@@ -1,5 +1,6 @@
 //! Which end remembers connections, and what that costs: many of them at once, weir at both ends.
 
+pub mod duplicates;
 pub mod holders;
 pub mod load;
 
