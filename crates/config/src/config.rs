@@ -6,6 +6,7 @@ use std::fmt;
 
 use crate::error::Location;
 use crate::tables::api::ApiSettings;
+use crate::tables::dashboard::DashboardSettings;
 use crate::tables::events::EventsSettings;
 use crate::tables::metrics::MetricsSettings;
 use weir_core::class::Class;
@@ -34,6 +35,8 @@ pub struct Config {
     pub api: Option<ApiSettings>,
     /// The addresses of the metrics, if the file has a `[metrics]`; without it nothing listens for scrapes.
     pub metrics: Option<MetricsSettings>,
+    /// The dashboard, if the file has a `[dashboard]`.
+    pub dashboard: Option<DashboardSettings>,
     /// What becomes of events, if the file has an `[events]`.
     pub events: Option<EventsSettings>,
     /// Settings that are valid and that the user hardly meant, in the order of their lines.

@@ -82,6 +82,7 @@ mod tests {
     use crate::parse::parse;
     use crate::table::Table;
     use crate::tables::api::ApiSettings;
+    use crate::tables::dashboard::DashboardSettings;
     use crate::tables::events::EventsSettings;
     use crate::tables::metrics::MetricsSettings;
     use weir_core::class::Class;
@@ -115,6 +116,7 @@ mod tests {
         assert_eq!(config.controller, Some(Settings::default()));
         assert_eq!(config.api, Some(ApiSettings::default()));
         assert_eq!(config.metrics, Some(MetricsSettings::default()));
+        assert_eq!(config.dashboard, Some(DashboardSettings::default()));
         assert_eq!(config.events, Some(EventsSettings::default()));
     }
 

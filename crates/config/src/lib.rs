@@ -76,6 +76,7 @@ pub use schema::{KeyDoc, TableDoc, tables};
 pub use suggest::did_you_mean;
 pub use table::{Table, change};
 pub use tables::api::ApiSettings;
+pub use tables::dashboard::DashboardSettings;
 pub use tables::events::EventsSettings;
 pub use tables::metrics::MetricsSettings;
 pub use types::{Kind, parse_word};

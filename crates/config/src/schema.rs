@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::reader::{FileKey, FileValue, Origin, Reader};
 use crate::table::Table;
 use crate::tables::api::ApiSettings;
+use crate::tables::dashboard::DashboardSettings;
 use crate::tables::events::EventsSettings;
 use crate::tables::metrics::MetricsSettings;
 use crate::types::WordText;
@@ -44,6 +45,7 @@ static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
         }),
         Section::new(|config, mut tables: Vec<ApiSettings>| config.api = tables.pop()),
         Section::new(|config, mut tables: Vec<MetricsSettings>| config.metrics = tables.pop()),
+        Section::new(|config, mut tables: Vec<DashboardSettings>| config.dashboard = tables.pop()),
         Section::new(|config, mut tables: Vec<EventsSettings>| config.events = tables.pop()),
     ]
 });

@@ -29,7 +29,7 @@ fn tables_of_other_versions_are_refused() {
     assert_eq!(
         problems(file),
         [
-            "3:3: unknown table or key \"tunnel\" | this version knows [[listener]], [[class]], [[proxy]], [[destination]], [[shape]], [controller], [api], [metrics], [events]"
+            "3:3: unknown table or key \"tunnel\" | this version knows [[listener]], [[class]], [[proxy]], [[destination]], [[shape]], [controller], [api], [metrics], [dashboard], [events]"
         ]
     );
     assert_eq!(
@@ -113,6 +113,7 @@ fn the_values_of_every_key_contain_its_default_and_are_read_back_as_they_are_sho
     keys_read_back_what_they_show::<controller::Settings>();
     keys_read_back_what_they_show::<ApiSettings>();
     keys_read_back_what_they_show::<MetricsSettings>();
+    keys_read_back_what_they_show::<DashboardSettings>();
     keys_read_back_what_they_show::<EventsSettings>();
 }
 

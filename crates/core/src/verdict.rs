@@ -36,6 +36,18 @@ pub const ADMITS: [Verdict; 4] = [
     Verdict::CookieAccepted,
 ];
 
+/// Verdicts on a SYN after which the server may get the connection.
+pub const LET_IN: [Verdict; 8] = [
+    Verdict::SynAdmitted,
+    Verdict::SynSteady,
+    Verdict::SynTimeWait,
+    Verdict::SynNotPlain,
+    Verdict::SynLeft,
+    Verdict::SynLeftFlood,
+    Verdict::SynUnjudged,
+    Verdict::CookieAccepted,
+];
+
 /// Verdicts that are each on one SYN; cookies are answered SYNs.
 pub const SYNS: [Verdict; 17] = [
     Verdict::SynAdmitted,

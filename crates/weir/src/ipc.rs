@@ -3,6 +3,7 @@
 pub mod api;
 pub mod call;
 pub mod control;
+pub mod dashboard;
 pub mod endpoints;
 pub mod http;
 pub mod peer;

@@ -146,14 +146,14 @@ fn a_guard_keeps_what_its_unit_gives_it_and_its_talkers_keep_nothing() {
         return;
     }
     let folder = Folder::new("privileges-guard");
-    let config = format!("[api]\n[metrics]\nlisten = \"127.0.0.1:464\"\n{LISTENER}");
+    let config = format!("[api]\n[dashboard]\n[metrics]\nlisten = \"127.0.0.1:464\"\n{LISTENER}");
     folder.write_config(&config);
     let weir = start(folder.command(&format!("run --config {}", folder.config().display())));
     folder.until(|status| status["running"] == true);
     let threads = weir.settled(|threads| threads.values().all(|thread| thread.seccomp == FILTERED));
     let kept = own().permitted & GUARD;
     assert_eq!(threads["weir"], Thread::with(kept), "{threads:x?}");
-    for name in ["weir-api", "weir-metrics", "weir-log"] {
+    for name in ["weir-api", "weir-metrics", "weir-dashboard", "weir-log"] {
         assert_eq!(threads[name], Thread::with(0), "{name}: {threads:x?}");
     }
 

@@ -3,6 +3,7 @@
 pub(crate) mod api;
 pub(crate) mod class;
 pub(crate) mod controller;
+pub(crate) mod dashboard;
 pub(crate) mod destination;
 pub(crate) mod events;
 pub(crate) mod listener;

@@ -6,7 +6,7 @@ use weir_core::controller;
 use weir_core::listener::Mode;
 
 use super::{WEB, problems};
-use crate::{ApiSettings, EventsSettings, MetricsSettings, Table, parse};
+use crate::{ApiSettings, DashboardSettings, EventsSettings, MetricsSettings, Table, parse};
 
 #[test]
 fn the_controller_and_the_api_are_read_once_or_not_at_all() {
@@ -150,5 +150,54 @@ fn metrics_off_loopback_are_odd_and_so_is_one_port_for_two_processes() {
     assert_eq!(
         (MetricsSettings::keys().len(), problems(&format!("{WEB}[metrics]\nproxy_listen = \"127.0.0.1:9464\"\n"))),
         (2, vec!["4:16: metrics: proxy_listen: the guard listens at this address already | give the guard and the proxies a port each: proxy_listen = \"127.0.0.1:9465\"".to_owned()])
+    );
+}
+
+#[test]
+fn a_dashboard_that_others_can_reach_needs_a_token() {
+    let read = |keys: &str| parse("f", &format!("{WEB}[dashboard]\n{keys}\n"));
+    assert_eq!(parse("f", WEB).unwrap().dashboard, None, "off by default");
+    assert_eq!(
+        read("").unwrap().dashboard,
+        Some(DashboardSettings::default())
+    );
+    for loopback in [
+        "127.0.0.1:80",
+        "127.9.9.9:80",
+        "[::1]:80",
+        "[::ffff:127.0.0.1]:80",
+    ] {
+        let config = read(&format!("listen = \"{loopback}\"")).unwrap();
+        assert!(
+            config.warnings.is_empty(),
+            "{loopback}: {:?}",
+            config.warnings
+        );
+    }
+    let token = "token_file = \"/etc/weir/dashboard.token\"";
+    for open in [
+        "*:9466",
+        "0.0.0.0:9466",
+        "10.0.0.1:9466",
+        "[2001:db8::1]:9466",
+    ] {
+        let listen = format!("listen = \"{open}\"");
+        let problem = problems(&format!("{WEB}[dashboard]\n{listen}\n")).join("\n");
+        assert!(
+            problem.starts_with("4:10: dashboard: listen: ") && problem.contains("token_file = "),
+            "{problem}"
+        );
+        let config = read(&format!("{listen}\n{token}")).unwrap();
+        assert_eq!(config.warnings.len(), 1, "it is not encrypted");
+        assert_eq!(
+            config.dashboard.unwrap().token_file,
+            Some("/etc/weir/dashboard.token".into())
+        );
+    }
+    assert!(read("token_file = \"token\"").is_err());
+    assert_eq!(
+        DashboardSettings::keys().len(),
+        2,
+        "this test must set every key"
     );
 }

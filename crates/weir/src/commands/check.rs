@@ -20,6 +20,7 @@ use crate::failure::Result;
 use crate::host::config::read;
 use crate::host::environment;
 use crate::host::links::{self, Link};
+use crate::ipc::dashboard::Token;
 use crate::show::output::{print, print_json, warn_text};
 use crate::show::settings::{is_name, plain, settings};
 use crate::show::table::{Align, table};
@@ -39,6 +40,7 @@ pub fn run(runtime_dir: &Path, args: &Check) -> Result<()> {
     let unresolved = unresolved(&config.proxies, &LookUp::default(), NAMES_PATIENCE);
     let of_file = |text: &String| format!("{}: {text}", file.display());
     warnings.extend(unresolved.iter().map(of_file));
+    warnings.extend(token(&config).iter().map(of_file));
     warnings.iter().for_each(warn_text);
     if args.diff {
         return diff::run(runtime_dir, file, &config, args.json);
@@ -53,11 +55,19 @@ pub fn run(runtime_dir: &Path, args: &Check) -> Result<()> {
             controller: config.controller.as_ref().map(settings),
             api: config.api.as_ref().map(settings),
             metrics: config.metrics.as_ref().map(settings),
+            dashboard: config.dashboard.as_ref().map(settings),
             events: config.events.as_ref().map(settings),
             warnings,
         });
     }
     print(&text(&config))
+}
+
+/// Why the dashboard's token cannot be read here: `weir run` would not start. Who may not read it may check the rest.
+fn token(config: &Config) -> Option<String> {
+    let file = config.dashboard.as_ref()?.token_file.as_deref()?;
+    let failure = Token::read(file).err()?;
+    Some(failure.to_string())
 }
 
 /// What the listeners name and this network namespace lacks: a slip, unless it comes later or the file is for
@@ -134,6 +144,8 @@ struct Effective {
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<serde_json::Map<String, serde_json::Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    dashboard: Option<serde_json::Map<String, serde_json::Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     events: Option<serde_json::Map<String, serde_json::Value>>,
     warnings: Vec<String>,
 }
@@ -156,6 +168,7 @@ fn text(config: &Config) -> String {
         .chain(config.controller.as_slice().chunks(1).map(columns))
         .chain(config.api.as_slice().chunks(1).map(columns))
         .chain(config.metrics.as_slice().chunks(1).map(columns))
+        .chain(config.dashboard.as_slice().chunks(1).map(columns))
         .chain(config.events.as_slice().chunks(1).map(columns))
         .collect::<Vec<_>>()
         .join("\n")

@@ -11,6 +11,7 @@ use crate::daemon::session::Session;
 use crate::failure::{Cause, Failure, Result};
 use crate::host::config::{self, Source};
 use crate::host::{privileges, shortcomings};
+use crate::ipc::dashboard::Token;
 use crate::shape::interface;
 use crate::show::describe;
 
@@ -30,6 +31,10 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
         let hint = "`weir proxy --config FILE` runs its proxies";
         return Err(Failure::usage(message, hint));
     }
+    // Before any right over files is given up.
+    let dashboard = config.dashboard.as_ref();
+    let token = dashboard.and_then(|dashboard| dashboard.token_file.as_deref());
+    let token = token.map(Token::read).transpose()?;
     let start = Start::prepare(runtime_dir, &config.listeners)?;
     let there = start.guard.listen_sockets()?;
     let shortcomings = shortcomings::warnings(&config.listeners, &there);
@@ -49,6 +54,9 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     }
     if let Some(metrics) = &config.metrics {
         daemon.open_metrics(metrics.listen)?;
+    }
+    if let Some(dashboard) = &config.dashboard {
+        daemon.open_dashboard(dashboard.listen, token)?;
     }
     log_start(&daemon.service.session)?;
     if destinations > 0 {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::cli::Status;
-use crate::daemon::proxies::Peers;
+use crate::daemon::proxies;
 use crate::failure::{Failure, Result};
 use crate::host::namespaces::{self, Space};
 use crate::ipc::control::{Answer, Request, another_answer, ask, guarded, namespace};
@@ -94,14 +94,8 @@ pub fn collect(runtime_dir: &Path) -> Result<(weir_api::Status, Vec<Failure>)> {
         Some(_) => return Err(another_answer()),
         None => weir_api::Status::default(),
     };
-    let mut silent = Vec::new();
-    for answer in Peers::find(runtime_dir)?.ask(&Request::Status) {
-        match answer {
-            Ok(Answer::Status(report)) => status.proxies.extend(report.proxies),
-            Ok(_) => silent.push(another_answer()),
-            Err(failure) => silent.push(failure),
-        }
-    }
+    let (proxies, silent) = proxies::reports_of_all(runtime_dir)?;
+    status.proxies.extend(proxies);
     Ok((status, silent))
 }
 

@@ -28,6 +28,7 @@ use crate::daemon::events::{Events, class_changed};
 use crate::daemon::frame::{Frame, refuse};
 use crate::daemon::overload::{OverloadLog, Total};
 use crate::daemon::profiles::Profiles;
+use crate::daemon::proxies;
 use crate::daemon::refusals::Refusals;
 use crate::daemon::service::{Changed, Refusal, Reloaded, Service};
 use crate::daemon::session::Session;
@@ -41,6 +42,7 @@ use crate::host::links::{self, Link, LinkWatch};
 use crate::host::privileges::{self, Beside};
 use crate::ipc::call::Change;
 use crate::ipc::control::{self, Answer, Claim, Client, ControlSocket, Request, namespace};
+use crate::ipc::dashboard::{Others, Token};
 use crate::ipc::endpoints::Endpoints;
 use crate::ipc::peer::Peer;
 use crate::show::describe::{count, part};
@@ -178,6 +180,16 @@ impl Daemon {
     /// As of [`Endpoints::open_metrics`].
     pub fn open_metrics(&mut self, address: SocketAddr) -> Result<()> {
         self.frame.endpoints.open_metrics(address)
+    }
+
+    /// Opens the dashboard.
+    ///
+    /// # Errors
+    /// As of [`Endpoints::open_dashboard`].
+    pub fn open_dashboard(&mut self, address: SocketAddr, token: Option<Token>) -> Result<()> {
+        let runtime_dir = self.runtime_dir.clone();
+        let others = Others::new(move || proxies::reports_of_all(&runtime_dir));
+        self.frame.endpoints.open_dashboard(address, token, others)
     }
 
     /// Guards until a signal or `weir detach` ends it; then nothing is attached any more.

@@ -21,6 +21,7 @@ use crate::ipc::socket_file::SocketFile;
 pub use access::{check, owners, users_of};
 #[cfg(feature = "fuzzing")]
 pub use routes::settings;
+pub use routes::watched;
 
 /// Clients without rights share the connections with root.
 const LIMITS: Limits = Limits {

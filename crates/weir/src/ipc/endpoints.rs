@@ -1,4 +1,4 @@
-//! Where a service is asked: the control socket, the API and the metrics.
+//! Where a service is asked: the control socket, the API, the metrics and the dashboard.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,6 +10,7 @@ use crate::failure::Result;
 use crate::ipc::api::Api;
 use crate::ipc::call::Calls;
 use crate::ipc::control::ControlSocket;
+use crate::ipc::dashboard::{Dashboard, Others, Token};
 use crate::ipc::scrape::Metrics;
 
 /// All endpoints of a process. Dropped or closed, nobody finds the process any more.
@@ -17,6 +18,7 @@ pub struct Endpoints {
     control: Option<Box<dyn ControlSocket>>,
     api: Option<Api>,
     metrics: Option<Metrics>,
+    dashboard: Option<Dashboard>,
     calls: Calls,
 }
 
@@ -30,6 +32,7 @@ impl Endpoints {
             control,
             api: None,
             metrics: None,
+            dashboard: None,
             calls: Calls::new()?,
         })
     }
@@ -54,9 +57,25 @@ impl Endpoints {
         Ok(())
     }
 
+    /// Opens the dashboard. `token` is that of the settings' file; `others` knows the other processes.
+    ///
+    /// # Errors
+    /// As [`Dashboard::start`].
+    pub fn open_dashboard(
+        &mut self,
+        address: SocketAddr,
+        token: Option<Token>,
+        others: Others,
+    ) -> Result<()> {
+        let line = self.calls.line();
+        self.dashboard = Some(Dashboard::start(address, token, line, others)?);
+        Ok(())
+    }
+
     /// Closes all. When it returns, a successor can listen at the same addresses.
     pub fn close(&mut self) {
-        (self.control, self.api, self.metrics) = (None, None, None);
+        (self.control, self.api) = (None, None);
+        (self.metrics, self.dashboard) = (None, None);
     }
 
     /// The control socket.

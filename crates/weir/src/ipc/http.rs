@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -56,6 +57,33 @@ pub enum Listener {
     Tcp(std::net::TcpListener),
 }
 
+impl Listener {
+    /// Listens at a TCP address, and says at which: port 0 is any free one. `what` stands in the error.
+    ///
+    /// # Errors
+    /// The address is in use, not of this machine, or not allowed.
+    pub fn tcp(what: &str, address: SocketAddr) -> Result<(SocketAddr, Listener)> {
+        let listen = || {
+            let listener = std::net::TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok((listener.local_addr()?, Listener::Tcp(listener)))
+        };
+        listen().map_err(|error| cannot_listen(what, address, &error))
+    }
+}
+
+fn cannot_listen(what: &str, address: SocketAddr, error: &io::Error) -> Failure {
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "`ss -ltnp` shows the process that listens there; each weir needs an address of its own"
+        }
+        io::ErrorKind::AddrNotAvailable => "`ip address` lists this machine's addresses",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need root or CAP_NET_BIND_SERVICE",
+        _ => "",
+    };
+    Failure::failed(format!("{what}: cannot listen on {address}: {error}"), hint)
+}
+
 /// A thread that serves HTTP. Dropped, it closes its socket and its connections.
 pub struct Endpoint {
     stop: Option<oneshot::Sender<()>>,
@@ -78,6 +106,8 @@ impl Endpoint {
         let run = move || {
             privileges::keep_none();
             let runtime = tokio::runtime::Builder::new_current_thread()
+                // Of threads that it starts for what blocks.
+                .thread_name(name)
                 .enable_all()
                 .build();
             let serve = async {

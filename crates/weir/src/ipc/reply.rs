@@ -16,13 +16,18 @@ use crate::ipc::peer::Peer;
 /// The service's thread answers between its other work; a reload is the longest.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Has the service's thread answer.
+/// Has the service's thread answer, and makes a response of it.
 pub async fn ask(line: &Line, peer: Peer, call: Call) -> Response {
+    reply(line, peer, call).await.into_response()
+}
+
+/// Has the service's thread answer.
+pub async fn reply(line: &Line, peer: Peer, call: Call) -> Reply {
     let answer = match line.send(peer, call) {
         Some(answer) => timeout(PATIENCE, answer).await.ok().and_then(Result::ok),
         None => None,
     };
-    answer.unwrap_or_else(busy).into_response()
+    answer.unwrap_or_else(busy)
 }
 
 fn busy() -> Reply {

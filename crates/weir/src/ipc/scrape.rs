@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::ipc::call::{Call, Line};
 use crate::ipc::http::{Endpoint, Limits, Listener};
 use crate::ipc::peer::Peer;
@@ -34,40 +34,13 @@ impl Metrics {
     /// # Errors
     /// The address is in use or not of this machine, or the kernel gives no thread.
     pub fn start(address: SocketAddr, line: Line) -> Result<Metrics> {
-        let listen = || {
-            let listener = std::net::TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
-            Ok((listener.local_addr()?, listener))
-        };
-        let (address, listener) = listen().map_err(|error| cannot_listen(address, &error))?;
-        let endpoint = Endpoint::start(
-            "weir-metrics",
-            Listener::Tcp(listener),
-            router(line),
-            LIMITS,
-        )?;
+        let (address, listener) = Listener::tcp("metrics", address)?;
+        let endpoint = Endpoint::start("weir-metrics", listener, router(line), LIMITS)?;
         tracing::info!("metrics on http://{address}/metrics");
         Ok(Metrics {
             _endpoint: endpoint,
         })
     }
-}
-
-fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
-    let hint = match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            "`ss -ltnp` shows the process that listens there; each weir needs an address of its own"
-        }
-        std::io::ErrorKind::AddrNotAvailable => "`ip address` lists this machine's addresses",
-        std::io::ErrorKind::PermissionDenied => {
-            "ports below 1024 need root or CAP_NET_BIND_SERVICE"
-        }
-        _ => "",
-    };
-    Failure::failed(
-        format!("metrics: cannot listen on {address}: {error}"),
-        hint,
-    )
 }
 
 fn router(line: Line) -> Router {

@@ -20,6 +20,8 @@ pub const PORT: u16 = 8081;
 pub const GUARD_METRICS: SocketAddr = SocketAddr::new(LOOPBACK, 9464);
 /// As [`GUARD_METRICS`].
 pub const PROXY_METRICS: SocketAddr = SocketAddr::new(LOOPBACK, 9465);
+/// Where the guard has its dashboard.
+pub const DASHBOARD: SocketAddr = SocketAddr::new(LOOPBACK, 9466);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Clients of the class gold.
 const GOLD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -30,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Clients, half of them of the class gold.
 const CLIENTS: usize = 6;
 
-/// Two listeners, classes, a controller, a proxy, the API and the metrics. Nothing listens at the second listener.
+/// Two listeners, classes, a controller, a proxy, the API, the metrics and the dashboard. Nothing listens at the second listener.
 pub const CONFIG: &str = r#"
 [[listener]]
 name = "web"
@@ -73,6 +75,9 @@ cache = "1MiB"
 [metrics]
 listen = "127.0.0.1:9464"
 proxy_listen = "127.0.0.1:9465"
+
+[dashboard]
+listen = "127.0.0.1:9466"
 
 [api]
 "#;

@@ -25,7 +25,9 @@ mod measured {
     mod controller;
     mod flood;
     mod flood_table;
+    mod idle;
     mod load;
+    mod page;
     mod refusals;
     mod slow;
     mod time_wait;

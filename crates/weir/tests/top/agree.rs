@@ -1,12 +1,13 @@
-//! One overload, asked in every way: `weir top --once`, `weir status --json`, the API and the metrics.
+//! One overload, asked in every way: the dashboard in a browser, `weir top --once`, `weir status --json`, the API and the metrics.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 use weir_testbed::wait;
 
+use crate::browser::Browser;
 use crate::common::{PATIENCE, scrape};
-use crate::overload::{Bed, GUARD_METRICS, Load, PROXY_METRICS};
+use crate::overload::{Bed, DASHBOARD, GUARD_METRICS, Load, PROXY_METRICS};
 
 /// Counters by `OWNER NAME`: of listeners and of classes.
 type Counters = BTreeMap<String, u64>;
@@ -75,6 +76,27 @@ fn of_top(text: &str) -> (Counters, BTreeMap<String, f64>) {
     (counts, rates)
 }
 
+/// The counts of the page's table of verdicts, and the queue limits of its cards.
+fn of_dashboard(browser: &mut Browser) -> Counters {
+    let number = |text: &str| -> u64 { text.replace('\u{202f}', "").parse().unwrap() };
+    let mut counts = Counters::new();
+    for row in browser.table("#verdicts") {
+        let [listener, _, verdict, count, ..] = &row[..] else {
+            panic!("{row:?}");
+        };
+        counts.insert(format!("{listener} {verdict}"), number(count));
+    }
+    let cards = "Object.fromEntries([...document.querySelectorAll('#cards article')].map((card) => \
+        [card.dataset.key, card.querySelectorAll('.gauges small')[1].textContent]))";
+    for (listener, limit) in browser.evaluate(cards).as_object().unwrap() {
+        if let Some(limit) = limit.as_str().unwrap().strip_prefix("of ") {
+            counts.insert(format!("{listener} queue_limit"), number(limit));
+        }
+    }
+    counts.retain(|_, count| *count > 0);
+    counts
+}
+
 fn top(bed: &Bed) -> (Counters, BTreeMap<String, f64>, String) {
     let output = bed.folder.weir("top --once --every 500ms");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -96,12 +118,16 @@ fn lies_between(what: &str, before: &Counters, counters: &Counters, after: &Coun
 }
 
 #[test]
-fn top_status_api_and_metrics_agree_within_one_interval_and_exactly_at_rest() {
+fn dashboard_top_status_api_and_metrics_agree_within_one_interval_and_exactly_at_rest() {
     let Some(bed) = Bed::new("top-agree") else {
         return;
     };
     let [guard, _] = bed.sockets();
     let client = weir_client::Client::new(guard);
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    browser.open_dashboard(DASHBOARD);
     let load = Load::start();
     bed.folder.until(|status| {
         let counters = of_report(status);
@@ -114,6 +140,9 @@ fn top_status_api_and_metrics_agree_within_one_interval_and_exactly_at_rest() {
     let api = of_report(&serde_json::to_value(client.status().unwrap()).unwrap());
     let metrics = scrape(GUARD_METRICS).unwrap();
     let (counts, rates, text) = top(&bed);
+    // The page asks once a second: this one has asked after `before`.
+    browser.next_report();
+    let page = of_dashboard(&mut browser);
     let after = of_report(&bed.folder.status());
     lies_between("the API", &before, &api, &after);
     lies_between(
@@ -123,6 +152,7 @@ fn top_status_api_and_metrics_agree_within_one_interval_and_exactly_at_rest() {
         &after,
     );
     lies_between("top", &before, &counts, &after);
+    lies_between("the dashboard", &before, &page, &after);
     let refused = rates
         .iter()
         .filter(|(name, _)| name.starts_with("web syn_reset"));
@@ -152,6 +182,17 @@ fn top_status_api_and_metrics_agree_within_one_interval_and_exactly_at_rest() {
     assert_eq!(counts, report, "{text}");
     assert!(rates.values().all(|rate| *rate == 0.0), "{rates:?}");
     assert_eq!(of_metrics(&metrics, &report), report);
+    browser.next_report();
+    assert_eq!(of_dashboard(&mut browser), report);
+    let page = browser.table("#proxy-list");
+    let is_down = |row: &&Vec<String>| row[0] == "127.0.0.1:8083" && row[1] == "down";
+    assert!(page.iter().any(|row| is_down(&row)), "{page:?}");
+    let rates: Vec<String> = browser
+        .table("#verdicts")
+        .into_iter()
+        .map(|row| row[4].clone())
+        .collect();
+    assert!(rates.iter().all(|rate| rate == "0"), "{rates:?}");
     let sources = client.top_sources().unwrap();
     let named = sources.networks.iter().chain(&sources.addresses);
     let named: Vec<&str> = named.map(|source| source.source.as_str()).collect();

@@ -2,6 +2,9 @@
 //! against all other ways to ask.
 
 #[allow(dead_code, reason = "the other tests use the rest of it")]
+#[path = "../common/browser.rs"]
+mod browser;
+#[allow(dead_code, reason = "the other tests use the rest of it")]
 #[path = "../common/mod.rs"]
 mod common;
 #[allow(dead_code, reason = "the other tests use the rest of it")]

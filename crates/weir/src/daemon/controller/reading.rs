@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_core::class::{Class, OTHER, OTHER_PRIORITY};
 use weir_core::controller::{ClassReading, ClassRule, ListenerReading, Reading};
-use weir_core::verdict::{Counters, SYNS, Verdict};
+use weir_core::verdict::{Counters, LET_IN, SYNS};
 use weir_kernel::ListenSocket;
 
 use super::cgroup::{self, Cgroup};
@@ -17,17 +17,6 @@ use crate::ipc::api::owners;
 /// How often the servers' processes are looked for: every descriptor of the machine is read.
 const FIND_EVERY: Duration = Duration::from_secs(10);
 
-/// Verdicts on a SYN after which the server may get the connection.
-const LET_IN: [Verdict; 8] = [
-    Verdict::SynAdmitted,
-    Verdict::SynSteady,
-    Verdict::SynTimeWait,
-    Verdict::SynNotPlain,
-    Verdict::SynLeft,
-    Verdict::SynLeftFlood,
-    Verdict::SynUnjudged,
-    Verdict::CookieAccepted,
-];
 /// What stays between readings.
 pub struct World {
     /// Whether anybody wants to know of the servers' cgroups.

@@ -171,6 +171,23 @@ impl Peers {
     }
 }
 
+/// What all processes of proxies of this network namespace report. One that does not answer does not hide the others:
+/// why it does not comes beside.
+///
+/// # Errors
+/// No /proc.
+pub fn reports_of_all(runtime_dir: &Path) -> Result<(Vec<weir_api::Proxy>, Vec<Failure>)> {
+    let (mut proxies, mut silent) = (Vec::new(), Vec::new());
+    for answer in Peers::find(runtime_dir)?.ask(&Request::Status) {
+        match answer {
+            Ok(Answer::Status(report)) => proxies.extend(report.proxies),
+            Ok(_) => silent.push(control::another_answer()),
+            Err(failure) => silent.push(failure),
+        }
+    }
+    Ok((proxies, silent))
+}
+
 /// Asks the process whose control socket this is; `None` if nobody listens there any more.
 ///
 /// # Errors

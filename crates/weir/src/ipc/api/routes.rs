@@ -53,6 +53,13 @@ pub fn router() -> Router<Line> {
         .layer(DefaultBodyLimit::max(BODY_BYTES))
 }
 
+/// The paths that a page asks again and again beside the status. They only read.
+pub fn watched() -> Router<Line> {
+    Router::new()
+        .route("/v1/events", get(events))
+        .route("/v1/sources", get(sources))
+}
+
 /// Which events.
 #[derive(Debug, Deserialize)]
 struct Range {

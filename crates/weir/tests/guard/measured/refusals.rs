@@ -1,9 +1,10 @@
-//! What refusals cost the daemon, with somebody who follows its events and asks who is refused most.
+//! What refusals cost the daemon, with somebody who follows its events and somebody who has the dashboard open.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::page::{DASHBOARD, Page};
 use crate::common::{BACKLOG, Bed, PORT, Peer, Raw, connect, listen, within};
 use weir_testbed::cpu::{pin_process, pin_this_thread, quieter_and_busier_receiver};
 use weir_testbed::process::{Usage, rss_kib};
@@ -23,7 +24,7 @@ fn at_100_000_refusals_a_second_the_daemon_takes_under_2_percent_of_a_core() {
     let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
     let _listener = listen(bed.server(), any, BACKLOG);
     let weir = bed.run(&format!(
-        "[[listener]]\nname = \"web\"\naddress = \"*:{PORT}\"\nadmit = \"queue\"\n[events]\nfile = {:?}\n",
+        "[[listener]]\nname = \"web\"\naddress = \"*:{PORT}\"\nadmit = \"queue\"\n[events]\nfile = {:?}\n{DASHBOARD}",
         bed.folder.path().join("events.jsonl").display().to_string()
     ));
     let idle_kib = rss_kib(weir.pid()).unwrap();
@@ -57,6 +58,7 @@ fn at_100_000_refusals_a_second_the_daemon_takes_under_2_percent_of_a_core() {
     pin_process(weir.pid(), own).unwrap();
     pin_process(follower.id(), own).unwrap();
     let refused = bed.counter(0, "syn_reset_full");
+    let page = Page::open(&bed, Some(own));
     let (begun, used) = (Instant::now(), Usage::of(weir.pid()).unwrap());
     let mut sent = 0;
     while begun.elapsed() < FLOOD {
@@ -70,6 +72,7 @@ fn at_100_000_refusals_a_second_the_daemon_takes_under_2_percent_of_a_core() {
     }
     let time = begun.elapsed();
     let used = Usage::of(weir.pid()).unwrap().since(&used);
+    let reports = page.close();
     follower.kill().unwrap();
     follower.wait().unwrap();
     let refused = bed.counter(0, "syn_reset_full") - refused;
@@ -77,9 +80,11 @@ fn at_100_000_refusals_a_second_the_daemon_takes_under_2_percent_of_a_core() {
     let share = used.cpu.as_secs_f64() / time.as_secs_f64();
     let more_kib = rss_kib(weir.pid()).unwrap() - idle_kib;
     println!(
-        "{rate:.0} refusals/s: {:.2} % of a core; memory {idle_kib} KiB before, {more_kib} more after",
+        "{rate:.0} refusals/s: {:.2} % of a core; memory {idle_kib} KiB before, {more_kib} more after; the page had \
+         {reports} reports",
         share * 100.0
     );
+    assert!(reports >= 9, "the page had {reports} reports");
     assert!(more_kib < MOST_KIB, "{more_kib} KiB");
     assert!(
         rate > REFUSALS_PER_S * 0.8,

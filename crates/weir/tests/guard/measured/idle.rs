@@ -1,0 +1,49 @@
+//! What a weir costs that has nothing to do.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use weir_testbed::process::{Usage, rss_kib};
+
+use super::page::{DASHBOARD, Page};
+use crate::common::{BACKLOG, Bed, PORT, listen};
+
+const MEASURED: Duration = Duration::from_secs(10);
+/// Of one core, and in KiB.
+const MOST: f64 = 0.005;
+const MOST_KIB: u64 = 30 * 1024;
+
+/// The share of a core that the process takes.
+fn share(pid: u32) -> f64 {
+    let (begun, used) = (Instant::now(), Usage::of(pid).unwrap());
+    // Nothing is waited for here: this is the time in which nothing is to happen.
+    std::thread::sleep(MEASURED);
+    let used = Usage::of(pid).unwrap().since(&used);
+    used.cpu.as_secs_f64() / begun.elapsed().as_secs_f64()
+}
+
+#[test]
+fn an_idle_daemon_takes_under_half_a_percent_of_a_core_and_30_mib() {
+    let Some(bed) = Bed::new() else { return };
+    let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
+    let _listener = listen(bed.server(), any, BACKLOG);
+    let weir = bed.run(&format!(
+        "[[listener]]\nname = \"web\"\naddress = \"*:{PORT}\"\n[metrics]\n[api]\n{DASHBOARD}"
+    ));
+    let closed = share(weir.pid());
+    let page = Page::open(&bed, None);
+    let open = share(weir.pid());
+    let reports = page.close();
+    let kib = rss_kib(weir.pid()).unwrap();
+    println!(
+        "idle: {:.3} % of a core, with the dashboard open {:.3} % ({reports} reports); {kib} KiB",
+        closed * 100.0,
+        open * 100.0
+    );
+    assert!(reports >= 9, "{reports} reports");
+    assert!(closed < MOST, "{:.3} % of a core", closed * 100.0);
+    // Without optimization the program itself is five times as long, and most of what is resident.
+    if !cfg!(debug_assertions) {
+        assert!(kib < MOST_KIB, "{kib} KiB");
+    }
+}
