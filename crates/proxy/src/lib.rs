@@ -29,6 +29,6 @@ pub use own_listeners::{OwnListener, OwnListeners};
 pub use server::{
     BackendReport, BackendState, Connections, Error, FIRST_ANSWERS, KnownAddresses, LookUp,
     NameReport, ReloadState, Server, Servers, Sockets, StartOptions, ThreadReport, ThreadState,
-    Total, Totals, Waker, resolve_all,
+    Total, Totals, Waker, resolve_all, thread_count,
 };
 pub use upstream::{HealthChange, OnHealth};

@@ -36,12 +36,32 @@ impl Descriptors {
     }
 }
 
-/// Divides the descriptors of a process among proxies by their `max_clients`.
-pub fn divide(limit: u64, max_clients: &[u32]) -> Vec<u64> {
-    let sum: u64 = max_clients.iter().copied().map(u64::from).sum();
-    let left = u128::from(limit.saturating_sub(OF_PROCESS));
-    let share = |clients: &u32| (left * u128::from(*clients) / u128::from(sum.max(1))) as u64;
-    max_clients.iter().map(share).collect()
+/// Descriptors with which [`Descriptors::of`] has so many clients at least.
+pub fn wanted(max_clients: u32, threads: usize, names: usize) -> u64 {
+    let fixed = threads.max(1) as u64 * OF_THREAD + OF_NAME * names as u64;
+    (2 * u64::from(max_clients) + fixed) * 8 / 7 + 2
+}
+
+/// Divides the descriptors of a process among proxies by what they want ([`wanted`]). What is left over is divided in
+/// proportion. Where there are too few, those that want little get all of it, and the others equal parts of the rest: a
+/// proxy that sets a small `max_clients` does not starve beside one that sets none.
+pub fn divide(limit: u64, wanted: &[u64]) -> Vec<u64> {
+    let left = limit.saturating_sub(OF_PROCESS);
+    let sum: u128 = wanted.iter().copied().map(u128::from).sum();
+    if sum <= u128::from(left) {
+        let share = |wanted: &u64| (u128::from(left) * u128::from(*wanted) / sum.max(1)) as u64;
+        return wanted.iter().map(share).collect();
+    }
+    let mut shares = vec![0; wanted.len()];
+    let mut smallest_first: Vec<usize> = (0..wanted.len()).collect();
+    smallest_first.sort_by_key(|one| wanted[*one]);
+    let mut left = left;
+    for (done, one) in smallest_first.into_iter().enumerate() {
+        let equal = left / (wanted.len() - done) as u64;
+        shares[one] = wanted[one].min(equal);
+        left -= shares[one];
+    }
+    shares
 }
 
 #[cfg(test)]
@@ -85,5 +105,22 @@ mod tests {
         assert_eq!(divide(1032, &[1]), [1000]);
         assert_eq!(divide(10, &[1, 1]), [0, 0]);
         assert_eq!(divide(u64::MAX, &[0]), [0]);
+    }
+
+    #[test]
+    fn one_that_wants_little_gets_all_of_it_beside_those_that_want_more_than_there_is() {
+        assert_eq!(divide(1032, &[700, 100, 5000]), [450, 100, 450]);
+        assert_eq!(divide(1032, &[5000, 600]), [500, 500]);
+        for (threads, names) in [(1, 0), (2, 3), (64, 9)] {
+            let few = wanted(2000, threads, names);
+            let all = wanted(100_000, threads, 0);
+            let share = divide(20_000, &[few, all, all])[0];
+            assert_eq!(share, few.min((20_000 - OF_PROCESS) / 3));
+            assert!(Descriptors::of(share, threads, names).clients >= 2000);
+        }
+        for clients in [0, 1, 7, 500, 100_000, u32::MAX] {
+            let own = Descriptors::of(wanted(clients, 3, 2), 3, 2);
+            assert!(own.clients >= clients as usize, "{own:?}");
+        }
     }
 }

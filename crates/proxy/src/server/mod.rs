@@ -631,7 +631,8 @@ fn all_descriptors() -> u64 {
     descriptors::divide(limit.unwrap_or(u64::MAX), &[1])[0]
 }
 
-fn thread_count(settings: &Proxy) -> usize {
+/// Threads that a proxy with these settings has: 0 stands for one for each CPU that the process may use.
+pub fn thread_count(settings: &Proxy) -> usize {
     match settings.threads {
         0 => std::thread::available_parallelism().map_or(1, NonZero::get),
         threads => threads as usize,

@@ -102,8 +102,13 @@ impl Proxies {
 
     /// The descriptors that each proxy of these may use.
     fn shares(&self, settings: &[Proxy]) -> Vec<u64> {
-        let max_clients: Vec<u32> = settings.iter().map(|proxy| proxy.max_clients).collect();
-        descriptors::divide(raise_limit(), &max_clients)
+        // Each item of `backends` may be a name.
+        let of_one = |proxy: &Proxy| {
+            let threads = weir_proxy::thread_count(proxy);
+            descriptors::wanted(proxy.max_clients, threads, proxy.backends.len())
+        };
+        let wanted: Vec<u64> = settings.iter().map(of_one).collect();
+        descriptors::divide(raise_limit(), &wanted)
     }
 
     fn start_one(
@@ -257,8 +262,12 @@ impl Proxies {
         let sum = |(most, sum), (more, at_once)| (most + u64::from(more), sum + at_once);
         let (clients, at_once) = short.fold((0, 0), sum);
         if clients > 0 {
+            let all = match self.running.len() {
+                1 => "",
+                _ => " for all of its proxies",
+            };
             tracing::warn!(
-                "{clients} clients (max_clients) with a server each need {} descriptors, this process has {} at most: {at_once} \
+                "{clients} clients (max_clients) with a server each need {} descriptors, this process has {} at most{all}: {at_once} \
                  are served at once, and others wait in the accept queue\n\
                  hint: raise LimitNOFILE= of the service or ulimit -Hn, or lower max_clients",
                 2 * clients,
