@@ -11,3 +11,4 @@ pub mod reply;
 pub mod scrape;
 pub mod socket_file;
 pub mod socket_note;
+pub mod spare;

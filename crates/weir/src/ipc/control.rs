@@ -25,7 +25,7 @@ use weir_config::Given;
 use crate::failure::{Cause, Failure, Result};
 use crate::ipc::peer::Peer;
 use crate::ipc::socket_file::{SocketFile, remove_dead};
-use crate::ipc::socket_note;
+use crate::ipc::{socket_note, spare};
 
 /// A request is one short line; whoever is slower to send it than this is not served.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -334,14 +334,13 @@ impl ControlSocket for Claim {
 /// The next client that is waiting, with its request; `None` if none is or it asked nonsense (which
 /// then has been answered).
 pub fn next_client(listener: &UnixListener) -> Option<(Request, Client)> {
-    let stream = match listener.accept() {
-        Ok((stream, _)) => stream,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-        Err(error) => {
-            tracing::warn!("control socket: {error}");
-            return None;
-        }
-    };
+    let stream = spare::accept(listener, || {
+        let hint = "LimitNOFILE= of the service or `ulimit -n` gives it more";
+        line(&Answer::Error(Failure::failed(
+            "weir has no descriptor left",
+            hint,
+        )))
+    })?;
     let client = Client { stream };
     match client.request() {
         Ok(request) => {
@@ -491,9 +490,7 @@ impl Client {
 
     /// Answers; a client that has gone is only logged.
     pub fn answer(&self, answer: &Answer) {
-        let mut line = serde_json::to_string(answer).expect("answers are JSON");
-        line.push('\n');
-        if let Err(error) = (&self.stream).write_all(line.as_bytes()) {
+        if let Err(error) = (&self.stream).write_all(line(answer).as_bytes()) {
             tracing::debug!("control socket: the client has gone: {error}");
         }
     }
@@ -503,6 +500,10 @@ impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
+}
+
+fn line(answer: &Answer) -> String {
+    serde_json::to_string(answer).expect("answers are JSON") + "\n"
 }
 
 /// Asks the weir of a namespace; `None` if there is none.

@@ -14,6 +14,8 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::sys::stat::{Mode, umask};
 
+use crate::ipc::spare;
+
 /// The file; removed on drop, if it is still the one that was made. Drop it before the socket, which keeps
 /// its inode number from being another's.
 #[derive(Debug)]
@@ -38,6 +40,7 @@ impl SocketFile {
         umask(before);
         let listener = listener?;
         listener.set_nonblocking(true)?;
+        spare::keep();
         let file = SocketFile {
             path: path.to_owned(),
             id: id_of(path)?,
