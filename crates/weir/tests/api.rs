@@ -4,8 +4,8 @@
 #[allow(dead_code, reason = "the other tests use the rest of it")]
 mod common;
 
-use std::io::Read;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -298,11 +298,36 @@ fn the_document_and_the_metrics_are_served_and_what_is_no_path_is_said() {
         too_long.starts_with("HTTP/1.1 413") && too_long.contains("hint"),
         "{too_long}"
     );
+    // A terminal would take it for a colour.
+    let coloured = ask(
+        &["--request", "PUT", "--data", "{\"from\": \"10.9.0.0/16\"}"],
+        "/v1/classes/%1b%5b31m",
+    );
+    assert!(
+        coloured.starts_with("HTTP/1.1 400") && coloured.contains("is not a name"),
+        "{coloured}"
+    );
     let unknown = get("/v2/status");
     assert!(
         unknown.starts_with("HTTP/1.1 404") && unknown.contains("openapi.json"),
         "{unknown}"
     );
+}
+
+#[test]
+fn a_client_that_has_no_more_to_ask_gets_its_answers() {
+    let Some(bed) = Bed::new("api-half-close") else {
+        return;
+    };
+    for _ in 0..50 {
+        let mut client = UnixStream::connect(bed.socket()).unwrap();
+        let request = "GET /v1/classes HTTP/1.1\r\nHost: weir\r\n\r\n";
+        client.write_all(request.as_bytes()).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+    }
 }
 
 /// Runs [`calls_of_the_servers_own_user`] as that user.

@@ -237,6 +237,8 @@ where
         .header_read_timeout(HEAD_TIME)
         .max_buf_size(BUFFER_BYTES)
         .keep_alive(limits.keep_alive)
+        // A client may say that it has no more to ask (`nc -N`), and still reads.
+        .half_close(true)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     async move {
         match timeout(limits.time, connection).await {

@@ -91,7 +91,14 @@ fn put<B: Backend>(
     same_name(name, &class)?;
     match position(session, name) {
         Some(at) => write(session, peer, "replaced", Some(at), class),
-        None => write(session, peer, "added", None, class),
+        None => {
+            // The name of the path: terminals and metrics will show it.
+            weir_config::parse_name(name).map_err(|fault| {
+                let object = format!("class {name:?}");
+                (BAD_REQUEST, Failure::fault(Code::Usage, object, fault))
+            })?;
+            write(session, peer, "added", None, class)
+        }
     }
 }
 

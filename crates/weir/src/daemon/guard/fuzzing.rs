@@ -52,6 +52,12 @@ fn is_sound(session: &Session<Fake>) {
         distinct.len(),
         "each class has a name of its own"
     );
+    for name in names.iter().copied() {
+        assert!(
+            weir_config::parse_name(name).is_ok(),
+            "{name:?} is shown on terminals"
+        );
+    }
     let reports = session.class_reports().expect("classes have reports");
     assert_eq!(reports.len(), names.len() + 1, "and `other` has one");
     serde_json::to_string(&reports).expect("reports are JSON");
