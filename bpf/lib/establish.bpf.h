@@ -413,7 +413,8 @@ static __always_inline void note_refusal(struct listen_state *state, const struc
 	note_flood(state, arrival->verdict, arrival->now);
 	if (lacks_mptcp_cookie(listener, arrival))
 		count_for(listener, arrival->class, VERDICT_fallback_mptcp);
-	if (!goes_on(arrival->verdict))
+	/* A cookie is no refusal: its final ACK decides, and may be one. */
+	if (!goes_on(arrival->verdict) && !sends_cookie(arrival->verdict))
 		sample(state, listener, arrival);
 }
 

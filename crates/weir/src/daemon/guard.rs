@@ -120,7 +120,9 @@ impl Start {
             None => "protect",
             Some(_) => "run",
         };
-        overload.run(&session, &[], &events);
+        if let Some(glances) = overload.look(&session) {
+            overload.tell(&glances, &[], &[], &events);
+        }
         let service = GuardService {
             session,
             conntrack: ConntrackWatch::new(self.environment.conntrack, Instant::now()),
@@ -441,13 +443,14 @@ impl<B: Backend> GuardService<B> {
             None => Vec::new(),
         };
         // The counters first: `Share::take` says why.
-        let Some(glances) = self.overload.run(&self.session, &held, &self.events) else {
+        let Some(glances) = self.overload.look(&self.session) else {
             return;
         };
-        match self.session.refusals() {
-            Ok(refusals) => {
-                self.refusals.take(&glances, &refusals, &self.events);
-            }
+        let refusals = self.session.refusals();
+        let samples = refusals.as_deref().unwrap_or_default();
+        self.overload.tell(&glances, samples, &held, &self.events);
+        match &refusals {
+            Ok(refusals) => self.refusals.take(&glances, refusals, &self.events),
             Err(failure) => tracing::debug!("refusals cannot be read: {failure}"),
         }
         self.profiles

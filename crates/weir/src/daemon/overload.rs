@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use weir_api::Event;
 use weir_core::listener::Mode;
 use weir_core::overload::{Budget, Cause, Change, Episode, Reading, Tracker, TurnedAway, Waits};
+use weir_core::refusals::Refusal;
 use weir_core::units::about_duration;
 use weir_core::verdict::Counters;
 
@@ -49,13 +50,28 @@ impl Followed {
         }
     }
 
-    /// What is to be said of the listener now.
-    fn take(&mut self, at: Duration, glance: &Glance, held: &[(String, f64)]) -> Vec<Line> {
+    /// What is to be said of the listener now. `samples` are its refusals since the last look.
+    fn take(
+        &mut self,
+        at: Duration,
+        glance: &Glance,
+        samples: &[&Refusal],
+        held: &[(String, f64)],
+    ) -> Vec<Line> {
         let turned_away = self.turned_away.take(&glance.counters, !held.is_empty());
         self.hold(held);
         if let Some(wait) = glance.wait.filter(|_| glance.queue_length > 0) {
             self.waits.add(wait);
         }
+        // A queue may fill and drain between two looks: what the guard saw as it refused is among the peaks.
+        let queued = || samples.iter().filter(|sample| sample.knows_queue());
+        let peak = |now: u32, of: fn(&Refusal) -> u32| {
+            let seen = queued().map(|sample| of(sample)).max();
+            seen.unwrap_or_default().max(now)
+        };
+        let queue_length = peak(glance.queue_length, |sample| sample.queue_length);
+        let half_open = peak(glance.half_open, |sample| sample.half_open);
+        let wait = queued().map(|sample| sample.wait).chain(glance.wait).max();
         let mut lines = Vec::new();
         let causes = Cause::ALL.into_iter().zip(turned_away);
         for ((cause, turned_away), tracker) in causes.zip(&mut self.trackers) {
@@ -63,9 +79,9 @@ impl Followed {
                 at,
                 let_in: describe::admitted(&glance.counters),
                 turned_away,
-                wait: glance.wait,
-                queue_length: glance.queue_length,
-                half_open: glance.half_open,
+                wait,
+                queue_length,
+                half_open,
             };
             let Some(change) = tracker.take(reading) else {
                 continue;
@@ -121,14 +137,8 @@ impl OverloadLog {
         self.due.saturating_duration_since(Instant::now())
     }
 
-    /// Looks, if it is time, logs, and gives what it saw. `held` are the classes that the controller holds, with their
-    /// rates.
-    pub fn run<B: Backend>(
-        &mut self,
-        session: &Session<B>,
-        held: &[(String, f64)],
-        events: &Events,
-    ) -> Option<Vec<Glance>> {
+    /// Looks, if it is time, and gives what it saw, for [`OverloadLog::tell`].
+    pub fn look<B: Backend>(&mut self, session: &Session<B>) -> Option<Vec<Glance>> {
         let now = Instant::now();
         if now < self.due {
             return None;
@@ -140,12 +150,6 @@ impl OverloadLog {
                 if self.is_busy(&glances) {
                     self.due = now + BUSY;
                 }
-                for line in self.take(self.started.elapsed(), &glances, held, events) {
-                    match line.good {
-                        true => tracing::info!("{}", line.text),
-                        false => tracing::warn!("{}", line.text),
-                    }
-                }
                 Some(glances)
             }
             Err(failure) => {
@@ -153,6 +157,23 @@ impl OverloadLog {
                     tracing::error!("overload cannot be seen: {failure}");
                 }
                 None
+            }
+        }
+    }
+
+    /// Logs what is to be said of a look. `samples` are the refusals that were sampled since the look before, `held` the
+    /// classes that the controller holds, with their rates.
+    pub fn tell(
+        &mut self,
+        glances: &[Glance],
+        samples: &[Refusal],
+        held: &[(String, f64)],
+        events: &Events,
+    ) {
+        for line in self.take(self.started.elapsed(), glances, samples, held, events) {
+            match line.good {
+                true => tracing::info!("{}", line.text),
+                false => tracing::warn!("{}", line.text),
             }
         }
     }
@@ -180,6 +201,7 @@ impl OverloadLog {
         &mut self,
         at: Duration,
         glances: &[Glance],
+        samples: &[Refusal],
         held: &[(String, f64)],
         events: &Events,
     ) -> Vec<Line> {
@@ -189,7 +211,11 @@ impl OverloadLog {
         for glance in glances {
             let followed = self.listeners.entry(glance.name.clone());
             let followed = followed.or_insert_with(Followed::new);
-            for mut line in followed.take(at, glance, held) {
+            let own = samples
+                .iter()
+                .filter(|sample| *sample.listener == *glance.name);
+            let own: Vec<&Refusal> = own.collect();
+            for mut line in followed.take(at, glance, &own, held) {
                 events.note(line.event.clone());
                 let Some(withheld) = self.budget.take(at) else {
                     continue;
@@ -313,7 +339,8 @@ mod tests {
         glance: Glance,
         held: &[(String, f64)],
     ) -> Vec<String> {
-        let lines = log.take(Duration::from_secs(second), &[glance], held, &Events::new());
+        let at = Duration::from_secs(second);
+        let lines = log.take(at, &[glance], &[], held, &Events::new());
         lines.into_iter().map(|line| line.text).collect()
     }
 
@@ -353,16 +380,57 @@ mod tests {
     }
 
     #[test]
+    fn what_a_refused_client_found_is_among_the_peaks() {
+        let sample = |listener: &str, verdict| Refusal {
+            at: Duration::ZERO,
+            listener: listener.into(),
+            class: None,
+            verdict,
+            source: "192.0.2.1:4000".parse().unwrap(),
+            destination: "192.0.2.2:80".parse().unwrap(),
+            queue_length: 511,
+            half_open: 3,
+            queue_limit: 511,
+            wait: Duration::from_secs(2),
+            observe: false,
+        };
+        let mut log = OverloadLog::new();
+        let mut look = |second, refused, samples: &[Refusal]| {
+            let glance = Glance {
+                queue_limit: 1022,
+                ..glance("web", 0, refused)
+            };
+            let at = Duration::from_secs(second);
+            let lines = log.take(at, &[glance], samples, &[], &Events::new());
+            lines.into_iter().map(|line| line.text).collect::<String>()
+        };
+        look(0, 0, &[]);
+        let others = [
+            sample("other", Verdict::SynResetFull),
+            sample("web", Verdict::SynResetRate),
+        ];
+        let begins = look(1, 5, &others);
+        assert!(begins.ends_with("; queue 4/1022, wait 508 ms"), "{begins}");
+        look(2, 10, &[sample("web", Verdict::SynResetFull)]);
+        let ends = look(20, 10, &[]);
+        let peaks = "at most queue 511/1022, half-open 3, wait 2.0 s";
+        assert!(ends.ends_with(peaks), "{ends}");
+    }
+
+    #[test]
     fn listeners_that_all_go_over_at_once_are_bounded_and_counted() {
         let (mut log, events) = (OverloadLog::new(), Events::new());
         let all = |refused| -> Vec<Glance> {
             let names = (0..256).map(|n| format!("l{n}"));
             names.map(|name| glance(&name, 0, refused)).collect()
         };
-        assert!(log.take(Duration::ZERO, &all(0), &[], &events).is_empty());
-        let lines = log.take(Duration::from_secs(1), &all(1), &[], &events);
+        assert!(
+            log.take(Duration::ZERO, &all(0), &[], &[], &events)
+                .is_empty()
+        );
+        let lines = log.take(Duration::from_secs(1), &all(1), &[], &[], &events);
         assert_eq!(lines.len(), Budget::BURST as usize);
-        let lines = log.take(Duration::from_secs(30), &all(1), &[], &events);
+        let lines = log.take(Duration::from_secs(30), &all(1), &[], &[], &events);
         assert!(
             lines[0]
                 .text

@@ -10,7 +10,9 @@ use weir_api::{Event, KeptRefusal, RefusedMinute, SourceNetwork, TopSource, Why}
 use weir_config::EventsSettings;
 use weir_core::class::{Bucket, Limit};
 use weir_core::profile::Source;
-use weir_core::refusals::{IpNet, Kept, Memory, Refusal, Share, TopSources, network_of};
+use weir_core::refusals::{
+    IpNet, Kept, Memory, Refusal, Share, TopSources, network_of, turns_away,
+};
 use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::monotonic;
 
@@ -105,7 +107,8 @@ impl Refusals {
         self.shares
             .retain(|name, _| glances.iter().any(|glance| glance.name == *name));
         let mut by_listener = BTreeMap::<&str, Vec<&Refusal>>::new();
-        for refusal in samples {
+        let samples = || samples.iter().filter(|sample| turns_away(sample.verdict));
+        for refusal in samples() {
             by_listener
                 .entry(&refusal.listener)
                 .or_default()
@@ -124,7 +127,7 @@ impl Refusals {
                 self.keep(now, refusal, batch.weight(refusal.verdict));
             }
         }
-        for refusal in samples {
+        for refusal in samples() {
             self.note(now, refusal, events);
         }
         self.say_left_out(now, events);
@@ -239,7 +242,7 @@ impl Refusals {
     pub fn why(&self, address: IpAddr) -> Why {
         let now = monotonic();
         let address = address.to_canonical();
-        let since = unix_at(now, self.memory.since(now));
+        let since = self.memory.since(now);
         let kept = self.memory.of(address);
         let prefix = network_of(address);
         let network = self.memory.network(prefix);
@@ -248,7 +251,8 @@ impl Refusals {
             .minutes()
             .filter(|(_, minute)| minute.is_incomplete())
             .map(|(at, minute)| RefusedMinute {
-                at_unix_ms: unix_at(now, at),
+                // Minutes count from the boot: the first may have begun before weir did.
+                at_unix_ms: unix_at(now, at.max(since)),
                 refused: minute.refused.0.iter().sum(),
                 sampled: minute.sampled,
                 kept: minute.kept(),
@@ -264,7 +268,7 @@ impl Refusals {
             text: sentence(address, answer, &kept, &gaps),
             address: address.to_string(),
             answer: answer.to_owned(),
-            since_unix_ms: since,
+            since_unix_ms: unix_at(now, since),
             refusals: kept.iter().map(|kept| kept_report(now, kept)).collect(),
             network: SourceNetwork {
                 prefix: prefix.to_string(),
@@ -379,6 +383,8 @@ fn tenths(value: f64) -> f64 {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
+    use weir_core::listener::Mode;
+
     use super::*;
 
     /// Of one address.
@@ -431,5 +437,52 @@ mod tests {
             assert_eq!(is_missing, top.smallest_share > 0.99 * share, "{top:#?}");
             assert!(top.smallest_share >= 1.0 / COUNTERS as f64);
         }
+    }
+
+    fn glance(counters: Counters) -> Glance {
+        Glance {
+            name: "web".into(),
+            mode: Mode::Enforce,
+            counters,
+            queue_length: 0,
+            queue_limit: 0,
+            half_open: 0,
+            wait: None,
+        }
+    }
+
+    #[test]
+    fn an_answer_with_a_cookie_is_no_refusal() {
+        let mut refusals = Refusals::new(1, false);
+        let mut counters = Counters::default();
+        counters.0[Verdict::CookieSentFlood as usize] = 1;
+        let glance = glance(counters);
+        let answered = Refusal {
+            verdict: Verdict::CookieSentFlood,
+            ..refusal(1)
+        };
+        let events = Events::new();
+        refusals.take(std::slice::from_ref(&glance), &[answered], &events);
+        let why = refusals.why("10.0.0.1".parse().unwrap());
+        assert_eq!(why.answer, "not_refused", "{why:?}");
+        let mut counters = Counters::default();
+        counters.0[Verdict::SynResetFull as usize] = 1;
+        let glance = Glance { counters, ..glance };
+        refusals.take(&[glance], &[refusal(1)], &events);
+        assert_eq!(refusals.why("10.0.0.1".parse().unwrap()).answer, "refused");
+    }
+
+    #[test]
+    fn no_minute_is_from_before_the_start() {
+        let mut refusals = Refusals::new(1, false);
+        let mut counters = Counters::default();
+        let events = Events::new();
+        refusals.take(&[glance(counters)], &[], &events);
+        counters.0[Verdict::SynResetFull as usize] = 5;
+        refusals.take(&[glance(counters)], &[], &events);
+        let why = refusals.why("192.0.2.1".parse().unwrap());
+        assert_eq!((why.answer.as_str(), why.gaps.len()), ("not_known", 1));
+        // Two readings of the clock: the one may be a millisecond off the other.
+        assert!(why.gaps[0].at_unix_ms + 2 >= why.since_unix_ms, "{why:?}");
     }
 }

@@ -64,6 +64,7 @@ pub fn count(n: usize, thing: &str) -> String {
     match (n, thing.strip_suffix('y')) {
         (1, _) => format!("1 {thing}"),
         (_, Some(stem)) => format!("{n} {stem}ies"),
+        (_, None) if thing.ends_with('s') => format!("{n} {thing}es"),
         (_, None) => format!("{n} {thing}s"),
     }
 }

@@ -6,7 +6,7 @@ use weir_api::{KeptRefusal, RefusedMinute, TopSource, TopSources, Why};
 use weir_core::rfc3339::Rfc3339;
 use weir_core::units::about_duration;
 
-use super::describe::percent;
+use super::describe::{count, percent};
 use super::table::{Align, indent, table};
 
 /// Rows of each table.
@@ -35,8 +35,10 @@ pub fn text(why: &Why) -> String {
     let network = &why.network;
     if network.addresses > why.refusals.len().min(1) {
         text += &format!(
-            "\nOf its network {}, refusals of {} addresses are kept: about {} connections.\n",
-            network.prefix, network.addresses, network.estimated
+            "\nOf its network {}, refusals of {} are kept: about {}.\n",
+            network.prefix,
+            count(network.addresses, "address"),
+            count(network.estimated as usize, "connection"),
         );
     }
     if !why.gaps.is_empty() {

@@ -1,7 +1,7 @@
 //! The file of events: a JSON line each, written by a thread of its own.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -110,6 +110,8 @@ fn open(path: &Path) -> io::Result<File> {
 struct Writer {
     path: PathBuf,
     file: File,
+    /// A part of a line is at the end of the file.
+    broken: bool,
     /// Lines that could not be written since the last one that was.
     lost: u64,
     missed: Arc<Missed>,
@@ -120,6 +122,7 @@ impl Writer {
         Ok(Writer {
             path: path.to_owned(),
             file: open(path)?,
+            broken: false,
             lost: 0,
             missed,
         })
@@ -129,19 +132,18 @@ impl Writer {
         if self.missed.reopen.swap(false, Relaxed) {
             self.reopen();
         }
-        let path = self.path.display();
         match message {
-            // One write for a line, so that another process that appends does not come between its parts.
-            Message::Line(line) => match self.file.write_all(line.as_bytes()) {
+            Message::Line(line) => match self.write(&line) {
                 Ok(()) => {
                     let lost = std::mem::take(&mut self.lost) + self.missed.lines.swap(0, Relaxed);
                     if lost > 0 {
+                        let path = self.path.display();
                         tracing::warn!("{path} can be written again; {lost} events are lost");
                     }
                 }
                 Err(error) => {
                     if self.lost == 0 {
-                        tracing::error!("cannot write events to {path}: {error}");
+                        tracing::error!("cannot write events to {}: {error}", self.path.display());
                     }
                     self.lost += 1;
                 }
@@ -150,9 +152,47 @@ impl Writer {
         }
     }
 
+    /// Adds a line. What a full disk takes of one is taken back, so that each line of the file is an event; where that is
+    /// not possible (a FIFO), it has a line of its own.
+    fn write(&mut self, line: &str) -> io::Result<()> {
+        // One write for a line, so that another process that appends does not come between its parts.
+        let whole = match self.broken {
+            true => format!("\n{line}"),
+            false => line.to_owned(),
+        };
+        let mut written = 0;
+        while written < whole.len() {
+            match self.file.write(&whole.as_bytes()[written..]) {
+                Ok(0) => break,
+                Ok(bytes) => written += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    if written > 0 {
+                        self.broken = self.take_back(written as u64).is_err() || self.broken;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        self.broken = false;
+        Ok(())
+    }
+
+    /// Takes the last bytes that were written off the end of the file, if nobody has written after them.
+    fn take_back(&mut self, bytes: u64) -> io::Result<()> {
+        let end = self.file.stream_position()?;
+        if self.file.metadata()?.len() != end {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.file.set_len(end.saturating_sub(bytes))
+    }
+
     fn reopen(&mut self) {
         match open(&self.path) {
-            Ok(file) => self.file = file,
+            Ok(file) => {
+                self.file = file;
+                self.broken = false;
+            }
             Err(error) => tracing::error!("cannot reopen {}: {error}", self.path.display()),
         }
     }
@@ -160,6 +200,8 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
     #[test]
@@ -215,6 +257,44 @@ mod tests {
         messages.iter().for_each(|message| writer.take(message));
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
         assert_eq!(missed.lines.load(Relaxed), 0, "the log has them");
+    }
+
+    #[test]
+    fn what_was_written_of_a_line_is_taken_back_unless_another_process_wrote_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.jsonl");
+        let mut writer = Writer::open(&path, Arc::default()).unwrap();
+        let text = || std::fs::read_to_string(&path).unwrap();
+        writer.write("one\n").unwrap();
+        writer.file.write_all(b"tw").unwrap();
+        writer.take_back(2).unwrap();
+        assert_eq!(text(), "one\n");
+        writer.file.write_all(b"tw").unwrap();
+        open(&path).unwrap().write_all(b"other\n").unwrap();
+        assert!(writer.take_back(2).is_err());
+        assert_eq!(text(), "one\ntwother\n");
+    }
+
+    #[test]
+    fn a_part_that_cannot_be_taken_back_has_a_line_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(nix::libc::O_NONBLOCK);
+        let mut reader = options.open(&path).unwrap();
+        let mut writer = Writer::open(&path, Arc::default()).unwrap();
+        // More than the pipe holds: the kernel takes a part of it.
+        let long = format!("{}\n", "x".repeat(4 << 20));
+        assert!(writer.write(&long).is_err());
+        let mut part = vec![0; long.len()];
+        let part_length = reader.read(&mut part).unwrap();
+        assert!(part_length > 0);
+        while reader.read(&mut part).is_ok_and(|bytes| bytes > 0) {}
+        writer.write("next\n").unwrap();
+        writer.write("last\n").unwrap();
+        let bytes = reader.read(&mut part).unwrap();
+        assert_eq!(&part[..bytes], b"\nnext\nlast\n");
     }
 
     #[test]
