@@ -25,11 +25,23 @@ pub fn run(runtime_dir: &Path, args: &Reload) -> Result<()> {
         running = named(running, &args.processes)?;
     }
     let alone = running.len() == 1;
+    // One that was started with flags has nothing to read (but opens its logs again): no failure beside others that have.
+    let some_have_files = running.iter().any(Running::has_file);
+    let pass_over = args.processes.is_empty() && some_have_files;
     let confirm_s = args.confirm.map(|time| time.as_secs());
     let mut reloads = Vec::new();
     let mut failed = Vec::new();
     for process in running {
+        let has_no_file = process.identity.is_ok() && !process.has_file();
         let (reload, failure) = process.reload(runtime_dir, confirm_s);
+        if pass_over && has_no_file {
+            reload
+                .errors
+                .iter()
+                .for_each(|cause| warn_text(&cause.message));
+            reloads.push(reload);
+            continue;
+        }
         if !args.json && failure.is_none() {
             reload.tell(alone)?;
         }
@@ -170,6 +182,12 @@ impl Identity {
 }
 
 impl Running {
+    /// Whether it is known to have a config file.
+    fn has_file(&self) -> bool {
+        let identity = self.identity.as_ref();
+        identity.is_ok_and(|identity| identity.config.is_some())
+    }
+
     fn reload(self, runtime_dir: &Path, confirm_s: Option<u64>) -> (Reloaded, Option<Failure>) {
         let request = Request::Reload { confirm_s };
         let answer = match (&self.identity, &self.proxies_at) {

@@ -36,6 +36,9 @@ impl Space {
     pub fn describe(&self) -> String {
         match (&self.name, &self.process) {
             (Some(name), _) => format!("network namespace {name}"),
+            (None, Some(process)) if process.comm == "kthreadd" => {
+                "the machine's own network namespace".to_owned()
+            }
             (None, Some(process)) => {
                 let container = process.container.as_ref();
                 let container = container.map_or(String::new(), |id| format!(", container {id}"));
@@ -148,6 +151,8 @@ mod tests {
             "the network namespace of nginx (pid 7, container 3f2a9c0b3f2a)"
         );
         assert_eq!(space.enter(), "nsenter -t 7 --net");
+        space.process.as_mut().unwrap().comm = "kthreadd".into();
+        assert_eq!(space.describe(), "the machine's own network namespace");
         space.name = Some("web".into());
         assert_eq!(space.describe(), "network namespace web");
         assert_eq!(space.enter(), "nsenter --net=/run/netns/web");

@@ -111,6 +111,26 @@ fn a_reload_of_a_named_process_leaves_the_others_as_they_are() {
 }
 
 #[test]
+fn a_proxy_started_with_flags_fails_a_reload_of_itself_only() {
+    let bed = Bed::new("flags");
+    let backend = echo(b'a');
+    let flags = format!("proxy --listen 127.0.0.1:0 --mode tcp --backend {backend}");
+    let without_file = Bed::started(bed.command(&flags));
+    let alone = bed.weir("reload");
+    assert_eq!(alone.status.code(), Some(1), "{alone:?}");
+    bed.configure(backend, "");
+    let _with_file = bed.start("");
+    let all = bed.weir("reload");
+    assert!(all.status.success(), "{all:?}");
+    assert!(
+        stderr(&all).contains("warning: process") && stderr(&all).contains("no config file"),
+        "{all:?}"
+    );
+    let named = bed.weir(&format!("reload {}", without_file.child.id()));
+    assert!(!named.status.success(), "{named:?}");
+}
+
+#[test]
 fn a_hangup_reloads() {
     let bed = Bed::new("hangup");
     bed.configure(echo(b'a'), "");

@@ -154,9 +154,12 @@ fn tables<T: Table>(before: &[T], after: &[T]) -> Vec<Change> {
     let removed = before.iter().filter(|table| same(table, after).is_none());
     let removed = removed.map(|table| change(table, Kind::Removed, Vec::new()));
     let others = after.iter().filter_map(|table| match same(table, before) {
-        None => Some(change(table, Kind::Added, keys(&T::blank(), table))),
+        None => {
+            let keys = keys(Kind::Added, &T::blank(), table);
+            Some(change(table, Kind::Added, keys))
+        }
         Some(old) => {
-            let keys = keys(&old, table);
+            let keys = keys(Kind::Changed, &old, table);
             (!keys.is_empty()).then(|| change(table, Kind::Changed, keys))
         }
     });
@@ -172,7 +175,7 @@ fn change<T: Table>(table: &T, change: Kind, keys: Vec<KeyChange>) -> Change {
     }
 }
 
-fn keys<T: Table>(before: &T, after: &T) -> Vec<KeyChange> {
+fn keys<T: Table>(change: Kind, before: &T, after: &T) -> Vec<KeyChange> {
     let json = |setting: &Setting| serde_json::to_value(setting).expect("settings are JSON");
     let keys = T::keys().iter().filter(|key| !is_name(key));
     let changed = keys.filter_map(|key| {
@@ -181,7 +184,10 @@ fn keys<T: Table>(before: &T, after: &T) -> Vec<KeyChange> {
             key: key.name,
             before: json(&old),
             after: json(&new),
-            text: format!("{}: {} -> {}", key.name, plain(key, old), plain(key, new)),
+            text: match change {
+                Kind::Added => format!("{}: {}", key.name, plain(key, new)),
+                _ => format!("{}: {} -> {}", key.name, plain(key, old), plain(key, new)),
+            },
         })
     });
     changed.collect()
@@ -274,9 +280,9 @@ mod tests {
             "~ shape ppp0",
             "    rate: 9mbit -> 8mbit",
             "+ shape ppp1",
-            "    rate: 12kbit -> 8mbit",
+            "    rate: 8mbit",
             "+ events",
-            "    refusals: 20 -> 0",
+            "    refusals: 0",
         ];
         assert_eq!(diff.to_string().lines().collect::<Vec<_>>(), lines);
         assert_eq!(of_proxies(&before, &after).len(), 1, "events");

@@ -106,9 +106,10 @@ fn in_namespaces(found: &[(u16, &Space)]) -> String {
 fn ports(sockets: &[ListenSocket]) -> String {
     let ports: BTreeSet<u16> = sockets.iter().map(|socket| socket.port).collect();
     let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-    match ports.is_empty() {
-        true => "no server listens in this network namespace; start it first".to_owned(),
-        false => format!(
+    match ports.as_slice() {
+        [] => "no server listens in this network namespace; start it first".to_owned(),
+        [port] => format!("a server listens on port {port}; start the server first"),
+        _ => format!(
             "servers listen on ports {}; start the server first",
             ports.join(", ")
         ),
@@ -182,7 +183,7 @@ mod tests {
         // Docker without docker-proxy: only a rule knows that the port is another one there.
         let said = failure("*:8080", &[socket("0.0.0.0", 22)], &[on(80)]);
         for words in [
-            "servers listen on ports 22; start the server first; if port 8080 is translated",
+            "a server listens on port 22; start the server first; if port 8080 is translated",
             "container 3f2a9c0b3f2a): `nsenter -t 7 --net weir protect 80`",
         ] {
             assert!(said.contains(words), "{said}");
