@@ -19,9 +19,9 @@ use crate::netns::Netns;
 use crate::sys::{Offload, set_offload, tcp_round_trip_us};
 
 /// The router's device towards the client.
-pub const DOWN: &str = "down";
+pub const DOWN: &str = "to-client";
 /// And towards the server.
-pub const UP: &str = "up";
+pub const UP: &str = "to-server";
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 1, 2);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 2, 2);
 const PORT: u16 = 80;
