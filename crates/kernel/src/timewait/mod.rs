@@ -296,7 +296,7 @@ impl TimeWait {
     /// The kernel cannot run the program.
     pub fn sweep(&mut self) -> Result<()> {
         self.sweeps += 1;
-        if !self.warnings.is_empty() || self.sweeps % LOOK_EVERY == 0 {
+        if !self.warnings.is_empty() || self.sweeps.is_multiple_of(LOOK_EVERY) {
             self.mark_listeners();
         }
         let sweep = self

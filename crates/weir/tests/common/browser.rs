@@ -5,8 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -240,12 +239,7 @@ impl Browser {
 
     /// All that has come meanwhile without a question.
     fn events(&mut self) -> impl Iterator<Item = &Value> {
-        loop {
-            match self.from.recv_timeout(Duration::ZERO) {
-                Ok(event) => self.events.push_back(event),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-            }
-        }
+        self.events.extend(self.from.try_iter());
         self.events.iter()
     }
 
