@@ -9,6 +9,8 @@ import { drawClasses, drawController, drawEvents, drawHead, drawProxies, drawSha
 /** Time between two questions, in ms, and how long weir has for an answer. */
 const EVERY = 1000;
 const PATIENCE = 8000;
+/** The sources are averages over a minute: they are asked for every so many reports. */
+const SOURCES_EVERY = 3;
 /** Events that the page keeps, of refusals and of all others each, and asks for at a time. */
 const EVENTS = 300;
 const AT_A_TIME = 1000;
@@ -19,6 +21,7 @@ const PARTS = ["life", "listeners", "controller", "sources", "classes", "proxies
 let model = null;
 const noEvents = (since) => ({ last: 0, since, refusals: [], others: [] });
 let events = noEvents(null);
+let reports = 0;
 let frozen = false;
 let filter = "";
 let kind = null;
@@ -81,7 +84,9 @@ async function report() {
   model ??= new Model(await ask("verdicts.json"));
   const asked = performance.now();
   const status = ask("v1/status").then((status) => ({ status, at: (asked + performance.now()) / 2, unixMs: Date.now() }));
-  const [{ status: said, at, unixMs }, sources] = await Promise.all([status, askSources(), askEvents()]);
+  const top = reports % SOURCES_EVERY === 0 ? askSources() : model.sources;
+  const [{ status: said, at, unixMs }, sources] = await Promise.all([status, top, askEvents()]);
+  reports += 1;
   model.take(said, sources, at, unixMs);
 }
 

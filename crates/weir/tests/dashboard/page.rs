@@ -33,7 +33,7 @@ fn an_overload_is_shown_whole_and_nothing_is_asked_of_another_host() {
         return;
     };
     let load = Load::start();
-    browser.size(1440, 1000, 1.0);
+    browser.size(1440, 1150, 1.0);
     browser.open_dashboard(DASHBOARD);
     browser.until("document.getElementById('headline').className === 'busy'");
     browser.until("document.querySelectorAll('#top-sources tbody tr').length > 0");
@@ -126,7 +126,8 @@ fn an_overload_is_shown_whole_and_nothing_is_asked_of_another_host() {
     screenshot(&mut browser, "dashboard-light.png");
     browser.wishes("dark", "no-preference");
     screenshot(&mut browser, "dashboard-dark.png");
-    browser.size(360, 780, 2.0);
+    browser.size(360, 1240, 1.5);
+    browser.next_report();
     screenshot(&mut browser, "dashboard-phone.png");
     drop(load);
 
