@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use etherparse::{PacketBuilder, TcpHeader};
 use proptest::prelude::*;
 use weir_core::aqm::Control;
-use weir_core::aqm::control::{FIN, RST, SYN, control_of};
+use weir_core::aqm::control::{FIN, RST, SYN, control_of, control_of_packet};
 use weir_core::aqm::limit::LimitParams;
 use weir_kernel::shape::Classifier;
 use weir_kernel::testing::pure;
@@ -93,7 +93,9 @@ fn c_and_rust_take_the_same_segments_for_control() {
     runner(100_000)
         .run(&segment(), |segment| {
             let control = control_of(segment.flags, segment.payload as u32);
-            prop_assert_eq!(pure::control(&segment.frame()[14..]).0, control);
+            let frame = segment.frame();
+            prop_assert_eq!(pure::control(&frame[14..]).0, control);
+            prop_assert_eq!(control_of_packet(&frame[14..]), control);
             Ok(())
         })
         .unwrap();
@@ -112,7 +114,7 @@ fn cut_and_broken_packets_are_no_control_segments_or_read_within_bounds() {
             if let Some(hit) = packet.get_mut(at) {
                 *hit = byte;
             }
-            pure::control(&packet);
+            prop_assert_eq!(pure::control(&packet).0, control_of_packet(&packet));
             Ok(())
         })
         .unwrap();

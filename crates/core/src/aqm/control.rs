@@ -11,6 +11,15 @@ pub const RST: u8 = 0x04;
 /// TCP flag ACK.
 pub const ACK: u8 = 0x10;
 
+/// Protocol number of TCP.
+const TCP: u8 = 6;
+/// The shortest headers.
+const IPV4_BYTES: usize = 20;
+const IPV6_BYTES: usize = 40;
+const TCP_BYTES: usize = 20;
+/// Of the word with flags and offset of an IPv4 header.
+const MORE_FRAGMENTS_AND_OFFSET: usize = 0x3fff;
+
 /// What a packet controls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Control {
@@ -50,6 +59,33 @@ pub fn control_of(flags: u8, payload_bytes: u32) -> Control {
         SYN if flags & ACK != 0 => Control::SynAck,
         SYN => Control::Syn,
         FIN => Control::Fin,
+        _ => Control::None,
+    }
+}
+
+/// Judges a packet from its IP header on: plain TCP over IPv4, also with options, or over IPv6 without extension headers.
+/// Everything else is [`Control::None`]: another protocol, a fragment, a packet that is cut, lengths that contradict.
+pub fn control_of_packet(ip: &[u8]) -> Control {
+    let word = |at: usize| usize::from(u16::from_be_bytes([ip[at], ip[at + 1]]));
+    let (tcp_at, ip_bytes) = match ip.first().map(|first| (first >> 4, first & 15)) {
+        Some((4, words)) if ip.len() >= IPV4_BYTES + TCP_BYTES => {
+            let is_whole = word(6) & MORE_FRAGMENTS_AND_OFFSET == 0;
+            match ip[9] == TCP && words >= 5 && is_whole {
+                true => (4 * usize::from(words), word(2)),
+                false => return Control::None,
+            }
+        }
+        Some((6, _)) if ip.len() >= IPV6_BYTES + TCP_BYTES && ip[6] == TCP => {
+            (IPV6_BYTES, IPV6_BYTES + word(4))
+        }
+        _ => return Control::None,
+    };
+    let Some(tcp) = ip.get(tcp_at..tcp_at + TCP_BYTES) else {
+        return Control::None;
+    };
+    let header_bytes = 4 * usize::from(tcp[12] >> 4);
+    match ip_bytes.checked_sub(tcp_at + header_bytes) {
+        Some(payload) if header_bytes >= TCP_BYTES => control_of(tcp[13], payload as u32),
         _ => Control::None,
     }
 }
