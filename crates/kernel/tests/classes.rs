@@ -14,6 +14,7 @@ use weir_core::listener::{ListenAddress, Listener};
 use weir_core::prefix::parse_prefix;
 use weir_core::verdict::Verdict;
 use weir_kernel::Guard;
+use weir_testbed::seed::seed;
 use weir_testbed::{needs, netns};
 
 const DROP: i32 = 2;
@@ -84,14 +85,8 @@ fn c_and_rust_find_the_same_class_for_every_connection() {
     let Some((mut guard, listeners, _sockets)) = world(&["one", "two"]) else {
         return;
     };
-    let seed = std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok());
-    let seed: u64 = seed.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        now.expect("a clock after 1970").as_nanos() as u64
-    });
-    println!("WEIR_SEED={seed}");
     let mut runner = TestRunner::new(Config {
-        rng_seed: RngSeed::Fixed(seed),
+        rng_seed: RngSeed::Fixed(seed()),
         ..Config::default()
     });
     let (mut of_a_class, mut compared) = (0, 0);

@@ -7,6 +7,7 @@
 use weir_core::timewait::negotiate::{End, Hold, Phase, Segment, Socket, Step, offer, state};
 use weir_core::timewait::{Accept, Holder};
 use weir_kernel::testing::negotiate::{agreed, choice, hold, phase_of, shields, step};
+use weir_testbed::seed::seed;
 
 const CLOSED: u8 = 0;
 const SYN_SENT: u8 = 2;
@@ -678,19 +679,12 @@ fn conditions(random: &mut Random) -> Conditions {
     }
 }
 
-fn seed() -> u64 {
-    let given = std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok());
-    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    given.unwrap_or_else(|| now().expect("a clock after 1970").as_nanos() as u64)
-}
-
 #[test]
 fn one_end_remembers_every_connection_and_no_connection_fails() {
     let runs = std::env::var("WEIR_INTERLEAVINGS")
         .ok()
         .and_then(|n| n.parse().ok());
     let seed = seed();
-    println!("WEIR_SEED={seed}");
     let mut random = Random(seed | 1);
     let mut with_one = 0u64;
     for number in 0..runs.unwrap_or(1_000_000u64) {

@@ -14,11 +14,9 @@ use weir_testbed::bed::{Bed, Layout, SERVER_VETH_V4};
 use weir_testbed::closing::{Close, Plan, Servers, Tally};
 use weir_testbed::needs;
 use weir_testbed::netns::Netns;
+use weir_testbed::seed::seed;
 use weir_testbed::tcp_table::{BUSY, sockets_in_state};
 use weir_testbed::wait::until;
-
-#[allow(dead_code, reason = "property tests use the rest of it")]
-mod seed;
 
 const PORTS: [u16; 4] = [8080, 8081, 8082, 8083];
 const CLIENTS: usize = 16;
@@ -156,8 +154,7 @@ fn no_connection_fails_or_is_stuck_by_kills_at_any_moment_at_either_end() {
     if !needs::root("network namespaces") {
         return;
     }
-    let seed = seed::seed();
-    println!("WEIR_SEED={seed}");
+    let seed = seed();
     for holder in [Holder::Client, Holder::Server] {
         let bed = Bed::build(Layout::of_this_machine()).expect("a bed");
         for netns in [&bed.clients, &bed.server] {

@@ -5,7 +5,6 @@
 use std::cell::Cell;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use etherparse::PacketBuilder;
 use nix::sys::socket::{
@@ -20,6 +19,7 @@ use weir_core::packet::{Fate, answerable, fate, parse};
 use weir_core::policy::{Table, table};
 use weir_core::verdict::{VERDICTS, Verdict};
 use weir_kernel::Guard;
+use weir_testbed::seed::seed;
 use weir_testbed::{needs, netns};
 
 const PACKETS: usize = 1_000_000;
@@ -43,16 +43,7 @@ fn a_million_random_packets_meet_the_model_s_verdicts() {
     if !needs::root("BPF_PROG_TEST_RUN") {
         return;
     }
-    let seed: u64 = std::env::var("WEIR_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or_else(|| {
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap()
-                .as_nanos() as u64
-        });
-    println!("WEIR_SEED={seed}");
+    let seed = seed();
     let mut bytes = [0u8; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);

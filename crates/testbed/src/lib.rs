@@ -12,6 +12,7 @@
 //! - [`pages`]: the Markdown pages of the repository, and what is in them;
 //! - [`tcp_table`]: the TCP sockets of a namespace;
 //! - [`process`], [`cpu`]: what processes and CPUs hold and use, by /proc;
+//! - [`seed`]: the seed of a test with random input;
 //! - [`needs`]: what a test needs of the machine, and how it skips;
 //! - [`wait`]: waiting for conditions;
 //! - [`interrupt`]: Ctrl-C ends in order what waits;
@@ -30,6 +31,7 @@ pub mod process;
 pub mod program;
 pub mod proxy;
 pub mod raw;
+pub mod seed;
 pub mod sockets;
 pub mod sys;
 pub mod tcp_table;

@@ -2,19 +2,14 @@
 
 use std::net::Ipv4Addr;
 
+use weir_testbed::seed::seed;
 use weir_trace::{Options, Report, Tracker};
 use weir_wire::{Endpoint, Frame, Packet, Segment, flag};
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// From the environment variable WEIR_SEED, or new; it is printed.
 fn random() -> fastrand::Rng {
-    let given = std::env::var("WEIR_SEED").ok();
-    let seed = given
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| fastrand::u64(..));
-    println!("WEIR_SEED={seed}");
-    fastrand::Rng::with_seed(seed)
+    fastrand::Rng::with_seed(seed())
 }
 
 /// Segments of a few ends, whose numbers are near one another or near a wrap, so that they meet.

@@ -3,6 +3,7 @@
 use std::io::{self, Cursor, Read, Write};
 use std::net::Ipv4Addr;
 
+use weir_testbed::seed::seed;
 use weir_wire::{
     Capture, Endpoint, Error, Frame, Packet, Segment, Writer, compose, decompressed, flag,
 };
@@ -257,12 +258,7 @@ fn units_of_time_are_read() {
 /// Reading ends, and does not panic, whatever the bytes.
 #[test]
 fn mutated_captures_are_read_to_an_end() {
-    let seed = std::env::var("WEIR_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| fastrand::u64(..));
-    println!("WEIR_SEED={seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = fastrand::Rng::with_seed(seed());
     let originals = [
         pcap(30),
         pcapng(30, false),

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 
+use weir_testbed::seed::seed;
+
 use super::control::Control;
 use super::discipline::{Discipline, Setup};
 use super::packet::Ecn;
@@ -130,17 +132,9 @@ fn keeps_the_order(discipline: Discipline, sent: &[Segment]) -> bool {
 }
 
 fn check(cases: u32, property: impl Fn(Discipline, &Setup, &[Step], u64)) {
-    let seed = std::env::var("WEIR_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        now.expect("a clock after 1970").as_nanos() as u64
-    });
-    println!("WEIR_SEED={seed}");
     let config = ProptestConfig {
         cases,
-        rng_seed: RngSeed::Fixed(seed),
+        rng_seed: RngSeed::Fixed(seed()),
         failure_persistence: None,
         ..ProptestConfig::default()
     };

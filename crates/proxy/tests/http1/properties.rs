@@ -10,6 +10,7 @@ use weir_proxy::http::rewrite::{self, AddressField, Announcement, ReplyEdit, Req
 use weir_proxy::http::{
     BodyKind, Delivery, FieldSlots, Limits, RequestFacts, Role, read_reply, read_request,
 };
+use weir_testbed::seed::seed;
 
 use crate::corpus::data_of;
 use crate::reader::{self, Message, Outcome, by};
@@ -241,17 +242,9 @@ fn cuts() -> impl Strategy<Value = Vec<prop::sample::Index>> {
 
 /// `WEIR_SEED` runs a failure again.
 fn config() -> ProptestConfig {
-    let seed = std::env::var("WEIR_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let seed = seed.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        now.expect("a clock after 1970").as_nanos() as u64
-    });
-    println!("WEIR_SEED={seed}");
     ProptestConfig {
         cases: 2048,
-        rng_seed: RngSeed::Fixed(seed),
+        rng_seed: RngSeed::Fixed(seed()),
         failure_persistence: None,
         ..ProptestConfig::default()
     }

@@ -4,9 +4,10 @@
 
 use std::cell::RefCell;
 use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use weir_testbed::raw::{Peer, Raw, Tunnel};
+use weir_testbed::seed::seed;
 
 use super::bed::{Bed, Weir};
 use super::load::{self, Clock, End, Outcome};
@@ -20,13 +21,10 @@ fn rounds(short: usize) -> usize {
     }
 }
 
-/// `WEIR_SEED`, or another one each time; says which.
-pub fn random(test: &str) -> fastrand::Rng {
-    let given = std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok());
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let seed = given.unwrap_or_else(|| now.unwrap().as_nanos() as u64);
-    println!("{test}: WEIR_SEED={seed}");
-    fastrand::Rng::with_seed(seed)
+/// From [`seed`]; says for which role.
+pub fn random(role: &str) -> fastrand::Rng {
+    println!("{role}:");
+    fastrand::Rng::with_seed(seed())
 }
 
 /// Sleeps for at most so long.
