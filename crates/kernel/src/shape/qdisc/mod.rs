@@ -162,6 +162,10 @@ pub fn unregister(kind: &str) -> Result<bool> {
 
 /// Makes the kernel forget the qdiscs that are on no interface any more, because it is gone or was given another.
 ///
+/// A qdisc that another process has registered, and is about to put on an interface, is on none either: it is forgotten too.
+/// That process then cannot put it there, says so, and leaves the interface as it was; it may try again. The moment between the
+/// two is one request to the kernel.
+///
 /// # Errors
 /// The kernel's, when it lists them. One that cannot be forgotten now is tried again with the next call.
 pub fn unregister_unused() -> Result<()> {
