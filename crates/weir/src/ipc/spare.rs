@@ -131,9 +131,9 @@ mod tests {
             client.read_to_string(&mut answer).unwrap();
             assert_eq!(answer, "busy\n");
         }
+        drop(all);
         let nobody = listener.accept().unwrap_err();
         assert_eq!(nobody.kind(), io::ErrorKind::WouldBlock);
-        drop(all);
         let _served = UnixStream::connect(&path).unwrap();
         assert!(accept(&listener, String::new).is_some());
     }
