@@ -1,11 +1,14 @@
 //! `timewait = "negotiate"` where the network or the kernel's settings are not the usual ones.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 use nix::libc;
 use nix::sys::signal::Signal;
+use serde_json::Value;
+use socket2::{Domain, Protocol, Socket, Type};
+use weir_testbed::bed::Counters;
 use weir_testbed::closing::{Close, Plan, Servers};
 use weir_testbed::needs;
 
@@ -56,11 +59,12 @@ fn without_timestamps_and_with_syn_cookies_the_holder_holds() {
 }
 
 #[test]
-fn a_protected_time_wait_is_ended_all_the_same() {
+fn a_protected_time_wait_is_ended_all_the_same_and_status_says_so() {
     let Some(bed) = Bed::new() else { return };
     set(&bed, "net.ipv4.tcp_rfc1337", "1");
     let _servers = Server::start(&bed, PORT, First::Client);
     let _ends = Ends::start(&bed, "any", "server");
+    status_there_warns_of(&bed, "tcp_rfc1337");
     for _ in 0..TIMES {
         end_first(&bed, THERE_V4, Ending::Shutdown);
     }
@@ -127,22 +131,26 @@ fn the_record_of_a_connection_that_is_still_closing_goes_with_its_rule() {
     held(0);
 }
 
-/// TCP_SAVE_SYN of a socket, which may be set before.
-#[expect(unsafe_code, reason = "no crate has this option")]
-fn save_syn(listener: &TcpListener, set: Option<i32>) -> i32 {
-    let fd = listener.as_raw_fd();
+/// A number among a socket's options of TCP, which may be set before.
+#[expect(unsafe_code, reason = "no crate has these options")]
+fn tcp_option(socket: &impl AsRawFd, option: libc::c_int, set: Option<i32>) -> i32 {
+    let fd = socket.as_raw_fd();
     let mut value = set.unwrap_or(0);
     let mut length = size_of::<i32>() as libc::socklen_t;
     let at: *mut libc::c_void = (&raw mut value).cast();
     // SAFETY: the value is writable, and length says how long it is.
     let failed = unsafe {
         match set {
-            Some(_) => libc::setsockopt(fd, libc::SOL_TCP, libc::TCP_SAVE_SYN, at, length),
-            None => libc::getsockopt(fd, libc::SOL_TCP, libc::TCP_SAVE_SYN, at, &mut length),
+            Some(_) => libc::setsockopt(fd, libc::SOL_TCP, option, at, length),
+            None => libc::getsockopt(fd, libc::SOL_TCP, option, at, &mut length),
         }
     };
     assert_eq!(failed, 0, "{}", std::io::Error::last_os_error());
     value
+}
+
+fn save_syn(listener: &TcpListener, set: Option<i32>) -> i32 {
+    tcp_option(listener, libc::TCP_SAVE_SYN, set)
 }
 
 #[test]
@@ -229,4 +237,93 @@ fn kills_at_either_end_leave_plain_tcp() {
         }
     });
     assert!(made >= u64::from(KILLS) * BETWEEN, "{made}");
+}
+
+/// A server that reads a byte of each of so many connections, replies, and closes first.
+fn serve_after_a_byte(listener: &Socket, connections: usize) {
+    for _ in 0..connections {
+        let (socket, _) = listener.accept().unwrap();
+        let mut stream = TcpStream::from(socket);
+        stream.read_exact(&mut [0]).unwrap();
+        stream.write_all(REPLY).unwrap();
+    }
+}
+
+/// Sends a byte, and reads the reply to its end.
+fn ask_with_a_byte(socket: Socket) {
+    socket.connect(&there(THERE_V4).into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"?").unwrap();
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).unwrap();
+    assert_eq!(reply, REPLY);
+}
+
+fn status_there_warns_of(bed: &Bed, word: &str) {
+    until(&format!("status warns of {word}"), || {
+        let status = bed.status_there();
+        let warnings = status["warnings"].as_array()?;
+        let of = |text: &Value| text.as_str().is_some_and(|text| text.contains(word));
+        warnings.iter().any(of).then_some(())
+    });
+}
+
+#[test]
+fn mptcp_is_left_alone_and_status_says_so() {
+    let mptcp = Some(Protocol::from(libc::IPPROTO_MPTCP));
+    let Some(bed) = Bed::new() else { return };
+    let listener = within(bed.there(), || {
+        Socket::new(Domain::IPV4, Type::STREAM, mptcp)
+    });
+    let Ok(listener) = listener else {
+        return needs::skip("this kernel has no MPTCP");
+    };
+    listener.bind(&there(THERE_V4).into()).unwrap();
+    listener.listen(8).unwrap();
+    let _ends = Ends::start(&bed, "any", "client");
+    status_there_warns_of(&bed, "MPTCP");
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve_after_a_byte(&listener, 2));
+        for protocol in [mptcp, None] {
+            within(bed.here(), || {
+                ask_with_a_byte(Socket::new(Domain::IPV4, Type::STREAM, protocol).unwrap());
+            });
+        }
+    });
+    // The one by MPTCP; the other one may negotiate.
+    assert_ne!(figure_there(&bed, "fallback"), 0);
+}
+
+#[test]
+fn tcp_fast_open_is_left_alone_and_status_says_so() {
+    const TIMES: usize = 3;
+    let Some(bed) = Bed::new() else { return };
+    set(&bed, "net.ipv4.tcp_fastopen", "3");
+    let listener = within(bed.there(), || {
+        Socket::new(Domain::IPV4, Type::STREAM, None)
+    })
+    .unwrap();
+    listener.bind(&there(THERE_V4).into()).unwrap();
+    listener.listen(8).unwrap();
+    tcp_option(&listener, libc::TCP_FASTOPEN, Some(8));
+    let _weirs = start_beside_the_kernel(&bed, "client");
+    status_there_warns_of(&bed, "TCP Fast Open");
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve_after_a_byte(&listener, TIMES));
+        for _ in 0..TIMES {
+            within(bed.here(), || {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+                tcp_option(&socket, libc::TCP_FASTOPEN_CONNECT, Some(1));
+                ask_with_a_byte(socket);
+            });
+        }
+    });
+    // The first one asks for a cookie.
+    let passive = Counters::read(bed.there())
+        .unwrap()
+        .get("TcpExt.TCPFastOpenPassive");
+    assert_eq!(passive, TIMES as i64 - 1);
+    assert_eq!(figure_there(&bed, "fallback"), TIMES as u64 - 1);
+    time_waits_become(bed.there(), TIMES - 1);
 }

@@ -1,16 +1,17 @@
 //! `timewait = "negotiate"` (FTY99, Section 3): the end that was agreed on remembers a connection, and it alone,
 //! whichever end closes first. weir runs at both ends.
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};
 
 use serde_json::Value;
+use weir_testbed::bed::SERVER_VETH_V4;
 
 use crate::bed::{
     First, REPLY, Server, THERE_V4, THERE_V6, ask, ask_often, run, there, time_waits,
     time_waits_become,
 };
-use crate::common::{Bed, PATIENCE, PORT, Weir, until, within};
+use crate::common::{Bed, PATIENCE, PORT, Weir, listen, output, until, within};
 
 /// Connections of each kind.
 const TIMES: usize = 100;
@@ -187,7 +188,7 @@ fn a_client_that_does_not_agree_is_refused_before_any_data() {
 /// Sockets there that are neither listening nor closed.
 fn output_of_sockets(bed: &Bed) -> String {
     let port = format!("sport = :{PORT}");
-    crate::common::output(bed.there(), "ss", &["-tanH", "state", "connected", &port])
+    output(bed.there(), "ss", &["-tanH", "state", "connected", &port])
 }
 
 #[test]
@@ -209,4 +210,73 @@ fn where_one_end_does_not_negotiate_tcp_is_as_ever() {
         assert_eq!(fallback, TIMES as u64);
         drop(weir);
     }
+}
+
+/// Packets and bytes that the link between the ends has carried, as the device here counts them.
+fn carried(bed: &Bed) -> (u64, u64) {
+    let text = within(bed.here(), || {
+        std::fs::read_to_string("/proc/thread-self/net/dev")
+    });
+    let text = text.unwrap();
+    let row = text
+        .lines()
+        .find_map(|row| row.trim().strip_prefix("veth0:"));
+    let numbers: Vec<u64> = row
+        .expect("the bed has this device")
+        .split_whitespace()
+        .map(|number| number.parse().unwrap())
+        .collect();
+    (numbers[1] + numbers[9], numbers[0] + numbers[8])
+}
+
+/// A connection that the server closes first, in which each end waits for the other one's packets. Returns its bytes.
+fn connect_in_nine_packets(bed: &Bed, weirs: bool) -> u64 {
+    let listener = listen(bed.there(), there(THERE_V4), 8);
+    let (before, bytes_before) = carried(bed);
+    let carries = |wanted: u64, step: &str| {
+        until(
+            &format!("{wanted} packets by {step}, weir: {weirs}"),
+            || {
+                let (now, _) = carried(bed);
+                assert!(
+                    now - before <= wanted,
+                    "{} packets by {step}, weir: {weirs}",
+                    now - before
+                );
+                (now - before == wanted).then_some(())
+            },
+        );
+    };
+    let mut client = within(bed.here(), || TcpStream::connect(there(THERE_V4))).unwrap();
+    carries(3, "the handshake");
+    let (mut server, _) = listener.accept().unwrap();
+    server.write_all(REPLY).unwrap();
+    carries(5, "the reply");
+    client.read_exact(&mut [0; REPLY.len()]).unwrap();
+    drop(server);
+    carries(7, "the server's end");
+    drop(client);
+    carries(9, "the client's end");
+    carried(bed).1 - bytes_before
+}
+
+#[test]
+fn a_connection_has_as_many_packets_as_without_and_32_bytes_more() {
+    let Some(bed) = Bed::new() else { return };
+    let ends = [(bed.here(), SERVER_VETH_V4.into()), (bed.there(), THERE_V4)];
+    for (one, other) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+        // Nothing but the connections: no neighbour is looked for.
+        let sysctl = "net.ipv6.conf.veth0.disable_ipv6";
+        one.0.set_sysctl(sysctl, "1").unwrap();
+        let link = output(other.0, "ip", &["-br", "link", "show", "veth0"]);
+        let mac = link.split_whitespace().nth(2).expect("its address");
+        let address: IpAddr = other.1;
+        let line = format!("neigh replace {address} lladdr {mac} dev veth0 nud permanent");
+        one.0.ip_batch(&line).unwrap();
+    }
+    let without = connect_in_nine_packets(&bed, false);
+    let _ends = Ends::start(&bed, "any", "client");
+    let with = connect_in_nine_packets(&bed, true);
+    figures_become(&bed, [1, 0, 0], [0, 1, 1]);
+    assert_eq!(with - without, 32);
 }
