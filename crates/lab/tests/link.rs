@@ -98,9 +98,9 @@ fn exit_codes_are_those_of_the_lab_and_nothing_is_left() {
         (link("--down 1kbit", "true"), 2, "12kbit"),
         (link("--loss 2", "true"), 2, "1%/30%"),
         (
-            link("--discipline cake", "true"),
+            link("--discipline dualpi2", "true"),
             2,
-            "no queueing discipline is called `cake`",
+            "no queueing discipline is called `dualpi2`",
         ),
     ] {
         let mut command = command;

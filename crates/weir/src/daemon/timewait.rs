@@ -18,11 +18,11 @@ use crate::show::settings::settings;
 /// How often records that have ended are taken away, and the others counted.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// A sweep over a large table takes milliseconds: then it comes less often, so that it takes a thousandth of a CPU.
-const SWEEP_SHARE: u32 = 1000;
+/// A sweep over a large table takes milliseconds: then it comes less often, so that it takes at most this part of a CPU.
+const SWEEP_SHARE: u32 = 200;
 
 /// The longest from one sweep to the next.
-const SWEEP_AT_LEAST_EVERY: Duration = Duration::from_secs(5);
+const SWEEP_AT_LEAST_EVERY: Duration = Duration::from_secs(2);
 
 /// How often connections are looked for that this end is to forget and has not: they are gone within a second.
 const END_EVERY: Duration = Duration::from_millis(500);
@@ -143,9 +143,10 @@ impl Destinations {
             return;
         };
         if self.due <= now {
+            let begun = Instant::now();
             let swept = kernel.sweep();
-            let took = SWEEP_SHARE * now.elapsed();
-            self.due = now + took.clamp(SWEEP_EVERY, SWEEP_AT_LEAST_EVERY);
+            let pause = SWEEP_SHARE * begun.elapsed();
+            self.due = now + pause.clamp(SWEEP_EVERY, SWEEP_AT_LEAST_EVERY);
             if let Err(error) = swept {
                 tracing::warn!("{error}");
             }

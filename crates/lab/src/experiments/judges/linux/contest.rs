@@ -94,17 +94,15 @@ impl Contender {
 impl Flags for Args {
     fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
         check_seconds("--seconds", self.seconds)?;
-        let weir = match program.path() {
-            Some(path) => path.to_owned(),
-            None => program::find("weir")?,
-        };
+        let weir = program.path().map(Path::to_owned);
         Ok(Box::new(Contest { args: self, weir }))
     }
 }
 
 struct Contest {
     args: Args,
-    weir: PathBuf,
+    /// `weir`, if not the one found by [`program::find`].
+    weir: Option<PathBuf>,
 }
 
 /// With whom weir's are compared, and in what.
@@ -185,9 +183,13 @@ impl Experiment for Contest {
         };
         let hosts = Hosts::new()?;
         let (down, up) = kind.rates();
-        contender.shape(&hosts.router, hosts::DOWN, down, &self.weir)?;
+        let weir = match &self.weir {
+            Some(path) => path.clone(),
+            None => program::find("weir")?,
+        };
+        contender.shape(&hosts.router, hosts::DOWN, down, &weir)?;
         match self.args.both {
-            true => contender.shape(&hosts.router, hosts::UP, up, &self.weir)?,
+            true => contender.shape(&hosts.router, hosts::UP, up, &weir)?,
             false => limit(&hosts.router, hosts::UP, up, Discipline::Fifo)?,
         }
         let seconds = plan.seconds + DRAIN_S;
