@@ -12,7 +12,7 @@ use weir_sim::connection::Spec;
 use weir_sim::{Kind, Outcome, Plan, Scenario};
 
 use super::sim::hosts::{DRAIN_S, Hosts};
-use super::sim::{BURST, Traffic, Upload, claims, sample};
+use super::sim::{BURST, Traffic, Upload, claims, groups_of, sample};
 use crate::error::Result;
 use crate::link::hosts::{Servers, carry_out};
 use crate::link::report::Report;
@@ -220,20 +220,8 @@ fn sample_of(records: Vec<weir_sim::outcome::Record>, report: &Report, seconds: 
 impl Experiment for LinkTraffic {
     fn groups(&self) -> Vec<Vec<Parameters>> {
         let args = &self.args;
-        let of = |traffic: &Traffic, upload: &Upload| {
-            let case = |discipline: &Discipline| {
-                parameters([
-                    ("traffic", word(traffic)),
-                    ("upload", word(upload)),
-                    ("discipline", discipline.to_string()),
-                ])
-            };
-            args.disciplines.iter().map(case).collect()
-        };
-        let pairs = args.traffic.iter();
-        let pairs =
-            pairs.flat_map(|traffic| args.uploads.iter().map(move |upload| (traffic, upload)));
-        pairs.map(|(traffic, upload)| of(traffic, upload)).collect()
+        let disciplines: Vec<_> = args.disciplines.iter().map(Discipline::to_string).collect();
+        groups_of(&args.traffic, &args.uploads, "discipline", &disciplines)
     }
 
     fn open(&mut self, facts: &mut Facts) -> Result<()> {

@@ -148,6 +148,29 @@ impl Flags for Args {
     }
 }
 
+/// A group for each traffic with and without an upload: a case for each value of the parameter `name`.
+pub fn groups_of(
+    traffic: &[Traffic],
+    uploads: &[Upload],
+    name: &str,
+    values: &[String],
+) -> Vec<Vec<Parameters>> {
+    let of = |traffic: &Traffic, upload: &Upload| {
+        let case = |value: &String| {
+            parameters([
+                ("traffic", word(traffic)),
+                ("upload", word(upload)),
+                (name, value.clone()),
+            ])
+        };
+        values.iter().map(case).collect()
+    };
+    let pairs = traffic
+        .iter()
+        .flat_map(|traffic| uploads.iter().map(move |upload| (traffic, upload)));
+    pairs.map(|(traffic, upload)| of(traffic, upload)).collect()
+}
+
 struct Sim {
     args: Args,
 }
@@ -155,20 +178,8 @@ struct Sim {
 impl Experiment for Sim {
     fn groups(&self) -> Vec<Vec<Parameters>> {
         let args = &self.args;
-        let of = |traffic: &Traffic, upload: &Upload| {
-            let case = |discipline: &Discipline| {
-                parameters([
-                    ("traffic", word(traffic)),
-                    ("upload", word(upload)),
-                    ("discipline", discipline.to_string()),
-                ])
-            };
-            args.disciplines.iter().map(case).collect()
-        };
-        let pairs = args.traffic.iter();
-        let pairs =
-            pairs.flat_map(|traffic| args.uploads.iter().map(move |upload| (traffic, upload)));
-        pairs.map(|(traffic, upload)| of(traffic, upload)).collect()
+        let disciplines: Vec<_> = args.disciplines.iter().map(Discipline::to_string).collect();
+        groups_of(&args.traffic, &args.uploads, "discipline", &disciplines)
     }
 
     fn open(&mut self, facts: &mut Facts) -> Result<()> {

@@ -11,13 +11,13 @@ use super::hosts::{self, Hosts};
 use super::qdiscs::{limit, note_kernel, run_in};
 use crate::error::Result;
 use crate::experiments::judges::trial::DRAIN_S;
-use crate::experiments::sim::{Traffic, Upload, sample};
+use crate::experiments::sim::{BURST, Traffic, Upload, groups_of, sample};
 use crate::netns::Netns;
 use crate::program;
 use crate::run::experiment::{
     Entry, Experiment, Flags, Program, Turn, check_seconds, chosen, word,
 };
-use crate::run::results::{Case, Claim, Facts, Parameters, Results, Sample, Show, parameters};
+use crate::run::results::{Case, Claim, Facts, Parameters, Results, Sample, Show};
 use crate::run::statistics::Spread;
 
 /// The experiment.
@@ -148,20 +148,8 @@ fn claims_of(case: &Case) -> Vec<Claim> {
 impl Experiment for Contest {
     fn groups(&self) -> Vec<Vec<Parameters>> {
         let args = &self.args;
-        let of = |traffic: &Traffic, upload: &Upload| {
-            let case = |contender: &Contender| {
-                parameters([
-                    ("traffic", word(traffic)),
-                    ("upload", word(upload)),
-                    ("contender", word(contender)),
-                ])
-            };
-            args.contenders.iter().map(case).collect()
-        };
-        let pairs = args.traffic.iter();
-        let pairs =
-            pairs.flat_map(|traffic| args.uploads.iter().map(move |upload| (traffic, upload)));
-        pairs.map(|(traffic, upload)| of(traffic, upload)).collect()
+        let contenders: Vec<_> = args.contenders.iter().map(word).collect();
+        groups_of(&args.traffic, &args.uploads, "contender", &contenders)
     }
 
     fn open(&mut self, facts: &mut Facts) -> Result<()> {
@@ -174,10 +162,8 @@ impl Experiment for Contest {
         let plan = Plan {
             upload: chosen::<Upload>(case, "upload")? == Upload::Yes,
             burst: (self.args.burst > 0).then_some(Burst {
-                each_s: 20.0,
-                over_s: 2.0,
                 connections: self.args.burst,
-                segments: 3,
+                ..BURST
             }),
             ..Plan::of(kind, self.args.seconds)
         };
