@@ -61,6 +61,11 @@ pub fn command(program: &str) -> Command {
     command
 }
 
+/// Whether the kernel can do what a test is about; says why not.
+pub fn mechanism<E: Display>(trial: Result<(), E>) -> bool {
+    trial.map_err(skip).is_ok()
+}
+
 /// A network namespace for one test; `None` without root, and says so.
 ///
 /// # Panics

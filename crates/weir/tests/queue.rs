@@ -18,7 +18,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, SockaddrIn6};
 use nix::unistd::Pid;
 use serde_json::Value;
-use weir_testbed::needs::own_namespace;
+use weir_kernel::exec::can_park;
+use weir_testbed::needs::{mechanism, own_namespace};
 
 const CONFIG: &str = r#"
 [[listener]]
@@ -57,7 +58,7 @@ fn bed(name: &str) -> Option<(TcpListener, Bed)> {
 }
 
 fn bed_with(name: &str, config: &str, backlog: i32) -> Option<(TcpListener, Bed)> {
-    if !own_namespace() {
+    if !mechanism(can_park()) || !own_namespace() {
         return None;
     }
     let server = TcpListener::bind("127.0.0.1:8080").unwrap();
@@ -337,7 +338,7 @@ fn reuses_port(server: &TcpListener) -> Option<bool> {
 
 #[test]
 fn ipv6_connections_are_parked_and_accepted_by_class_too() {
-    if !own_namespace() {
+    if !mechanism(can_park()) || !own_namespace() {
         return;
     }
     for address in ["fd00:1::1/128", "fd00:40::1/128"] {
@@ -532,7 +533,7 @@ fn run_as_the_unit(folder: &Folder, stderr: Stdio) -> Child {
 
 #[test]
 fn with_the_capabilities_of_the_packaged_unit_it_parks_for_a_server_of_another_user() {
-    if !own_namespace() {
+    if !mechanism(can_park()) || !own_namespace() {
         return;
     }
     let _server = server_of_nobody();

@@ -10,7 +10,7 @@ use weir_testbed::netns::Netns;
 
 use crate::common::{
     BACKLOG, Bed, Fate, PORT, Path, Peer, Raw, Segment, Shape, accept, connect, connect_patiently,
-    echo_both_ways, fate, greet, listen, output, until, within,
+    echo_both_ways, fate, greet, listen, output, takes_cookies, until, within,
 };
 
 /// Handshakes that last longer stall.
@@ -190,6 +190,9 @@ fn abort_resets_what_the_kernel_answered_with_a_cookie_too() {
 #[test]
 fn no_syn_drop_connects_everyone_and_resets_those_without_a_place() {
     let Some(bed) = Bed::new() else { return };
+    if !takes_cookies() {
+        return;
+    }
     let listeners = listen_on_each_path(&bed);
     let _weir = bed.run(&on_each_path(&bed, "establish = \"no-syn-drop\""));
     for (path, listener) in bed.paths().iter().zip(&listeners) {
@@ -211,6 +214,9 @@ fn no_syn_drop_connects_everyone_and_resets_those_without_a_place() {
 #[test]
 fn no_syn_drop_sends_no_cookie_while_nothing_is_reserved() {
     let Some(bed) = Bed::new() else { return };
+    if !takes_cookies() {
+        return;
+    }
     let path = bed.veth4();
     let listener = listen(bed.server(), path.at(PORT), BACKLOG);
     let _weir = bed.protect(&format!("{PORT} --establish no-syn-drop"));
@@ -276,6 +282,9 @@ fn connect_from(netns: &Netns, port: u16, to: SocketAddr) -> Result<TcpStream, E
 fn no_syn_drop_serves_a_client_that_comes_again_from_a_port_in_time_wait() {
     const CLIENT_PORT: u16 = 45_678;
     let Some(bed) = Bed::new() else { return };
+    if !takes_cookies() {
+        return;
+    }
     let path = bed.veth4();
     let listener = listen(bed.server(), path.at(PORT), BACKLOG);
     let _weir = bed.protect(&format!("{PORT} --establish no-syn-drop --admit queue"));
@@ -299,6 +308,9 @@ fn no_syn_drop_serves_a_client_that_comes_again_from_a_port_in_time_wait() {
 #[test]
 fn an_old_duplicate_for_a_port_in_time_wait_is_the_kernels_to_answer() {
     let Some(bed) = Bed::new() else { return };
+    if !takes_cookies() {
+        return;
+    }
     let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
     let listener = listen(bed.server(), any, BACKLOG);
     let _weir = bed.protect(&format!("{PORT} --establish no-syn-drop --admit queue"));
@@ -396,6 +408,9 @@ fn agreed(ss: &str) -> Vec<&str> {
 #[test]
 fn cookies_keep_mss_window_scale_sack_and_timestamps_and_carry_data_intact() {
     let Some(bed) = Bed::new() else { return };
+    if !takes_cookies() {
+        return;
+    }
     for (path, ss) in cookie_connections(&bed) {
         // A cookie has room for four sizes; that of Ethernet is the largest.
         let mss = if path.ends_with('6') {
@@ -414,6 +429,9 @@ fn cookies_keep_mss_window_scale_sack_and_timestamps_and_carry_data_intact() {
 #[test]
 fn cookies_keep_mss_window_scale_and_sack_for_clients_without_timestamps() {
     let Some(bed) = Bed::new() else { return };
+    if !takes_cookies() {
+        return;
+    }
     for netns in [bed.client(), bed.server()] {
         netns.set_sysctl("net.ipv4.tcp_timestamps", "0").unwrap();
     }

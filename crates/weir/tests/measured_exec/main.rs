@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use bed::{Bed, Server, bed, class_of, connect, until};
 use nix::sys::signal::Signal;
+use weir_kernel::exec::can_park;
+use weir_testbed::needs;
 
 /// 40 low, 20 without a class, 20 gold, in this order, while the server is stopped; the classes (1, 40, 64)
 /// in which it then accepts.
@@ -431,6 +433,9 @@ fn a_server_that_is_not_there_is_told_of_and_no_helper_stays() {
 
 #[test]
 fn go_falls_back_from_mptcp_and_is_parked_for() {
+    if !needs::mechanism(can_park()) {
+        return;
+    }
     let Some(mut bed) = bed("exec-go") else {
         return;
     };

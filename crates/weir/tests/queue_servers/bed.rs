@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
+use weir_kernel::exec::can_park;
 use weir_testbed::netns::Netns;
 use weir_testbed::{needs, wait};
 
@@ -24,8 +25,11 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// `None` without root; says so.
+    /// `None` without root, or where the kernel cannot hand a parked connection over; says so.
     pub fn new(role: &str) -> Option<Bed> {
+        if !needs::mechanism(can_park()) {
+            return None;
+        }
         let netns = needs::namespace(role)?;
         let folder = TempDir::with_prefix("weir-queue-").unwrap();
         // Apache's processes are another user's.

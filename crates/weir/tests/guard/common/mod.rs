@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
 
 use tempfile::TempDir;
+use weir_kernel::has_cookie_kfunc;
 use weir_testbed::bed::{Bed as Links, Counters, Layout, SERVER_VETH_V4};
 use weir_testbed::needs;
 use weir_testbed::netns::Netns;
@@ -17,6 +18,15 @@ pub use weir_testbed::sockets::{
     greet, listen, listen_in_group, within,
 };
 pub use weir_testbed::wait::{PATIENCE, until};
+
+/// Whether the kernel takes cookies from BPF (Linux 6.9); says so if not. Without, no-syn-drop is as reserv.
+pub fn takes_cookies() -> bool {
+    let takes = has_cookie_kfunc();
+    if !takes {
+        needs::skip("kernel without bpf_sk_assign_tcp_reqsk");
+    }
+    takes
+}
 
 /// The port of the server under guard.
 pub const PORT: u16 = 8080;
