@@ -42,7 +42,6 @@ static __always_inline int take_over(struct __sk_buff *skb, struct segment *segm
 {
 	struct option_walk *walk = options_of_skb(skb, &segment->packet);
 	struct timewait_record record = { .sent = sent, .rule = segment->rule };
-	struct answer answer = { .seq = segment->ack, .flags = FLAG_RST };
 	int done;
 
 	if (!walk)
@@ -52,11 +51,12 @@ static __always_inline int take_over(struct __sk_buff *skb, struct segment *segm
 	record.rcv_nxt = segment->seq;
 	record.received = walk->options.tsval;
 	record.stamped = walk->options.tstamp;
-	if (bpf_map_update_elem(&records, &segment->tuple, &record, BPF_ANY)) {
+	if (!record_made(&segment->tuple, &record)) {
 		COUNT(segment->rule, fallback);
 		return PASS;
 	}
-	done = answer_beside(skb, &segment->packet, &answer);
+	begin_answer(segment, FLAG_RST, segment->ack, 0);
+	done = answer_beside(skb, segment);
 	if (done) {
 		COUNT(segment->rule, fallback);
 		return done == -1 ? PASS : TC_DROP;
@@ -68,9 +68,8 @@ static __always_inline int take_over(struct __sk_buff *skb, struct segment *segm
 /* Ends an attempt at both ends: the server's SYN/ACK becomes a RST to this end's stack. */
 static __always_inline int refuse(struct __sk_buff *skb, struct segment *segment)
 {
-	struct answer answer = { .seq = segment->ack, .flags = FLAG_RST };
-
-	if (answer_beside(skb, &segment->packet, &answer))
+	begin_answer(segment, FLAG_RST, segment->ack, 0);
+	if (answer_beside(skb, segment))
 		return TC_DROP;
 	COUNT(segment->rule, refused);
 	become_rst(skb, segment);
@@ -88,20 +87,21 @@ __noinline int on_synack(struct __sk_buff *skb, struct segment *segment)
 {
 	struct timewait_record *record;
 	struct option_walk *walk;
-	bool stops, negotiates;
+	bool stops, chooses;
 
 	if (!segment)
 		return PASS;
-	record = bpf_map_lookup_elem(&records, &segment->tuple);
+	record = record_of(&segment->tuple);
 	stops = stands(record);
-	negotiates = rule_at(segment->rule)->timewait == TIMEWAIT_NEGOTIATE;
-	if (stops || negotiates) {
+	chooses = rule_at(segment->rule)->timewait == TIMEWAIT_NEGOTIATE &&
+		  rule_at(segment->rule)->accept != ACCEPT_ANY;
+	if (stops || chooses) {
 		walk = options_of_skb(skb, &segment->packet);
 		if (!walk || segment->packet.tcp_len != segment->packet.header_len || !segment_sound(skb, segment))
 			return PASS;
 		if (stops && !record_yields(record, &walk->options))
 			return refuse(skb, segment);
-		if (negotiates && !holder_accepted(segment, &walk->options))
+		if (chooses && !holder_accepted(segment, &walk->options))
 			return refuse(skb, segment);
 		if (stops)
 			COUNT(segment->rule, reused);
@@ -114,14 +114,13 @@ __noinline int on_synack(struct __sk_buff *skb, struct segment *segment)
 /* A SYN for a 4-tuple that may have a record of a listener's connection: as the kernel treats one for TIME-WAIT. Global. */
 __noinline int on_syn(struct __sk_buff *skb, struct segment *segment)
 {
-	struct answer answer = { .flags = FLAG_ACK };
 	struct timewait_record *record;
 	struct option_walk *walk;
 	struct time_wait old = {};
 
 	if (!segment)
 		return PASS;
-	record = bpf_map_lookup_elem(&records, &segment->tuple);
+	record = record_of(&segment->tuple);
 	if (!stands(record))
 		return PASS;
 	walk = options_of_skb(skb, &segment->packet);
@@ -137,9 +136,8 @@ __noinline int on_syn(struct __sk_buff *skb, struct segment *segment)
 	}
 	/* A SYN with data (TCP Fast Open) has none to answer in. */
 	if (segment->packet.tcp_len == segment->packet.header_len) {
-		answer.seq = record->snd_nxt;
-		answer.ack = record->rcv_nxt;
-		answer_beside(skb, &segment->packet, &answer);
+		begin_answer(segment, FLAG_ACK, record->snd_nxt, record->rcv_nxt);
+		answer_beside(skb, segment);
 	}
 	COUNT(segment->rule, refused);
 	return TC_DROP;
@@ -148,54 +146,51 @@ __noinline int on_syn(struct __sk_buff *skb, struct segment *segment)
 /* A FIN for which there is no socket: acknowledged once more if there is a record. */
 static __always_inline bool answered_from_record(struct __sk_buff *skb, struct segment *segment)
 {
-	struct timewait_record *record = bpf_map_lookup_elem(&records, &segment->tuple);
+	struct timewait_record *record = record_of(&segment->tuple);
 	u32 data = segment->packet.tcp_len - segment->packet.header_len;
-	struct answer answer = { .seq = segment->ack, .ack = segment->seq + 1, .flags = FLAG_ACK };
 
 	if (data || !stands(record) || !segment_sound(skb, segment))
 		return false;
-	answer_beside(skb, &segment->packet, &answer);
+	begin_answer(segment, FLAG_ACK, segment->ack, segment->seq + 1);
+	answer_beside(skb, segment);
 	return true;
 }
 
 /* Global: verified once. */
 __noinline int on_close(struct __sk_buff *skb, struct segment *segment)
 {
-	struct option_walk *walk = NULL;
-	struct tw_socket socket = {};
-	struct tw_segment close = {};
 	struct closing closing = {};
+	struct tw_socket *socket;
 	struct sock_common *sk;
+	bool fin, negotiates, read = false;
 	u32 sent = 0;
 
 	if (!segment)
 		return PASS;
-	if (rule_at(segment->rule)->timewait == TIMEWAIT_NEGOTIATE) {
-		bool fin = segment->packet.flags & FLAG_FIN, plain = fin && only_stamps(skb, &segment->packet);
-
-		walk = plain ? NULL : options_of_skb(skb, &segment->packet);
-		if (walk)
-			read_close(segment, &walk->options, &close);
-		/* Most FINs: no socket needs to be looked up. */
-		if ((!walk || !tw_may_step(&close)) && !(fin && bpf_map_lookup_elem(&records, &segment->tuple)))
+	socket = &segment->socket;
+	fin = segment->packet.flags & FLAG_FIN;
+	negotiates = rule_at(segment->rule)->timewait == TIMEWAIT_NEGOTIATE;
+	if (negotiates) {
+		read = !(fin && only_stamps(skb, &segment->packet)) && read_close(skb, segment);
+		/* Most FINs of an end that holds no record. */
+		if (!(read && tw_may_step(&segment->close)) && !(fin && recorded))
 			return PASS;
 	}
+	__builtin_memset(socket, 0, sizeof(*socket));
 	sk = socket_of(skb, segment);
 	if (sk) {
-		sent = read_socket(sk, &socket);
+		sent = read_socket(sk, socket);
 		bpf_sk_release((struct bpf_sock *)sk);
 	}
-	if ((segment->packet.flags & FLAG_FIN) && (!socket.state || socket.state == TCP_LISTEN) &&
-	    answered_from_record(skb, segment))
+	if (fin && (!socket->state || socket->state == TCP_LISTEN) && answered_from_record(skb, segment))
 		return TC_DROP;
-	if (rule_at(segment->rule)->timewait == TIMEWAIT_NEGOTIATE)
-		return !walk ? PASS : on_agreed_close(skb, segment, &socket, &close, &walk->options);
-	closing.state = socket.state;
-	closing.write_seq = socket.write_seq;
-	closing.rcv_nxt = socket.rcv_nxt;
-	closing.mptcp = socket.mptcp;
-	if ((segment->packet.flags & FLAG_FIN) || !ends_passive_close(&closing, segment->seq, segment->ack) ||
-	    !segment_sound(skb, segment))
+	if (negotiates)
+		return read ? on_agreed_close(skb, segment) : PASS;
+	closing.state = socket->state;
+	closing.write_seq = socket->write_seq;
+	closing.rcv_nxt = socket->rcv_nxt;
+	closing.mptcp = socket->mptcp;
+	if (fin || !ends_passive_close(&closing, segment->seq, segment->ack) || !segment_sound(skb, segment))
 		return PASS;
 	return take_over(skb, segment, sent);
 }
@@ -252,6 +247,9 @@ int timewait_sweep(void *ctx)
 {
 	u32 i;
 
+	/* The table has a bucket for each record that it may have: milliseconds, also if it is empty. */
+	if (!recorded)
+		return 0;
 	bpf_for(i, 0, WEIR_MAX_TIMEWAIT_RULES)
 		sweep.held[i & (WEIR_MAX_TIMEWAIT_RULES - 1)] = 0;
 	sweep.now = bpf_ktime_get_ns();

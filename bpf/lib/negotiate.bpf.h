@@ -119,22 +119,31 @@ static __always_inline bool note_ending(struct segment *segment)
 
 	if (!bpf_map_update_elem(&endings, &segment->tuple, &ending, BPF_NOEXIST))
 		COUNT(segment->rule, held_by_peer);
-	return !bpf_map_update_elem(&endings, &segment->tuple, &ending, BPF_ANY);
+	else if (bpf_map_update_elem(&endings, &segment->tuple, &ending, BPF_ANY))
+		return false;
+	noted = 1;
+	return true;
+}
+
+/* Takes a connection off that list. Returns whether it was there. */
+static __always_inline bool was_noted(struct segment *segment)
+{
+	return noted && !bpf_map_delete_elem(&endings, &segment->tuple);
 }
 
 /* Acknowledges the FIN that a segment without data has, from what stands in it. Returns as answer_beside(). */
-static __always_inline int acknowledge_fin(struct __sk_buff *skb, struct segment *segment,
-					   const struct syn_options *options)
+static __always_inline int acknowledge_fin(struct __sk_buff *skb, struct segment *segment)
 {
-	struct answer answer = { .seq = segment->ack, .ack = segment->seq + 1, .flags = FLAG_ACK };
+	const struct syn_options *options = &segment->options;
+	struct answer *answer = begin_answer(segment, FLAG_ACK, segment->ack, segment->seq + 1);
 
 	if (options->tstamp) {
 		/* What it has last seen of this end, and its own. */
-		answer.options[0] = STAMPS;
-		answer.options[1] = bpf_htonl(options->tsecr);
-		answer.options[2] = bpf_htonl(options->tsval);
+		answer->options[0] = STAMPS;
+		answer->options[1] = bpf_htonl(options->tsecr);
+		answer->options[2] = bpf_htonl(options->tsval);
 	}
-	return answer_beside(skb, &segment->packet, &answer);
+	return answer_beside(skb, segment);
 }
 
 /* What end_after() changes in a TCP header. Big endian. */
@@ -176,36 +185,44 @@ static __always_inline int end_after(struct __sk_buff *skb, struct segment *segm
 	return PASS;
 }
 
-/* What a segment says at the close of a connection whose rule negotiates. */
-static __always_inline void read_close(struct segment *segment, const struct syn_options *options,
-				       struct tw_segment *close)
+/* What a segment says at the close of a connection whose rule negotiates. Returns false if it cannot be read. */
+static __always_inline bool read_close(struct __sk_buff *skb, struct segment *segment)
 {
+	struct option_walk *walk = load_options(skb, &segment->packet);
+	struct syn_options *options = &segment->options;
+	struct tw_segment *close = &segment->close;
+
+	if (!walk)
+		return false;
+	if (!usual_options(walk))
+		walk_options(walk);
+	*options = walk->options;
 	close->seq = segment->seq;
 	close->ack = segment->ack;
 	close->data = segment->packet.tcp_len - segment->packet.header_len;
 	close->fin = !!(segment->packet.flags & FLAG_FIN);
 	close->phase = options->holder == TW_SENDER ? options->phase : TW_NO_OPTION;
 	close->sealed = options->sealed;
-	close->awaited = !close->fin && bpf_map_lookup_elem(&endings, &segment->tuple);
+	close->awaited = !close->fin && noted && bpf_map_lookup_elem(&endings, &segment->tuple);
+	return true;
 }
 
 /* A segment at the close of a connection whose rule negotiates. */
-static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment *segment, struct tw_socket *socket,
-					   const struct tw_segment *close, const struct syn_options *options)
+static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment *segment)
 {
-	switch (tw_step(socket, close)) {
+	switch (tw_step(&segment->socket, &segment->close)) {
 	case TW_NOTE:
 		COUNT(segment->rule, held_by_peer);
 		return PASS;
 	case TW_ANSWER:
-		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment, options))
+		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment))
 			return PASS;
 		return TC_DROP;
 	case TW_END:
-		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment, options))
+		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment))
 			return PASS;
 		/* One that was noted is counted already. */
-		if (bpf_map_delete_elem(&endings, &segment->tuple))
+		if (!was_noted(segment))
 			COUNT(segment->rule, held_by_peer);
 		COUNT(segment->rule, avoided);
 		become_rst(skb, segment);
@@ -214,7 +231,7 @@ static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment
 		if (!segment_sound(skb, segment))
 			return PASS;
 		COUNT(segment->rule, avoided);
-		bpf_map_delete_elem(&endings, &segment->tuple);
+		was_noted(segment);
 		become_rst(skb, segment);
 		return PASS;
 	case TW_END_AFTER:
@@ -251,7 +268,7 @@ __noinline int on_rst(struct __sk_buff *skb, struct segment *segment)
 		return tw_shields(&socket) ? TC_DROP : PASS;
 	if (socket.state != TCP_TIME_WAIT || socket.substate != TCP_TIME_WAIT || socket.rcv_nxt != segment->seq || protected)
 		return TC_DROP;
-	if (!bpf_map_delete_elem(&endings, &segment->tuple))
+	if (was_noted(segment))
 		COUNT(segment->rule, avoided);
 	return PASS;
 }
@@ -417,14 +434,15 @@ static __always_inline void on_write(struct bpf_sock_ops *ops)
 	struct timewait_tuple tuple;
 	s32 rule;
 
-	tuple_of(ops, &tuple);
 	if (!CTX_LOAD(ops, is_fullsock)) {
+		tuple_of(ops, &tuple);
 		rule = rule_of_listener(&tuple);
 		if (rule >= 0)
 			store_option(ops, TW_CHOICE, tw_choice(rule_at(rule)->holder));
 		return;
 	}
 	if (flags & FLAG_SYN) {
+		tuple_of(ops, &tuple);
 		rule = rule_of_server(&tuple);
 		if (rule >= 0)
 			store_option(ops, TW_OFFER, tw_offer(rule_at(rule)->accept));
@@ -524,7 +542,7 @@ static __always_inline void on_state(struct bpf_sock_ops *ops)
 	record.rule = rule;
 	if (hold == TW_BEGIN) {
 		/* Only one that its FIN has spoken of: without it the other end is in TIME-WAIT, and fallback has it. */
-		known = bpf_map_lookup_elem(&records, &tuple);
+		known = record_of(&tuple);
 		if (!known)
 			return;
 		fill_record(known, tp);
@@ -536,7 +554,7 @@ static __always_inline void on_state(struct bpf_sock_ops *ops)
 	}
 	if (hold == TW_RESERVE) {
 		fill_record(&record, tp);
-		if (bpf_map_update_elem(&records, &tuple, &record, BPF_ANY)) {
+		if (!record_made(&tuple, &record)) {
 			COUNT(rule, fallback);
 			return;
 		}

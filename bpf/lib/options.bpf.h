@@ -60,8 +60,35 @@ __noinline int walk_options(struct option_walk *walk)
 	return 0;
 }
 
-/* The options of a packet; those of none if they cannot be read. NULL: no memory. */
-static __always_inline struct option_walk *options_of_skb(struct __sk_buff *skb, const struct packet *packet)
+/* NOP, NOP, and timestamps with their length, as Linux writes them. */
+#define STAMPS bpf_htonl(0x0101080a)
+#define STAMPS_LEN 12
+
+/*
+ * What walk_options() would find, in a fraction of its time, where there are timestamps and the option of TIME-WAIT
+ * negotiation, as Linux and weir write them. Returns false where there is anything else.
+ */
+static __always_inline bool usual_options(struct option_walk *walk)
+{
+	const __be32 *word = (const void *)walk->buf;
+	const u8 *option = walk->buf + STAMPS_LEN;
+
+	if (walk->len != STAMPS_LEN + TW_OPTION_LEN || word[0] != STAMPS ||
+	    word[3] != bpf_htonl((u32)TW_OPTION_KIND << 24 | TW_OPTION_LEN << 16 | TW_EXID >> 16) ||
+	    *(const __be16 *)(option + 4) != bpf_htons(TW_EXID & 0xffff))
+		return false;
+	__builtin_memset(&walk->options, 0, sizeof(walk->options));
+	walk->options.wscale = COOKIE_NO_WSCALE;
+	walk->options.tstamp = 1;
+	walk->options.tsval = bpf_ntohl(word[1]);
+	walk->options.tsecr = bpf_ntohl(word[2]);
+	walk->options.phase = option[6];
+	walk->options.holder = option[7];
+	return true;
+}
+
+/* A packet's options, not looked at yet; none if they cannot be read. NULL: no memory. */
+static __always_inline struct option_walk *load_options(struct __sk_buff *skb, const struct packet *packet)
 {
 	u32 key = 0, len = options_len(packet);
 	struct option_walk *walk = bpf_map_lookup_elem(&option_walks, &key);
@@ -71,7 +98,16 @@ static __always_inline struct option_walk *options_of_skb(struct __sk_buff *skb,
 	walk->len = 0;
 	if (len && !bpf_skb_load_bytes(skb, packet->l4 + sizeof(struct tcp), walk->buf, len))
 		walk->len = len;
-	walk_options(walk);
+	return walk;
+}
+
+/* The options of a packet; those of none if they cannot be read. NULL: no memory. */
+static __always_inline struct option_walk *options_of_skb(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct option_walk *walk = load_options(skb, packet);
+
+	if (walk)
+		walk_options(walk);
 	return walk;
 }
 

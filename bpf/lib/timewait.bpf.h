@@ -11,6 +11,7 @@
 #include "lib/context.bpf.h"
 #include "lib/frame.bpf.h"
 #include "lib/kernel.h"
+#include "lib/negotiate.h"
 #include "lib/options.bpf.h"
 #include "lib/packet.h"
 #include "lib/reply.h"
@@ -35,6 +36,12 @@ u16 own_ports[65536];
 u64 netns;
 /* Connections that wait for a later segment until they end here, about; set right by user space. */
 u32 awaited;
+/*
+ * 0: there has been no record, or there is no entry in endings. Then no look is needed, which costs a cache miss at each
+ * handshake and close: an end that never holds makes no record. User space sets the second one back.
+ */
+u32 recorded;
+u32 noted;
 /*
  * Listening sockets that timewait_mark could not have negotiate, and those that take MPTCP or TCP Fast Open, which do
  * without. Set to 0 by user space before it runs.
@@ -99,7 +106,10 @@ struct {
 			__c->field++;                                                  \
 	})
 
-/* A segment of the other end, and which connection it is of. */
+/*
+ * A segment of the other end, and which connection it is of. What the functions below work out about it stands here
+ * too: on their frames it would take more stack than Linux 6.8 has for three of them.
+ */
 struct segment {
 	struct packet packet;
 	struct timewait_tuple tuple;
@@ -109,6 +119,10 @@ struct segment {
 	u32 rule;	/* index of the rule */
 	__be16 urgent;
 	bool own;	/* for a connection that the other end has opened */
+	struct tw_socket socket;
+	struct tw_segment close;
+	struct syn_options options;	/* of a segment at the close */
+	struct answer answer;	/* of begin_answer() */
 };
 
 /* Not on the stack: that has no room for it beside all else that a packet's way needs. */
@@ -132,6 +146,9 @@ static __always_inline bool may_concern(struct __sk_buff *skb, const struct pack
 	u8 flags = packet->flags;
 
 	if (!port && !own_port)
+		return false;
+	/* A SYN matters to a record. */
+	if ((flags & (FLAG_SYN | FLAG_ACK)) == FLAG_SYN && !recorded)
 		return false;
 	/* Of the segments without data and FIN only those that may end a passive close matter. */
 	if (!(flags & (FLAG_SYN | FLAG_FIN | FLAG_RST)) &&
@@ -181,6 +198,22 @@ static __always_inline bool read_segment(struct __sk_buff *skb, struct segment *
 	segment->seq = bpf_ntohl(tcp->seq);
 	segment->ack = bpf_ntohl(tcp->ack);
 	segment->urgent = tcp->urgent;
+	return true;
+}
+
+/* NULL: there is none. */
+static __always_inline struct timewait_record *record_of(const struct timewait_tuple *tuple)
+{
+	return recorded ? bpf_map_lookup_elem(&records, tuple) : NULL;
+}
+
+/* Returns false where the table is full. */
+static __always_inline bool record_made(const struct timewait_tuple *tuple, const struct timewait_record *record)
+{
+	if (bpf_map_update_elem(&records, tuple, record, BPF_ANY))
+		return false;
+	if (!recorded)
+		recorded = 1;
 	return true;
 }
 
@@ -255,21 +288,34 @@ static __always_inline bool segment_sound(struct __sk_buff *skb, const struct se
 		     state == CHECKSUM_UNNECESSARY || state == CHECKSUM_PARTIAL, false);
 }
 
+static __always_inline struct answer *begin_answer(struct segment *segment, u8 flags, u32 seq, u32 ack)
+{
+	struct answer *answer = &segment->answer;
+
+	__builtin_memset(answer, 0, sizeof(*answer));
+	answer->flags = flags;
+	answer->seq = seq;
+	answer->ack = ack;
+	return answer;
+}
+
 /*
- * Sends an answer to where the packet came from, and leaves the packet as it was. The packet has no data.
- * Options of the answer: those that are wanted, in as many bytes as the packet has. Returns 0; -1: no answer was sent, and the
+ * Sends segment->answer to where the packet came from, and leaves the packet as it was. The packet has no data.
+ * Options of the answer: those that stand in it, in as many bytes as the packet has. Returns 0; -1: no answer was sent, and the
  * packet is as it was; -2: the packet is spoilt. Global.
  */
-__noinline int answer_beside(struct __sk_buff *skb, const struct packet *packet, const struct answer *wanted)
+__noinline int answer_beside(struct __sk_buff *skb, struct segment *segment)
 {
+	const struct packet *packet;
 	struct headers_copy *copy;
 	struct answer answer;
 	void *data, *data_end;
 	u32 zero = 0, len;
 	int failed;
 
-	if (!packet || !wanted)
+	if (!segment)
 		return -1;
+	packet = &segment->packet;
 	copy = bpf_map_lookup_elem(&headers_copies, &zero);
 	len = packet->l4 + packet->header_len;
 	barrier_var(len);
@@ -278,7 +324,9 @@ __noinline int answer_beside(struct __sk_buff *skb, const struct packet *packet,
 	barrier_var(len);
 	if (bpf_skb_pull_data(skb, len) || bpf_skb_load_bytes(skb, 0, copy->bytes, len))
 		return -1;
-	__builtin_memcpy(&answer, wanted, sizeof(answer));
+	__builtin_memcpy(&answer, &segment->answer, sizeof(answer));
+	/* Known here, so that clang leaves out what writes others. */
+	answer.flags &= ~FLAG_SYN;
 	answer.reason_len = 0;
 	answer.header_len = packet->header_len;
 	answer.partial = checksum_state(skb) == CHECKSUM_PARTIAL;
@@ -292,9 +340,6 @@ __noinline int answer_beside(struct __sk_buff *skb, const struct packet *packet,
 		return -2;
 	return failed ? -1 : 0;
 }
-
-/* NOP, NOP, and timestamps with their length, as Linux writes them. */
-#define STAMPS bpf_htonl(0x0101080a)
 
 /* Whether a segment has no options but timestamps: most have not. */
 static __always_inline bool only_stamps(struct __sk_buff *skb, const struct packet *packet)

@@ -9,6 +9,7 @@ mod tables;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{read_volatile, write_volatile};
+use std::sync::atomic::{Ordering, fence};
 
 use libbpf_rs::{MapCore, MapFlags, ProgramInput};
 use weir_core::abi;
@@ -319,12 +320,12 @@ impl TimeWait {
             what: "end connections in TIME-WAIT".into(),
             cause: e.to_string(),
         };
-        let map = &self.skel.maps.endings;
-        let keys: Vec<Vec<u8>> = map.keys().take(ENDINGS_AT_ONCE).collect();
+        let keys = self.endings();
         if keys.is_empty() {
             self.bss().awaited = 0;
             return Ok(0);
         }
+        let map = &self.skel.maps.endings;
         let mut table = endings::Table::open().map_err(failed)?;
         let now = now_ns();
         let connections = keys.into_iter().filter_map(|key| {
@@ -345,6 +346,33 @@ impl TimeWait {
             *self.swept.entry(slot).or_default() += count;
         }
         round.failed.map_or(Ok(total), |error| Err(failed(error)))
+    }
+
+    /// Connections that are to end here.
+    fn endings(&mut self) -> Vec<Vec<u8>> {
+        let noted = &raw mut self.bss().noted;
+        let look = || {
+            let keys = self.skel.maps.endings.keys();
+            keys.take(ENDINGS_AT_ONCE).collect::<Vec<_>>()
+        };
+        // SAFETY: mapped and aligned; the programs write it too.
+        if unsafe { read_volatile(noted) } == 0 {
+            return Vec::new();
+        }
+        let keys = look();
+        if !keys.is_empty() {
+            return keys;
+        }
+        // SAFETY: likewise.
+        unsafe { write_volatile(noted, 0) };
+        fence(Ordering::SeqCst);
+        // One that came in between has set it before that.
+        let keys = look();
+        if !keys.is_empty() {
+            // SAFETY: likewise.
+            unsafe { write_volatile(noted, 1) };
+        }
+        keys
     }
 
     /// The figures of the destination with this name.
