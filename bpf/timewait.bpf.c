@@ -85,25 +85,26 @@ static __always_inline bool stands(const struct timewait_record *record)
 /* A SYN/ACK: for a 4-tuple that may have a record, or with a holder that this end does not agree to. Global. */
 __noinline int on_synack(struct __sk_buff *skb, struct segment *segment)
 {
-	struct timewait_record *record;
+	struct timewait_record *record, *standing;
 	struct option_walk *walk;
-	bool stops, chooses;
+	bool chooses;
+	u8 accept;
 
 	if (!segment)
 		return PASS;
 	record = record_of(&segment->tuple);
-	stops = stands(record);
-	chooses = rule_at(segment->rule)->timewait == TIMEWAIT_NEGOTIATE &&
-		  rule_at(segment->rule)->accept != ACCEPT_ANY;
-	if (stops || chooses) {
+	standing = stands(record) ? record : NULL;
+	accept = accept_of(skb, segment);
+	chooses = rule_at(segment->rule)->timewait == TIMEWAIT_NEGOTIATE && accept != ACCEPT_ANY;
+	if (standing || chooses) {
 		walk = options_of_skb(skb, &segment->packet);
 		if (!walk || segment->packet.tcp_len != segment->packet.header_len || !segment_sound(skb, segment))
 			return PASS;
-		if (stops && !record_yields(record, &walk->options))
+		if (standing && !record_yields(standing, &walk->options))
 			return refuse(skb, segment);
-		if (chooses && !holder_accepted(segment, &walk->options))
+		if (chooses && !holder_accepted(segment, accept, &walk->options))
 			return refuse(skb, segment);
-		if (stops)
+		if (standing)
 			COUNT(segment->rule, reused);
 	}
 	if (record && record->until_ns != CLOSING)

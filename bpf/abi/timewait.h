@@ -14,6 +14,8 @@
 /* Entries in the table of rules: those of destinations, and from the second constant on those of listeners */
 #define WEIR_MAX_TIMEWAIT_RULES 512
 #define WEIR_TIMEWAIT_LISTENERS 256
+/* The rule of sockets whose application asks to negotiate where no rule does: behind those of destinations */
+#define WEIR_TIMEWAIT_ASKED 255
 /* Records of closed connections at a time. Without a free one, the server keeps its TIME-WAIT */
 #define WEIR_MAX_TIMEWAIT_RECORDS 262144
 /* Kernel memory of one record, in bytes: 48 of the hash table, key and value, and what the allocator rounds up */
@@ -30,6 +32,17 @@ enum timewait_holder { HOLDER_CLIENT, HOLDER_SERVER };
 
 /* Which holders a destination agrees to: a bit each. */
 enum timewait_accept { ACCEPT_NONE, ACCEPT_CLIENT, ACCEPT_SERVER, ACCEPT_ANY };
+
+/* setsockopt() of an application for one socket: the level, which is "WEIR" */
+#define WEIR_SOL 0x57454952
+/* The option: an int of enum timewait_wish */
+#define WEIR_SO_TIMEWAIT 1
+
+/*
+ * What it asks: as the rules say; no negotiation; negotiation whatever the rules say, with any holder (of a listening
+ * socket: the client), or with this one.
+ */
+enum timewait_wish { WISH_RULES, WISH_OFF, WISH_ANY, WISH_CLIENT, WISH_SERVER };
 
 /* One destination or listener. Written by user space. */
 struct timewait_rule {

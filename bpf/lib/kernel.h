@@ -88,6 +88,15 @@ struct sock_common {
 	possible_net_t skc_net;
 	unsigned long skc_flags;
 	u32 skc_tw_rcv_nxt;
+	struct sock *skc_listener;
+};
+
+struct request_sock {
+	struct sock_common __req_common;
+};
+
+struct bpf_sock_ops_kern {
+	struct sock *sk;
 };
 
 struct bpf_prog_aux {

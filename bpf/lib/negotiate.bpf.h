@@ -39,6 +39,10 @@
 #endif
 #define TCP_BPF_SOCK_OPS_CB_FLAGS 1008
 #define ENOENT 2
+#define ENOMEM 12
+#define EINVAL 22
+#define EISCONN 106
+#define PAGE 4096
 /* include/net/sock.h: no program has the socket */
 #define SOCK_DEAD 0
 /* Of a record whose connection is still closing. */
@@ -55,6 +59,12 @@
  * where its rules negotiate, agreed or not: it has the record that it speaks of.
  */
 #define HOLDS (BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG)
+
+/*
+ * Of a listening socket whose application has chosen the holder: HOLDS too if it is the server. A listening socket
+ * retransmits nothing; a connection's does not keep the flag.
+ */
+#define CHOSEN BPF_SOCK_OPS_RETRANS_CB_FLAG
 
 static __always_inline bool holds(u32 flags)
 {
@@ -104,11 +114,34 @@ static __always_inline bool is_larger(const struct timewait_tuple *tuple)
 	return false;
 }
 
-/* Whether this end agrees to what a SYN/ACK says. */
-static __always_inline bool holder_accepted(const struct segment *segment, const struct syn_options *options)
+/* The holders to which an end that opens agrees, by what its application has asked. */
+static __always_inline u8 accept_by(u32 wish, u8 accept)
+{
+	return wish == WISH_ANY ? ACCEPT_ANY : wish == WISH_CLIENT ? ACCEPT_CLIENT : wish == WISH_SERVER ? ACCEPT_SERVER : accept;
+}
+
+/* The same of the socket that a SYN/ACK is for. */
+static __always_inline u8 accept_of(struct __sk_buff *skb, struct segment *segment)
 {
 	u8 accept = rule_at(segment->rule)->accept;
+	struct sock_common *sk;
+	u32 *wish;
 
+	if (!wished)
+		return accept;
+	sk = socket_of(skb, segment);
+	if (!sk)
+		return accept;
+	wish = bpf_sk_storage_get(&wishes, sk, NULL, 0);
+	if (wish)
+		accept = accept_by(*wish, accept);
+	bpf_sk_release((struct bpf_sock *)sk);
+	return accept;
+}
+
+/* Whether this end agrees to what a SYN/ACK says. */
+static __always_inline bool holder_accepted(const struct segment *segment, u8 accept, const struct syn_options *options)
+{
 	return tw_accepts(accept, tw_agreed(options, tw_offer(accept), is_larger(&segment->tuple)));
 }
 
@@ -347,6 +380,60 @@ static __always_inline s32 rule_of_listener(const struct timewait_tuple *tuple)
 	return negotiates(rule_of(&own_prefixes, entry, tuple->local_port, tuple->local));
 }
 
+/* What the application of a socket has asked. */
+static __always_inline u32 wish_of(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock *sk;
+	u32 *wish;
+
+	if (!wished)
+		return WISH_RULES;
+	sk = ops->sk;
+	if (!sk)
+		return WISH_RULES;
+	wish = bpf_sk_storage_get(&wishes, sk, NULL, 0);
+	return wish ? *wish : WISH_RULES;
+}
+
+/* The rule of a connection that an application has opened, which may have asked for negotiation where no rule does. */
+static __always_inline s32 rule_of_opened(const struct timewait_tuple *tuple)
+{
+	s32 rule = rule_of_server(tuple);
+
+	return rule < 0 && wished ? WEIR_TIMEWAIT_ASKED : rule;
+}
+
+/* Flags of the listening socket to which a SYN came; 0 also where a SYN cookie is sent. */
+static __always_inline u32 flags_of_listener(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock_ops_kern *kernel;
+	const struct request_sock *request;
+	const struct tcp_sock *listener;
+
+	if (!wished)
+		return 0;
+	kernel = bpf_cast_to_kern_ctx(ops);
+	request = bpf_rdonly_cast(kernel->sk, bpf_core_type_id_kernel(struct request_sock));
+	listener = bpf_rdonly_cast(request->__req_common.skc_listener, bpf_core_type_id_kernel(struct tcp_sock));
+	return listener->bpf_sock_ops_cb_flags;
+}
+
+/* The rule of a connection to a listening socket with these flags. */
+static __always_inline s32 rule_of_accepted(const struct timewait_tuple *tuple, u32 flags)
+{
+	s32 rule = rule_of_listener(tuple);
+
+	return rule < 0 && flags & CHOSEN ? WEIR_TIMEWAIT_ASKED : rule;
+}
+
+/* The holder that such a listening socket chooses. */
+static __always_inline u8 choice_by(u32 flags, s32 rule)
+{
+	if (flags & CHOSEN)
+		return tw_choice(holds(flags) ? HOLDER_SERVER : HOLDER_CLIENT);
+	return tw_choice(rule_at(rule)->holder);
+}
+
 /*
  * Reads the option of a segment: the one at hand, or with BPF_LOAD_HDR_OPT_TCP_SYN the SYN. Phase 0: it has none.
  * Returns a negative error then; -ENOENT: the SYN is not known any more.
@@ -367,30 +454,61 @@ static __always_inline int load_option(struct bpf_sock_ops *ops, u64 which, stru
 	return loaded;
 }
 
+/* Has timewait_tc look at the packets of a port of which no rule says so. Until user space writes the table anew. */
+static __always_inline void let_by(u16 *table, u32 port)
+{
+	barrier_var(port);
+	table[port & 0xffff] |= WEIR_PORT_NEGOTIATES;
+}
+
 static __always_inline void on_connect(struct bpf_sock_ops *ops)
 {
+	u32 wish = wish_of(ops);
 	struct timewait_tuple tuple;
 	struct tcp_sock *tp;
 
-	tuple_of(ops, &tuple);
-	if (rule_of_server(&tuple) < 0)
+	if (wish == WISH_OFF)
 		return;
+	tuple_of(ops, &tuple);
+	if (rule_of_server(&tuple) < 0) {
+		if (wish == WISH_RULES)
+			return;
+		let_by(ports, tuple.remote_port);
+	}
 	tp = tcp_of(ops);
 	if (tp && !tp->is_mptcp)
 		set_flags(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
 }
 
+/* The flags that a listening socket is to have, by what its application has asked and by its port. */
+static __always_inline u32 flags_by(u32 wish, u16 bits)
+{
+	switch (wish) {
+	case WISH_RULES:
+		return bits & WEIR_PORT_NEGOTIATES ? BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG : 0;
+	case WISH_OFF:
+		return 0;
+	case WISH_SERVER:
+		return BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | CHOSEN | HOLDS;
+	}
+	return BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | CHOSEN;
+}
+
 static __always_inline void on_listen(struct bpf_sock_ops *ops)
 {
-	u16 bits = entry_of(own_ports, bpf_htons(CTX_LOAD(ops, local_port)));
+	u32 port = bpf_htons(CTX_LOAD(ops, local_port)), wish = wish_of(ops), flags;
+	u16 bits = entry_of(own_ports, port);
 	struct tcp_sock *tp;
 	int one = 1;
 
-	if (!(bits & WEIR_PORT_NEGOTIATES))
+	flags = flags_by(wish, bits);
+	if (!flags)
 		return;
-	set_flags(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
+	if (flags & CHOSEN)
+		let_by(own_ports, port);
+	set_flags(ops, flags, 0);
 	/* For on_accepted(). The holder alone needs to know for sure. */
-	if (!(bits & WEIR_PORT_HOLDS))
+	if (!holds(flags) && (flags & CHOSEN || !(bits & WEIR_PORT_HOLDS)))
 		return;
 	tp = tcp_of(ops);
 	if (tp && !BPF_CORE_READ_BITFIELD(tp, save_syn))
@@ -407,7 +525,7 @@ static __always_inline void on_length(struct bpf_sock_ops *ops)
 	/* The SYN/ACK of a listening socket: an answer to those who ask. */
 	if (!CTX_LOAD(ops, is_fullsock)) {
 		tuple_of(ops, &tuple);
-		if (rule_of_listener(&tuple) < 0)
+		if (rule_of_accepted(&tuple, flags_of_listener(ops)) < 0)
 			return;
 		loaded = load_option(ops, BPF_LOAD_HDR_OPT_TCP_SYN, &options);
 		/* Of one that is sent once more the SYN is not kept: a client that did not ask overlooks the option. */
@@ -436,16 +554,17 @@ static __always_inline void on_write(struct bpf_sock_ops *ops)
 
 	if (!CTX_LOAD(ops, is_fullsock)) {
 		tuple_of(ops, &tuple);
-		rule = rule_of_listener(&tuple);
+		asked = flags_of_listener(ops);
+		rule = rule_of_accepted(&tuple, asked);
 		if (rule >= 0)
-			store_option(ops, TW_CHOICE, tw_choice(rule_at(rule)->holder));
+			store_option(ops, TW_CHOICE, choice_by(asked, rule));
 		return;
 	}
 	if (flags & FLAG_SYN) {
 		tuple_of(ops, &tuple);
-		rule = rule_of_server(&tuple);
+		rule = rule_of_opened(&tuple);
 		if (rule >= 0)
-			store_option(ops, TW_OFFER, tw_offer(rule_at(rule)->accept));
+			store_option(ops, TW_OFFER, tw_offer(accept_by(wish_of(ops), rule_at(rule)->accept)));
 		return;
 	}
 	phase = holds(asked) ? tw_phase_of(state) : TW_AGREED;
@@ -466,11 +585,11 @@ static __always_inline void on_opened(struct bpf_sock_ops *ops)
 	if (!(CTX_LOAD(ops, bpf_sock_ops_cb_flags) & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
 		return;
 	tuple_of(ops, &tuple);
-	rule = rule_of_server(&tuple);
+	rule = rule_of_opened(&tuple);
 	if (rule < 0)
 		return;
 	load_option(ops, 0, &options);
-	accept = rule_at(rule)->accept;
+	accept = accept_by(wish_of(ops), rule_at(rule)->accept);
 	end = tw_agreed(&options, tw_offer(accept), is_larger(&tuple));
 	/* timewait_tc has seen to that, but where it is not attached. */
 	if (end == TW_NO_END || !tw_accepts(accept, end)) {
@@ -484,20 +603,21 @@ static __always_inline void on_opened(struct bpf_sock_ops *ops)
 /* The final ACK has come, or in its place a segment with data. */
 static __always_inline void on_accepted(struct bpf_sock_ops *ops)
 {
+	u32 flags = CTX_LOAD(ops, bpf_sock_ops_cb_flags);
 	struct timewait_tuple tuple;
 	struct syn_options options;
 	s32 rule;
 	u8 choice;
 
-	if (!(CTX_LOAD(ops, bpf_sock_ops_cb_flags) & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
+	if (!(flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
 		return;
 	/* Of the listening socket. */
-	set_flags(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	set_flags(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | (flags & CHOSEN ? CHOSEN | HOLDS : 0));
 	tuple_of(ops, &tuple);
-	rule = rule_of_listener(&tuple);
+	rule = rule_of_accepted(&tuple, flags);
 	if (rule < 0)
 		return;
-	choice = tw_choice(rule_at(rule)->holder);
+	choice = choice_by(flags, rule);
 	load_option(ops, 0, &options);
 	/* If the ACK was lost, the SYN has said that the other end can. */
 	if (options.phase != TW_AGREED || tw_from_wire(options.holder) != choice) {
@@ -535,7 +655,7 @@ static __always_inline void on_state(struct bpf_sock_ops *ops)
 	tuple_of(ops, &tuple);
 	rule = rule_of_listener(&tuple);
 	if (rule < 0)
-		rule = rule_of_server(&tuple);
+		rule = rule_of_opened(&tuple);
 	tp = tcp_of(ops);
 	if (rule < 0 || !tp)
 		return;
@@ -567,7 +687,7 @@ static __always_inline bool of_interest(const struct bpf_sock_ops *ops, u32 op)
 {
 	switch (op) {
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
-		return entry_of(ports, remote_port_of(ops)) & WEIR_PORT_NEGOTIATES;
+		return wished || (entry_of(ports, remote_port_of(ops)) & WEIR_PORT_NEGOTIATES);
 	case BPF_SOCK_OPS_TCP_LISTEN_CB:
 	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
 	case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:
@@ -627,6 +747,7 @@ int timewait_mark(struct bpf_iter__tcp *ctx)
 	struct sock_common *skc = ctx->sk_common;
 	struct tcp_sock *tp;
 	int flags, wanted, save;
+	u32 *wish = NULL, own;
 	u8 saves, end = 1;
 	u16 bits;
 
@@ -638,24 +759,68 @@ int timewait_mark(struct bpf_iter__tcp *ctx)
 	}
 	bits = entry_of(own_ports, bpf_htons(skc->skc_num)) & WEIR_PORT_BITS;
 	tp = bpf_skc_to_tcp_sock(skc);
-	if (!bits || !tp)
+	if (!tp)
 		return 0;
+	if (wished)
+		wish = bpf_sk_storage_get(&wishes, tp, NULL, 0);
+	own = flags_by(wish ? *wish : WISH_RULES, bits);
 	flags = tp->bpf_sock_ops_cb_flags;
-	wanted = flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
-	if (bits & WEIR_PORT_NEGOTIATES)
-		wanted |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
-	if (wanted != flags && bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &wanted, sizeof(wanted)) &&
-	    (bits & WEIR_PORT_NEGOTIATES))
+	if (!bits && !own && !(flags & CHOSEN))
+		return 0;
+	if (own & CHOSEN)
+		let_by(own_ports, bpf_htons(skc->skc_num));
+	wanted = flags & ~(BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | (flags & CHOSEN ? CHOSEN | HOLDS : 0));
+	wanted |= own;
+	if (wanted != flags && bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &wanted, sizeof(wanted)) && own)
 		unmarked++;
-	if (bits & WEIR_PORT_NEGOTIATES) {
+	if (own) {
 		with_mptcp += tp->is_mptcp;
 		with_fast_open += tp->inet_conn.icsk_accept_queue.fastopenq.max_qlen > 0;
 	}
-	save = !!(bits & WEIR_PORT_HOLDS);
+	save = own & CHOSEN ? holds(own) : own && (bits & WEIR_PORT_HOLDS);
 	saves = BPF_CORE_READ_BITFIELD(tp, save_syn);
 	if ((save && !saves) || ((bits & WEIR_PORT_HELD) && saves == 1))
 		bpf_setsockopt(tp, SOL_TCP, TCP_SAVE_SYN, &save, sizeof(save));
 	return 0;
+}
+
+/*
+ * An application asks for one socket of its own. Runs at each setsockopt() of the machine: those of others go on as they are.
+ */
+SEC("cgroup/setsockopt")
+int timewait_ask(struct bpf_sockopt *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	u32 *value, *wish;
+
+	if (ctx->level != WEIR_SOL) {
+		/* The kernel has copied no more than a page: it is to take the caller's own bytes. */
+		if (ctx->optlen > PAGE)
+			ctx->optlen = 0;
+		return 1;
+	}
+	/* Also of a subflow of MPTCP, whose protocol is another one: the kernel answers ENOPROTOOPT. */
+	if (ctx->optname != WEIR_SO_TIMEWAIT || !sk || sk->protocol != IPPROTO_TCP || bpf_get_netns_cookie(ctx) != netns)
+		return 1;
+	value = ctx->optval;
+	if ((void *)(value + 1) > ctx->optval_end || *value > WISH_SERVER) {
+		bpf_set_retval(-EINVAL);
+		return 0;
+	}
+	if (sk->state != TCP_CLOSE) {
+		bpf_set_retval(-EISCONN);
+		return 0;
+	}
+	wish = bpf_sk_storage_get(&wishes, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!wish) {
+		bpf_set_retval(-ENOMEM);
+		return 0;
+	}
+	*wish = *value;
+	wished = 1;
+	/* It is done: the kernel, which knows no such level, is not asked. */
+	ctx->optlen = -1;
+	return 1;
 }
 
 #endif

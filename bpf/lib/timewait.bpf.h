@@ -16,7 +16,7 @@
 #include "lib/packet.h"
 #include "lib/reply.h"
 
-_Static_assert(WEIR_MAX_DESTINATIONS <= WEIR_TIMEWAIT_LISTENERS &&
+_Static_assert(WEIR_MAX_DESTINATIONS <= WEIR_TIMEWAIT_ASKED && WEIR_TIMEWAIT_ASKED < WEIR_TIMEWAIT_LISTENERS &&
 	       WEIR_TIMEWAIT_LISTENERS + WEIR_MAX_LISTENERS <= WEIR_MAX_TIMEWAIT_RULES, "a place for each rule");
 
 #define PASS (-1)	/* TCX_NEXT: other programs on this hook have their say */
@@ -69,6 +69,16 @@ struct {
 	__type(key, struct timewait_tuple);
 	__type(value, struct timewait_record);
 } records SEC(".maps");
+
+/* What applications have asked of their sockets (enum timewait_wish). Sockets of which nobody has asked have none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, u32);
+} wishes SEC(".maps");
+/* 1: one has. Until then nothing is looked for. User space sets it back when weir ends. */
+u32 wished;
 
 /* Connections that user space ends if they are still there in a while. */
 struct {
@@ -263,6 +273,11 @@ static __always_inline bool find_rule(struct segment *segment)
 	}
 	if (rule < 0 && (entry & WEIR_PORT_BITS))
 		rule = rule_of(&prefixes, entry, tuple->remote_port, tuple->remote);
+	/* Of a socket whose application asked, or of none that matters. */
+	if (rule < 0 && wished && ((own | entry) & WEIR_PORT_NEGOTIATES)) {
+		segment->own = own & WEIR_PORT_NEGOTIATES;
+		rule = WEIR_TIMEWAIT_ASKED;
+	}
 	segment->rule = rule;
 	return rule >= 0;
 }

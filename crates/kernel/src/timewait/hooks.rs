@@ -20,6 +20,8 @@ const USUAL_MOUNTS: [&std::ffi::CStr; 2] = [c"/sys/fs/cgroup", c"/sys/fs/cgroup/
 pub(super) struct Hooks {
     /// Options of handshakes and closes, of all sockets; the program looks which are of its namespace.
     _ops: Link,
+    /// What applications ask of their sockets; else why they cannot.
+    ask: std::result::Result<Link, String>,
     mark: Link,
 }
 
@@ -31,9 +33,23 @@ impl Hooks {
             .timewait_ops
             .attach_cgroup(root.as_raw_fd())
             .map_err(of_libbpf("attach to the root of the cgroups"))?;
+        let ask = skel
+            .progs
+            .timewait_ask
+            .attach_cgroup(root.as_raw_fd())
+            .map_err(|e| of_libbpf("attach to setsockopt()")(e).to_string());
         let mark = skel.progs.timewait_mark.attach();
         let mark = mark.map_err(of_libbpf("attach the iterator over sockets"))?;
-        Ok(Hooks { _ops: ops, mark })
+        Ok(Hooks {
+            _ops: ops,
+            ask,
+            mark,
+        })
+    }
+
+    /// Why applications cannot ask anything for their sockets, if they cannot.
+    pub(super) fn cannot_ask(&self) -> Option<&str> {
+        self.ask.as_ref().err().map(String::as_str)
     }
 
     /// Has the listening sockets of this network namespace add options or not, as their ports say.

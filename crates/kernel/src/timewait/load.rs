@@ -50,6 +50,7 @@ fn load_beside(first: &TimewaitSkel<'_>) -> Result<OwnedFd> {
     open.progs.timewait_sweep.set_autoload(false);
     open.progs.timewait_ops.set_autoload(false);
     open.progs.timewait_mark.set_autoload(false);
+    open.progs.timewait_ask.set_autoload(false);
     SharedMaps::of(first.object())?
         .give_to(open.open_object_mut(), Share::Variables)
         .map_err(failed())?;

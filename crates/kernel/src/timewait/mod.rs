@@ -150,6 +150,9 @@ impl TimeWait {
             self.hooks = Some(Hooks::attach(&self.skel, root)?);
         }
         self.enter(slots, tables)?;
+        if !negotiates {
+            self.forget_wishes();
+        }
         self.mark_listeners();
         if !negotiates {
             self.hooks = None;
@@ -224,6 +227,10 @@ impl TimeWait {
         let Some(hooks) = &self.hooks else {
             return;
         };
+        if let Some(why) = hooks.cannot_ask() {
+            self.warnings
+                .push(format!("applications cannot ask for TIME-WAIT: {why}"));
+        }
         let bss = self.skel.maps.bss_data.as_deref_mut();
         let bss = bss.expect("its globals are mapped");
         let counts = [
@@ -346,6 +353,12 @@ impl TimeWait {
             *self.swept.entry(slot).or_default() += count;
         }
         round.failed.map_or(Ok(total), |error| Err(failed(error)))
+    }
+
+    /// What applications have asked of their sockets no longer counts.
+    fn forget_wishes(&mut self) {
+        // SAFETY: mapped and aligned; the programs write it too.
+        unsafe { write_volatile(&raw mut self.bss().wished, 0) };
     }
 
     /// Connections that are to end here.
@@ -481,6 +494,7 @@ impl Drop for TimeWait {
     fn drop(&mut self) {
         // Their sockets are no longer to ask for options: nobody would answer.
         if self.hooks.is_some() {
+            self.forget_wishes();
             self.write_rules(Tables::of(&[], &[], &Slots::new()));
             self.mark_listeners();
         }

@@ -7,7 +7,9 @@ use libbpf_rs::{MapCore, MapFlags};
 use weir_core::abi;
 use weir_core::listener::{ListenAddress, Listener};
 use weir_core::prefix::Prefix;
-use weir_core::timewait::{DEFAULT_LENGTH, Destination, Holder, MAX_DESTINATIONS, TimeWaitMode};
+use weir_core::timewait::{
+    Accept, DEFAULT_LENGTH, Destination, Holder, MAX_DESTINATIONS, TimeWaitMode,
+};
 
 use super::skel::types::{timewait_prefix, timewait_rule};
 use crate::error::{Error, Result, of_libbpf};
@@ -53,6 +55,7 @@ impl Tables {
             prefixes: BTreeMap::new(),
             own_prefixes: BTreeMap::new(),
         };
+        tables.rules[abi::TIMEWAIT_ASKED as usize] = asked();
         for one in destinations {
             tables.add_destination(one, slots[&(Side::Destination, one.name.clone())]);
         }
@@ -136,6 +139,15 @@ fn rule(mode: TimeWaitMode, length_ns: u64) -> timewait_rule {
         length_ns,
         timewait: mode as u8,
         ..timewait_rule::default()
+    }
+}
+
+/// Of sockets whose application asks to negotiate where no rule does.
+fn asked() -> timewait_rule {
+    timewait_rule {
+        accept: Accept::Any as u8,
+        holder: Holder::Client as u8,
+        ..rule(TimeWaitMode::Negotiate, DEFAULT_LENGTH.as_nanos() as u64)
     }
 }
 

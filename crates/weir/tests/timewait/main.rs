@@ -11,6 +11,7 @@
 #[path = "../guard/common/mod.rs"]
 mod common;
 
+mod asks;
 mod bed;
 mod client_close;
 mod client_rst;
