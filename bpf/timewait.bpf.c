@@ -112,7 +112,7 @@ __noinline int on_synack(struct __sk_buff *skb, struct segment *segment)
 	return PASS;
 }
 
-/* A SYN for a 4-tuple that may have a record of a listener's connection: as the kernel treats one for TIME-WAIT. Global. */
+/* A SYN for a 4-tuple that may have a record of a listener's connection. Global. */
 __noinline int on_syn(struct __sk_buff *skb, struct segment *segment)
 {
 	struct timewait_record *record;
@@ -130,7 +130,7 @@ __noinline int on_syn(struct __sk_buff *skb, struct segment *segment)
 	old.rcv_nxt = record->rcv_nxt;
 	old.ts_recent = record->received;
 	old.stamped = record->stamped;
-	if (time_wait_yields(&old, segment->seq, &walk->options)) {
+	if (record_yields_to_syn(&old, segment->seq, &walk->options)) {
 		COUNT(segment->rule, reused);
 		bpf_map_delete_elem(&records, &segment->tuple);
 		return PASS;

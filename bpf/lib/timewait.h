@@ -33,15 +33,38 @@ static __always_inline bool ends_passive_close(const struct closing *closing, u3
 	       seq == closing->rcv_nxt;
 }
 
+/* include/net/tcp.h: PAWS lets a segment through whose timestamp is older than the last one by so much. */
+#define TCP_PAWS_WINDOW 1
+
+/*
+ * Whether PAWS (RFC 7323, Section 5) of a connection that begins with timestamp new drops all segments with
+ * timestamps up to old: tcp_paws_check(), for which 0 is no timestamp.
+ */
+static __always_inline bool paws_drops(u32 old, u32 new)
+{
+	return new && (s32)(new - old) > TCP_PAWS_WINDOW;
+}
+
 /*
  * Whether a new connection of the same 4-tuple may begin before the record ends (RFC 6191). options: of the
- * other end's SYN/ACK. Its timestamp is later than all of the old connection's, and the one that it echoes,
- * of this end's SYN, likewise: then PAWS (RFC 7323, Section 5) drops old duplicates at both ends.
+ * other end's SYN/ACK. By its timestamp, and by the one that it echoes, of this end's SYN, PAWS drops old
+ * duplicates at both ends.
  */
 static __always_inline bool record_yields(const struct timewait_record *record, const struct syn_options *options)
 {
-	return record->stamped && options->tstamp && (s32)(options->tsval - record->received) > 0 &&
-	       (s32)(options->tsecr - record->sent) > 0;
+	return record->stamped && options->tstamp && paws_drops(record->received, options->tsval) &&
+	       paws_drops(record->sent, options->tsecr);
+}
+
+/*
+ * Whether a record of a listener's connection yields to a SYN: where the kernel's TIME-WAIT does, but not to a
+ * timestamp alone by which PAWS would let old duplicates through. The kernel yields to that.
+ */
+static __always_inline bool record_yields_to_syn(const struct time_wait *old, u32 seq,
+						 const struct syn_options *options)
+{
+	return time_wait_yields(old, seq, options) &&
+	       ((s32)(seq - old->rcv_nxt) > 0 || paws_drops(old->ts_recent, options->tsval));
 }
 
 #endif

@@ -89,6 +89,11 @@ u8 pure_ends_passive_close(const struct closing *closing, u32 seq, u32 ack)
 	return ends_passive_close(closing, seq, ack);
 }
 
+u8 pure_record_yields_to_syn(const struct time_wait *old, u32 seq, const struct syn_options *o)
+{
+	return record_yields_to_syn(old, seq, o);
+}
+
 u8 pure_record_yields(const struct timewait_record *record, const struct syn_options *o)
 {
 	return record_yields(record, o);

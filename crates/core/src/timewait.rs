@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::abi;
+use crate::packet::TimeWait;
 use crate::prefix::Prefix;
 
 /// What weir does about TIME-WAIT on the connections of a destination.
@@ -155,17 +156,34 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// Whether a new connection of the same 4-tuple may begin at once: both timestamps of its SYN/ACK are later than
-    /// all of the old connection's (RFC 6191), so PAWS drops old duplicates at both ends.
+    /// Whether a new connection of the same 4-tuple may begin at once (RFC 6191): by both timestamps of its SYN/ACK PAWS
+    /// drops old duplicates at both ends.
     pub fn yield_to(old: Option<Stamps>, new: Option<Stamps>) -> bool {
-        let later = |new: u32, old: u32| new.wrapping_sub(old) as i32 > 0;
         match (old, new) {
             (Some(old), Some(new)) => {
-                later(new.received, old.received) && later(new.sent, old.sent)
+                paws_drops(old.received, new.received) && paws_drops(old.sent, new.sent)
             }
             _ => false,
         }
     }
+}
+
+/// Whether a record of a listener's connection, seen as the kernel's TIME-WAIT, yields to a SYN with this sequence number
+/// and timestamp: where the kernel's would, but not to a timestamp alone by which PAWS would let old duplicates through.
+/// The kernel yields to that.
+pub fn record_yields_to_syn(old: &TimeWait, seq: u32, timestamp: Option<u32>) -> bool {
+    let is_after = seq.wrapping_sub(old.rcv_nxt) as i32 > 0;
+    let is_proved = matches!((old.ts_recent, timestamp), (Some(old), Some(new)) if paws_drops(old, new));
+    old.yields(seq, timestamp) && (is_after || is_proved)
+}
+
+/// PAWS lets a segment through whose timestamp is older than the last one by so much (include/net/tcp.h).
+const TCP_PAWS_WINDOW: i32 = 1;
+
+/// Whether PAWS (RFC 7323, Section 5) of a connection that begins with timestamp `new` drops all segments with timestamps
+/// up to `old`: `tcp_paws_check()`, for which 0 is no timestamp.
+fn paws_drops(old: u32, new: u32) -> bool {
+    new != 0 && new.wrapping_sub(old) as i32 > TCP_PAWS_WINDOW
 }
 
 #[cfg(test)]
@@ -197,19 +215,41 @@ mod tests {
     }
 
     #[test]
-    fn a_record_yields_only_if_both_ends_timestamps_are_later() {
+    fn a_record_yields_only_if_paws_drops_old_duplicates_at_both_ends() {
         let stamps = |sent, received| Some(Stamps { sent, received });
         let old = stamps(100, u32::MAX);
         for (new, yields) in [
-            (stamps(101, 0), true),
-            (stamps(100, 0), false),
-            (stamps(101, u32::MAX), false),
+            (stamps(102, 1), true),
+            (stamps(101, 1), false),
+            (stamps(102, 0), false),
+            (stamps(102, u32::MAX), false),
             (stamps(99, 5), false),
             (None, false),
         ] {
             assert_eq!(Stamps::yield_to(old, new), yields, "{new:?}");
         }
         assert!(!Stamps::yield_to(None, stamps(1, 1)));
+    }
+
+    #[test]
+    fn a_listener_s_record_yields_to_a_sequence_number_or_a_timestamp_that_shuts_the_old_ones_out() {
+        let old = TimeWait {
+            rcv_nxt: 1000,
+            ts_recent: Some(u32::MAX - 1),
+            fin_wait2: false,
+        };
+        for (seq, timestamp, yields) in [
+            (1001, None, true),
+            (1000, None, false),
+            (1001, Some(u32::MAX), true),
+            (1000, Some(u32::MAX), false),
+            (1000, Some(0), false),
+            (1000, Some(1), true),
+            (1001, Some(u32::MAX - 2), false),
+        ] {
+            let did = record_yields_to_syn(&old, seq, timestamp);
+            assert_eq!(did, yields, "{seq} {timestamp:?}");
+        }
     }
 
     #[test]

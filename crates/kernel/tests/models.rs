@@ -11,7 +11,7 @@ use weir_core::packet::{self, TimeWait};
 use weir_core::queue::Rule;
 use weir_core::stall::Stall;
 use weir_core::steady::SourceSet;
-use weir_core::timewait::{Closing, Stamps};
+use weir_core::timewait::{self, Closing, Stamps};
 use weir_core::wait::{Wait, WaitRule};
 use weir_kernel::testing::pure::{self, CSources, CStall, CWait, CookieJar, Options};
 
@@ -101,7 +101,7 @@ fn sources_are_as_steady_as_the_model_s() {
 }
 
 #[test]
-fn a_time_wait_socket_yields_to_the_syns_of_the_model() {
+fn a_time_wait_socket_and_a_record_yield_to_the_syns_of_the_model() {
     // Close to each other as well as anywhere, and 0, which means "none" in a timestamp.
     let near = |base: u32| prop_oneof![(base..base + 4), any::<u32>(), Just(0u32)];
     let old = (near(77), prop::option::of(near(99)), any::<bool>()).prop_map(
@@ -118,6 +118,10 @@ fn a_time_wait_socket_yields_to_the_syns_of_the_model() {
                 prop_assert_eq!(
                     pure::time_wait_yields(&old, seq, timestamp),
                     old.yields(seq, timestamp)
+                );
+                prop_assert_eq!(
+                    pure::record_yields_to_syn(&old, seq, timestamp),
+                    timewait::record_yields_to_syn(&old, seq, timestamp)
                 );
                 Ok(())
             },

@@ -44,8 +44,10 @@ pub enum Side {
 pub enum Clock {
     /// The program's end has none.
     Off,
-    /// Those of the new connection are later than those of the old one.
+    /// Those of the new connection are later than those of the old one, by 2 ms at least.
     Later,
+    /// Later by 1 ms, of which PAWS takes no notice: TCP_PAWS_WINDOW, include/net/tcp.h.
+    Next,
     /// Earlier: a machine that was started anew, or another one behind the same address.
     Earlier,
 }
@@ -91,7 +93,7 @@ struct Try {
     stamp: u32,
     /// Bytes of the new connection before the place of the duplicate.
     before: u32,
-    /// Between the clocks of both connections.
+    /// Between the clocks of both connections, in ms.
     apart: u32,
 }
 
@@ -158,7 +160,7 @@ impl Duplicates<'_> {
             // The kernel takes 0 for none.
             stamp: (next() as u32).max(1),
             before: (next() % (BEFORE + 1)) as u32,
-            apart: (1 + next() % 10_000) as u32,
+            apart: (2 + next() % 10_000) as u32,
         }
     }
 
@@ -166,6 +168,7 @@ impl Duplicates<'_> {
         match (self.clock, of_new) {
             (Clock::Off, _) => None,
             (_, false) => Some(one.stamp),
+            (Clock::Next, true) => Some(one.stamp.wrapping_add(1)),
             (Clock::Later, true) => Some(one.stamp.wrapping_add(one.apart)),
             (Clock::Earlier, true) => Some(one.stamp.wrapping_sub(one.apart)),
         }

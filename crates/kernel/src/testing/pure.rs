@@ -62,6 +62,7 @@ unsafe extern "C" {
     ) -> u8;
     fn pure_time_wait_yields(old: *const time_wait, seq: u32, o: *const syn_options) -> u8;
     fn pure_ends_passive_close(closing: *const closing, seq: u32, ack: u32) -> u8;
+    fn pure_record_yields_to_syn(old: *const time_wait, seq: u32, o: *const syn_options) -> u8;
     fn pure_record_yields(record: *const timewait_record, o: *const syn_options) -> u8;
     fn pure_steady_place(l: *const listener_policy, q: *const queue_view, shared: u8) -> u8;
     fn pure_source_note(set: *mut source_set, key: u32, window: u16, chance: u32) -> u8;
@@ -303,6 +304,19 @@ pub fn time_wait_verdict(
 
 /// `time_wait_yields()` of bpf/lib/packet.h.
 pub fn time_wait_yields(old: &TimeWait, seq: u32, timestamp: Option<u32>) -> bool {
+    let options = stamped_syn(timestamp);
+    // SAFETY: both structures live through the call.
+    unsafe { pure_time_wait_yields(&raw_time_wait(old), seq, &options.raw()) != 0 }
+}
+
+/// `record_yields_to_syn()` of bpf/lib/timewait.h.
+pub fn record_yields_to_syn(old: &TimeWait, seq: u32, timestamp: Option<u32>) -> bool {
+    let options = stamped_syn(timestamp);
+    // SAFETY: both structures live through the call.
+    unsafe { pure_record_yields_to_syn(&raw_time_wait(old), seq, &options.raw()) != 0 }
+}
+
+fn raw_time_wait(old: &TimeWait) -> time_wait {
     let mut raw = time_wait {
         rcv_nxt: old.rcv_nxt,
         ts_recent: old.ts_recent.unwrap_or_default(),
@@ -310,12 +324,14 @@ pub fn time_wait_yields(old: &TimeWait, seq: u32, timestamp: Option<u32>) -> boo
     };
     raw.stamped = old.ts_recent.is_some().into();
     raw.fin_wait2 = old.fin_wait2.into();
-    let options = Options {
+    raw
+}
+
+fn stamped_syn(timestamp: Option<u32>) -> Options {
+    Options {
         timestamps: timestamp.map(|value| (value, 0)),
         ..Options::default()
-    };
-    // SAFETY: both structures live through the call.
-    unsafe { pure_time_wait_yields(&raw, seq, &options.raw()) != 0 }
+    }
 }
 
 /// `ends_passive_close()` of bpf/lib/timewait.h.

@@ -40,8 +40,10 @@ pub enum Record {
 pub enum Stamps {
     /// The program's end has none
     Off,
-    /// Later ones in the new connection
+    /// Later ones in the new connection, by 2 ms at least
     Later,
+    /// Later by 1 ms, of which the kernel takes no notice
+    Next,
     /// Earlier ones in the new connection
     Earlier,
 }
@@ -71,7 +73,7 @@ pub struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "off,later,earlier"
+        default_value = "off,later,next,earlier"
     )]
     pub timestamps: Vec<Stamps>,
     /// With or without weir, separated by commas
@@ -143,6 +145,7 @@ impl Experiment for Late {
             clock: match stamps {
                 Stamps::Off => Clock::Off,
                 Stamps::Later => Clock::Later,
+                Stamps::Next => Clock::Next,
                 Stamps::Earlier => Clock::Earlier,
             },
             port: FIRST_SERVER_PORT,
