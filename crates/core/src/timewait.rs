@@ -173,7 +173,8 @@ impl Stamps {
 /// The kernel yields to that.
 pub fn record_yields_to_syn(old: &TimeWait, seq: u32, timestamp: Option<u32>) -> bool {
     let is_after = seq.wrapping_sub(old.rcv_nxt) as i32 > 0;
-    let is_proved = matches!((old.ts_recent, timestamp), (Some(old), Some(new)) if paws_drops(old, new));
+    let is_proved =
+        matches!((old.ts_recent, timestamp), (Some(old), Some(new)) if paws_drops(old, new));
     old.yields(seq, timestamp) && (is_after || is_proved)
 }
 
@@ -232,7 +233,8 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_s_record_yields_to_a_sequence_number_or_a_timestamp_that_shuts_the_old_ones_out() {
+    fn a_listener_s_record_yields_to_a_sequence_number_or_a_timestamp_that_shuts_the_old_ones_out()
+    {
         let old = TimeWait {
             rcv_nxt: 1000,
             ts_recent: Some(u32::MAX - 1),

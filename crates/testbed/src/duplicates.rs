@@ -221,10 +221,13 @@ impl Duplicates<'_> {
         };
         self.raw.send(ends.peer, Shape::Plain, &old);
         if one.before > 0 {
-            self.send(&mut ends, stamp, &vec![b'.'; one.before as usize], false);
+            let mut before = vec![b'.'; one.before as usize];
+            self.send(&mut ends, stamp, &before, false);
+            // The kernel may join segments that wait for the socket's lock: then the duplicate would come second.
+            ends.stream.read_exact(&mut before).unwrap();
         }
         self.send(&mut ends, stamp, FRESH, false);
-        let mut read = vec![0; one.before as usize + FRESH.len()];
+        let mut read = *FRESH;
         ends.stream.read_exact(&mut read).unwrap();
         // Its port is free at once.
         let linger = nix::libc::linger {
@@ -232,7 +235,7 @@ impl Duplicates<'_> {
             l_linger: 0,
         };
         setsockopt(&ends.stream, sockopt::Linger, &linger).unwrap();
-        read.last_chunk().copied()
+        Some(read)
     }
 
     fn send(&self, ends: &mut Ends, stamp: Option<u32>, data: &[u8], fin: bool) {
