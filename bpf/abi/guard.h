@@ -30,6 +30,8 @@
 #define WEIR_MAX_CPUS 128
 /* Listening sockets whose admission state is remembered at a time. */
 #define WEIR_MAX_SOCKETS 512
+/* Listening sockets that look_again can read; where there are more, each reading walks the kernel's tables. */
+#define WEIR_MAX_KNOWN 1024
 /*
  * X(name, kind, text). kind: pass (goes on to the server), refuse (turned
  * away), answer (weir itself continued the handshake), note (says how, beside
@@ -151,14 +153,14 @@ struct class_state {
 };
 _Static_assert(sizeof(struct class_state) == 16 + 8 * VERDICT_COUNT, "no holes");
 
-/* One listening socket, as the iterator program reports it. */
+/* One listening socket, as list_listeners reports it and look_again renews it. */
 struct listen_record {
 	__u32 addr[4];		/* big endian; IPv4 as ::ffff:a.b.c.d */
 	__u16 port;		/* host order */
 	__u8 family;		/* AF_INET or AF_INET6 */
 	__u8 mptcp;		/* 1: an MPTCP listener */
 	__u8 v6only;		/* 1: IPv6 socket that takes no IPv4 */
-	__u8 end;		/* 1: no record, the listeners are all read */
+	__u8 end;		/* 1: no record: the listeners are all read, or this one listens no more */
 	__u8 parked;		/* 1: a parking listener of this weir */
 	__u8 steered;		/* 1: its SO_REUSEPORT group has a BPF program that is not weir's */
 	__u32 queue_length;	/* connections waiting for accept() */
@@ -170,6 +172,14 @@ struct listen_record {
 	__u64 inode;		/* by which /proc/PID/fd names it */
 };
 _Static_assert(sizeof(struct listen_record) == 64, "no holes");
+
+/* Argument of look_again. */
+struct look_again {
+	__u32 known;		/* in: entries of known_sockets to renew */
+	__u32 gone;		/* out: how many of them listen no more */
+	__u32 taken;		/* out: entries of queues[] that sockets have taken, ever; wraps */
+	__u32 parked;		/* out: connections sent to parking listeners, ever; wraps, and falls with a group */
+};
 
 /* A refusal, sampled: for `weir why`, `weir events` and the log. */
 struct guard_event {

@@ -42,6 +42,8 @@ struct {
 struct listen_state queues[WEIR_MAX_SOCKETS];
 #define QUEUE_PROBES 4
 #define QUEUE_IDLE_NS (30 * SECOND_NS)
+/* How many were taken, ever: one that user space does not know may have come. */
+u32 queues_taken;
 
 /*
  * What the routing table and the socket table said about a destination in this
@@ -242,6 +244,7 @@ __noinline int queue_take(const u64 *socket, u64 now)
 			continue;
 		if (__sync_val_compare_and_swap(&state->socket, owner, *socket) != owner)
 			continue;
+		__sync_fetch_and_add(&queues_taken, 1);
 		state->used_ns = now;
 		state->wait.service_ns = 0;
 		state->wait.looked_ns = 0;

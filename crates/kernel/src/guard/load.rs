@@ -22,7 +22,7 @@ const DEFAULT_BATCH: i64 = 8;
 /// What is done here, in errors.
 const GUARD: &str = "load the guard's BPF programs";
 
-/// Loads the maps, the program for tc on Ethernet devices and the iterator over listening sockets.
+/// Loads the maps, the program for tc on Ethernet devices and those that read the listening sockets.
 pub(crate) fn load() -> Result<GuardSkel<'static>> {
     let mut open = open::<GuardSkelBuilder>().map_err(of_libbpf(GUARD))?;
     let constants = constants(&mut open);
@@ -92,6 +92,7 @@ fn load_beside(
     let theirs = first.maps.rodata_data.expect("the guard has constants");
     *constants(&mut open) = *theirs;
     open.progs.list_listeners.set_autoload(false);
+    open.progs.look_again.set_autoload(false);
     choose(&mut open);
     // Constants differ from program to program.
     SharedMaps::of(first.object())?

@@ -25,7 +25,7 @@ use crate::object::{SharedMaps, drain, percpu};
 use attach::{Hook, link, link_header_len};
 use classes::{Classes, counters_of};
 use events::Names;
-use listeners::ListenSocket;
+use listeners::{ListenSocket, Listeners};
 use load::Further;
 use policy::{fill, table_of};
 use skel::GuardSkel;
@@ -44,7 +44,7 @@ pub struct QueueMaps {
 pub struct Guard {
     // Links before the skeleton: fields drop in this order, and programs leave the hooks first.
     links: BTreeMap<u32, Attached>,
-    iterator: libbpf_rs::Link,
+    pub(crate) listeners: Listeners,
     skel: GuardSkel<'static>,
     further: Further,
     slots: BTreeMap<String, u16>,
@@ -68,14 +68,10 @@ impl Guard {
     /// Loads the BPF programs. Nothing is attached yet and no listener is guarded.
     pub fn load() -> Result<Guard> {
         let skel = load::load()?;
-        let iterator = skel
-            .progs
-            .list_listeners
-            .attach()
-            .map_err(of_libbpf("attach the iterator over sockets"))?;
+        let listeners = Listeners::new(&skel)?;
         Ok(Guard {
             links: BTreeMap::new(),
-            iterator,
+            listeners,
             skel,
             further: Further::default(),
             slots: BTreeMap::new(),
@@ -322,8 +318,20 @@ impl Guard {
     }
 
     /// All listening TCP sockets of this network namespace.
+    ///
+    /// # Errors
+    /// They cannot be read.
     pub fn listen_sockets(&self) -> Result<Vec<ListenSocket>> {
-        listeners::read(self.iterator.as_fd())
+        self.listeners.all(&self.skel)
+    }
+
+    /// The same for who asks many times a second. One that is new is among them after a second, or once the guard has let
+    /// a connection come to it.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn known_sockets(&self) -> Result<Vec<ListenSocket>> {
+        self.listeners.known(&self.skel)
     }
 
     /// What a [`crate::queue::Parking`] of this namespace shares.
@@ -331,7 +339,7 @@ impl Guard {
     /// # Errors
     /// No descriptors are left.
     pub fn queue_maps(&self) -> Result<QueueMaps> {
-        let iterator = self.iterator.as_fd().try_clone_to_owned();
+        let iterator = self.listeners.iterator().try_clone_to_owned();
         Ok(QueueMaps {
             maps: self.shared_maps()?,
             iterator: iterator.map_err(|e| Error::Failed {

@@ -47,6 +47,11 @@ impl Guard {
     pub fn judge_xdp(&self, frame: &[u8]) -> Result<Judged> {
         judge(self.xdp()?, frame)
     }
+
+    /// How often the kernel's tables were walked for listening sockets.
+    pub fn walks(&self) -> u64 {
+        self.listeners.walks()
+    }
 }
 
 fn judge(program: BorrowedFd<'_>, frame: &[u8]) -> Result<Judged> {
@@ -195,6 +200,7 @@ impl Bench {
         open.progs.guard_tc.set_autoload(false);
         open.progs.guard_xdp.set_autoload(false);
         open.progs.list_listeners.set_autoload(false);
+        open.progs.look_again.set_autoload(false);
         guard
             .shared_maps()?
             .give_to(open.open_object_mut(), Share::Constants)

@@ -33,6 +33,8 @@ pub trait Backend {
     fn counters(&self, name: &str) -> Result<Counters>;
     /// All listening TCP sockets of the network namespace.
     fn listen_sockets(&self) -> Result<Vec<ListenSocket>>;
+    /// The same for who asks many times a second; a socket that no connection has come to may be missing for one.
+    fn known_sockets(&self) -> Result<Vec<ListenSocket>>;
     /// Sampled refusals since the last call.
     fn events(&mut self) -> Result<Vec<Refusal>>;
     /// Admits all from now on; cookies that are out stay valid.
@@ -84,6 +86,10 @@ impl Backend for Guard {
 
     fn listen_sockets(&self) -> Result<Vec<ListenSocket>> {
         Guard::listen_sockets(self)
+    }
+
+    fn known_sockets(&self) -> Result<Vec<ListenSocket>> {
+        Guard::known_sockets(self)
     }
 
     fn events(&mut self) -> Result<Vec<Refusal>> {
@@ -247,6 +253,10 @@ pub mod fake {
 
         fn listen_sockets(&self) -> Result<Vec<ListenSocket>> {
             Ok(self.0.borrow().sockets.clone())
+        }
+
+        fn known_sockets(&self) -> Result<Vec<ListenSocket>> {
+            self.listen_sockets()
         }
 
         fn events(&mut self) -> Result<Vec<Refusal>> {

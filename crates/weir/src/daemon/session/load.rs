@@ -40,10 +40,11 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// The kernel half cannot be read.
     pub fn load(&self) -> Result<Vec<ListenerReading>> {
-        let sockets = self.backend.listen_sockets()?;
+        let sockets = self.backend.known_sockets()?;
+        let all: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
         let load = |policy: &Policy| {
             let name = &policy.asked.name;
-            let serving = self.serving(&policy.asked, &sockets);
+            let serving = serving(&policy.asked, &all, &sockets);
             let counters = self.counters(name)?;
             Ok(listener_reading(name, &serving, &counters))
         };
@@ -55,7 +56,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// The kernel half cannot be read.
     pub fn glances(&self) -> Result<Vec<Glance>> {
-        let sockets = self.backend.listen_sockets()?;
+        let sockets = self.backend.known_sockets()?;
         let all: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
         let glance = |policy: &Policy| {
             let Listener { name, mode, .. } = &policy.asked;

@@ -27,21 +27,38 @@ fn an_idle_daemon_takes_under_half_a_percent_of_a_core_and_30_mib() {
     let Some(bed) = Bed::new() else { return };
     let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
     let _listener = listen(bed.server(), any, BACKLOG);
-    let weir = bed.run(&format!(
+    let file = format!(
         "[[listener]]\nname = \"web\"\naddress = \"*:{PORT}\"\n[metrics]\n[api]\n{DASHBOARD}"
-    ));
+    );
+    let weir = bed.run(&file);
     let closed = share(weir.pid());
     let page = Page::open(&bed, None);
     let open = share(weir.pid());
     let reports = page.close();
     let kib = rss_kib(weir.pid()).unwrap();
+    // The controller looks ten times a second.
+    bed.write_config(&format!("{file}[controller]\ntarget_wait = \"20ms\"\n"));
+    assert!(bed.weir("reload").status.success());
+    let controlled = share(weir.pid());
     println!(
-        "idle: {:.3} % of a core, with the dashboard open {:.3} % ({reports} reports); {kib} KiB",
+        "idle: {:.3} % of a core, with the dashboard open {:.3} % ({reports} reports), with a controller {:.3} %; {kib} KiB",
         closed * 100.0,
-        open * 100.0
+        open * 100.0,
+        controlled * 100.0
     );
     assert!(reports >= 9, "{reports} reports");
     assert!(closed < MOST, "{:.3} % of a core", closed * 100.0);
+    // Unoptimized, a look takes three times as long.
+    let most = if cfg!(debug_assertions) {
+        2.0 * MOST
+    } else {
+        MOST
+    };
+    assert!(
+        controlled < most,
+        "with a controller {:.3} % of a core",
+        controlled * 100.0
+    );
     // Without optimization the program itself is five times as long, and most of what is resident.
     if !cfg!(debug_assertions) {
         assert!(kib < MOST_KIB, "{kib} KiB");
