@@ -76,9 +76,11 @@ fn read(reader: &mut Reader<'_>) -> (Config, Origins) {
     let file = match DeTable::parse(reader.source) {
         Ok(file) => file,
         Err(error) => {
-            let hint = "the file is TOML: `weir check --example` prints one to start from";
-            let cause = error.message().trim().replace('\n', "; ");
-            reader.problem(error.span(), "", Fault::new(cause, hint));
+            let fault = twice(reader.source, &error).unwrap_or_else(|| {
+                let hint = "the file is TOML: `weir check --example` prints one to start from";
+                Fault::new(error.message().trim().replace('\n', "; "), hint)
+            });
+            reader.problem(error.span(), "", fault);
             return (config, origins);
         }
     };
@@ -101,6 +103,44 @@ fn read(reader: &mut Reader<'_>) -> (Config, Origins) {
         reader.problem(None, "", Fault::new(cause, hint));
     }
     (config, origins)
+}
+
+/// A key or a table that the file has twice, by its name; the parser says only where.
+fn twice(source: &str, error: &toml::de::Error) -> Option<Fault> {
+    if error.message().trim() != "duplicate key" {
+        return None;
+    }
+    let span = error.span()?;
+    let name = source.get(span.clone())?;
+    let begin = source[..span.start].rfind('\n').map_or(0, |end| end + 1);
+    let line = source[begin..].lines().next().unwrap_or_default();
+    let is_table = line.trim_start().starts_with('[');
+    let what = if is_table { "table" } else { "key" };
+    // Another spelling of the same name, and one in a table of one line, are not found.
+    let says_it = |line: &str| {
+        let line = line.trim_start();
+        let rest = match is_table {
+            true => line.strip_prefix('[').map(str::trim_start),
+            false => Some(line),
+        };
+        let rest = rest.and_then(|rest| rest.strip_prefix(name));
+        rest.is_some_and(|rest| {
+            rest.trim_start()
+                .starts_with(if is_table { ']' } else { '=' })
+        })
+    };
+    let before: Vec<&str> = source[..begin].lines().collect();
+    let same_table = |line: &&str| is_table || !line.trim_start().starts_with('[');
+    let first = before.iter().rev().take_while(|line| same_table(line));
+    let first = first.map(|line| says_it(line)).position(|says| says);
+    let hint = match first {
+        Some(above) => format!("line {} has it too: keep one of them", before.len() - above),
+        None => "keep one of them".to_owned(),
+    };
+    Some(Fault::new(
+        format!("the {what} {name} stands here twice"),
+        hint,
+    ))
 }
 
 fn check_classes(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) {

@@ -54,6 +54,31 @@ fn syntax_errors_have_their_place() {
 }
 
 #[test]
+fn what_stands_twice_is_named_with_the_first_place() {
+    let first = "[[listener]]\naddress = \"*:80\"\nadmit = \"wait\"\n";
+    for (more, found) in [
+        (
+            "admit = \"queue\"\n",
+            "4:1: the key admit stands here twice | line 3 has it too: keep one of them",
+        ),
+        (
+            "  address  = \"*:81\"\n",
+            "4:3: the key address stands here twice | line 2 has it too: keep one of them",
+        ),
+        (
+            "[[listener]]\naddress = \"*:81\"\n'address' = \"*:82\"\n",
+            "6:1: the key 'address' stands here twice | keep one of them",
+        ),
+        (
+            "[metrics]\n[api]\n[ metrics ]\n",
+            "6:3: the table metrics stands here twice | line 4 has it too: keep one of them",
+        ),
+    ] {
+        assert_eq!(problems(&format!("{first}{more}")), [found]);
+    }
+}
+
+#[test]
 fn every_mistake_is_reported_at_once_in_the_order_of_the_lines() {
     let file = "[[listener]]\naddress = \"*:80\"\nfront = \"dpdk\"\nadmit = \"never\"\n[x]\n";
     let lines: Vec<String> = problems(file)
