@@ -18,10 +18,12 @@ use crate::{Class, Destination, LastReload, Listener, Process, Proxy, Shape, Tim
 
 pub use guard::{guard, target_wait};
 pub use proxies::{ProxyCounters, proxies};
-pub use render::text;
+pub use render::{classic, text};
 
 /// The content type of [`text`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The content type of [`classic`].
+pub const CLASSIC_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What the metrics are read from, at one moment.
 #[derive(Debug, Clone, Default)]

@@ -23,6 +23,34 @@ pub fn text<'a>(metrics: impl IntoIterator<Item = &'a Metric>, figures: &Figures
     text
 }
 
+/// The same in Prometheus' older text format, for programs that do not ask for OpenMetrics. There a counter is described by the
+/// name of its series, nothing has a unit of its own, and the text just ends.
+pub fn classic(text: &str) -> String {
+    let mut classic = String::with_capacity(text.len());
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let ending = |type_line: &str| match type_line.ends_with(" counter") {
+            true => "_total",
+            false => "",
+        };
+        let described = line.splitn(4, ' ').collect::<Vec<_>>();
+        match described[..] {
+            ["#", "EOF"] | ["#", "UNIT", ..] => continue,
+            ["#", "TYPE", name, kind] => {
+                classic += &format!("# TYPE {name}{} {kind}", ending(line));
+            }
+            // The encoder writes TYPE right behind.
+            ["#", "HELP", name, help] => {
+                let ending = ending(lines.peek().copied().unwrap_or_default());
+                classic += &format!("# HELP {name}{ending} {help}");
+            }
+            _ => classic += line,
+        }
+        classic.push('\n');
+    }
+    classic
+}
+
 #[derive(Debug)]
 struct Families(Vec<Family>);
 

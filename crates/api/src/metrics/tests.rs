@@ -251,6 +251,31 @@ fn every_counter_of_a_proxy_is_a_metric_with_its_text() {
 }
 
 #[test]
+fn in_the_older_format_counters_are_described_by_the_name_of_their_series() {
+    let figures = Figures {
+        proxies: vec![proxy()],
+        process: process(),
+        ..Figures::default()
+    };
+    let text = classic(&text(&proxies(COUNTERS), &figures));
+    assert_lines(
+        &text,
+        &[
+            "# HELP weir_proxy_requests_total HTTP requests whose head was read.",
+            "# TYPE weir_proxy_requests_total counter",
+            "weir_proxy_requests_total{proxy=\"edge\"} 7",
+            "# TYPE weir_proxy_idle gauge",
+            "# TYPE weir_proxy_request_duration_seconds histogram",
+            "weir_proxy_request_duration_seconds_count{proxy=\"edge\"} 12",
+        ],
+    );
+    assert!(
+        !text.contains("# UNIT") && !text.contains("# EOF"),
+        "{text}"
+    );
+}
+
+#[test]
 fn no_two_metrics_have_the_same_name() {
     let proxies = proxies(COUNTERS);
     let all = || guard().iter().chain(&proxies);

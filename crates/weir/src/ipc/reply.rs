@@ -6,7 +6,7 @@ use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
-use weir_api::metrics::CONTENT_TYPE;
+use weir_api::metrics::{CLASSIC_TYPE, CONTENT_TYPE, classic};
 use weir_api::{Cause, Problem};
 
 use crate::failure::{self, Failure};
@@ -28,6 +28,19 @@ pub async fn reply(line: &Line, peer: Peer, call: Call) -> Reply {
         None => None,
     };
     answer.unwrap_or_else(busy)
+}
+
+impl Reply {
+    /// Metrics in the older text format; all else as it is.
+    pub fn classic(self) -> Response {
+        match self {
+            Reply::Text(text) => {
+                let text = classic(&String::from_utf8_lossy(&text));
+                ([(header::CONTENT_TYPE, CLASSIC_TYPE)], text).into_response()
+            }
+            other => other.into_response(),
+        }
+    }
 }
 
 fn busy() -> Reply {

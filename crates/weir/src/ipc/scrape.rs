@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
@@ -13,7 +13,7 @@ use crate::failure::Result;
 use crate::ipc::call::{Call, Line};
 use crate::ipc::http::{Endpoint, Limits, Listener};
 use crate::ipc::peer::Peer;
-use crate::ipc::reply::ask;
+use crate::ipc::reply::reply;
 
 /// A scrape takes milliseconds; Prometheus gives up after ten seconds. One that is slow costs a descriptor and some
 /// kB, and figures that it does not read.
@@ -50,8 +50,19 @@ fn router(line: Line) -> Router {
         .with_state(line)
 }
 
-async fn metrics(State(line): State<Line>) -> Response {
-    ask(&line, Peer::UNKNOWN, Call::Metrics).await
+/// As OpenMetrics to whom asks for it, as Prometheus does; in the older text format to all others, who may know no other.
+async fn metrics(State(line): State<Line>, headers: HeaderMap) -> Response {
+    let reply = reply(&line, Peer::UNKNOWN, Call::Metrics).await;
+    match accepts_openmetrics(&headers) {
+        true => reply.into_response(),
+        false => reply.classic(),
+    }
+}
+
+fn accepts_openmetrics(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter();
+    let mut accepted = accepted.filter_map(|value| value.to_str().ok());
+    accepted.any(|value| value.contains("application/openmetrics-text"))
 }
 
 async fn unknown() -> Response {

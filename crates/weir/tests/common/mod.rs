@@ -21,7 +21,8 @@ pub fn full_pipe() -> (PipeReader, PipeWriter) {
 }
 
 /// What a scraper of Prometheus sends.
-pub const SCRAPE: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n";
+pub const SCRAPE: &[u8] =
+    b"GET /metrics HTTP/1.1\r\nHost: weir\r\nAccept: application/openmetrics-text\r\n\r\n";
 
 /// One scrape, from connect to the last byte.
 pub fn scrape(address: SocketAddr) -> std::io::Result<String> {

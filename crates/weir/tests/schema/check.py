@@ -2,6 +2,7 @@
 
     check.py reports    JSON on standard input: the OpenAPI document, and answers with their schemas
     check.py metrics    OpenMetrics text on standard input
+    check.py promtool   metrics in the older text format on standard input
 
 Prints a line per finding. Exit: 0 nothing found, 1 findings, 2 wrong usage.
 """
@@ -83,8 +84,12 @@ def check_metrics(text):
             yield f"{family.name} has no HELP"
         if not family.samples:
             yield f"{family.name} has no sample"
+    yield from check_classic("".join(classic(text)))
+
+
+def check_classic(text):
     promtool = subprocess.run(
-        ["promtool", "check", "metrics"], input="".join(classic(text)), text=True, capture_output=True, check=False
+        ["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False
     )
     findings = (promtool.stdout + promtool.stderr).splitlines()
     yield from (f"promtool: {finding}" for finding in findings)
@@ -97,6 +102,8 @@ def main():
         findings = list(check_reports(json.load(sys.stdin)))
     elif sys.argv[1:] == ["metrics"]:
         findings = list(check_metrics(sys.stdin.read()))
+    elif sys.argv[1:] == ["promtool"]:
+        findings = list(check_classic(sys.stdin.read()))
     else:
         sys.exit(__doc__)
     print("\n".join(findings))

@@ -284,8 +284,16 @@ fn origin() -> SocketAddr {
 }
 
 /// One request, and the whole answer.
-fn get(mut stream: impl Read + Write, path: &str) -> String {
-    let head = "Host: weir\r\nConnection: close";
+fn get(stream: impl Read + Write, path: &str) -> String {
+    get_as(
+        stream,
+        path,
+        "application/json, application/openmetrics-text",
+    )
+}
+
+fn get_as(mut stream: impl Read + Write, path: &str, kind: &str) -> String {
+    let head = format!("Host: weir\r\nConnection: close\r\nAccept: {kind}");
     write!(stream, "GET {path} HTTP/1.1\r\n{head}\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -455,4 +463,9 @@ fn metrics_pass_the_parser_of_openmetrics_and_promtool() {
         "{proxies}"
     );
     check("metrics", proxies, LINTS);
+    // What curl gets, promtool takes as it is.
+    let answer = get_as(TcpStream::connect(bed.metrics).unwrap(), "/metrics", "*/*");
+    let (head, proxies) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    check("promtool", proxies, LINTS);
 }
