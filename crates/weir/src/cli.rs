@@ -283,6 +283,9 @@ pub struct Suggest {
     /// Suggest only after weir has looked for so long [default: 10m]
     #[arg(long, value_name = "TIME", value_parser = parsed(parse_up_to_a_day))]
     pub least: Option<Duration>,
+    /// Print this config file with the suggestions in it; all else in it stays as it is
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub config: Option<PathBuf>,
     /// Print JSON: the suggestions, and the figures that they come from
     #[arg(long)]
     pub json: bool,

@@ -7,9 +7,11 @@ use weir_api::Suggestions;
 use crate::cli::Suggest;
 use crate::commands::status::not_running;
 use crate::failure::{Failure, Result};
+use crate::host::config::Source;
 use crate::ipc::control::{Answer, Request, another_answer, ask, namespace};
+use crate::show::log::line;
 use crate::show::output::{print, print_json};
-use crate::show::suggest::comment;
+use crate::show::suggest::{comment, file};
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Suggest) -> Result<()> {
@@ -36,8 +38,31 @@ pub fn run(runtime_dir: &Path, args: &Suggest) -> Result<()> {
         // Nothing at all is suggested.
         Some(failures) => Err(Failure::all(failures).unwrap_or_else(no_listener)),
         None if args.json => Ok(()),
-        None => print(&text(&suggestions)),
+        None => match &args.config {
+            Some(file) => print(&changed(file, &suggestions)?),
+            None => print(&text(&suggestions)),
+        },
     }
+}
+
+/// The operator's own file, with what is suggested in it.
+fn changed(file: &Path, suggestions: &Suggestions) -> Result<String> {
+    let source = Source::read(file)?;
+    if source.text.trim().is_empty() {
+        return Err(Failure::usage(
+            format!("{} is empty", file.display()),
+            "a shell empties the file behind > before weir reads it: write to another one",
+        ));
+    }
+    let config = source.parse()?;
+    let changed = file::changed(&source.text, &config, suggestions).map_err(|unfit| {
+        let hint = "write each listener as a table that begins with [[listener]]";
+        Failure::usage(format!("cannot change {}: {unfit}", file.display()), hint)
+    })?;
+    let name = format!("{} with what is suggested", file.display());
+    weir_config::parse(&name, &changed.text)?;
+    changed.said.iter().for_each(line);
+    Ok(changed.text)
 }
 
 fn no_listener() -> Failure {

@@ -1,5 +1,7 @@
 //! Suggested settings in sentences, and as a table of the config file with the sentences as comments.
 
+pub mod file;
+
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -286,8 +288,7 @@ fn class(listener: &str, limited: &Limited) -> String {
     };
     let reason = format!(
         "{source} was refused {} times a second in its busiest minute, {} of all refusals then; the next largest source {} times. \
-         A class lets in as many of its connections as you give it. Remove the # of each line for {}/s, four times the next \
-         one's:",
+         A class lets in as many of its connections as you give it. Uncomment these lines for {}/s, four times the next one's:",
         rate(limited.source.per_second),
         percent(limited.source.share),
         rate(limited.next),

@@ -85,6 +85,42 @@ fn after_real_load_the_suggested_config_names_the_short_backlog_and_weir_accepts
     let said = String::from_utf8_lossy(&check.stderr);
     assert!(check.status.success() && said.is_empty(), "{said}\n{text}");
 
+    // In a file of the operator's it changes what it suggests, and nothing else.
+    let own = bed.folder.path().join("own.toml");
+    let written = format!(
+        "# Ask Ann.\n[[listener]]\naddress = \"*:{PORT}\"   # the shop\nmode = \"observe\" # for now\n"
+    );
+    std::fs::write(&own, &written).unwrap();
+    let output = bed.weir(&format!("suggest --least 3s --config {}", own.display()));
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("mode \"observe\" becomes \"enforce\""),
+        "{said}"
+    );
+    let changed = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        changed.contains("#> The server's backlog of 4 is too small"),
+        "{changed}"
+    );
+    assert!(
+        changed.contains("\nmode = \"enforce\" # for now\n"),
+        "{changed}"
+    );
+    std::fs::write(&own, &changed).unwrap();
+    let check = bed.weir(&format!("check {}", own.display()));
+    assert!(check.status.success(), "{check:?}\n{changed}");
+    let left = changed.lines().filter(|line| !line.starts_with("#>"));
+    let left: Vec<&str> = left
+        .filter(|line| !line.starts_with("target_wait"))
+        .collect();
+    let written = written.replace("observe", "enforce");
+    assert_eq!(left, written.lines().collect::<Vec<_>>());
+    // A shell that writes to the file that is read has emptied it before.
+    std::fs::write(&own, "").unwrap();
+    let output = bed.weir(&format!("suggest --least 3s --config {}", own.display()));
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+
     // The API has the same.
     let client = Client::new(&socket);
     let of_api = client.suggestions(Some(Duration::from_secs(3))).unwrap();

@@ -164,6 +164,10 @@ const EXAMPLES: [(&str, &[Example]); 19] = [
                 "Suggest settings, with the reasons as comments.",
             ),
             (
+                "weir suggest --config /etc/weir/weir.toml > new.toml",
+                "Write the file anew with the suggestions in it.",
+            ),
+            (
                 "weir suggest --least 1h --json | jq '.listeners[].profile'",
                 "Read the figures of an hour or more.",
             ),
