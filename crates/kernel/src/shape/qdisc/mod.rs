@@ -7,6 +7,7 @@
 pub(crate) mod skel;
 
 use std::mem::MaybeUninit;
+use std::time::Duration;
 
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
@@ -26,6 +27,8 @@ use skel::{QdiscSkelBuilder, types};
 pub const KIND: &str = "weir_";
 /// A wake-up that is late by so much costs the link no rate, ns; as HTB's burst in `weir shape`.
 const LAG_NS: u64 = 2_000_000;
+/// A process that has registered a qdisc puts it on an interface within this time, by far.
+const ABOUT_TO_USE: Duration = Duration::from_millis(100);
 /// What is done at the start, in errors.
 const QDISC: &str = "load the qdisc";
 /// The map that has the state of a qdisc.
@@ -162,18 +165,32 @@ pub fn unregister(kind: &str) -> Result<bool> {
 
 /// Makes the kernel forget the qdiscs that are on no interface any more, because it is gone or was given another.
 ///
-/// A qdisc that another process has registered, and is about to put on an interface, is on none either: it is forgotten too.
-/// That process then cannot put it there, says so, and leaves the interface as it was; it may try again. The moment between the
-/// two is one request to the kernel.
+/// A qdisc that another process has registered, and is about to put on an interface, is on none either for the time of one request
+/// to the kernel. So where there are any it looks again after [`ABOUT_TO_USE`], and forgets those that are still on none. A process that
+/// takes longer than that cannot put its qdisc there, says so, and leaves the interface as it was; it may try again.
 ///
 /// # Errors
 /// The kernel's, when it lists them. One that cannot be forgotten now is tried again with the next call.
 pub fn unregister_unused() -> Result<()> {
-    let all = instances()?;
-    for instance in all.iter().filter(|instance| !instance.in_use) {
+    let before = instances()?;
+    if before.iter().all(|instance| instance.in_use) {
+        return Ok(());
+    }
+    std::thread::sleep(ABOUT_TO_USE);
+    for instance in abandoned(&before, &instances()?) {
         let _ = forget(instance);
     }
     Ok(())
+}
+
+/// Those that were on no interface at both looks.
+fn abandoned<'a>(
+    before: &'a [Instance],
+    now: &'a [Instance],
+) -> impl Iterator<Item = &'a Instance> {
+    let was_unused = |kind: &str| before.iter().any(|one| one.kind == kind && !one.in_use);
+    now.iter()
+        .filter(move |one| !one.in_use && was_unused(&one.kind))
 }
 
 /// `false`: it is forgotten already, and its maps are about to go.
@@ -309,5 +326,34 @@ fn limit(spa: &SpaParams, seed: u32) -> types::shape_params {
         seed,
         fin: spa.fin.into(),
         limited: spa.limit.is_some().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(kind: &str, in_use: bool) -> Instance {
+        let mut state = types::spa::zero();
+        put_name(&mut state.kind, kind);
+        state.owner = u64::from(in_use);
+        instance(&state)
+    }
+
+    #[test]
+    fn what_another_process_is_about_to_use_is_not_abandoned() {
+        let before = [
+            known("weir_left", false),
+            known("weir_its", false),
+            known("weir_used", true),
+        ];
+        let now = [
+            known("weir_left", false),
+            known("weir_its", true),
+            known("weir_used", false),
+            known("weir_new", false),
+        ];
+        let kinds: Vec<&str> = abandoned(&before, &now).map(|one| &*one.kind).collect();
+        assert_eq!(kinds, ["weir_left"]);
     }
 }
