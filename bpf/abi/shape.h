@@ -63,8 +63,8 @@ struct spa_params {
 	__u32 places;			/* packets that all of them hold */
 	__u32 flows;			/* flow queues; 0: one low queue */
 	__u32 quantum_bytes;		/* that a flow may send in its turn */
+	__u32 fresh_bytes;		/* that a new flow may send before it is old */
 	__u32 demoted_log;		/* the demoted queue sends 1 byte for 2^demoted_log bytes of data */
-	__u32 reserved;
 };
 
 struct codel_vars {

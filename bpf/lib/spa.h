@@ -17,8 +17,7 @@
 #include "lib/types.h"
 
 /* Most bytes that the demoted queue saves up of its share, and that it owes. */
-#define SPA_CREDIT_MAX 128
-#define SPA_DEBT_MAX (SPA_CREDIT_MAX << 4)
+#define SPA_CREDIT_MAX 256
 /* How many packets one overflow drops at most: looking for the longest queue is dear. */
 #define SPA_DROP_BATCH 64
 /* Bounds of loops that the verifier asks for, beyond what a run can need: packets, turns of flows. */
@@ -231,7 +230,7 @@ static __always_inline u32 spa_flows_push(struct spa *q, const struct spa_packet
 	at = spa_push(q, &flow->queue.list, packet->len, now_ns);
 	if (at != SPA_NONE && !flow->listed) {
 		flow->listed = 1;
-		flow->deficit = q->params.quantum_bytes;
+		flow->deficit = q->params.fresh_bytes;
 		spa_turn_push(&q->fresh, flow, index);
 	}
 	return at;
@@ -350,7 +349,7 @@ static __always_inline s32 spa_credit_after(s32 credit, u32 level, u32 len, u32 
 	if (level == WEIR_SPA_DEMOTED) {
 		/* What it sends while nothing else waits is not held against it. */
 		credit -= len;
-		return credit > -SPA_DEBT_MAX ? credit : -SPA_DEBT_MAX;
+		return credit > -SPA_CREDIT_MAX ? credit : -SPA_CREDIT_MAX;
 	}
 	return credit;
 }

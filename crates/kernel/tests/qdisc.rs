@@ -131,6 +131,12 @@ fn spec() -> impl Strategy<Value = Spec> {
             let of_flows = FlowParams {
                 codel,
                 limit_packets: packets,
+                // Some have one quantum for new flows and old ones.
+                fresh_bytes: if fin {
+                    setup.mtu_bytes
+                } else {
+                    setup.own_flows().quantum_bytes
+                },
                 ..setup.own_flows()
             };
             Spec {

@@ -2,9 +2,9 @@
 //! hosts first, and COBALT in each flow, as the kernel's `net/sched/sch_cake.c` has it by default. It is here to be
 //! compared with; `weir shape` does not install it.
 //!
-//! Left out: the shaper, since the link has the rate; the tins, since all traffic is of one class; the filter for ACKs,
-//! which is off by default; and the hash's sets of eight, which let few flows share a queue: here are eight times as
-//! many queues instead.
+//! Left out: the shaper, since the link has the rate; the tins, since all traffic is of one class; the filter for ACKs
+//! and `ingress`, which are off by default; and the hash's sets of eight, which let few flows share a queue: here are
+//! eight times as many queues instead.
 //!
 //! COBALT is CoDel that does not start anew: its count falls as it has risen. BLUE beside it drops with a probability
 //! that rises with each overflow, for flows that no single drop slows down.
@@ -102,13 +102,10 @@ impl Cobalt {
         params: &CakeParams,
         now_ns: u64,
         waited_ns: u64,
-        bulk_flows: u64,
         signal: impl FnOnce() -> bool,
         random: impl FnOnce() -> u32,
     ) -> bool {
-        let is_over = waited_ns > params.target_ns
-            && waited_ns > params.packet_ns * bulk_flows * 2
-            && waited_ns > params.packet_ns * 4;
+        let is_over = waited_ns > params.target_ns && waited_ns > params.packet_ns * 4;
         let is_due = self.is_due(now_ns);
         let mut is_late = now_ns > self.drop_next_ns;
         if is_over && !self.dropping {
@@ -173,7 +170,6 @@ pub struct Flows {
     flows: Box<[Flow]>,
     /// Bulk flows of each source, and of each destination.
     loads: [Box<[u32]>; 2],
-    bulk_flows: u64,
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     decaying: VecDeque<usize>,
@@ -199,7 +195,6 @@ impl<P> Cake<P> {
             params,
             flows: vec![flow; FLOWS as usize].into(),
             loads: [loads(), loads()],
-            bulk_flows: 0,
             new: VecDeque::new(),
             old: VecDeque::new(),
             decaying: VecDeque::new(),
@@ -231,7 +226,6 @@ impl Flows {
 
     fn enter_bulk(&mut self, at: usize) {
         self.flows[at].set = Set::Bulk;
-        self.bulk_flows += 1;
         for (loads, host) in self.loads.iter_mut().zip(self.flows[at].hosts) {
             loads[host] += 1;
         }
@@ -240,7 +234,6 @@ impl Flows {
     /// Out of the bulk flows, if it is one.
     fn leave_bulk(&mut self, at: usize, set: Set) {
         if std::mem::replace(&mut self.flows[at].set, set) == Set::Bulk {
-            self.bulk_flows -= 1;
             for (loads, host) in self.loads.iter_mut().zip(self.flows[at].hosts) {
                 loads[host] -= 1;
             }
@@ -369,7 +362,6 @@ impl SubQueue for Flows {
                     &self.params,
                     now_ns,
                     now_ns.saturating_sub(enqueued_ns),
-                    self.bulk_flows,
                     || {
                         is_marked = mark(&mut packet);
                         is_marked
@@ -460,7 +452,7 @@ mod tests {
     fn drops_come_after_an_interval_and_their_count_decays() {
         let (mut cobalt, mut at_ms) = (Cobalt::default(), Vec::new());
         let ask = |cobalt: &mut Cobalt, ms: u64, waited_ms: u64| {
-            cobalt.drops(&PARAMS, ms * MS, waited_ms * MS, 1, || false, || 0)
+            cobalt.drops(&PARAMS, ms * MS, waited_ms * MS, || false, || 0)
         };
         // Before a queue stands, COBALT has seen it without delay.
         assert!(!ask(&mut cobalt, 0, 0));

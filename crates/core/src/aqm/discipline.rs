@@ -22,7 +22,9 @@ const MS: u64 = 1_000_000;
 /// that and 200 ms (TCP_RTO_MIN). Data that waits longer is sent twice, and under overload the link carries mostly
 /// second copies. So nothing waits much longer than that.
 const OWN_ROOM_NS: u64 = 250 * MS;
-/// Bounds of that room, packets.
+/// The same of flow queues. There only the flow waits that sends so much itself.
+const OWN_FLOWS_ROOM_NS: u64 = 500 * MS;
+/// Bounds of both, packets.
 const OWN_PACKETS: (u64, u64) = (50, 10_240);
 /// Room of CoDel, PIE and SPA's high queue, packets; the kernel's codel and pie have as much by default.
 pub const DEFAULT_PACKETS: u32 = 1000;
@@ -185,6 +187,7 @@ impl Setup {
         FlowParams {
             flows: 1024,
             quantum_bytes: self.mtu_bytes,
+            fresh_bytes: self.mtu_bytes,
             limit_packets: 10_240,
             codel,
             others_are_behind: true,
@@ -193,14 +196,33 @@ impl Setup {
 
     /// Room of weir's low queues, packets: what the link sends in [`OWN_ROOM_NS`].
     pub fn own_packets(&self) -> u32 {
-        let (least, most) = OWN_PACKETS;
-        (OWN_ROOM_NS / self.packet_ns().max(1)).clamp(least, most) as u32
+        self.packets_in(OWN_ROOM_NS)
     }
 
-    /// Flow queues of weir's own `spa-fq`.
+    fn packets_in(&self, time_ns: u64) -> u32 {
+        let (least, most) = OWN_PACKETS;
+        (time_ns / self.packet_ns().max(1)).clamp(least, most) as u32
+    }
+
+    /// Flow queues of weir's own `spa-fq`. On a slow link an old flow sends less than a full packet in its turn, so that
+    /// the other flows' short packets do not wait for those of all bulk transfers (as in CAKE, cake_set_rate()); a new
+    /// one sends a full packet, as in FQ-CoDel.
     pub fn own_flows(&self) -> FlowParams {
+        const LEAST_QUANTUM: u64 = 300;
+        let mtu = u64::from(self.mtu_bytes);
+        let quantum = (self.rate_bytes_per_s >> 12).max(LEAST_QUANTUM).min(mtu);
         FlowParams {
             others_are_behind: false,
+            limit_packets: self.packets_in(OWN_FLOWS_ROOM_NS),
+            quantum_bytes: quantum as u32,
+            ..self.flows(self.own_codel())
+        }
+    }
+
+    /// What comes nearest to them in the kernel's fq_codel. It has one quantum for new flows and old ones; with a full
+    /// packet, more room would let a flow's data wait until it is sent twice.
+    pub fn own_fq_codel(&self) -> FlowParams {
+        FlowParams {
             limit_packets: self.own_packets(),
             ..self.flows(self.own_codel())
         }
@@ -282,7 +304,7 @@ impl Setup {
             limit_packets: DEFAULT_PACKETS,
             limit: Some(LimitParams::for_rate(self.rate_bytes_per_s)),
             demoted_packets: 256,
-            demoted_log: 5,
+            demoted_log: 3,
         }
     }
 

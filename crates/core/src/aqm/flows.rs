@@ -1,8 +1,8 @@
 //! Flow queues with deficit round robin and CoDel in each: the part that FQ-CoDel (RFC 8290) and `spa-fq` share.
 //!
 //! A flow is a hash of the 5-tuple; two flows with the same hash share a queue. A queue that gets its first packet is
-//! *new*: new queues are served before old ones, for one quantum. So a flow that sends less than a quantum at a time
-//! never waits behind bulk transfers.
+//! *new*: new queues are served before old ones, for one turn. So a flow that sends less than that at a time never waits
+//! behind bulk transfers.
 
 use super::codel::{self, CodelParams, CodelVars, ListSource};
 use super::packet::Packet;
@@ -22,6 +22,8 @@ pub struct FlowParams {
     pub flows: u32,
     /// Bytes that a queue may send in its turn; default one full packet.
     pub quantum_bytes: u32,
+    /// Bytes that a new queue may send before it is old; default the quantum, as RFC 8290 has it.
+    pub fresh_bytes: u32,
     /// Packets in all queues together; default 10240.
     pub limit_packets: u32,
     /// Of the CoDel in each queue.
@@ -154,7 +156,7 @@ impl SubQueue for Flows {
         flow.list.push(pool, packet, now_ns);
         if !flow.listed {
             flow.listed = true;
-            flow.deficit = self.params.quantum_bytes as i32;
+            flow.deficit = self.params.fresh_bytes as i32;
             self.new.push(&mut self.flows, at);
         }
         self.packets += 1;

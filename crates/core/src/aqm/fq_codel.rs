@@ -23,6 +23,7 @@ mod tests {
     const PARAMS: FlowParams = FlowParams {
         flows: 1024,
         quantum_bytes: 1514,
+        fresh_bytes: 1514,
         limit_packets: 10_240,
         codel: CodelParams {
             target_ns: 5_000_000,
@@ -53,6 +54,31 @@ mod tests {
         queue.enqueue(Segment::data(3, 2), 0, &mut world);
         // 60 + 1500 bytes end its quantum: its last packet waits for its turn among the old.
         assert_eq!(order(&mut queue, &mut world, 5), [3, 3, 1, 3, 2]);
+    }
+
+    /// As `spa-fq` has it on a slow link.
+    #[test]
+    fn a_new_flow_sends_full_packets_where_an_old_one_has_short_turns() {
+        let sent_first = |fresh_bytes| {
+            let params = FlowParams {
+                quantum_bytes: 300,
+                fresh_bytes,
+                ..PARAMS
+            };
+            let (mut queue, mut world) = (FqCodel::new(params), World::new(1));
+            for n in 0..20 {
+                for flow in 1..=3 {
+                    queue.enqueue(Segment::data(flow, n), 0, &mut world);
+                }
+            }
+            order(&mut queue, &mut world, 6);
+            for n in 0..4 {
+                queue.enqueue(Segment::data(9, n), 0, &mut world);
+            }
+            order(&mut queue, &mut world, 5)
+        };
+        assert_eq!(sent_first(1514), [9, 9, 1, 2, 3]);
+        assert_eq!(sent_first(300), [9, 1, 2, 9, 3]);
     }
 
     #[test]

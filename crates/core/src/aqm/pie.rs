@@ -84,12 +84,10 @@ impl PieVars {
     fn update(&mut self, params: &PieParams, backlog_bytes: u32) {
         let (delay, before) = (self.delay_ns, self.delay_before_ns);
         self.burst_ns = self.burst_ns.saturating_sub(params.update_ns);
-        // A delay of 0 with a backlog was not measured yet.
-        if delay != 0 || backlog_bytes == 0 {
-            let grown = self.step(params);
-            if delay == 0 && before == 0 && !grown {
-                self.probability -= self.probability / 64;
-            }
+        let grown = self.step(params);
+        // A delay of 0 with a backlog was not measured yet. As in the kernel, this holds up the quick fall and not the step.
+        if delay == 0 && before == 0 && backlog_bytes == 0 && !grown {
+            self.probability -= self.probability / 64;
         }
         self.delay_before_ns = delay;
         let half = params.target_ns / 2;

@@ -117,7 +117,7 @@ fn low_queue(discipline: Discipline, setup: &Setup) -> Option<Qdisc> {
         Discipline::Pie => ("pie", pie(&setup.pie())),
         Discipline::Sfq => ("sfq", sfq(&setup.sfq())),
         Discipline::Spa => ("codel", codel(&setup.own_codel(), setup.own_packets())),
-        Discipline::SpaFq => ("fq_codel", fq_codel(&setup.own_flows())),
+        Discipline::SpaFq => ("fq_codel", fq_codel(&setup.own_fq_codel())),
         Discipline::Red | Discipline::Ared | Discipline::RedFavor | Discipline::Cake => {
             return None;
         }
@@ -138,10 +138,9 @@ fn classes(setup: &Setup, spa: Option<&SpaParams>, low: Qdisc) -> Vec<Class> {
     // HTB serves classes that are within their rate before those that borrow, and each of the two by priority. The
     // high class never has to borrow: the limit keeps it under a tenth, and without a limit it has nearly the whole
     // link.
-    let least = rate >> setup.spa().demoted_log;
     let (high_rate, demoted) = match spa.limit {
-        Some(_) => (rate / 8, least),
-        None => (rate - least, 0),
+        Some(_) => (rate / 8, rate >> spa.demoted_log),
+        None => (rate - rate / 32, 0),
     };
     // A limit keeps the high queue short by itself; where the paper has none, it has CoDel.
     let high = match (spa.limit, low.0) {

@@ -275,13 +275,13 @@ fn name(bytes: &[std::ffi::c_char]) -> String {
 pub(crate) fn params(spec: &Spec, seed: u32) -> types::spa_params {
     let Spec { spa, low, .. } = spec;
     let rate = spec.rate_bytes_per_s.max(1);
-    let (low, low_packets, flows, quantum_bytes) = match low {
-        Low::One(codel, packets) => (codel, *packets, 0, 0),
+    let (low, low_packets, flows, turns) = match low {
+        Low::One(codel, packets) => (codel, *packets, 0, [0; 2]),
         Low::Flows(flows) => (
             &flows.codel,
             flows.limit_packets,
             flows.flows,
-            flows.quantum_bytes,
+            [flows.quantum_bytes, flows.fresh_bytes],
         ),
     };
     let room = [spa.limit_packets, low_packets, spa.demoted_packets];
@@ -296,9 +296,9 @@ pub(crate) fn params(spec: &Spec, seed: u32) -> types::spa_params {
         // Flow queues hold one too many for a moment.
         places: room.iter().sum::<u32>() + 1,
         flows,
-        quantum_bytes,
+        quantum_bytes: turns[0],
+        fresh_bytes: turns[1],
         demoted_log: spa.demoted_log,
-        reserved: 0,
     }
 }
 

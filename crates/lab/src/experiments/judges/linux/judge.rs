@@ -1,6 +1,7 @@
 //! The judge, and the experiment with it.
 
-use weir_core::aqm::Discipline;
+use weir_core::aqm::pie::{Pie, PieParams};
+use weir_core::aqm::{AnyQueue, Discipline, Setup};
 use weir_sim::{Outcome, Plan};
 
 use super::hosts::{self, Hosts};
@@ -8,7 +9,7 @@ use super::qdiscs::{limit, note_kernel};
 use super::replay;
 use crate::error::Result;
 use crate::experiments::judges::arrivals::Arrival;
-use crate::experiments::judges::model::Departures;
+use crate::experiments::judges::model::{self, Departures, Numbered};
 use crate::experiments::judges::trial::{Common, DRAIN_S, Job, Judge, Trial};
 use crate::run::experiment::{Entry, Experiment, Flags, Program, check_seconds};
 use crate::run::results::Facts;
@@ -35,6 +36,10 @@ const DISCIPLINES: [Discipline; 8] = [
     Discipline::Sfq,
     Discipline::Cake,
 ];
+/// Time between rounds of PIE on a kernel with 250 ticks a second, as Debian's: 15 ms are 4 ticks, and a timer that is set
+/// for 4 ticks goes off with the fifth, since it must not be early.
+const PIE_ROUND_NS: u64 = 20_000_000;
+
 /// Arguments of `weir-lab judge-linux`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
@@ -66,6 +71,17 @@ struct Linux;
 impl Judge for Linux {
     fn open(&mut self, facts: &mut Facts) -> Result<()> {
         note_kernel(facts)
+    }
+
+    /// The kernel's PIE has its rounds in a timer that counts in ticks.
+    fn model(&self, job: Job) -> AnyQueue<Numbered> {
+        if job.discipline != Discipline::Pie {
+            return model::queue(job.discipline, job.rates.0);
+        }
+        AnyQueue::Pie(Pie::new(PieParams {
+            update_ns: PIE_ROUND_NS,
+            ..Setup::new(job.rates.0 / 8).pie()
+        }))
     }
 
     fn departures(&mut self, job: Job, arrivals: &[Arrival]) -> Result<Departures> {
