@@ -135,6 +135,8 @@ impl Backends {
             list,
             first,
             given: 0,
+            tried: Vec::new(),
+            last: None,
             now,
             uses_all,
         }
@@ -200,7 +202,7 @@ impl Backends {
         &self,
         handle: &Handle,
         limit: &Rc<ThreadConnectionLimit>,
-        walk: &BackendWalk,
+        walk: &mut BackendWalk,
         requester: Requester<'_>,
     ) -> io::Result<Link> {
         let acquired = limit
@@ -214,6 +216,7 @@ impl Backends {
             Acquired::Idle(number) => *number,
             Acquired::New(permit) | Acquired::Stream(_, permit) => permit.backend(),
         };
+        walk.last = Some(number);
         let backend = self.of_slot(number).ok_or(ErrorKind::NotFound)?;
         requester.note(&backend);
         match acquired {
@@ -289,6 +292,10 @@ pub struct BackendWalk {
     list: Rc<[Rc<Backend>]>,
     first: usize,
     given: usize,
+    /// Where connections are limited: those that an attempt has gone to, by number.
+    tried: Vec<usize>,
+    /// Where the last attempt has gone to. Apart from those before it, as most walks have one attempt and need no list.
+    last: Option<usize>,
     /// Backends that fail during the walk are not given again: their failure is later than this.
     now: Clock,
     /// Also those that are down, because all are.
@@ -311,11 +318,20 @@ impl BackendWalk {
         None
     }
 
-    /// Counts an attempt at whichever backend has a slot; as many as there are backends.
+    /// Counts an attempt at whichever backend has a slot; there are more as long as one was not tried. A client that waits
+    /// may be given a slot of one that was: it has lost a connection and is not known to take no other. So each may be
+    /// tried twice.
     fn attempt(&mut self) -> Option<()> {
-        let more = self.given < self.list.len();
+        self.tried.extend(self.last.take());
+        let is_left = self.list.iter().any(|backend| self.may_try(backend));
+        let more = is_left && self.given < 2 * self.list.len();
         self.given += 1;
         more.then_some(())
+    }
+
+    fn may_try(&self, backend: &Backend) -> bool {
+        let usable = self.uses_all || !backend.is_avoided();
+        usable && !self.tried.contains(&backend.number())
     }
 
     /// No more attempts.
@@ -323,10 +339,10 @@ impl BackendWalk {
         self.given = 2 * self.list.len();
     }
 
-    /// Those that may be tried, by number: the ones that did not just fail, or all if all did.
+    /// Those that were not tried, by number: the ones that did not just fail, or all if all did.
     fn candidates(&self, now: Clock) -> impl Iterator<Item = usize> + Clone + '_ {
-        let (list, first, uses_all) = (&self.list, self.first, self.uses_all);
-        let usable = move |backend: &&Rc<Backend>| uses_all || !backend.is_avoided();
+        let (list, first) = (&self.list, self.first);
+        let usable = |backend: &&Rc<Backend>| self.may_try(backend);
         // Also those that failed in this turn of the loop.
         let is_up = move |backend: &Rc<Backend>| !backend.was_down(now + 1);
         let mut all = list.iter().filter(usable);

@@ -404,6 +404,52 @@ fn a_backend_that_is_down_gets_no_client_while_another_is_there() {
     assert_eq!(most.load(Ordering::Relaxed), 2);
 }
 
+/// A server that takes one connection and one request, and is gone before it answers; says when it has the request, and
+/// goes when it is told to.
+fn server_that_dies() -> (SocketAddr, Sender<()>, Receiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (die, told) = channel();
+    let (tell, has_request) = channel();
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut connection = Connection(BufReader::new(stream));
+        connection.request().unwrap();
+        tell.send(()).unwrap();
+        told.recv().unwrap();
+        drop(listener);
+    });
+    (address, die, has_request)
+}
+
+#[test]
+fn a_backend_that_dies_under_a_request_costs_no_client_while_another_is_there() {
+    for other_is_busy in [false, true] {
+        let (dying, die, has_request) = server_that_dies();
+        let (other, go, told) = server_on_command();
+        let mut settings = settings(ProxyMode::Reverse, dying, 1);
+        settings.backends = vec![dying.into(), other.address.into()];
+        let proxy = Server::start(settings).unwrap();
+        let mut first = connect(proxy.address());
+        ask(&mut first, "/first");
+        has_request.recv_timeout(PATIENCE).unwrap();
+        let mut busy = connect(proxy.address());
+        if other_is_busy {
+            ask(&mut busy, "/busy");
+            assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "/busy");
+        }
+        die.send(()).unwrap();
+        if other_is_busy {
+            wait_until("it waits", || proxy.waiting() == 1);
+            go.send(()).unwrap();
+            assert_eq!(busy.reply(false).status(), 200);
+        }
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "/first");
+        go.send(()).unwrap();
+        assert_eq!(first.reply(false).status(), 200, "busy: {other_is_busy}");
+    }
+}
+
 #[test]
 fn least_prefers_the_backend_with_the_fewest_requests() {
     let (slow, go, told) = server_on_command();
