@@ -20,6 +20,8 @@ EXPORT_TYPE(struct, guard_event);
 /* Between two that all of them share: 1000 a second, and 1000 at once after a pause. */
 #define EVENT_SHARED_EVERY_NS 1000000ULL
 #define EVENT_SHARED_BURST_NS (1000 * EVENT_SHARED_EVERY_NS)
+/* How often a CPU tries for one that others want too. One of them has it each time. */
+#define EVENT_TRIES 16
 #define TC_DROP 2	/* TC_ACT_SHOT */
 
 /* What each kind of RST says when `reason` is on (RFC 1122, Section 4.2.2.12). REASON_LEN characters each. */
@@ -134,11 +136,12 @@ static __always_inline int reset_both(struct __sk_buff *skb, const struct packet
 
 /*
  * Whether a refusal is to be sampled. `own` is when its queue or class last had a sample of its own: so a flood at one
- * does not take the samples of another. Below 1000 refusals a second each is sampled. Global, as class_of().
+ * does not take the samples of another. Below 1000 refusals a second each is sampled, whichever CPUs refuse at once.
+ * Global, as class_of().
  */
 __noinline int sample_due(u64 *own, u64 now)
 {
-	u64 due = *(volatile u64 *)&sample_next_ns, at;
+	u32 i;
 
 	if (!own)
 		return 0;
@@ -146,11 +149,17 @@ __noinline int sample_due(u64 *own, u64 now)
 		*own = now;
 		return 1;
 	}
-	at = due + EVENT_SHARED_BURST_NS > now ? due : now - EVENT_SHARED_BURST_NS;
-	if (at > now)
-		return 0;
-	/* Another CPU that is faster has the sample. */
-	return __sync_val_compare_and_swap(&sample_next_ns, due, at + EVENT_SHARED_EVERY_NS) == due;
+	/* A CPU that is faster has this one, and there may be another. */
+	bpf_for(i, 0, EVENT_TRIES) {
+		u64 due = *(volatile u64 *)&sample_next_ns;
+		u64 at = due + EVENT_SHARED_BURST_NS > now ? due : now - EVENT_SHARED_BURST_NS;
+
+		if (at > now)
+			return 0;
+		if (__sync_val_compare_and_swap(&sample_next_ns, due, at + EVENT_SHARED_EVERY_NS) == due)
+			return 1;
+	}
+	return 0;
 }
 
 /* Fills an event in; the caller has seen to it that there are few. NULL: the ring is full. */

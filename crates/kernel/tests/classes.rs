@@ -351,6 +351,59 @@ fn a_controlled_rate_holds_beside_the_own_one_the_lower_and_ends_when_it_is_lift
     );
 }
 
+/// A class over its rate, the drops of which are counted and sampled.
+fn over_rate(guard: &mut Guard, listeners: &[Listener], from: &str) {
+    let class = Class {
+        from: vec![parse_prefix(from).unwrap()],
+        rate: Some(0.1),
+        burst: Some(1),
+        over_rate: OverRate::Drop,
+        ..Class::new("bounded")
+    };
+    guard
+        .apply(listeners, &[class])
+        .expect("the policy is taken");
+}
+
+#[test]
+fn each_of_few_refusals_is_sampled_also_when_all_cpus_refuse_at_once() {
+    let Some((mut guard, listeners, _sockets)) = world(&["one"]) else {
+        return;
+    };
+    over_rate(&mut guard, &listeners, "10.0.0.0/8");
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, listeners[0].address.port));
+    let frame = syn(([10, 0, 0, 1], 1000).into(), to);
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    // Fewer than the thousand that may be sampled at once.
+    guard
+        .judge_tc_on_all_cpus(&frame, 900 / cpus as u32)
+        .expect("test runs");
+    let refused = guard.class_counters().unwrap()["bounded"].get(Verdict::SynDroppedRate);
+    assert_eq!(guard.events().unwrap().len() as u64, refused);
+    assert_eq!(refused, (900 / cpus * cpus) as u64 - 1);
+}
+
+#[test]
+fn an_address_of_240_is_judged_as_the_kernel_takes_it_for_a_client() {
+    let Some((mut guard, listeners, _sockets)) = world(&["one"]) else {
+        return;
+    };
+    over_rate(&mut guard, &listeners, "0.0.0.0/0");
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, listeners[0].address.port));
+    let action = |first: [u8; 4]| {
+        let frame = syn((first, 1000).into(), to);
+        guard.judge_tc(&frame).expect("a test run").action
+    };
+    assert_eq!(action([10, 0, 0, 1]), PASS, "the token");
+    for address in [[240, 0, 0, 1], [255, 255, 255, 254]] {
+        assert_eq!(action(address), DROP, "{address:?}");
+    }
+    // Martians: the kernel drops them.
+    for address in [[224, 0, 0, 1], [239, 1, 1, 1], [0, 1, 1, 1], [255; 4]] {
+        assert_eq!(action(address), PASS, "{address:?}");
+    }
+}
+
 /// Tests that judge rates: scripts/test runs each of them alone.
 mod measured {
     use super::*;

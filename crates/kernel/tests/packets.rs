@@ -387,7 +387,7 @@ fn valid_frame(random: &mut TestRng, world: &World) -> Vec<u8> {
             )
         }
         _ => {
-            let first = pick(random, &[10u8, 10, 10, 127, 192, 0, 224, 255]);
+            let first = pick(random, &[10u8, 10, 10, 127, 192, 0, 224, 240, 255]);
             eth.ipv4([first, host[1], host[2], host[3]], [127, 0, 0, 1], 64)
         }
     };

@@ -43,6 +43,18 @@ impl Guard {
         test_run(self.tc(), frame, &mut [], times).map(|_| ())
     }
 
+    /// The same on each CPU at once.
+    pub fn judge_tc_on_all_cpus(&self, frame: &[u8], times: u32) -> Result<()> {
+        let program = self.tc();
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            let run = || test_run(program, frame, &mut [], times).map(|_| ());
+            let runs: Vec<_> = (0..cpus).map(|_| scope.spawn(run)).collect();
+            runs.into_iter()
+                .try_for_each(|run| run.join().expect("it does not panic"))
+        })
+    }
+
     /// Runs the XDP program once on a frame of at least 14 bytes.
     pub fn judge_xdp(&self, frame: &[u8]) -> Result<Judged> {
         judge(self.xdp()?, frame)
