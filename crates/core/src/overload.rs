@@ -251,6 +251,11 @@ impl Waits {
         self.readings = self.readings.saturating_add(1);
     }
 
+    /// A connection was refused because of this wait. That is no reading: it says nothing of the mean.
+    pub fn refused_at(&mut self, wait: Duration) {
+        self.peak = self.peak.max(wait);
+    }
+
     /// The mean; `None` without any.
     pub fn mean(&self) -> Option<Duration> {
         self.sum.checked_div(self.readings)

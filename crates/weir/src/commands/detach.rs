@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::cli::Detach;
+use crate::commands::status::elsewhere;
 use crate::daemon::proxies::sweep_left_over;
 use crate::failure::Result;
 use crate::ipc::control::{Answer, Request, another_answer, ask, namespace, sweep};
@@ -30,10 +31,14 @@ pub fn run(runtime_dir: &Path, args: &Detach) -> Result<()> {
             sweep(runtime_dir, namespace)?;
             let undone = weir_kernel::queue::undo()?;
             let shaped = interface::remove_left_over()?;
+            let left = left(undone, &shaped);
             print(&format!(
-                "no weir is running in this network namespace; {}\n",
-                left(undone, &shaped)
-            ))
+                "no weir is running in this network namespace; {left}\n"
+            ))?;
+            match elsewhere(runtime_dir, "detach") {
+                Some(other) if !args.left_over => print(&format!("{other}\n")),
+                _ => Ok(()),
+            }
         }
     }
 }

@@ -106,20 +106,23 @@ pub fn runs(status: &weir_api::Status) -> bool {
 
 /// No weir runs here; names one that runs in another network namespace.
 pub fn not_running(runtime_dir: &Path) -> Failure {
-    let guarded = guarded(runtime_dir);
-    let hint = match guarded.as_slice() {
-        [] => "start it: `weir protect PORT` or `weir run --config FILE`".to_owned(),
-        [inode, more @ ..] => {
-            let mut others = namespaces::others().into_iter();
-            let found = others.find(|space| space.inode == *inode);
-            let space = found.unwrap_or_else(|| Space::new(*inode));
-            let more = match more.len() {
-                0 => String::new(),
-                n => format!(" (and others guard {n} more)"),
-            };
-            let (name, enter) = (space.describe(), space.enter());
-            format!("one guards {name}{more}: `{enter} weir status`")
-        }
-    };
+    let hint = elsewhere(runtime_dir, "status");
+    let hint =
+        hint.unwrap_or_else(|| "start it: `weir protect PORT` or `weir run --config FILE`".into());
     Failure::not_running("no weir is running in this network namespace", hint)
+}
+
+/// How to give the command to a weir that guards another network namespace; `None`: there is none.
+pub fn elsewhere(runtime_dir: &Path, command: &str) -> Option<String> {
+    let guarded = guarded(runtime_dir);
+    let (inode, more) = guarded.split_first()?;
+    let mut others = namespaces::others().into_iter();
+    let found = others.find(|space| space.inode == *inode);
+    let space = found.unwrap_or_else(|| Space::new(*inode));
+    let more = match more.len() {
+        0 => String::new(),
+        n => format!(" (and others guard {n} more)"),
+    };
+    let (name, enter) = (space.describe(), space.enter());
+    Some(format!("one guards {name}{more}: `{enter} weir {command}`"))
 }

@@ -109,11 +109,14 @@ impl Events {
         let open = |path: &Path| {
             EventFile::open(path).map_err(|error| {
                 let what = format!("write events to {}: {error}", path.display());
-                Failure::failed(
-                    format!("cannot {what}"),
-                    "weir's user needs the right to write there; `systemctl edit weir` with \
-                     LogsDirectory=weir makes /var/log/weir",
-                )
+                let need = match error.kind() {
+                    std::io::ErrorKind::NotFound => "its folder must exist",
+                    _ => "weir's user needs the right to write there",
+                };
+                let hint = format!(
+                    "{need}; `systemctl edit weir` with LogsDirectory=weir makes /var/log/weir"
+                );
+                Failure::failed(format!("cannot {what}"), hint)
             })
         };
         state.file = wanted.map(open).transpose()?;

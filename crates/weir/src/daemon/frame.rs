@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use serde_json::{Map, Value};
 use weir_api::{Event, Reload};
 
 use crate::daemon::answer::{self, Figures};
@@ -247,7 +248,7 @@ impl Frame {
                 tracing::info!("reload asked for by {}", client.peer());
                 client.answer(&self.reload(service, confirm_s));
             }
-            Request::Config => client.answer(&self.in_force()),
+            Request::Config => client.answer(&self.in_force(service.class_settings())),
             request => service.request(request, client),
         }
     }
@@ -257,11 +258,12 @@ impl Frame {
         file.map_or_else(Reloads::default, |file| file.reloads(Instant::now()))
     }
 
-    fn in_force(&self) -> Answer {
+    fn in_force(&self, classes: Option<Vec<Map<String, Value>>>) -> Answer {
         let source = self.config.as_ref().map(ConfigFile::in_force);
         Answer::Config {
             file: source.map(|source| source.file.clone()),
             text: source.map_or(String::new(), |source| source.text.clone()),
+            classes,
         }
     }
 

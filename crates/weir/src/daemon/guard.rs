@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use serde_json::{Map, Value};
 use weir_api::metrics::{self, Figures};
 use weir_api::{Process, Status, Suggestions, TopSources, Why};
 use weir_config::{ApiSettings, Config, Environment, EventsSettings};
@@ -47,6 +48,7 @@ use crate::ipc::endpoints::Endpoints;
 use crate::ipc::peer::Peer;
 use crate::show::describe::{count, part};
 use crate::show::log;
+use crate::show::settings::settings;
 
 /// How long cookies that are out stay valid before the guard goes: more than the round trips of
 /// most clients, less than a user's patience with Ctrl-C.
@@ -534,6 +536,10 @@ impl<B: Backend> Service for GuardService<B> {
         Ok(metrics::text(metrics::guard(), &figures))
     }
 
+    fn class_settings(&self) -> Option<Vec<Map<String, Value>>> {
+        Some(self.session.classes().iter().map(settings).collect())
+    }
+
     fn classes(&self) -> Result<Vec<weir_api::Class>> {
         self.session.class_reports()
     }
@@ -595,6 +601,7 @@ impl<B: Backend> Service for GuardService<B> {
     fn reload(&mut self, config: Config, _file: &Path) -> Result<Reloaded> {
         let (listeners, destinations) = (config.listeners.len(), config.destinations.len());
         let environment = environment(&self.conntrack);
+        let undone = self.session.undone_by(&config.classes);
         self.session
             .swap(environment, config.listeners, config.classes)?;
         self.set_controller(config.controller)?;
@@ -602,7 +609,8 @@ impl<B: Backend> Service for GuardService<B> {
         self.set_shapes(config.shapes)?;
         self.refusals.set(config.events.as_ref());
         self.told = self.session.warnings_apart();
-        let (not_in_force, warnings) = self.session.notices_apart()?;
+        let (not_in_force, mut warnings) = self.session.notices_apart()?;
+        warnings.extend(undone);
         let in_force = listeners - not_in_force.len();
         tracing::info!("{} in force", part(in_force, listeners, "listener"));
         if destinations > 0 {

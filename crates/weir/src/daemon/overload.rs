@@ -71,7 +71,9 @@ impl Followed {
         };
         let queue_length = peak(glance.queue_length, |sample| sample.queue_length);
         let half_open = peak(glance.half_open, |sample| sample.half_open);
-        let wait = queued().map(|sample| sample.wait).chain(glance.wait).max();
+        let refused_at = queued().map(|sample| sample.wait).max();
+        self.waits.refused_at(refused_at.unwrap_or_default());
+        let wait = refused_at.max(glance.wait);
         let mut lines = Vec::new();
         let causes = Cause::ALL.into_iter().zip(turned_away);
         for ((cause, turned_away), tracker) in causes.zip(&mut self.trackers) {
@@ -236,7 +238,7 @@ fn line(glance: &Glance, cause: Cause, change: &Change, held: &BTreeMap<String, 
     let name = &glance.name;
     let what = match cause {
         Cause::Overload => "overload",
-        Cause::OverRate => "classes over their rate",
+        Cause::OverRate => "policing",
         Cause::SynFlood => "SYN flood",
     };
     let observed = match glance.mode {
@@ -415,6 +417,9 @@ mod tests {
         let ends = look(20, 10, &[]);
         let peaks = "at most queue 511/1022, half-open 3, wait 2.0 s";
         assert!(ends.ends_with(peaks), "{ends}");
+        let waits = log.waits("web");
+        assert_eq!(waits.peak, Duration::from_secs(2), "also at the end");
+        assert_eq!(waits.mean(), Some(Duration::from_micros(507_500)));
     }
 
     #[test]

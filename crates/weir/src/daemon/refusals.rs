@@ -318,7 +318,8 @@ fn sentence(address: IpAddr, answer: &str, kept: &[&Kept], gaps: &[RefusedMinute
             "weir did not refuse {address}: it has kept every refusal of this time, and none is of this address"
         ),
         _ => format!(
-            "weir does not know: it keeps no refusal of {address}, but did not keep {lost} other refusals of this time"
+            "weir does not know: it keeps no refusal of {address}, but did not keep {} of this time",
+            count(lost as usize, "other refusal")
         ),
     }
 }

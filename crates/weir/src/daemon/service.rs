@@ -9,6 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
 use weir_api::{Status, Suggestions, TopSources, Why};
 use weir_config::Config;
 
@@ -72,6 +73,11 @@ pub trait Service {
     /// As of [`report`](Self::report).
     fn classes(&self) -> Result<Vec<weir_api::Class>> {
         Ok(Vec::new())
+    }
+
+    /// The keys of those classes but `other`; `None` if there are no such classes.
+    fn class_settings(&self) -> Option<Vec<Map<String, Value>>> {
+        None
     }
 
     /// The sources that are refused most.

@@ -125,7 +125,7 @@ impl<B: Backend> Session<B> {
         listeners: Vec<Listener>,
         classes: Vec<Class>,
     ) -> Result<()> {
-        let classes = self.classes.replaced(classes);
+        let classes = self.classes.of_file(classes);
         self.put_in_force(environment, listeners, classes.list())?;
         self.classes = classes;
         self.follow_links();

@@ -17,7 +17,6 @@ use nix::sys::prctl::set_name;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
-use weir_config::{Given, change};
 use weir_core::class::Class;
 use weir_kernel::exec::{self as kernel, Calls, Fork, SharedState};
 
@@ -25,6 +24,7 @@ use super::orderer::{End, Orderer, Tools};
 use super::policy::Policy;
 use crate::host::config;
 use crate::ipc::control::{self, Answer, ExecReport, Request};
+use crate::show::settings::class_of;
 
 /// How often the classes are looked at, and whether the orderer answers.
 const LOOK: Duration = Duration::from_secs(1);
@@ -208,7 +208,7 @@ impl Supervisor {
         let namespace = control::namespace().ok()?;
         let request = Request::Exec(report);
         match control::ask(&self.source.runtime_dir, namespace, request) {
-            Ok(Some(Answer::Exec { classes })) => classes.into_iter().map(class).collect(),
+            Ok(Some(Answer::Exec { classes })) => classes.into_iter().map(class_of).collect(),
             _ => None,
         }
     }
@@ -262,14 +262,6 @@ fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>, time: Duration) {
 }
 
 /// A class from its keys; `None`: this version does not know it.
-fn class(keys: serde_json::Map<String, serde_json::Value>) -> Option<Class> {
-    let given = keys.into_iter().filter(|(_, value)| !value.is_null());
-    let given = given.map(|(key, value)| Some((key, serde_json::from_value(value).ok()?)));
-    let given: Vec<(String, Given)> = given.collect::<Option<_>>()?;
-    let keys = given.iter().map(|(key, given)| (key.as_str(), given));
-    change(&Class::new(""), keys).ok()
-}
-
 /// Tells the server that its calls are answered from now on.
 fn ready(to: &mut UnixStream) -> std::io::Result<()> {
     write!(to, "{}", std::process::id())

@@ -2,12 +2,9 @@
 
 use serde::Serialize;
 use weir_config::SynCookies;
+use weir_core::suggest::SMALL_BACKLOG;
 
 use crate::host::ports::Ports;
-
-/// Backlogs below this overflow in bursts that a server absorbs easily: at 10 000 connections/s it
-/// is 50 ms of them. It is the default of nginx and Apache; 128 was that of older kernels.
-const SMALL_BACKLOG: u32 = 511;
 
 /// How a finding is to be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -191,6 +191,10 @@ pub enum Answer {
         file: Option<PathBuf>,
         /// What stood there when it was read.
         text: String,
+        /// The classes in force that `weir class` and the API can change, with all of their keys; `None`: there are none
+        /// such, or an older weir does not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        classes: Option<Vec<serde_json::Map<String, serde_json::Value>>>,
     },
     /// To [`Request::Class`]: the classes in force, `other` last.
     Classes {

@@ -75,7 +75,8 @@ impl Listener {
 fn cannot_listen(what: &str, address: SocketAddr, error: &io::Error) -> Failure {
     let hint = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "`ss -ltnp` shows the process that listens there; each weir needs an address of its own"
+            "`ss -ltnp` shows the process that listens there; each weir needs an address of its own, unless it is a proxy \
+             that replaces another one with --take-over"
         }
         io::ErrorKind::AddrNotAvailable => "`ip address` lists this machine's addresses",
         io::ErrorKind::PermissionDenied => "ports below 1024 need root or CAP_NET_BIND_SERVICE",

@@ -336,7 +336,7 @@ mod tests {
                 index: 2,
                 xdp: false,
             }],
-            warnings: vec!["interface eth7 does not exist yet".into()],
+            warnings: vec!["interface eth7 does not exist".into()],
             listeners: vec![web],
             ..Status::default()
         }
@@ -346,7 +346,7 @@ mod tests {
     fn people_see_queues_fallback_and_the_verdicts_that_fell() {
         let expected = "\
 weir run --config /etc/weir/weir.toml (pid 7) guards 1 listener on eth0
-warning: interface eth7 does not exist yet
+warning: interface eth7 does not exist
 warning: 3 lines of its log lost: nobody read them in time
 
 listener  address     mode      queue  half-open    wait

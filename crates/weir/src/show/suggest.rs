@@ -10,7 +10,9 @@ use weir_config::{Table, wrap};
 use weir_core::class::Class;
 use weir_core::listener::{Admit, Establish, Listener, Mode};
 use weir_core::profile::{Profile, Source};
-use weir_core::suggest::{self, Backlog, LEAST_CONNECTIONS, Limited, Missing, TargetWait, WAITING};
+use weir_core::suggest::{
+    self, Backlog, LEAST_CONNECTIONS, Limited, Missing, SMALL_BACKLOG, TargetWait, WAITING,
+};
 use weir_core::units::{about_duration, format_duration};
 use weir_core::word::Word;
 
@@ -191,6 +193,10 @@ fn notes(asked: &Listener, profile: &Profile, backlog: Option<Backlog>) -> Vec<S
                  and a burst needed {needed} places. Raise it to {raised}, and net.core.somaxconn if that is less, and restart \
                  the server (docs/tuning.md says where).",
                 about_duration(profile.looked()),
+            ),
+            None if now < SMALL_BACKLOG => format!(
+                "Whenever weir looked, {needed} of the {now} places of the server's backlog were taken at most. Between two looks a \
+                 burst may need more, and {now} is small: {SMALL_BACKLOG} or more cost nothing (docs/tuning.md says where to set it).",
             ),
             None => format!("The server's backlog of {now} is enough: {needed} places were needed at most."),
         });
@@ -414,6 +420,14 @@ mod tests {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/suggest.md");
         let page = std::fs::read_to_string(page).unwrap();
         assert!(page.contains(&format!("```toml\n{agreed}```")), "{page}");
+    }
+
+    #[test]
+    fn a_small_backlog_is_not_called_enough_for_bursts_that_no_look_saw() {
+        let quiet = profile((0..7200).map(|_| (100, 0, 0, 0, 2500)), &[]);
+        let toml = suggestion(&web(), &quiet, MINUTE).toml.replace("\n# ", " ");
+        assert!(toml.contains("128 is small: 511 or more"), "{toml}");
+        assert!(!toml.contains("is enough"), "{toml}");
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub fn top(sources: &TopSources) -> String {
     let mut text = format!(
         "{:.0} connections/s refused, averaged over {} s; every source with more than {} of them is here.\n",
         sources.refused_per_second,
-        sources.half_life_s,
+        averaged_over(sources),
         percent(left_out.fold(sources.smallest_share, f64::max))
     );
     for (title, of) in [
@@ -126,6 +126,15 @@ pub fn top(sources: &TopSources) -> String {
         text += &format!("\n{}", table(&head, &rows));
     }
     text
+}
+
+/// Seconds: fewer than the half-life while weir has not run for so long.
+fn averaged_over(sources: &TopSources) -> u64 {
+    let so_far = sources.refused / sources.refused_per_second;
+    match so_far < sources.half_life_s as f64 {
+        true => so_far.round() as u64,
+        false => sources.half_life_s,
+    }
 }
 
 fn source(source: &TopSource) -> Vec<String> {
@@ -173,6 +182,26 @@ mod tests {
         assert!(top(&sources).contains("more than 0.4 % of them"));
         sources.networks = vec![source(0.08); ROWS + 1];
         assert!(top(&sources).contains("more than 8 % of them"));
+    }
+
+    #[test]
+    fn a_rate_is_said_to_be_of_no_more_time_than_there_was() {
+        let text = |refused| {
+            top(&TopSources {
+                half_life_s: 60,
+                refused,
+                refused_per_second: 200.0,
+                ..TopSources::default()
+            })
+        };
+        for (refused, over) in [(1200.0, "over 6 s"), (17_000.0, "over 60 s")] {
+            assert!(text(refused).contains(over), "{}", text(refused));
+        }
+        let none = top(&TopSources {
+            half_life_s: 60,
+            ..TopSources::default()
+        });
+        assert!(none.contains("over 60 s"), "{none}");
     }
 
     #[test]

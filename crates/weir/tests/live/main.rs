@@ -449,7 +449,8 @@ fn reload_says_what_is_in_force_otherwise_than_asked_and_so_do_status_and_the_lo
     assert_eq!(reload.status.code(), Some(5), "{}", stderr(&reload));
     let said = String::from_utf8_lossy(&reload.stdout);
     assert_eq!(said, "1 of 2 listeners in force\n");
-    let not_in_force = "error: listener \"port-8081\" is not in force: interface nope0 does not exist yet\n  hint: ";
+    let not_in_force =
+        "error: listener \"port-8081\" is not in force: interface nope0 does not exist\n  hint: ";
     assert!(
         stderr(&reload).contains(not_in_force),
         "{}",
@@ -459,7 +460,7 @@ fn reload_says_what_is_in_force_otherwise_than_asked_and_so_do_status_and_the_lo
     let log = daemon.log();
     for told in [stderr(&reload), status, log] {
         for what in [
-            "interface nope0 does not exist yet",
+            "interface nope0 does not exist",
             "front = xdp stays at tc ingress on lo",
             "no interface has the address 192.0.2.1",
         ] {
@@ -489,6 +490,20 @@ fn status_without_a_weir_here_exits_with_4_and_names_one_elsewhere() {
     let said = stderr(&outside);
     let started = said.contains("hint: one guards the network namespace of ");
     assert!(started && said.contains("--net weir status`"), "{said}");
+    let mut outside = Command::new("unshare");
+    let inside = bed.command("detach");
+    outside
+        .arg("--net")
+        .arg(inside.get_program())
+        .args(inside.get_args());
+    let outside = outside.output().unwrap();
+    assert!(outside.status.success(), "{outside:?}");
+    let said = String::from_utf8(outside.stdout).unwrap();
+    let nothing = "no weir is running in this network namespace; nothing is attached\none guards the network namespace of ";
+    assert!(
+        said.starts_with(nothing) && said.contains("--net weir detach`"),
+        "{said}"
+    );
     assert!(bed.weir("status").status.success());
     drop(daemon);
 }
@@ -537,7 +552,7 @@ fn a_start_says_which_listener_is_not_in_force_until_its_interface_appears() {
     run("ip", &["link", "add", "weir7", "type", "bridge"]);
     bed.until(|status| status["listeners"][0]["in_force"] == true);
     let log = daemon.log();
-    let error = "ERROR listener \"web\" is not in force: interface weir7 does not exist yet";
+    let error = "ERROR listener \"web\" is not in force: interface weir7 does not exist";
     assert_eq!(log.matches(error).count(), 1, "{log}");
     assert!(log.contains("guarding interface weir7"), "{log}");
 }

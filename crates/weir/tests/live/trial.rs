@@ -38,6 +38,54 @@ fn check_shows_what_a_reload_would_change() {
 }
 
 #[test]
+fn what_weir_class_has_changed_is_among_what_a_reload_changes() {
+    let Some(bed) = Bed::new("undone") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let class = |name: &str, rate: u32, from: &str| {
+        format!("[[class]]\nname = {name:?}\nrate = {rate}\nfrom = {from:?}\n")
+    };
+    let classes = class("kept", 5, "10.1.0.0/16") + &class("slow", 7, "10.2.0.0/16");
+    let weir = bed.run(&format!("{RESERV}\n{classes}"));
+    let diff = || {
+        let file = bed.config();
+        let diff = bed.weir(&format!("check --diff {}", file.display()));
+        String::from_utf8(diff.stdout).unwrap()
+    };
+    assert!(diff().ends_with(": a reload would change nothing\n"));
+    for change in [
+        "add gold --from 10.3.0.0/16 --rate 10 --burst 20",
+        "set slow --rate 70",
+        "remove kept",
+    ] {
+        assert!(bed.weir(&format!("class {change}")).status.success());
+    }
+    let text = diff();
+    for line in [
+        "- class gold",
+        "~ class slow",
+        "    rate: 70",
+        "+ class kept",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let reload = stderr(&bed.weir("reload"));
+    for warning in [
+        "class \"gold\" has gone: it is not in the file, and was added while weir ran",
+        "class \"kept\" is in force again: it is in the file, and was removed while weir ran",
+        "class \"slow\" has the keys of the file again, and was changed while weir ran",
+    ] {
+        assert!(reload.contains(warning), "{reload}");
+    }
+    assert!(diff().ends_with(": a reload would change nothing\n"));
+    let again = stderr(&bed.weir("reload"));
+    assert!(!again.contains("while weir ran"), "{again}");
+    let log = weir.log();
+    assert!(log.contains("and was added while weir ran"), "{log}");
+}
+
+#[test]
 fn a_reload_that_nobody_confirms_goes_back() {
     let Some(bed) = Bed::new("trial") else { return };
     let _server = idle_server(PORT);

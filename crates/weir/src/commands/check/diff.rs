@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 use weir_config::{Config, Setting, Table};
+use weir_core::class::Class;
 
 use crate::daemon::proxies::{Peers, ask_at};
 use crate::failure::{Failure, Result};
 use crate::host::config::{Source, absolute};
 use crate::ipc::control::{Answer, Request, ask, namespace};
 use crate::show::output::{print, print_json};
-use crate::show::settings::{is_name, plain};
+use crate::show::settings::{class_of, is_name, plain};
 
 /// What would change in one process.
 #[derive(Debug, PartialEq, Serialize)]
@@ -55,7 +56,7 @@ struct KeyChange {
 }
 
 /// Compares the file with what the processes of this network namespace have in force: those that read it, or all if
-/// none did. Classes that `weir class` has changed count as they stand in the file.
+/// none did. Classes count as they are in force, also where `weir class` has changed them: a reload undoes that.
 ///
 /// # Errors
 /// No weir runs here, or one does not answer.
@@ -68,7 +69,11 @@ pub fn run(runtime_dir: &Path, file: &Path, config: &Config, json: bool) -> Resu
         .filter(|process| !has_own || process.source.file == own);
     let mut diffs = Vec::new();
     for process in meant {
-        let before = process.source.parse()?;
+        let mut before = process.source.parse()?;
+        if let Some(classes) = &process.classes {
+            before.classes.retain(|class| !class.is_guarded());
+            before.classes.extend_from_slice(classes);
+        }
         diffs.push(Diff {
             config: process.source.file.clone(),
             changes: match process.has_proxies {
@@ -87,6 +92,8 @@ pub fn run(runtime_dir: &Path, file: &Path, config: &Config, json: bool) -> Resu
 struct Running {
     has_proxies: bool,
     source: Source,
+    /// Its classes, if they may be others than those of its file.
+    classes: Option<Vec<Class>>,
 }
 
 fn running(runtime_dir: &Path) -> Result<Vec<Running>> {
@@ -105,12 +112,15 @@ fn running(runtime_dir: &Path) -> Result<Vec<Running>> {
         if let Answer::Config {
             file: Some(file),
             text,
+            classes,
         } = answer
         {
             let source = Source { file, text };
+            let classes = classes.map(|classes| classes.into_iter().map(class_of));
             running.push(Running {
                 has_proxies,
                 source,
+                classes: classes.and_then(Iterator::collect),
             });
         }
     }

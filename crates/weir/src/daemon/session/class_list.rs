@@ -1,6 +1,6 @@
 //! The classes in force and the rates that the controller has set.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use weir_core::class::{Class, OTHER};
@@ -14,6 +14,8 @@ const RENEWED: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Classes {
     pub list: Vec<Class>,
+    /// As the file has them that is in force.
+    of_file: Vec<Class>,
     pub controlled: BTreeMap<String, Controlled>,
 }
 
@@ -32,15 +34,25 @@ impl Controlled {
 
 impl Classes {
     pub fn new(classes: Vec<Class>) -> Classes {
+        let list: Vec<Class> = classes.into_iter().filter(Class::is_guarded).collect();
         Classes {
-            list: classes.into_iter().filter(Class::is_guarded).collect(),
+            of_file: list.clone(),
+            list,
             controlled: BTreeMap::new(),
         }
+    }
+
+    /// Those of another file in their place; what is controlled stays so.
+    pub fn of_file(&self, classes: Vec<Class>) -> Classes {
+        let mut next = self.replaced(classes);
+        next.of_file.clone_from(&next.list);
+        next
     }
 
     /// Others in their place; what is controlled stays so.
     pub fn replaced(&self, classes: Vec<Class>) -> Classes {
         let mut next = Classes::new(classes);
+        next.of_file.clone_from(&self.of_file);
         next.controlled = self.controlled.clone();
         next.controlled
             .retain(|name, _| name == OTHER || next.list.iter().any(|c| c.name == *name));
@@ -49,6 +61,32 @@ impl Classes {
 
     pub fn list(&self) -> &[Class] {
         &self.list
+    }
+
+    /// What was changed since the file was read, and is no more so with the classes of another one: a sentence each.
+    pub fn undone_by(&self, next: &[Class]) -> Vec<String> {
+        fn named<'a>(classes: &'a [Class], name: &str) -> Option<&'a Class> {
+            let mut guarded = classes.iter().filter(|class| class.is_guarded());
+            guarded.find(|class| class.name == name)
+        }
+        let names: BTreeSet<&str> = [&self.list, &self.of_file]
+            .into_iter()
+            .flatten()
+            .map(|class| class.name.as_str())
+            .collect();
+        let undone = names.into_iter().filter_map(|name| {
+            let (now, before) = (named(&self.list, name), named(&self.of_file, name));
+            let next = named(next, name);
+            let (is, was) = match (now, next) {
+                _ if now == before || now == next => return None,
+                (Some(_), Some(_)) => ("has the keys of the file again", "changed"),
+                (Some(_), None) if before.is_none() => ("has gone: it is not in the file", "added"),
+                (Some(_), None) => ("has gone: it is not in the file", "changed"),
+                (None, _) => ("is in force again: it is in the file", "removed"),
+            };
+            Some(format!("class {name:?} {is}, and was {was} while weir ran"))
+        });
+        undone.collect()
     }
 
     pub fn controlled_rate(&self, name: &str) -> Option<f64> {

@@ -25,6 +25,11 @@ impl<B: Backend> Session<B> {
         self.classes.list()
     }
 
+    /// What `weir class` and the API have changed, and a file with these classes would undo: a sentence each.
+    pub fn undone_by(&self, next: &[Class]) -> Vec<String> {
+        self.classes.undone_by(next)
+    }
+
     /// Adds a class.
     ///
     /// # Errors

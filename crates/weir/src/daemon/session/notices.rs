@@ -34,14 +34,14 @@ impl<B: Backend> Session<B> {
                 "`weir status` says why, for each interface".to_owned(),
             ),
             [name] => (
-                format!("interface {name} does not exist yet"),
+                format!("interface {name} does not exist"),
                 match did_you_mean(name, &there) {
                     Some(meant) => format!("did you mean {meant}?"),
                     None => format!("the interfaces are {}", describe::examples(&there)),
                 },
             ),
             names => (
-                format!("interfaces {} do not exist yet", names.join(", ")),
+                format!("interfaces {} do not exist", names.join(", ")),
                 format!("the interfaces are {}", describe::examples(&there)),
             ),
         };
@@ -82,9 +82,9 @@ impl<B: Backend> Session<B> {
             .filter(|listener| self.is_in_force(listener))
             .cloned()
             .collect();
-        let missing = missing(&in_force, &self.links).into_iter().map(|name| {
-            format!("interface {name} does not exist yet; it is guarded once it appears")
-        });
+        let missing = missing(&in_force, &self.links)
+            .into_iter()
+            .map(|name| format!("interface {name} does not exist; it is guarded once it appears"));
         let unguarded = self.not_in_force();
         let unguarded = unguarded.iter().map(sentence);
         let absent = asked.iter().filter_map(|listener| {

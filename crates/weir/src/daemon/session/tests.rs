@@ -384,7 +384,7 @@ fn what_stands_otherwise_than_asked_is_said() {
     starts(
         &session,
         &[
-            "listener \"far\" is not in force: interface eth7 does not exist yet (did you mean eth0?; weir guards",
+            "listener \"far\" is not in force: interface eth7 does not exist (did you mean eth0?; weir guards",
             "front = xdp stays at tc ingress on lo: ",
             "front = xdp stays at tc ingress on eth0: ",
             "listener \"far\": no interface has the address 192.0.2.1",
@@ -422,11 +422,11 @@ fn a_listener_without_any_interface_is_not_in_force_and_one_with_some_is() {
     let [cause] = &not_in_force[..] else {
         panic!("{not_in_force:?}");
     };
-    let expected = "listener \"none\" is not in force: interfaces wlan7, wlan8 do not exist yet";
+    let expected = "listener \"none\" is not in force: interfaces wlan7, wlan8 do not exist";
     assert_eq!(cause.message, expected);
     assert_eq!(
         warnings,
-        ["interface wlan7 does not exist yet; it is guarded once it appears"]
+        ["interface wlan7 does not exist; it is guarded once it appears"]
     );
     // One that is there and cannot be attached to guards nothing either.
     session.swap(NORMAL, vec![on("eth0")], Vec::new()).unwrap();
