@@ -155,6 +155,8 @@ pub struct Listener {
     pub timewait: ListenerTimeWait,
     /// Which end is to, with [`ListenerTimeWait::Negotiate`].
     pub holder: Holder,
+    /// Applications may choose for single sockets.
+    pub per_socket: bool,
     /// Put a short text that says why into each RST (RFC 1122, 4.2.2.12).
     pub reason: bool,
     /// Whether verdicts are carried out.
@@ -197,6 +199,7 @@ impl Listener {
             half_close: HalfClose::Keep,
             timewait: ListenerTimeWait::Off,
             holder: Holder::Client,
+            per_socket: false,
             reason: false,
             mode: Mode::Enforce,
             front: Front::Tc,
@@ -206,6 +209,11 @@ impl Listener {
     /// Whether the holder of its connections' TIME-WAIT is negotiated.
     pub fn negotiates(&self) -> bool {
         self.timewait == ListenerTimeWait::Negotiate && self.mode == Mode::Enforce
+    }
+
+    /// Whether applications may choose for single sockets.
+    pub fn lets_sockets_choose(&self) -> bool {
+        self.per_socket && self.mode == Mode::Enforce
     }
 
     /// Places promised beyond the backlog, in 1/1024 of it: only `reserv` overbooks.

@@ -76,6 +76,8 @@ pub struct Destination {
     pub accept: Accept,
     /// How long a record stays: 2 MSL. 1 s..=10 min.
     pub timewait_length: Duration,
+    /// Applications may choose for single sockets.
+    pub per_socket: bool,
 }
 
 /// Destinations that one network namespace can have.
@@ -95,6 +97,7 @@ impl Destination {
             timewait: TimeWaitMode::Off,
             accept: Accept::Any,
             timewait_length: DEFAULT_LENGTH,
+            per_socket: false,
         }
     }
 

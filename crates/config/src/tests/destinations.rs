@@ -17,6 +17,7 @@ fn a_destination_is_read_and_two_do_not_share_a_prefix_and_a_port() {
         timewait = "negotiate"
         accept = "server"
         timewait_length = "2min"
+        per_socket = true
     "#;
     let expected = Destination {
         name: "backends".into(),
@@ -27,14 +28,15 @@ fn a_destination_is_read_and_two_do_not_share_a_prefix_and_a_port() {
         timewait: TimeWaitMode::Negotiate,
         accept: Accept::Server,
         timewait_length: Duration::from_secs(120),
+        per_socket: true,
     };
     assert_eq!(parse("f", file).unwrap().destinations, [expected]);
-    assert_eq!(Destination::keys().len(), 6, "this test must set every key");
+    assert_eq!(Destination::keys().len(), 7, "this test must set every key");
     let two = |other: &str| format!("{file}\n[[destination]]\nname = \"other\"\n{other}\n");
     assert_eq!(
         problems(&two("to = \"10.0.0.0/8\"\nto_port = 8080")),
         [
-            "10:1: destination \"other\": its address 10.0.0.0/8 port 8080 collides with 10.0.0.0/8 2001:db8::1/128 \
+            "11:1: destination \"other\": its address 10.0.0.0/8 port 8080 collides with 10.0.0.0/8 2001:db8::1/128 \
           port 8080 of destination \"backends\" on line 2 | one destination for each prefix and port; a longer prefix \
           may stand beside a shorter one"
         ]

@@ -29,6 +29,7 @@ fn every_key_is_read() {
         half_close = "reset"
         timewait = "negotiate"
         holder = "server"
+        per_socket = true
         reason = true
         mode = "observe"
         front = "xdp"
@@ -53,12 +54,13 @@ fn every_key_is_read() {
         half_close: HalfClose::Reset,
         timewait: ListenerTimeWait::Negotiate,
         holder: Holder::Server,
+        per_socket: true,
         reason: true,
         mode: Mode::Observe,
         front: Front::Xdp,
     };
     assert_eq!(parse("f", file).unwrap().listeners, [expected]);
-    assert_eq!(Listener::keys().len(), 18, "this test must set every key");
+    assert_eq!(Listener::keys().len(), 19, "this test must set every key");
 }
 
 #[test]

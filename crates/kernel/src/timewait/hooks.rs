@@ -20,36 +20,42 @@ const USUAL_MOUNTS: [&std::ffi::CStr; 2] = [c"/sys/fs/cgroup", c"/sys/fs/cgroup/
 pub(super) struct Hooks {
     /// Options of handshakes and closes, of all sockets; the program looks which are of its namespace.
     _ops: Link,
-    /// What applications ask of their sockets; else why they cannot.
-    ask: std::result::Result<Link, String>,
+    /// What applications ask of their sockets; why they cannot; or nothing.
+    ask: Option<std::result::Result<Link, String>>,
     mark: Link,
 }
 
 impl Hooks {
-    /// Attaches to the root of the cgroups.
+    /// Attaches to the root of the cgroups; without what is of single sockets.
     pub(super) fn attach(skel: &TimewaitSkel<'_>, root: BorrowedFd<'_>) -> Result<Hooks> {
         let ops = skel
             .progs
             .timewait_ops
             .attach_cgroup(root.as_raw_fd())
             .map_err(of_libbpf("attach to the root of the cgroups"))?;
-        let ask = skel
-            .progs
-            .timewait_ask
-            .attach_cgroup(root.as_raw_fd())
-            .map_err(|e| of_libbpf("attach to setsockopt()")(e).to_string());
         let mark = skel.progs.timewait_mark.attach();
         let mark = mark.map_err(of_libbpf("attach the iterator over sockets"))?;
         Ok(Hooks {
             _ops: ops,
-            ask,
+            ask: None,
             mark,
         })
     }
 
-    /// Why applications cannot ask anything for their sockets, if they cannot.
+    /// Lets applications ask for their sockets, or no more.
+    pub(super) fn let_ask(&mut self, skel: &TimewaitSkel<'_>, root: BorrowedFd<'_>, may: bool) {
+        if !may {
+            self.ask = None;
+        } else if !matches!(self.ask, Some(Ok(_))) {
+            let link = skel.progs.timewait_ask.attach_cgroup(root.as_raw_fd());
+            let why = |e| of_libbpf("attach to setsockopt()")(e).to_string();
+            self.ask = Some(link.map_err(why));
+        }
+    }
+
+    /// Why applications cannot ask anything for their sockets, though they may.
     pub(super) fn cannot_ask(&self) -> Option<&str> {
-        self.ask.as_ref().err().map(String::as_str)
+        self.ask.as_ref()?.as_ref().err().map(String::as_str)
     }
 
     /// Has the listening sockets of this network namespace add options or not, as their ports say.

@@ -141,16 +141,23 @@ impl TimeWait {
             || destinations
                 .iter()
                 .any(|one| one.timewait == TimeWaitMode::Negotiate);
+        let asks = listeners.iter().any(Listener::lets_sockets_choose)
+            || destinations.iter().any(|one| one.per_socket);
+        let negotiates = negotiates || asks;
         if negotiates && self.hooks.is_none() {
             self.bss().netns = netns_cookie()?;
         }
         let (slots, tables) = self.tables_of(destinations, listeners)?;
-        if negotiates && self.hooks.is_none() {
+        if negotiates {
             let root = cgroups.ok_or_else(no_cgroups)?;
-            self.hooks = Some(Hooks::attach(&self.skel, root)?);
+            let hooks = match self.hooks.take() {
+                Some(hooks) => hooks,
+                None => Hooks::attach(&self.skel, root)?,
+            };
+            self.hooks.insert(hooks).let_ask(&self.skel, root, asks);
         }
         self.enter(slots, tables)?;
-        if !negotiates {
+        if !asks {
             self.forget_wishes();
         }
         self.mark_listeners();

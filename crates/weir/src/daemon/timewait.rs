@@ -73,11 +73,13 @@ impl Destinations {
         listeners: Vec<Listener>,
         links: &[Link],
     ) -> Result<()> {
-        let listeners = match listeners.iter().any(Listener::negotiates) {
+        let concerned = |one: &Listener| one.negotiates() || one.lets_sockets_choose();
+        let listeners = match listeners.iter().any(concerned) {
             true => listeners,
             false => Vec::new(),
         };
-        if listeners.is_empty() && list.iter().all(|one| one.timewait == TimeWaitMode::Off) {
+        let idle = |one: &Destination| one.timewait == TimeWaitMode::Off && !one.per_socket;
+        if listeners.is_empty() && list.iter().all(idle) {
             self.kernel = None;
             self.cannot_end = None;
             self.interfaces.clear();
@@ -163,7 +165,8 @@ impl Destinations {
     }
 
     fn negotiates(&self) -> bool {
-        let by_destination = |one: &Destination| one.timewait == TimeWaitMode::Negotiate;
+        let by_destination =
+            |one: &Destination| one.timewait == TimeWaitMode::Negotiate || one.per_socket;
         !self.listeners.is_empty() || self.list.iter().any(by_destination)
     }
 

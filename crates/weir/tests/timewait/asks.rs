@@ -9,7 +9,7 @@ use weir_testbed::needs;
 use weir_testbed::netns::Netns;
 
 use crate::bed::{First, Server, THERE_V4, run, time_waits_become};
-use crate::common::{Bed, PORT, output, within};
+use crate::common::{Bed, PORT, Weir, output, within};
 use crate::negotiate::{listener, rule};
 use crate::peers::{Started, start_there};
 
@@ -18,11 +18,25 @@ const OFF: u8 = abi::WISH_OFF;
 const ANY: u8 = abi::WISH_ANY;
 const CLIENT: u8 = abi::WISH_CLIENT;
 const SERVER: u8 = abi::WISH_SERVER;
-/// Rules that negotiate, but name none of the connections here.
-const ELSEWHERE: &str =
-    "[[destination]]\nname = \"backends\"\nto_port = 9\ntimewait = \"negotiate\"\n";
+/// Rules that name none of the connections here.
+const ELSEWHERE: &str = "[[destination]]\nname = \"backends\"\nto_port = 9\nper_socket = true\n";
 const ELSEWHERE_THERE: &str =
-    "[[listener]]\nname = \"web\"\naddress = \"*:9\"\ntimewait = \"negotiate\"\n";
+    "[[listener]]\nname = \"web\"\naddress = \"*:9\"\nper_socket = true\n";
+
+/// Starts a weir at both ends, with these rules.
+fn ends(bed: &Bed, here: &str, there: &str) -> [Weir; 2] {
+    [bed.run_there(there), run(bed, here)]
+}
+
+/// Rules of both ends that negotiate, with the client as holder, and let applications choose.
+fn negotiating(bed: &Bed) -> [Weir; 2] {
+    let per_socket = |rule: String| rule + "per_socket = true\n";
+    ends(
+        bed,
+        &per_socket(rule("any")),
+        &per_socket(listener("client")),
+    )
+}
 
 #[derive(Debug, Clone, Copy)]
 enum Language {
@@ -93,8 +107,7 @@ fn served(wish: u8) -> String {
 #[test]
 fn a_client_negotiates_where_no_rule_does_if_it_asks() {
     let Some(bed) = Bed::new() else { return };
-    let _there = bed.run_there(&listener("client"));
-    let _here = run(&bed, ELSEWHERE);
+    let _ends = ends(&bed, ELSEWHERE, &listener("client"));
     let _servers = Server::start(&bed, PORT, First::Server);
     for language in LANGUAGES {
         assert_eq!(language.connects(&bed, 0).unwrap_or(served(0)), served(0));
@@ -112,8 +125,7 @@ fn a_client_negotiates_where_no_rule_does_if_it_asks() {
 #[test]
 fn a_client_leaves_a_connection_alone_if_it_asks() {
     let Some(bed) = Bed::new() else { return };
-    let _there = bed.run_there(&listener("client"));
-    let _here = run(&bed, &rule("any"));
+    let _ends = negotiating(&bed);
     let _servers = Server::start(&bed, PORT, First::Server);
     for (count, language) in LANGUAGES.iter().enumerate() {
         let said = language.connects(&bed, OFF);
@@ -125,8 +137,7 @@ fn a_client_leaves_a_connection_alone_if_it_asks() {
 #[test]
 fn a_client_is_refused_where_the_server_chooses_another_holder_than_it_asks_for() {
     let Some(bed) = Bed::new() else { return };
-    let _there = bed.run_there(&listener("client"));
-    let _here = run(&bed, &rule("any"));
+    let _ends = negotiating(&bed);
     let _servers = Server::start(&bed, PORT, First::Server);
     for language in LANGUAGES {
         let said = language.connects(&bed, SERVER);
@@ -145,8 +156,7 @@ fn a_client_is_refused_where_the_server_chooses_another_holder_than_it_asks_for(
 #[test]
 fn a_server_chooses_the_holder_if_it_asks() {
     let Some(bed) = Bed::new() else { return };
-    let _there = bed.run_there(&listener("client"));
-    let _here = run(&bed, &rule("any"));
+    let _ends = negotiating(&bed);
     for (count, language) in LANGUAGES.iter().enumerate() {
         let Some(server) = language.listens(&bed, SERVER) else {
             return;
@@ -162,8 +172,7 @@ fn a_server_chooses_the_holder_if_it_asks() {
 #[test]
 fn a_server_negotiates_where_no_rule_does_if_it_asks() {
     let Some(bed) = Bed::new() else { return };
-    let _there = bed.run_there(ELSEWHERE_THERE);
-    let _here = run(&bed, &rule("any"));
+    let _ends = ends(&bed, &rule("any"), ELSEWHERE_THERE);
     for (count, language) in LANGUAGES.iter().enumerate() {
         let Some(server) = language.listens(&bed, ANY) else {
             continue;
@@ -240,4 +249,14 @@ fn what_cannot_be_asked_is_refused_and_other_options_are_as_without_weir() {
         };
         assert_eq!(format!("{way} {answer}"), *expected);
     }
+}
+
+#[test]
+fn without_the_key_nothing_can_be_asked() {
+    let Some(bed) = Bed::new() else { return };
+    if !needs::programs(&["/usr/bin/python3"]) {
+        return;
+    }
+    let _here = run(&bed, &rule("any"));
+    assert_eq!(ways(bed.here())[0], "new ENOPROTOOPT");
 }
