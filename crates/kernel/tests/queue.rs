@@ -150,6 +150,32 @@ fn slots_are_used_again_and_release_is_in_the_order_asked_for() {
 }
 
 #[test]
+fn what_is_parked_is_among_the_known_sockets_at_once() {
+    let Some(mut bed) = bed() else { return };
+    let server = server();
+    bed.attach(&server);
+    let port = server.local_addr().unwrap().port();
+    let waiting = |bed: &Bed| -> Vec<(bool, u32)> {
+        let known = bed.guard.known_sockets().unwrap();
+        let mut its: Vec<_> = known
+            .iter()
+            .filter(|socket| socket.port == port)
+            .map(|socket| (socket.parked, socket.queue_length))
+            .collect();
+        its.sort_unstable();
+        its
+    };
+    assert_eq!(waiting(&bed), [(false, 0)]);
+    let _clients = [connect(&server), connect(&server)];
+    let slots = bed.arrivals(2);
+    assert_eq!(waiting(&bed), [(false, 0), (true, 1), (true, 1)]);
+    slots
+        .into_iter()
+        .for_each(|slot| bed.queue.release(slot).unwrap());
+    assert_eq!(waiting(&bed), [(false, 2)]);
+}
+
+#[test]
 fn with_room_in_the_servers_queue_a_connection_goes_straight_there() {
     let Some(mut bed) = bed() else { return };
     let server = server();
