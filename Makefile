@@ -58,6 +58,7 @@ judges: ## the simulator of links beside ns-3, and beside the kernel's qdiscs in
 	$(RELEASE)/weir-lab run judge-ns3
 	scripts/lab-vm "$(JUDGE_KERNEL)" out/judge-linux run judge-linux
 	scripts/lab-vm "$(JUDGE_KERNEL)" out/shape-contest run shape-contest
+	scripts/lab-vm "$(JUDGE_KERNEL)" out/shape-instructions run shape-instructions
 
 .PHONY: bench
 bench: ## ns per packet and the other figures of the README (root)

@@ -3,11 +3,11 @@
 //! compared with; `weir shape` does not install it.
 //!
 //! Left out: the shaper, since the link has the rate; the tins, since all traffic is of one class; the filter for ACKs
-//! and `ingress`, which are off by default; and the hash's sets of eight, which let few flows share a queue: here are
-//! eight times as many queues instead.
+//! and `ingress`, which are off by default.
 //!
 //! COBALT is CoDel that does not start anew: its count falls as it has risen. BLUE beside it drops with a probability
-//! that rises with each overflow, for flows that no single drop slows down.
+//! that rises with each overflow, for flows that no single drop slows down. In a queue where nothing was dropped before, the
+//! kernel's does not wait for an interval: its 1/sqrt(count) is 0 until count has changed.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,9 @@ use super::queue::{Cause, Hooks, Stats, discard};
 use super::subqueue::{Single, SubQueue};
 
 /// Flow queues, and hosts of each side.
-const FLOWS: u32 = 8192;
+const FLOWS: u32 = 1024;
+/// So many queues are a set. A flow has any of that set which no other flow uses.
+const WAYS: usize = 8;
 const HOSTS: u32 = 1024;
 /// By how much BLUE's probability rises and falls, in 2^-32.
 const BLUE_UP: u32 = 1 << 24;
@@ -48,6 +50,8 @@ struct Cobalt {
     /// The next drop while dropping; else until when the flow is remembered, ns.
     drop_next_ns: u64,
     dropping: bool,
+    /// Whether the count has changed since the queue was made.
+    has_counted: bool,
     /// BLUE's probability, in 2^-32, and when it changed last, ns.
     probability: u32,
     changed_ns: u64,
@@ -55,6 +59,9 @@ struct Cobalt {
 
 impl Cobalt {
     fn control_law(&self, from_ns: u64, params: &CakeParams) -> u64 {
+        if !self.has_counted {
+            return from_ns;
+        }
         let divisor = f64::from(self.count.max(1)).sqrt();
         from_ns + (params.interval_ns as f64 / divisor) as u64
     }
@@ -66,6 +73,7 @@ impl Cobalt {
     /// One drop less, and the time of the next.
     fn decay(&mut self, params: &CakeParams) {
         self.count -= 1;
+        self.has_counted = true;
         self.drop_next_ns = self.control_law(self.drop_next_ns, params);
     }
 
@@ -119,6 +127,7 @@ impl Cobalt {
         if is_due && self.dropping {
             drops = !signal();
             self.count = self.count.saturating_add(1);
+            self.has_counted = true;
             self.drop_next_ns = self.control_law(self.drop_next_ns, params);
             is_late = now_ns > self.drop_next_ns;
         } else if is_due {
@@ -159,6 +168,8 @@ struct Flow {
     cobalt: Cobalt,
     set: Set,
     deficit: i32,
+    /// The hash of the flow that has it, or had it last.
+    tag: u32,
     /// Its source and its destination.
     hosts: [usize; 2],
 }
@@ -188,6 +199,7 @@ impl<P> Cake<P> {
             cobalt: Cobalt::default(),
             set: Set::None,
             deficit: 0,
+            tag: 0,
             hosts: [0; 2],
         };
         let loads = || vec![0; HOSTS as usize].into_boxed_slice();
@@ -215,6 +227,17 @@ fn memory_bytes(len_bytes: u32) -> u64 {
 }
 
 impl Flows {
+    /// The queue of a flow (cake_hash()).
+    fn place(&self, hash: u32) -> usize {
+        let at = hash as usize % self.flows.len();
+        let set = at - at % WAYS;
+        let mut ways = (at..at + WAYS).map(|way| set + way % WAYS);
+        ways.clone()
+            .find(|way| self.flows[*way].tag == hash)
+            .or_else(|| ways.find(|way| self.flows[*way].set == Set::None))
+            .unwrap_or(at)
+    }
+
     /// What a flow may send in its turn: its share of the host that has more flows to serve.
     fn quantum(&self, at: usize, random: u32) -> i32 {
         let [source, destination] = self.flows[at].hosts;
@@ -323,8 +346,9 @@ impl SubQueue for Flows {
         stats: &mut Stats,
         hooks: &mut H,
     ) {
-        let at = index(packet.flow_hash(), FLOWS);
+        let at = self.place(packet.flow_hash());
         let flow = &mut self.flows[at];
+        flow.tag = packet.flow_hash();
         if matches!(flow.set, Set::None | Set::Decaying) {
             let hosts = [packet.source_hash(), packet.destination_hash()];
             flow.hosts = hosts.map(|hash| index(hash, HOSTS));
@@ -450,7 +474,11 @@ mod tests {
     /// The control law is CoDel's, and after a pause the count falls as it has risen.
     #[test]
     fn drops_come_after_an_interval_and_their_count_decays() {
-        let (mut cobalt, mut at_ms) = (Cobalt::default(), Vec::new());
+        let used = Cobalt {
+            has_counted: true,
+            ..Cobalt::default()
+        };
+        let (mut cobalt, mut at_ms) = (used, Vec::new());
         let ask = |cobalt: &mut Cobalt, ms: u64, waited_ms: u64| {
             cobalt.drops(&PARAMS, ms * MS, waited_ms * MS, || false, || 0)
         };
@@ -476,6 +504,32 @@ mod tests {
             "{}",
             cobalt.count
         );
+    }
+
+    #[test]
+    fn in_a_queue_where_nothing_was_dropped_before_the_first_drop_comes_at_once() {
+        let mut cobalt = Cobalt::default();
+        let mut ask = |ms: u64| cobalt.drops(&PARAMS, ms * MS, 50 * MS, || false, || 0);
+        let first = (1..600).find(|ms| ask(*ms));
+        assert_eq!(first, Some(2));
+        let second = (3..600).find(|ms| ask(*ms)).unwrap();
+        assert!((70..=74).contains(&(second - 2)), "{second}");
+    }
+
+    #[test]
+    fn flows_of_one_set_have_queues_of_their_own_while_it_has_some() {
+        let (mut queue, mut world) = (Cake::new(PARAMS), World::new(1));
+        // The hash of flow n is n times an odd number: these have the same lower ten bits.
+        for n in 0..8 {
+            queue.enqueue(Segment::data(n * FLOWS, 0), 0, &mut world);
+        }
+        let used = |queue: &Cake<Segment>| {
+            let flows = queue.queue.flows.iter();
+            flows.filter(|flow| !flow.list.is_empty()).count()
+        };
+        assert_eq!(used(&queue), 8);
+        queue.enqueue(Segment::data(8 * FLOWS, 0), 0, &mut world);
+        assert_eq!(used(&queue), 8);
     }
 
     #[test]

@@ -244,7 +244,7 @@ impl Setup {
         }
     }
 
-    /// PIE as RFC 8033 has it.
+    /// PIE as the kernel has it, with the values of RFC 8033.
     pub fn pie(&self) -> PieParams {
         PieParams {
             target_ns: 15 * MS,
@@ -254,6 +254,7 @@ impl Setup {
             beta_16: 20,
             mtu_bytes: self.mtu_bytes,
             limit_packets: DEFAULT_PACKETS,
+            is_kernels: true,
             ecn: self.ecn,
         }
     }

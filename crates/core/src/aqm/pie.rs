@@ -33,6 +33,9 @@ pub struct PieParams {
     pub limit_packets: u32,
     /// Mark ECN-capable packets while the probability is at most 10 %.
     pub ecn: bool,
+    /// As in the kernel, and not in RFC 8033, the probability rises by 2 % more in each round over 250 ms of delay, and
+    /// may be above 1: it then takes as much longer to fall.
+    pub is_kernels: bool,
 }
 
 /// The state (`struct pie_vars`).
@@ -114,12 +117,17 @@ impl PieVars {
         if delta > two_percent && self.probability >= ONE / 10 {
             delta = two_percent;
         }
-        if self.delay_ns > 250_000_000 {
+        if params.is_kernels && self.delay_ns > 250_000_000 {
             delta += two_percent;
         }
         let moved = i128::from(self.probability) + delta;
-        self.probability = moved.clamp(0, i128::from(ONE)) as u64;
-        moved >= i128::from(ONE)
+        let most = i128::from(if params.is_kernels { u64::MAX } else { ONE });
+        self.probability = if moved > most {
+            ONE
+        } else {
+            moved.max(0) as u64
+        };
+        moved >= most
     }
 
     /// Whether a packet that comes is to be dropped (RFC 8033, Section 5.1, drop_early()).
@@ -243,6 +251,7 @@ mod tests {
         mtu_bytes: 1514,
         limit_packets: 1000,
         ecn: false,
+        is_kernels: true,
     };
 
     fn share(of_one: u64) -> f64 {
@@ -294,6 +303,25 @@ mod tests {
         vars.catch_up(&PARAMS, 1, 0);
         vars.catch_up(&PARAMS, 100_000_000 * MS, 0);
         assert_eq!((vars.probability, vars.burst_ns), (0, 150 * MS));
+    }
+
+    #[test]
+    fn after_seconds_of_overload_the_kernel_s_probability_is_above_1_and_that_of_the_rfc_is_not() {
+        let after = |is_kernels| {
+            let params = PieParams {
+                is_kernels,
+                ..PARAMS
+            };
+            let mut vars = PieVars {
+                delay_ns: 400 * MS,
+                ..PieVars::new(&params)
+            };
+            vars.catch_up(&params, 1, 100_000);
+            vars.catch_up(&params, 3_000 * MS, 100_000);
+            share(vars.probability)
+        };
+        assert!(after(true) > 1.5, "{}", after(true));
+        assert_eq!(after(false), 1.0);
     }
 
     #[test]

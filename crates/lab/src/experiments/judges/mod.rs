@@ -10,4 +10,9 @@ pub mod trial;
 use crate::run::experiment::Entry;
 
 /// The experiments.
-pub const ENTRIES: &[Entry] = &[ns3::ENTRY, linux::judge::ENTRY, linux::contest::ENTRY];
+pub const ENTRIES: &[Entry] = &[
+    ns3::ENTRY,
+    linux::judge::ENTRY,
+    linux::contest::ENTRY,
+    linux::instructions::ENTRY,
+];

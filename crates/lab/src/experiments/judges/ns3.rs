@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 use weir_core::aqm::flows::FlowParams;
 use weir_core::aqm::fq_codel::FqCodel;
+use weir_core::aqm::pie::{Pie, PieParams};
 use weir_core::aqm::{AnyQueue, Discipline, Setup};
 use weir_sim::connection::{Job as Wanted, Spec};
 use weir_sim::outcome::Record;
@@ -99,15 +100,20 @@ impl Judge for Ns3 {
 
     /// ns-3's FQ-CoDel drops no last packet of a flow. The kernel's does, and so does the simulator's: to it, the other
     /// flows' packets are behind that packet.
+    /// Its PIE is that of RFC 8033.
     fn model(&self, job: Job) -> AnyQueue<Numbered> {
-        if job.discipline != Discipline::FqCodel {
-            return model::queue(job.discipline, job.rates.0);
-        }
         let setup = Setup::new(job.rates.0 / 8);
-        AnyQueue::FqCodel(FqCodel::new(FlowParams {
-            others_are_behind: false,
-            ..setup.flows(setup.codel())
-        }))
+        match job.discipline {
+            Discipline::FqCodel => AnyQueue::FqCodel(FqCodel::new(FlowParams {
+                others_are_behind: false,
+                ..setup.flows(setup.codel())
+            })),
+            Discipline::Pie => AnyQueue::Pie(Pie::new(PieParams {
+                is_kernels: false,
+                ..setup.pie()
+            })),
+            other => model::queue(other, job.rates.0),
+        }
     }
 
     fn departures(&mut self, job: Job, arrivals: &[Arrival]) -> Result<Departures> {

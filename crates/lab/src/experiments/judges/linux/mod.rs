@@ -6,6 +6,7 @@
 
 pub mod contest;
 pub mod hosts;
+pub mod instructions;
 pub mod judge;
 pub mod qdiscs;
 pub mod replay;

@@ -105,7 +105,7 @@ impl Replay {
 }
 
 /// A TCP segment with its number as sequence number.
-fn packet<'a>(number: u32, arrival: &Arrival, buffer: &'a mut [u8]) -> &'a [u8] {
+pub fn packet<'a>(number: u32, arrival: &Arrival, buffer: &'a mut [u8]) -> &'a [u8] {
     let bytes = arrival.bytes as usize;
     let packet = &mut buffer[..bytes];
     packet.fill(0);
