@@ -17,10 +17,10 @@
  * Without a free record nothing is sent: the server's own TIME-WAIT stays. If
  * the RST is lost, both ends remember, as after a simultaneous close.
  *
- * While a record stands, a SYN/ACK for its 4-tuple ends the attempt at both
- * ends, unless timestamps prove that no old duplicate can pass for a new
- * segment (lib/timewait.h). No data has gone either way until then. The record
- * answers a repeated FIN, as TIME-WAIT does.
+ * While a record stands, a SYN/ACK for its 4-tuple is not let in, and its
+ * sender gets a RST, unless sequence numbers or timestamps prove that no old
+ * duplicate can pass for a new segment (lib/timewait.h). This end sends its SYN
+ * again. The record answers a repeated FIN, as TIME-WAIT does.
  *
  * A packet's way (tc ingress): parse; one array load by source port; most
  * segments with data end here. Then the destination by address, and a socket.
@@ -76,6 +76,15 @@ static __always_inline int refuse(struct __sk_buff *skb, struct segment *segment
 	return PASS;
 }
 
+/* Puts an attempt off: the server forgets it, and this end sends its SYN again, until the record has ended at the latest. */
+static __always_inline int put_off(struct __sk_buff *skb, struct segment *segment)
+{
+	begin_answer(segment, FLAG_RST, segment->ack, 0);
+	answer_beside(skb, segment);
+	COUNT(segment->rule, refused);
+	return TC_DROP;
+}
+
 /* Whether a record stands: its connection has closed, and its time has not ended. */
 static __always_inline bool stands(const struct timewait_record *record)
 {
@@ -100,8 +109,8 @@ __noinline int on_synack(struct __sk_buff *skb, struct segment *segment)
 		walk = options_of_skb(skb, &segment->packet);
 		if (!walk || segment->packet.tcp_len != segment->packet.header_len || !segment_sound(skb, segment))
 			return PASS;
-		if (standing && !record_yields(standing, &walk->options))
-			return refuse(skb, segment);
+		if (standing && !record_yields(standing, segment->seq, segment->ack, &walk->options))
+			return put_off(skb, segment);
 		if (chooses && !holder_accepted(segment, accept, &walk->options))
 			return refuse(skb, segment);
 		if (standing)

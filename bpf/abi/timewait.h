@@ -116,8 +116,8 @@ struct timewait_counters {
 	__u64 swapped;		/* connections whose TIME-WAIT the server dropped for a record here */
 	__u64 avoided;		/* connections that would be in TIME-WAIT here, had the other end not agreed to hold it */
 	__u64 held_by_peer;	/* connections whose TIME-WAIT the other end holds by agreement */
-	__u64 reused;		/* records that gave way to a new connection, by its timestamps */
-	__u64 refused;		/* new connections that were reset because of a record, or of a holder that is not agreed to */
+	__u64 reused;		/* records that gave way to a new connection, by its sequence numbers or timestamps */
+	__u64 refused;		/* SYN/ACKs that were turned away because of a record, or of a holder that is not agreed to */
 	__u64 fallback;		/* connections without agreement, or that had no free record: as without weir */
 };
 

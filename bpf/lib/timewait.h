@@ -46,14 +46,17 @@ static __always_inline bool paws_drops(u32 old, u32 new)
 }
 
 /*
- * Whether a new connection of the same 4-tuple may begin before the record ends (RFC 6191). options: of the
- * other end's SYN/ACK. By its timestamp, and by the one that it echoes, of this end's SYN, PAWS drops old
- * duplicates at both ends.
+ * Whether a new connection of the same 4-tuple may begin before the record ends. seq, ack, options: of the other
+ * end's SYN/ACK. In each direction old duplicates are dropped for their sequence numbers, if the new ones begin
+ * behind them (RFC 1122, Section 4.2.2.13), or by PAWS for their timestamps (RFC 6191).
  */
-static __always_inline bool record_yields(const struct timewait_record *record, const struct syn_options *options)
+static __always_inline bool record_yields(const struct timewait_record *record, u32 seq, u32 ack,
+					  const struct syn_options *options)
 {
-	return record->stamped && options->tstamp && paws_drops(record->received, options->tsval) &&
-	       paws_drops(record->sent, options->tsecr);
+	bool stamped = record->stamped && options->tstamp;
+
+	return ((s32)(seq - record->rcv_nxt) > 0 || (stamped && paws_drops(record->received, options->tsval))) &&
+	       ((s32)(ack - record->snd_nxt) > 0 || (stamped && paws_drops(record->sent, options->tsecr)));
 }
 
 /*

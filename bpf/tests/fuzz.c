@@ -164,7 +164,7 @@ static void check_decisions(const u8 *data, u32 size)
 		pure_limit_admits(&any.shape, &any.due[0], &any.due[1], any.now, any.words[i]);
 		pure_time_wait_yields(&any.old, any.words[i], &o);
 		pure_record_yields_to_syn(&any.old, any.words[i], &o);
-		pure_record_yields(&any.record, &o);
+		pure_record_yields(&any.record, any.words[i], any.words[0], &o);
 		pure_ends_passive_close(&any.closing, any.words[i], any.words[3]);
 		any.now += any.words[i];
 	}

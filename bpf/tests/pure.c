@@ -94,9 +94,9 @@ u8 pure_record_yields_to_syn(const struct time_wait *old, u32 seq, const struct 
 	return record_yields_to_syn(old, seq, o);
 }
 
-u8 pure_record_yields(const struct timewait_record *record, const struct syn_options *o)
+u8 pure_record_yields(const struct timewait_record *record, u32 seq, u32 ack, const struct syn_options *o)
 {
-	return record_yields(record, o);
+	return record_yields(record, seq, ack, o);
 }
 
 u8 pure_tw_offer(u8 accept)

@@ -37,11 +37,9 @@ pub struct TimeWait {
     ///
     /// A server with tcp_rfc1337 = 1 keeps its TIME-WAIT all the same, and one whose RST was lost.
     pub swapped: u64,
-    /// Records that gave way to a new connection before their time, because timestamps keep old segments out (RFC 6191)
-    ///
-    /// Those of a listener also if the new connection begins at a later sequence number, as the kernel's TIME-WAIT does.
+    /// Records that gave way to a new connection before their time, because its sequence numbers or timestamps keep old segments out (RFC 1122, RFC 6191)
     pub reused: u64,
-    /// New connections that weir reset because a record has their addresses and ports, or because the server chose a holder that accept excludes: connect() failed with ECONNREFUSED
+    /// SYN/ACKs that weir turned away because a record has their addresses and ports (the kernel sends its SYN again), or because the server chose a holder that accept excludes (connect() failed with ECONNREFUSED)
     ///
     /// At a listener: SYNs that a record turned away, acknowledged in its name as the kernel's TIME-WAIT does.
     pub refused: u64,

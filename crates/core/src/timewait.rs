@@ -158,16 +158,29 @@ pub struct Stamps {
     pub received: u32,
 }
 
-impl Stamps {
-    /// Whether a new connection of the same 4-tuple may begin at once (RFC 6191): by both timestamps of its SYN/ACK PAWS
-    /// drops old duplicates at both ends.
-    pub fn yield_to(old: Option<Stamps>, new: Option<Stamps>) -> bool {
-        match (old, new) {
-            (Some(old), Some(new)) => {
-                paws_drops(old.received, new.received) && paws_drops(old.sent, new.sent)
-            }
+/// Where the two directions of a connection are: how far an old one came, or what a SYN/ACK has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numbers {
+    /// The next sequence number of this end, a FIN counted; in a SYN/ACK the number that it acknowledges.
+    pub snd_nxt: u32,
+    /// The next one of the other end; in a SYN/ACK its own number.
+    pub rcv_nxt: u32,
+    /// Its timestamps, if it has any.
+    pub stamps: Option<Stamps>,
+}
+
+impl Numbers {
+    /// Whether a new connection of the same 4-tuple may begin at once, by its SYN/ACK. In each direction old duplicates are
+    /// dropped for their sequence numbers, if the new ones begin behind them (RFC 1122, Section 4.2.2.13), or by PAWS for
+    /// their timestamps (RFC 6191).
+    pub fn yield_to(&self, syn_ack: &Numbers) -> bool {
+        let is_behind = |new: u32, old: u32| new.wrapping_sub(old) as i32 > 0;
+        let is_stamped = |of: fn(Stamps) -> u32| match (self.stamps, syn_ack.stamps) {
+            (Some(old), Some(new)) => paws_drops(of(old), of(new)),
             _ => false,
-        }
+        };
+        (is_behind(syn_ack.rcv_nxt, self.rcv_nxt) || is_stamped(|stamps| stamps.received))
+            && (is_behind(syn_ack.snd_nxt, self.snd_nxt) || is_stamped(|stamps| stamps.sent))
     }
 }
 
@@ -219,20 +232,32 @@ mod tests {
     }
 
     #[test]
-    fn a_record_yields_only_if_paws_drops_old_duplicates_at_both_ends() {
-        let stamps = |sent, received| Some(Stamps { sent, received });
-        let old = stamps(100, u32::MAX);
-        for (new, yields) in [
-            (stamps(102, 1), true),
-            (stamps(101, 1), false),
-            (stamps(102, 0), false),
-            (stamps(102, u32::MAX), false),
-            (stamps(99, 5), false),
-            (None, false),
+    fn a_record_yields_if_old_duplicates_are_shut_out_in_both_directions() {
+        let numbers = |snd_nxt, rcv_nxt, stamps: Option<(u32, u32)>| Numbers {
+            snd_nxt,
+            rcv_nxt,
+            stamps: stamps.map(|(sent, received)| Stamps { sent, received }),
+        };
+        let old = numbers(1000, u32::MAX, Some((100, u32::MAX)));
+        for (snd_nxt, rcv_nxt, stamps, yields) in [
+            // By sequence numbers.
+            (1001, 0, None, true),
+            (1000, 0, None, false),
+            (1001, u32::MAX, None, false),
+            // By timestamps.
+            (7, 7 << 29, Some((102, 1)), true),
+            (7, 7 << 29, Some((101, 1)), false),
+            (7, 7 << 29, Some((102, 0)), false),
+            (7, 7 << 29, Some((99, 5)), false),
+            // Each direction by its own.
+            (1001, 7 << 29, Some((99, 1)), true),
+            (7, 0, Some((102, 7 << 29)), true),
         ] {
-            assert_eq!(Stamps::yield_to(old, new), yields, "{new:?}");
+            let new = numbers(snd_nxt, rcv_nxt, stamps);
+            assert_eq!(old.yield_to(&new), yields, "{new:?}");
         }
-        assert!(!Stamps::yield_to(None, stamps(1, 1)));
+        let unstamped = numbers(1000, u32::MAX, None);
+        assert!(!unstamped.yield_to(&numbers(7, 7 << 29, Some((102, 1)))));
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, getpeername, getsockopt,
+    setsockopt, socket, sockopt,
 };
 
 use crate::netns::Netns;
@@ -59,7 +60,7 @@ pub struct Outcome {
     pub stale: u64,
     /// It has read the new connection's data alone.
     pub fresh: u64,
-    /// It has got no connection.
+    /// It has got no connection for its SYN, or for the SYN of the other end.
     pub refused: u64,
 }
 
@@ -331,14 +332,10 @@ impl Duplicates<'_> {
         self.raw.send(peer, Shape::Plain, &syn_ack);
         let answer = self.raw.answer(peer);
         if answer.header.rst {
-            let error = until(
-                "connect() has failed",
-                || match nix::sys::socket::getsockopt(&socket, sockopt::SocketError).unwrap() {
-                    0 => None,
-                    number => Some(Errno::from_raw(number)),
-                },
-            );
-            assert_eq!(error, Errno::ECONNREFUSED);
+            // It has no connection, and no error: it would send its SYN again.
+            let peer = getpeername::<SockaddrStorage>(socket.as_raw_fd());
+            assert_eq!(peer.unwrap_err(), Errno::ENOTCONN);
+            assert_eq!(getsockopt(&socket, sockopt::SocketError).unwrap(), 0);
             return None;
         }
         assert!(answer.header.ack && !answer.header.syn, "{answer:?}");

@@ -10,7 +10,7 @@ use weir_core::packet::{Packet, TimeWait};
 use weir_core::queue::{PRIORITIES, Rule};
 use weir_core::stall::Stall;
 use weir_core::steady::{Source, SourceSet};
-use weir_core::timewait::{Closing, Stamps};
+use weir_core::timewait::{Closing, Numbers, Stamps};
 use weir_core::verdict::{VERDICTS, Verdict};
 use weir_core::wait::{Wait, WaitRule};
 
@@ -63,7 +63,12 @@ unsafe extern "C" {
     fn pure_time_wait_yields(old: *const time_wait, seq: u32, o: *const syn_options) -> u8;
     fn pure_ends_passive_close(closing: *const closing, seq: u32, ack: u32) -> u8;
     fn pure_record_yields_to_syn(old: *const time_wait, seq: u32, o: *const syn_options) -> u8;
-    fn pure_record_yields(record: *const timewait_record, o: *const syn_options) -> u8;
+    fn pure_record_yields(
+        record: *const timewait_record,
+        seq: u32,
+        ack: u32,
+        o: *const syn_options,
+    ) -> u8;
     fn pure_steady_place(l: *const listener_policy, q: *const queue_view, shared: u8) -> u8;
     fn pure_source_note(set: *mut source_set, key: u32, window: u16, chance: u32) -> u8;
     fn pure_half_empty(q: *const queue_view) -> u8;
@@ -348,17 +353,18 @@ pub fn ends_passive_close(socket: &Closing, seq: u32, ack: u32) -> bool {
 }
 
 /// `record_yields()` of bpf/lib/timewait.h.
-pub fn record_yields(old: Option<Stamps>, new: Option<Stamps>) -> bool {
+pub fn record_yields(old: &Numbers, new: &Numbers) -> bool {
     let mut raw = timewait_record::default();
-    if let Some(Stamps { sent, received }) = old {
+    (raw.snd_nxt, raw.rcv_nxt) = (old.snd_nxt, old.rcv_nxt);
+    if let Some(Stamps { sent, received }) = old.stamps {
         (raw.sent, raw.received, raw.stamped) = (sent, received, 1);
     }
     let options = Options {
-        timestamps: new.map(|new| (new.received, new.sent)),
+        timestamps: new.stamps.map(|new| (new.received, new.sent)),
         ..Options::default()
     };
     // SAFETY: both structures live through the call.
-    unsafe { pure_record_yields(&raw, &options.raw()) != 0 }
+    unsafe { pure_record_yields(&raw, new.rcv_nxt, new.snd_nxt, &options.raw()) != 0 }
 }
 
 /// `steady_place()` of bpf/lib/admit.h.

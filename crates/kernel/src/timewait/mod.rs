@@ -76,7 +76,7 @@ pub struct TimeWaitFigures {
     pub swapped: u64,
     /// Records that gave way to a new connection, by its timestamps.
     pub reused: u64,
-    /// New connections that were turned away because of a record or of a holder.
+    /// SYN/ACKs, or SYNs to a listener, that were turned away because of a record or of a holder.
     pub refused: u64,
     /// Connections whose TIME-WAIT is where it would be without weir. Of a listener that leaves it to the client, also those
     /// whose handshake's last ACK is lost: the client holds all the same, and `held_by_peer` counts them too.

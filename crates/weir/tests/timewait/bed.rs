@@ -99,7 +99,7 @@ pub struct Server {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     address: SocketAddr,
-    here: std::path::PathBuf,
+    there: std::path::PathBuf,
 }
 
 /// Which end closes first.
@@ -117,7 +117,8 @@ impl Server {
         [THERE_V4, THERE_V6].map(|ip| Server::at(bed, SocketAddr::new(ip, port), first))
     }
 
-    fn at(bed: &Bed, address: SocketAddr, first: First) -> Server {
+    /// Listens at an address there.
+    pub fn at(bed: &Bed, address: SocketAddr, first: First) -> Server {
         let listener = listen(bed.there(), address, 1024);
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
@@ -133,7 +134,7 @@ impl Server {
             stop,
             thread: Some(thread),
             address,
-            here: bed.here().path(),
+            there: bed.there().path(),
         }
     }
 }
@@ -152,11 +153,11 @@ pub fn answer(mut stream: TcpStream, first: First) {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        let (address, here) = (self.address, self.here.clone());
-        // Wakes it.
+        let (address, there) = (self.address, self.there.clone());
+        // Wakes it, past what stands between the namespaces.
         let _ = std::thread::spawn(move || {
-            let here = std::fs::File::open(here).ok()?;
-            nix::sched::setns(here, nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+            let there = std::fs::File::open(there).ok()?;
+            nix::sched::setns(there, nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
             TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()
         })
         .join();

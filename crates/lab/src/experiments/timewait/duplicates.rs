@@ -195,7 +195,7 @@ impl Experiment for Late {
             ("tries", "{tries|n}"),
             ("read by a program", "{read|n}"),
             ("kept out of a new connection", "{kept_out|n}"),
-            ("new connection refused", "{refused|n}"),
+            ("new connection put off", "{refused|n}"),
         ])
     }
 }
