@@ -145,14 +145,14 @@ static __always_inline bool is_plain_ack(u8 flags)
 /*
  * Whether an address can be one end of a connection. The kernel drops packets
  * from or to the others as martians (ip_route_input_slow(), ip6_rcv_core()):
- * 0/8, 224/4 and 255.255.255.255, :: and multicast. Theirs is not for weir to
- * answer. 240/4 is reserved, and to the kernel it is as any other.
+ * 0.0.0.0, 255.255.255.255, :: and multicast. Theirs is not for weir to answer.
+ * The rest of 0/8 and 240/4 is reserved, and to the kernel as any other.
  */
 static __always_inline bool endpoint4(__be32 addr)
 {
-	u32 host = bpf_ntohl(addr), first = host >> 24;
+	u32 host = bpf_ntohl(addr);
 
-	return first != 0 && (first < 224 || first >= 240) && host != 0xffffffff;
+	return host != 0 && host != 0xffffffff && host >> 28 != 14;
 }
 
 static __always_inline bool endpoint6(const __be32 *addr)

@@ -115,7 +115,7 @@ pub fn answerable(frame: &[u8], l3: usize, packet: &Packet) -> bool {
     let (source, destination) = addresses.split_at(addresses.len() / 2);
     let endpoint = |address: &[u8]| match packet.v6 {
         true => address[0] != 0xff && address.iter().any(|&b| b != 0),
-        false => !matches!(address[0], 0 | 224..240) && address.iter().any(|&b| b != 255),
+        false => address[0] >> 4 != 14 && address != [0; 4] && address != [255; 4],
     };
     let ip_sound = packet.v6 || sum(&ip[..20], 0) == 0xffff;
     let pseudo = packet.tcp_len + u32::from(IPPROTO_TCP);

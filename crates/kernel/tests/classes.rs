@@ -384,7 +384,7 @@ fn each_of_few_refusals_is_sampled_also_when_all_cpus_refuse_at_once() {
 }
 
 #[test]
-fn an_address_of_240_is_judged_as_the_kernel_takes_it_for_a_client() {
+fn a_reserved_address_is_judged_as_the_kernel_takes_it_for_a_client() {
     let Some((mut guard, listeners, _sockets)) = world(&["one"]) else {
         return;
     };
@@ -395,11 +395,11 @@ fn an_address_of_240_is_judged_as_the_kernel_takes_it_for_a_client() {
         guard.judge_tc(&frame).expect("a test run").action
     };
     assert_eq!(action([10, 0, 0, 1]), PASS, "the token");
-    for address in [[240, 0, 0, 1], [255, 255, 255, 254]] {
+    for address in [[240, 0, 0, 1], [255, 255, 255, 254], [0, 0, 0, 1]] {
         assert_eq!(action(address), DROP, "{address:?}");
     }
     // Martians: the kernel drops them.
-    for address in [[224, 0, 0, 1], [239, 1, 1, 1], [0, 1, 1, 1], [255; 4]] {
+    for address in [[224, 0, 0, 1], [239, 255, 255, 255], [0; 4], [255; 4]] {
         assert_eq!(action(address), PASS, "{address:?}");
     }
 }
