@@ -34,7 +34,10 @@ pub const ENTRY: Entry = Entry::new::<Args>(
     "How many instructions does a packet through weir's qdisc cost, beside the kernel's?",
 )
 .source("beyond the papers")
-.flags("--bursts 100", "--bursts 20 --rounds 1 --qdiscs none,pfifo");
+.flags(
+    "--bursts 100",
+    "--links free --bursts 20 --rounds 1 --qdiscs none,pfifo",
+);
 
 /// Where packets go out.
 const OUT: &str = "out";
