@@ -79,12 +79,12 @@ pub fn changed(source: &str, config: &Config, suggestions: &Suggestions) -> Resu
             false => format!("{name}: {}", changes.join(", ")),
         });
     }
-    for left in config.listeners.iter().enumerate() {
-        let of_it = |one: &&Suggestion| place(&config.listeners, one) == Some(left.0);
-        if !suggestions.listeners.iter().any(|one| of_it(&one)) {
+    for (index, listener) in config.listeners.iter().enumerate() {
+        let is_its = |one: &Suggestion| place(&config.listeners, one) == Some(index);
+        if !suggestions.listeners.iter().any(is_its) {
+            let name = &listener.name;
             said.push(format!(
-                "{}: nothing is changed: weir does not guard it now",
-                left.1.name
+                "{name}: nothing is changed: weir does not guard it now"
             ));
         }
     }
