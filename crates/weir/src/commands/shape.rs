@@ -63,6 +63,8 @@ fn put_on(args: &ShapeInstall) -> Result<()> {
 }
 
 fn take_off(dev: &str) -> Result<()> {
+    // Before the interface is looked for: it may be the one that has gone.
+    ingress::remove_unused()?;
     let link = find(dev)?;
     match interface::remove(&link)? {
         true => print(&format!("{dev}: is as it was before\n")),

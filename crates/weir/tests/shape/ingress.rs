@@ -173,17 +173,25 @@ fn an_ifb_goes_with_the_next_command_when_its_interface_is_gone() {
         return;
     };
     let before = state(&hosts);
-    let later = [
-        "link", "add", "later0", "type", "veth", "peer", "name", "later1",
-    ];
-    hosts.router.ip(&later).unwrap();
-    hosts.weir_says("shape install --dev later0 --rate 1mbit --ingress 1mbit --discipline fifo");
-    assert_eq!(hosts.shapes().as_array().unwrap().len(), 2);
-    hosts.router.ip(&["link", "del", "later0"]).unwrap();
-    assert_eq!(hosts.shapes(), serde_json::json!([]));
-    assert!(state(&hosts).contains("weir-in-"));
+    let goes = || {
+        let later = [
+            "link", "add", "later0", "type", "veth", "peer", "name", "later1",
+        ];
+        hosts.router.ip(&later).unwrap();
+        let install = "shape install --dev later0 --rate 1mbit --ingress 1mbit --discipline fifo";
+        hosts.weir_says(install);
+        assert_eq!(hosts.shapes().as_array().unwrap().len(), 2);
+        hosts.router.ip(&["link", "del", "later0"]).unwrap();
+        assert_eq!(hosts.shapes(), serde_json::json!([]));
+        assert!(state(&hosts).contains("weir-in-"));
+    };
+    goes();
     hosts.weir_says(&install(""));
     hosts.weir_says("shape remove --dev up0");
+    assert_eq!(state(&hosts), before);
+    goes();
+    let output = hosts.weir("shape remove --dev later0");
+    assert_eq!(output.status.code(), Some(2));
     assert_eq!(state(&hosts), before);
 }
 
