@@ -18,6 +18,8 @@
 #define WEIR_TIMEWAIT_ASKED 255
 /* Records of closed connections at a time. Without a free one, the server keeps its TIME-WAIT */
 #define WEIR_MAX_TIMEWAIT_RECORDS 262144
+/* Of them, for whose FIN no socket was found, between two looks of user space: anybody can send such FINs */
+#define WEIR_MAX_TIMEWAIT_ANSWERED 256
 /* Kernel memory of one record, in bytes: 48 of the hash table, key and value, and what the allocator rounds up */
 #define WEIR_TIMEWAIT_RECORD_BYTES 128
 
@@ -107,7 +109,8 @@ _Static_assert(sizeof(struct timewait_record) == 32, "no holes");
 struct timewait_ending {
 	__u64 since_ns;		/* CLOCK_MONOTONIC */
 	__u16 rule;		/* index of its rule */
-	__u16 pad[3];
+	__u8 answered;		/* 1: the other end's FIN was acknowledged, and no socket was found for it */
+	__u8 pad[5];
 };
 _Static_assert(sizeof(struct timewait_ending) == 16, "no holes");
 

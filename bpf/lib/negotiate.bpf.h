@@ -80,10 +80,18 @@ static __always_inline u32 read_socket(struct sock_common *sk, struct tw_socket 
 	if (tp) {
 		struct sock_common *common = (struct sock_common *)tp;
 
+		/*
+		 * Not one that is in close(): what comes meanwhile is dropped with it if a TIME-WAIT socket takes its place,
+		 * and the other end is to send its FIN again. In this order: after close() such a socket has the state CLOSE.
+		 */
+		socket->orphan = common->skc_flags >> SOCK_DEAD & 1;
+		barrier();
+		if (((struct sock *)tp)->sk_lock.owned)
+			socket->orphan = 0;
+		barrier();
 		socket->state = common->skc_state;
 		socket->rcv_nxt = tp->rcv_nxt;
 		socket->write_seq = tp->write_seq;
-		socket->orphan = common->skc_flags >> SOCK_DEAD & 1;
 		socket->mptcp = tp->is_mptcp;
 		socket->holds = holds(tp->bpf_sock_ops_cb_flags);
 		return last_sent(tp);
@@ -156,6 +164,21 @@ static __always_inline bool note_ending(struct segment *segment)
 		return false;
 	noted = 1;
 	return true;
+}
+
+/*
+ * Notes a FIN that was acknowledged without a socket. There may be one: for a moment none is found, while the kernel puts
+ * a TIME-WAIT socket in place of one in FIN-WAIT-2, and that one would wait for this FIN.
+ */
+static __always_inline void note_answered(struct segment *segment)
+{
+	struct timewait_ending ending = { .since_ns = bpf_ktime_get_ns(), .rule = segment->rule, .answered = 1 };
+
+	if (answered >= WEIR_MAX_TIMEWAIT_ANSWERED ||
+	    bpf_map_update_elem(&endings, &segment->tuple, &ending, BPF_NOEXIST))
+		return;
+	__sync_fetch_and_add(&answered, 1);
+	noted = 1;
 }
 
 /* Takes a connection off that list. Returns whether it was there. */
@@ -250,6 +273,7 @@ static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment
 	case TW_ANSWER:
 		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment))
 			return PASS;
+		note_answered(segment);
 		return TC_DROP;
 	case TW_END:
 		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment))

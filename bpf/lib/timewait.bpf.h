@@ -88,6 +88,8 @@ struct {
 	__type(key, struct timewait_tuple);
 	__type(value, struct timewait_ending);
 } endings SEC(".maps");
+/* How many FINs without a socket have been noted there. User space sets it back. */
+u32 answered;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

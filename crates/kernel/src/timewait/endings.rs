@@ -25,7 +25,7 @@ const NO_COOKIE: [u8; 8] = [0xff; 8];
 /// What became of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It was in TIME-WAIT, and is no more.
+    /// It was in TIME-WAIT, or waited for a FIN that has come already, and is no more.
     Ended,
     /// It is still closing.
     Closing,
@@ -73,6 +73,25 @@ pub(super) fn round<T>(
     round
 }
 
+/// A socket of the kernel.
+struct Found {
+    /// include/net/tcp_states.h; of a TIME-WAIT socket FIN-WAIT-2 until the other end has closed.
+    state: u8,
+    cookie: [u8; 8],
+    /// No program has it.
+    is_orphan: bool,
+}
+
+/// What is to become of a socket.
+fn fate(state: u8, is_orphan: bool, is_answered: bool) -> Fate {
+    match state {
+        state::TIME_WAIT if !is_answered => Fate::Ended,
+        state::FIN_WAIT2 if is_answered && is_orphan => Fate::Ended,
+        state::FIN_WAIT1 | state::FIN_WAIT2 | state::CLOSING if !is_answered => Fate::Closing,
+        _ => Fate::Gone,
+    }
+}
+
 /// A connection to the kernel's table of sockets.
 pub(super) struct Table(Socket);
 
@@ -85,22 +104,21 @@ impl Table {
         Ok(Table(socket))
     }
 
-    /// Ends this connection if it is in TIME-WAIT.
-    pub(super) fn end(&mut self, tuple: &timewait_tuple) -> io::Result<Fate> {
+    /// Ends this connection if it is in TIME-WAIT; or, if the other end's FIN was acknowledged without it (`is_answered`),
+    /// if it is in FIN-WAIT-2 and no program has it.
+    pub(super) fn end(&mut self, tuple: &timewait_tuple, is_answered: bool) -> io::Result<Fate> {
         let request = request(tuple);
         let ask = NetlinkPayload::from(SockDiagMessage::InetRequest(request.clone()));
-        let found = self.call(ask, NLM_F_REQUEST)?;
-        let Some((state, cookie)) = found else {
+        let Some(found) = self.call(ask, NLM_F_REQUEST)? else {
             return Ok(Fate::Gone);
         };
-        match state {
-            state::TIME_WAIT => {}
-            state::FIN_WAIT1 | state::FIN_WAIT2 | state::CLOSING => return Ok(Fate::Closing),
-            _ => return Ok(Fate::Gone),
+        let fate = fate(found.state, found.is_orphan, is_answered);
+        if fate != Fate::Ended {
+            return Ok(fate);
         }
         // By its cookie: a new connection with the same addresses and ports has another one.
         let socket_id = SocketId {
-            cookie,
+            cookie: found.cookie,
             ..request.socket_id
         };
         let message = SockDiagMessage::InetRequest(InetRequest {
@@ -114,12 +132,8 @@ impl Table {
         Ok(Fate::Ended)
     }
 
-    /// Sends a request; what it finds: the state and cookie of a socket. `None`: nothing, or it was ended.
-    fn call<T>(
-        &mut self,
-        payload: NetlinkPayload<T>,
-        flags: u16,
-    ) -> io::Result<Option<(u8, [u8; 8])>>
+    /// Sends a request. `None`: it finds nothing, or what it names was ended.
+    fn call<T>(&mut self, payload: NetlinkPayload<T>, flags: u16) -> io::Result<Option<Found>>
     where
         T: netlink_packet_core::NetlinkSerializable,
     {
@@ -136,7 +150,11 @@ impl Table {
         match answer.payload {
             NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
                 let header = response.header;
-                Ok(Some((header.state, header.socket_id.cookie)))
+                Ok(Some(Found {
+                    state: header.state,
+                    cookie: header.socket_id.cookie,
+                    is_orphan: header.inode == 0,
+                }))
             }
             NetlinkPayload::Error(error) => match error.to_io() {
                 error if error.raw_os_error() == Some(0) => Ok(None),
@@ -199,6 +217,21 @@ mod tests {
         assert_eq!(forgotten, [0, 1, 2]);
         assert_eq!(round.left, 4);
         assert!(round.failed.is_some());
+    }
+
+    #[test]
+    fn fin_wait_2_ends_only_where_the_fin_has_come_and_no_program_waits() {
+        for (state, is_orphan, is_answered, expected) in [
+            (state::TIME_WAIT, true, false, Fate::Ended),
+            (state::FIN_WAIT2, true, false, Fate::Closing),
+            (state::FIN_WAIT2, true, true, Fate::Ended),
+            (state::FIN_WAIT2, false, true, Fate::Gone),
+            (state::TIME_WAIT, true, true, Fate::Gone),
+            (state::ESTABLISHED, false, true, Fate::Gone),
+        ] {
+            let case = (state, is_orphan, is_answered);
+            assert_eq!(fate(state, is_orphan, is_answered), expected, "{case:?}");
+        }
     }
 
     #[test]

@@ -334,6 +334,8 @@ impl TimeWait {
             what: "end connections in TIME-WAIT".into(),
             cause: e.to_string(),
         };
+        // SAFETY: mapped and aligned; the programs write it too.
+        unsafe { write_volatile(&raw mut self.bss().answered, 0) };
         let keys = self.endings();
         if keys.is_empty() {
             self.bss().awaited = 0;
@@ -346,13 +348,14 @@ impl TimeWait {
             let value = map.lookup(&key, MapFlags::ANY).ok().flatten()?;
             let ending = timewait_ending::read(&value)?;
             timewait_tuple::read(&key)?;
-            Some((key, ending.rule, now.saturating_sub(ending.since_ns)))
+            let age_ns = now.saturating_sub(ending.since_ns);
+            Some(((key, ending.answered != 0), ending.rule, age_ns))
         });
-        let end = |key: &Vec<u8>| match timewait_tuple::read(key) {
-            Some(tuple) => table.end(&tuple),
+        let end = |(key, is_answered): &(Vec<u8>, bool)| match timewait_tuple::read(key) {
+            Some(tuple) => table.end(&tuple, *is_answered),
             None => Ok(Fate::Gone),
         };
-        let forget = |key: Vec<u8>| drop(map.delete(&key));
+        let forget = |(key, _): (Vec<u8>, bool)| drop(map.delete(&key));
         let round = endings::round(connections, end, forget);
         self.bss().awaited = round.left;
         let total = round.ended.values().sum();

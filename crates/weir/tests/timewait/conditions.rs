@@ -1,8 +1,9 @@
 //! `timewait = "negotiate"` where the network or the kernel's settings are not the usual ones.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use nix::libc;
 use nix::sys::signal::Signal;
@@ -11,6 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use weir_testbed::bed::Counters;
 use weir_testbed::closing::{Close, Plan, Servers};
 use weir_testbed::needs;
+use weir_testbed::tcp_table::sockets_in_state;
 
 use crate::bed::{
     First, REPLY, Server, THERE_V4, THERE_V6, ask_meanwhile, run, there, time_waits,
@@ -326,4 +328,53 @@ fn tcp_fast_open_is_left_alone_and_status_says_so() {
     assert_eq!(passive, TIMES as i64 - 1);
     assert_eq!(figure_there(&bed, "fallback"), TIMES as u64 - 1);
     time_waits_become(bed.there(), TIMES - 1);
+}
+
+/// A server that ends its direction first. Of every other connection it sees when the client's FIN comes; of the others it
+/// calls close() about then, a little later each time.
+fn close_as_the_fin_comes(listener: &TcpListener, connections: u32) {
+    const AROUND: Duration = Duration::from_micros(10);
+    const LATER: Duration = Duration::from_nanos(100);
+    let mut usual = AROUND;
+    for turn in 0..connections {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let since = Instant::now();
+        if turn % 2 == 0 {
+            while stream.peek(&mut [0]).is_err() {}
+            usual = (usual * 3 + since.elapsed()) / 4;
+        } else {
+            let until = (usual + LATER * (turn / 2 % 200)).saturating_sub(AROUND);
+            while since.elapsed() < until {
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fin_that_comes_during_close_leaves_no_socket() {
+    const ALL: u32 = 25_000;
+    /// FIN-WAIT-2 and TIME-WAIT, as /proc/net/tcp has them.
+    const WAITING: &[u8] = &[0x05, 0x06];
+    let Some(bed) = Bed::new() else { return };
+    let listener_there = listen(bed.there(), there(THERE_V4), 64);
+    let _ends = Ends::start(&bed, "any", "client");
+    std::thread::scope(|scope| {
+        scope.spawn(|| close_as_the_fin_comes(&listener_there, ALL));
+        within(bed.here(), || {
+            for _ in 0..ALL {
+                let mut stream = TcpStream::connect(there(THERE_V4)).unwrap();
+                assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+            }
+        });
+    });
+    let waiting = || bed.there().run(|| sockets_in_state(WAITING, None)).unwrap();
+    let mut last = 0;
+    let none = weir_testbed::wait::try_until(PATIENCE, || {
+        last = waiting();
+        (last == 0).then_some(())
+    });
+    assert!(none.is_some(), "{last} sockets of {ALL} wait");
 }
