@@ -261,7 +261,6 @@ fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>, time: Duration) {
     let _ = poll(&mut fds, timeout);
 }
 
-/// A class from its keys; `None`: this version does not know it.
 /// Tells the server that its calls are answered from now on.
 fn ready(to: &mut UnixStream) -> std::io::Result<()> {
     write!(to, "{}", std::process::id())
