@@ -27,6 +27,7 @@
 #ifndef WEIR_NEGOTIATE_BPF_H
 #define WEIR_NEGOTIATE_BPF_H
 
+#include "lib/ask.bpf.h"
 #include "lib/negotiate.h"
 #include "lib/timewait.bpf.h"
 
@@ -39,10 +40,6 @@
 #endif
 #define TCP_BPF_SOCK_OPS_CB_FLAGS 1008
 #define ENOENT 2
-#define ENOMEM 12
-#define EINVAL 22
-#define EISCONN 106
-#define PAGE 4096
 /* include/net/sock.h: no program has the socket */
 #define SOCK_DEAD 0
 /* Of a record whose connection is still closing. */
@@ -122,13 +119,7 @@ static __always_inline bool is_larger(const struct timewait_tuple *tuple)
 	return false;
 }
 
-/* The holders to which an end that opens agrees, by what its application has asked. */
-static __always_inline u8 accept_by(u32 wish, u8 accept)
-{
-	return wish == WISH_ANY ? ACCEPT_ANY : wish == WISH_CLIENT ? ACCEPT_CLIENT : wish == WISH_SERVER ? ACCEPT_SERVER : accept;
-}
-
-/* The same of the socket that a SYN/ACK is for. */
+/* The holders to which the end agrees that a SYN/ACK is for. */
 static __always_inline u8 accept_of(struct __sk_buff *skb, struct segment *segment)
 {
 	u8 accept = rule_at(segment->rule)->accept;
@@ -402,21 +393,6 @@ static __always_inline s32 rule_of_listener(const struct timewait_tuple *tuple)
 	if (!(entry & WEIR_PORT_NEGOTIATES))
 		return -1;
 	return negotiates(rule_of(&own_prefixes, entry, tuple->local_port, tuple->local));
-}
-
-/* What the application of a socket has asked. */
-static __always_inline u32 wish_of(struct bpf_sock_ops *ops)
-{
-	struct bpf_sock *sk;
-	u32 *wish;
-
-	if (!wished)
-		return WISH_RULES;
-	sk = ops->sk;
-	if (!sk)
-		return WISH_RULES;
-	wish = bpf_sk_storage_get(&wishes, sk, NULL, 0);
-	return wish ? *wish : WISH_RULES;
 }
 
 /* The rule of a connection that an application has opened, which may have asked for negotiation where no rule does. */
@@ -806,45 +782,6 @@ int timewait_mark(struct bpf_iter__tcp *ctx)
 	if ((save && !saves) || ((bits & WEIR_PORT_HELD) && saves == 1))
 		bpf_setsockopt(tp, SOL_TCP, TCP_SAVE_SYN, &save, sizeof(save));
 	return 0;
-}
-
-/*
- * An application asks for one socket of its own. Runs at each setsockopt() of the machine: those of others go on as they are.
- */
-SEC("cgroup/setsockopt")
-int timewait_ask(struct bpf_sockopt *ctx)
-{
-	struct bpf_sock *sk = ctx->sk;
-	u32 *value, *wish;
-
-	if (ctx->level != WEIR_SOL) {
-		/* The kernel has copied no more than a page: it is to take the caller's own bytes. */
-		if (ctx->optlen > PAGE)
-			ctx->optlen = 0;
-		return 1;
-	}
-	/* Also of a subflow of MPTCP, whose protocol is another one: the kernel answers ENOPROTOOPT. */
-	if (ctx->optname != WEIR_SO_TIMEWAIT || !sk || sk->protocol != IPPROTO_TCP || bpf_get_netns_cookie(ctx) != netns)
-		return 1;
-	value = ctx->optval;
-	if ((void *)(value + 1) > ctx->optval_end || *value > WISH_SERVER) {
-		bpf_set_retval(-EINVAL);
-		return 0;
-	}
-	if (sk->state != TCP_CLOSE) {
-		bpf_set_retval(-EISCONN);
-		return 0;
-	}
-	wish = bpf_sk_storage_get(&wishes, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!wish) {
-		bpf_set_retval(-ENOMEM);
-		return 0;
-	}
-	*wish = *value;
-	wished = 1;
-	/* It is done: the kernel, which knows no such level, is not asked. */
-	ctx->optlen = -1;
-	return 1;
 }
 
 #endif
