@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::iter::Sum;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde::Serialize;
 
 use crate::error::{Context, Error, Result};
+use crate::wait::until;
 
 /// What processes hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -145,6 +148,36 @@ pub fn members(groups: &[u32]) -> Result<Vec<u32>> {
     };
     let members = stats()?.filter(|(_, stat)| is_member(stat));
     Ok(members.map(|(pid, _)| pid).collect())
+}
+
+/// Stops every process of a group (SIGSTOP), and waits until each of their threads stands still: the signal reaches
+/// one thread, and the others run on until that one is scheduled.
+///
+/// # Errors
+/// There is no such group, or /proc cannot be read.
+///
+/// # Panics
+/// A thread still runs after [`crate::wait::PATIENCE`].
+pub fn stop_group(group: u32) -> Result<()> {
+    let what = || format!("cannot stop the processes of group {group}");
+    killpg(Pid::from_raw(group as i32), Signal::SIGSTOP).context(what())?;
+    until("every thread is stopped", || {
+        let members = members(&[group]);
+        match members.map(|all| all.into_iter().flat_map(threads).all(|state| state == 'T')) {
+            Ok(stopped) => stopped.then_some(Ok(())),
+            Err(error) => Some(Err(error)),
+        }
+    })
+}
+
+/// What each thread of a process does, as /proc says: `T` is stopped. Threads that ended meanwhile are left out.
+fn threads(pid: u32) -> Vec<char> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let stats = tasks.into_iter().flatten().flatten();
+    stats
+        .filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok())
+        .filter_map(|stat| stat.rsplit_once(") ")?.1.chars().next())
+        .collect()
 }
 
 /// /proc/PID/stat of every process.

@@ -18,6 +18,7 @@ use nix::unistd::Pid;
 use crate::bed::Bed;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
+use crate::process::stop_group;
 use crate::program;
 use parts::write_document;
 pub use spec::{BODY_BYTES, FILE_BYTES, Program, Spec};
@@ -92,10 +93,15 @@ impl Server {
         pool::Record::read_all(&self.directory.path().join(RECORDS))
     }
 
-    /// Sends a signal to all its processes.
-    pub fn signal(&self, signal: Signal) -> Result<()> {
-        killpg(Pid::from_raw(self.child.id() as i32), signal)
-            .context(format!("cannot send {signal} to the server"))
+    /// Stops all of its threads, and waits until they stand still.
+    pub fn stand_still(&self) -> Result<()> {
+        stop_group(self.child.id())
+    }
+
+    /// Has it go on.
+    pub fn go_on(&self) -> Result<()> {
+        killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGCONT)
+            .context("cannot have the server go on")
     }
 
     /// Fails with the server's stderr if it has ended.

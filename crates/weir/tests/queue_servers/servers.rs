@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use weir_testbed::needs;
+use weir_testbed::process::stop_group;
 use weir_testbed::tcp_table::{LISTEN, sockets_in_state};
 
 use super::bed::{Bed, until};
@@ -266,17 +267,9 @@ impl Server {
         server
     }
 
-    /// Stops all of its threads (SIGSTOP), and waits until they stand still.
+    /// Stops all of its threads, and waits until they stand still.
     pub fn stand_still(&self) {
-        self.signal(Signal::SIGSTOP);
-        let group = self.child.id();
-        until("the server stands still", || {
-            states_of_group(group)
-                .iter()
-                .all(|s| *s == 'T')
-                .then_some(())
-        })
-        .unwrap();
+        stop_group(self.child.id()).unwrap();
     }
 
     /// Has it go on.
@@ -323,23 +316,4 @@ impl Drop for Server {
             let _ = process.wait();
         }
     }
-}
-
-/// What each thread of a process group does, as /proc says: `T` is stopped.
-fn states_of_group(group: u32) -> Vec<char> {
-    let entries = |path: &Path| {
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect::<Vec<PathBuf>>()
-    };
-    let processes = entries(Path::new("/proc"));
-    let threads = processes.iter().flat_map(|p| entries(&p.join("task")));
-    threads
-        .filter_map(|thread| {
-            let stat = std::fs::read_to_string(thread.join("stat")).ok()?;
-            // pid (name) state ppid pgrp …
-            let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-            let state = fields.next()?.chars().next()?;
-            (fields.nth(1)?.parse() == Ok(group)).then_some(state)
-        })
-        .collect()
 }

@@ -9,8 +9,6 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-
 use super::closed::{ClosedLoop, PORT, WindowArgs, address, config, strict, target, unpoliced};
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
@@ -231,12 +229,12 @@ fn run_once(
     let weir = (queue == Queue::Priority)
         .then(|| bed.weir(&config))
         .transpose()?;
-    server.signal(Signal::SIGSTOP)?;
+    server.stand_still()?;
     let clients = bed.bed.clients.run(|| {
         let clients = arrived.iter().map(|&class| connect(class));
         clients.collect::<Result<Vec<TcpStream>>>()
     });
-    server.signal(Signal::SIGCONT)?;
+    server.go_on()?;
     let begun = Instant::now();
     let highest = arrived.iter().min();
     let (high, low): (Vec<_>, Vec<_>) = clients?

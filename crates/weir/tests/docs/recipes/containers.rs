@@ -1,6 +1,5 @@
 //! Containers: a namespace in a container's place, and stand-ins for the programs that name its process.
 
-use nix::sys::signal::Signal;
 use weir_testbed::needs;
 
 use super::block;
@@ -32,7 +31,7 @@ fn guarded_from_the_node(script: &str, stand_in: (&str, &str)) {
     shell.until(&container, |status| guards(status, 0));
     served(&client, at("10.0.0.2", 80));
     drop(crowd(&server, &client, at("10.0.0.2", 80), PLACES));
-    server.signal(Signal::SIGCONT);
+    server.go_on();
     served(&client, at("10.0.0.2", 80));
 }
 

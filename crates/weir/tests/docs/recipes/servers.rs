@@ -2,7 +2,6 @@
 
 use std::process::Command;
 
-use nix::sys::signal::Signal;
 use serde_json::Value;
 use weir_testbed::needs;
 use weir_testbed::netns::Netns;
@@ -54,7 +53,7 @@ fn protects(program: &str, command: impl Fn(&Shell<'_>) -> Command) {
         assert_eq!(served(&client, at(SERVER, 80)).trim(), "hello");
         if places == SHORT {
             let inside = crowd(&server, &client, at(SERVER, 80), SHORT);
-            server.signal(Signal::SIGCONT);
+            server.go_on();
             drop(inside);
             served(&client, at(SERVER, 80));
         }
@@ -232,7 +231,7 @@ fn cloud_load_balancers_with_a_port_for_checks() {
     shell.until(&server_host, |status| guards(status, 0));
     let inside = crowd(&server, &balancer, at(SERVER, 80), SHORT);
     assert_eq!(connect(&balancer, at(SERVER, 8081), 3).counts(), (3, 0, 0));
-    server.signal(Signal::SIGCONT);
+    server.go_on();
     assert_eq!(
         get(&balancer, at(SERVER, 8081)),
         Some((200, "hello".to_owned()))
