@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::listener::is_zero;
-use crate::{Class, Controller, Destination, LastReload, Listener, Process, Proxy, Shape};
+use crate::{
+    Class, Controller, Destination, LastReload, Listener, Process, Proxy, Shape, TimeWait,
+};
 
 /// The guard and the proxies of one network namespace.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -40,6 +42,9 @@ pub struct Status {
     /// The destinations of the config file, and the TIME-WAIT of their connections
     #[serde(default)]
     pub destinations: Vec<Destination>,
+    /// TIME-WAIT of connections that no destination or listener has and that negotiate because their application asked (per_socket), in figures; absent where no application may ask
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timewait_asked: Option<TimeWait>,
     /// The shaped interfaces of the config file, and what their queues have counted
     #[serde(default)]
     pub shapes: Vec<Shape>,

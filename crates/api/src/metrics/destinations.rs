@@ -1,4 +1,4 @@
-//! The metrics of TIME-WAIT: of destinations' connections, and of listeners'.
+//! The metrics of TIME-WAIT: of destinations' connections, of listeners', and of those whose application asks.
 
 use super::{Figures, Kind, Labelled, Metric, Value, metric};
 use crate::fields::of;
@@ -18,6 +18,14 @@ pub(super) fn of_listeners() -> Vec<Metric> {
     let its_own = FIGURES.iter().filter(|figure| figure.field != "swapped");
     its_own
         .map(|figure| figure.metric("weir_listener_timewait", |one: &Listener| &one.timewait))
+        .collect()
+}
+
+/// Those of connections that only their application has negotiate.
+pub(super) fn of_asked() -> Vec<Metric> {
+    let its_own = FIGURES.iter().filter(|figure| figure.field != "swapped");
+    its_own
+        .map(|figure| figure.metric("weir_asked_timewait", |one: &TimeWait| one))
         .collect()
 }
 
@@ -65,6 +73,16 @@ impl Figure {
             of("TimeWait", field),
             sample,
         )
+    }
+}
+
+impl Labelled for TimeWait {
+    const LABELS: &'static [&'static str] = &[];
+
+    fn each(figures: &Figures, take: &mut dyn FnMut(Vec<String>, &Self)) {
+        for asked in &figures.timewait_asked {
+            take(Vec::new(), asked);
+        }
     }
 }
 

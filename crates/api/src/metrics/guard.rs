@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_core::units::parse_duration;
 use weir_core::verdict::{ADMITS, VERDICTS, VerdictInfo, refusals};
 
-use super::destinations::{destinations, of_listeners};
+use super::destinations::{destinations, of_asked, of_listeners};
 use super::process::process;
 use super::shapes::shapes;
 use super::{Figures, Kind, Labelled, Metric, Source, Value, metric};
@@ -29,6 +29,7 @@ pub fn guard() -> &'static [Metric] {
             .chain(classes())
             .chain(of_listeners())
             .chain(destinations())
+            .chain(of_asked())
             .chain(shapes())
             .chain(process("weir_"))
             .collect()

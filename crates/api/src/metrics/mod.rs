@@ -14,7 +14,7 @@ mod shapes;
 mod tests;
 
 use crate::fields::Field;
-use crate::{Class, Destination, LastReload, Listener, Process, Proxy, Shape, Times};
+use crate::{Class, Destination, LastReload, Listener, Process, Proxy, Shape, TimeWait, Times};
 
 pub use guard::{guard, target_wait};
 pub use proxies::{ProxyCounters, proxies};
@@ -34,6 +34,8 @@ pub struct Figures {
     pub classes: Vec<Class>,
     /// The destinations.
     pub destinations: Vec<Destination>,
+    /// TIME-WAIT of connections that only their application has negotiate; `None` where no application may ask.
+    pub timewait_asked: Option<TimeWait>,
     /// The shaped interfaces.
     pub shapes: Vec<Shape>,
     /// The proxies of the process.

@@ -73,6 +73,10 @@ fn every_verdict_and_each_rate_of_the_guard_is_a_metric() {
     let figures = Figures {
         listeners: vec![web],
         classes: vec![gold, other],
+        timewait_asked: Some(TimeWait {
+            held: 3,
+            ..TimeWait::default()
+        }),
         process: process(),
         ..Figures::default()
     };
@@ -93,6 +97,7 @@ fn every_verdict_and_each_rate_of_the_guard_is_a_metric() {
             "weir_class_queue_reset_full_total{class=\"other\"} 2",
             "weir_class_controlled_rate{class=\"other\"} 1200.0",
             "weir_log_lost_total 9",
+            "weir_asked_timewait_held 3",
             "weir_in_force{listener=\"web\"} 0.0",
             "weir_listening{listener=\"web\"} 1.0",
             "weir_listener_info{listener=\"web\",address=\"*:80\",mode=\"observe\"} 1",

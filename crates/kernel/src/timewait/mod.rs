@@ -40,6 +40,9 @@ plain!(
 /// In one go, of a few microseconds each: the others wait for the next one.
 const ENDINGS_AT_ONCE: usize = 20_000;
 
+/// The slot of connections that negotiate only because their application asked.
+const ASKED: u16 = abi::TIMEWAIT_ASKED as u16;
+
 /// Sweeps from one look at the listening sockets to the next: servers that come meanwhile may take what does without
 /// negotiation.
 const LOOK_EVERY: u32 = 10;
@@ -195,7 +198,7 @@ impl TimeWait {
             }
         }
         self.swept
-            .retain(|slot, _| slots.values().any(|s| s == slot));
+            .retain(|slot, _| *slot == ASKED || slots.values().any(|s| s == slot));
         self.slots = slots;
         self.write_rules(tables);
         Ok(())
@@ -414,12 +417,25 @@ impl TimeWait {
         self.figures_of(Side::Listener, name)
     }
 
+    /// The figures of connections that no destination or listener has and that negotiate because their application
+    /// asked; since the programs were loaded.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn asked_figures(&self) -> Result<TimeWaitFigures> {
+        self.figures_at(ASKED, "sockets that ask")
+    }
+
     fn figures_of(&self, side: Side, name: &str) -> Result<TimeWaitFigures> {
         let slot = self.slots.get(&(side, name.to_owned()));
         let slot = *slot.ok_or_else(|| Error::Failed {
             what: format!("count for \"{name}\""),
             cause: "no such destination or listener".into(),
         })?;
+        self.figures_at(slot, name)
+    }
+
+    fn figures_at(&self, slot: u16, name: &str) -> Result<TimeWaitFigures> {
         let counters = percpu::values::<timewait_counters>(&self.skel.maps.counters, slot)
             .map_err(of_libbpf(format!("count for \"{name}\"")))?;
         let bss = self.skel.maps.bss_data.as_deref();

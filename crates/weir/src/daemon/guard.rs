@@ -518,6 +518,7 @@ impl<B: Backend> Service for GuardService<B> {
             classes_left_out,
             controller: self.control.as_ref().map(Control::report),
             destinations: self.destinations.report()?,
+            timewait_asked: self.destinations.asked()?,
             shapes: self.shaping.report()?,
             proxies: Vec::new(),
         })
@@ -528,6 +529,7 @@ impl<B: Backend> Service for GuardService<B> {
             listeners: self.listeners()?,
             classes: self.session.class_reports()?,
             destinations: self.destinations.report()?,
+            timewait_asked: self.destinations.asked()?,
             shapes: self.shaping.report()?,
             process: self.process(reloads),
             last_reload: reloads.last.clone(),

@@ -209,6 +209,20 @@ impl Destinations {
         Ok(())
     }
 
+    /// The figures of connections that no rule has and that negotiate because their application asked; `None` where none
+    /// may ask.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn asked(&self) -> Result<Option<weir_api::TimeWait>> {
+        let may_ask = self.list.iter().any(|one| one.per_socket)
+            || self.listeners.iter().any(Listener::lets_sockets_choose);
+        let kernel = self.kernel.as_ref().filter(|_| may_ask);
+        kernel
+            .map(|kernel| Ok(figures_of(kernel.asked_figures()?)))
+            .transpose()
+    }
+
     fn report_of(&self, one: &Destination) -> Result<weir_api::Destination> {
         let figures = match &self.kernel {
             Some(kernel) => kernel.figures(&one.name)?,

@@ -19,7 +19,7 @@ pub use classes::class_list;
 pub use shapes::shapes_text;
 
 use classes::some_classes;
-use destinations::{destination_table, listener_timewait_table};
+use destinations::{asked_table, destination_table, listener_timewait_table};
 
 use crate::show::describe;
 use crate::show::table::{Align, indent, table};
@@ -88,6 +88,9 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
     }
     if !status.destinations.is_empty() {
         text += &format!("\n{}", destination_table(&status.destinations));
+    }
+    if let Some(asked) = &status.timewait_asked {
+        text += &format!("\n{}", asked_table(asked));
     }
     if !status.shapes.is_empty() {
         text += &format!("\n{}", shapes_text(&status.shapes));
@@ -384,6 +387,10 @@ destination  to   timewait    held  avoided  held_by_peer  swapped  reused  refu
 backends     any  client-rst     0        0             0        0       0        0         0      0
 ";
         assert_eq!(text(&report, &View::default()), expected);
+        report.timewait_asked = Some(weir_api::TimeWait::default());
+        let shown = text(&report, &View::default());
+        let asked = shown.strip_prefix(expected).unwrap();
+        assert!(asked.starts_with("\nasked by    to   timewait "), "{asked}");
     }
 
     #[test]

@@ -54,6 +54,7 @@ burst = 30
 name = "backends"
 to_port = 8082
 timewait = "client-rst"
+per_socket = true
 
 [[shape]]
 dev = "lo"

@@ -9,7 +9,7 @@ use weir_testbed::needs;
 use weir_testbed::netns::Netns;
 
 use crate::bed::{First, Server, THERE_V4, run, time_waits_become};
-use crate::common::{Bed, PORT, Weir, output, within};
+use crate::common::{Bed, PORT, Weir, output, until, within};
 use crate::negotiate::{listener, rule};
 use crate::peers::{Started, start_there};
 
@@ -120,6 +120,12 @@ fn a_client_negotiates_where_no_rule_does_if_it_asks() {
         assert_eq!(said.unwrap_or(served(ANY)), served(ANY), "{language:?}");
     }
     time_waits_become(bed.there(), before);
+    // No rule has them, and they are counted all the same.
+    until("their records are counted", || {
+        let asked = &bed.status()["timewait_asked"];
+        (asked["held"] == LANGUAGES.len() && asked["fallback"] == 0).then_some(())
+    });
+    assert!(bed.status_there()["timewait_asked"].is_null());
 }
 
 #[test]

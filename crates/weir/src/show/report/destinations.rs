@@ -32,6 +32,13 @@ pub fn listener_timewait_table(listeners: &[Listener]) -> String {
     figures_table(["listener", "timewait", "holder"], rows)
 }
 
+/// A table of the connections that negotiate only because their application asked.
+pub fn asked_table(asked: &TimeWait) -> String {
+    let what = ["per_socket", "any", "negotiate"].map(str::to_owned);
+    let rows = [row(what, asked)];
+    figures_table(["asked by", "to", "timewait"], rows.into_iter())
+}
+
 fn figures_table(what: [&str; 3], rows: impl Iterator<Item = Vec<String>>) -> String {
     let figures = [
         "held",
