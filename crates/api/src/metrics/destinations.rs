@@ -80,7 +80,7 @@ impl Labelled for TimeWait {
     const LABELS: &'static [&'static str] = &[];
 
     fn each(figures: &Figures, take: &mut dyn FnMut(Vec<String>, &Self)) {
-        for asked in &figures.timewait_asked {
+        if let Some(asked) = &figures.timewait_asked {
             take(Vec::new(), asked);
         }
     }
