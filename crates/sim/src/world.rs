@@ -402,6 +402,21 @@ mod tests {
         }
     }
 
+    /// "Short" beside an upload: the link is overloaded, and what is sent twice decides. The median of the seeds' ratios.
+    #[test]
+    fn spa_over_the_kernel_s_fq_codel_answers_short_requests_before_fq_codel_beside_an_upload() {
+        let of = |discipline, seed| {
+            let mut scenario = scenario(Kind::Short, discipline, 200.0);
+            scenario.plan.upload = true;
+            let short = |record: &Record| record.response_ns.filter(|_| record.segments <= 3);
+            mean_ms(&run(&scenario, seed).records, short)
+        };
+        let ratio = |seed| of(Discipline::SpaFqTc, seed) / of(Discipline::FqCodel, seed);
+        let mut ratios = [1, 2, 3, 4, 5, 6, 7].map(ratio);
+        ratios.sort_by(f64::total_cmp);
+        assert!(ratios[3] < 0.95, "{ratios:?}");
+    }
+
     #[test]
     fn a_flood_does_not_keep_connections_out_whether_its_sources_are_forged_or_one() {
         for spoofed in [false, true] {

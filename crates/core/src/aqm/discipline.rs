@@ -24,7 +24,11 @@ const MS: u64 = 1_000_000;
 const OWN_ROOM_NS: u64 = 250 * MS;
 /// The same of flow queues. There only the flow waits that sends so much itself.
 const OWN_FLOWS_ROOM_NS: u64 = 500 * MS;
-/// Bounds of both, packets.
+/// The same of the kernel's fq_codel, which throws half of the longest queue away when it has none. CoDel drops before.
+const OWN_FQ_CODEL_ROOM_NS: u64 = 2000 * MS;
+/// Its flow queues: those whose hash is the same share one, and it looks for no other as CAKE does.
+const OWN_FQ_CODEL_FLOWS: u32 = 4096;
+/// Bounds of all three, packets.
 const OWN_PACKETS: (u64, u64) = (50, 10_240);
 /// Room of CoDel, PIE and SPA's high queue, packets; the kernel's codel and pie have as much by default.
 pub const DEFAULT_PACKETS: u32 = 1000;
@@ -63,11 +67,13 @@ pub enum Discipline {
     SpaPaper,
     /// weir's SPA over flow queues.
     SpaFq,
+    /// The same as the kernel's qdiscs have it: over its fq_codel.
+    SpaFqTc,
 }
 
 impl Discipline {
     /// All, in the order of BHD18, Table III, with CAKE after the other queues by flow, and then weir's own.
-    pub const ALL: [Discipline; 15] = [
+    pub const ALL: [Discipline; 16] = [
         Discipline::Fifo,
         Discipline::Bfifo,
         Discipline::Red,
@@ -83,6 +89,7 @@ impl Discipline {
         Discipline::SpaPaper,
         Discipline::Spa,
         Discipline::SpaFq,
+        Discipline::SpaFqTc,
     ];
 
     /// Its name on the command line and in the config.
@@ -103,6 +110,7 @@ impl Discipline {
             Discipline::Spa => "spa",
             Discipline::SpaPaper => "spa-paper",
             Discipline::SpaFq => "spa-fq",
+            Discipline::SpaFqTc => "spa-fq-tc",
         }
     }
 }
@@ -219,12 +227,25 @@ impl Setup {
         }
     }
 
-    /// What comes nearest to them in the kernel's fq_codel. It has one quantum for new flows and old ones; with a full
-    /// packet, more room would let a flow's data wait until it is sent twice.
+    /// What comes nearest to them in the kernel's fq_codel. It has one quantum for new flows and old ones: the short one.
+    /// And it drops a flow's last packet too, whose loss only a time-out mends; so it waits longer before it drops. The
+    /// target is four full packets, for less than which CAKE does not drop either. The interval is ten times that, since
+    /// the target is to be 5 to 10 % of it (RFC 8289), but at most 200 ms while that is twice the target.
     pub fn own_fq_codel(&self) -> FlowParams {
+        let target_ns = self.target_ns.max(4 * self.packet_ns());
+        let usual_ns = (10 * target_ns).clamp(100 * MS, 200 * MS);
+        let codel = CodelParams {
+            target_ns,
+            interval_ns: usual_ns.max(2 * target_ns),
+            ..self.own_codel()
+        };
+        let quantum_bytes = self.own_flows().quantum_bytes;
         FlowParams {
-            limit_packets: self.own_packets(),
-            ..self.flows(self.own_codel())
+            flows: OWN_FQ_CODEL_FLOWS,
+            quantum_bytes,
+            fresh_bytes: quantum_bytes,
+            limit_packets: self.packets_in(OWN_FQ_CODEL_ROOM_NS),
+            ..self.flows(codel)
         }
     }
 
@@ -347,6 +368,9 @@ impl Setup {
                 AnyQueue::Spa(Spa::new(self.spa(), self.own_codel(), self.own_packets()))
             }
             Discipline::SpaFq => AnyQueue::SpaFq(Spa::with_flows(self.spa(), self.own_flows())),
+            Discipline::SpaFqTc => {
+                AnyQueue::SpaFq(Spa::with_flows(self.spa(), self.own_fq_codel()))
+            }
         }
     }
 }
@@ -404,5 +428,29 @@ impl<P: Packet> Aqm<P> for AnyQueue<P> {
 
     fn state_bytes(&self) -> usize {
         each!(self, queue => queue.state_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_s_fq_codel_drops_after_four_packets_or_five_ms() {
+        let of = |bits_per_s: u64| {
+            let params = Setup::new(bits_per_s / 8).own_fq_codel();
+            let ms = |ns: u64| ns.div_ceil(MS);
+            let codel = params.codel;
+            (
+                ms(codel.target_ns),
+                ms(codel.interval_ns),
+                params.quantum_bytes,
+                params.limit_packets,
+            )
+        };
+        assert_eq!(of(400_000), (122, 243, 300, 66));
+        assert_eq!(of(2_400_000), (21, 200, 300, 396));
+        assert_eq!(of(10_000_000), (5, 100, 305, 1651));
+        assert_eq!(of(1_000_000_000), (5, 100, 1514, 10_240));
     }
 }

@@ -116,10 +116,10 @@ fn run(discipline: Discipline, setup: &Setup, steps: &[Step], seed: u64) -> Cour
 /// Whether packets of each flow leave in the order in which they came. Control segments of the disciplines that put
 /// them first are left out: they may overtake.
 fn keeps_the_order(discipline: Discipline, sent: &[Segment]) -> bool {
-    use Discipline::{Spa, SpaFq, SpaPaper, SynFinPrio, SynPrio};
+    use Discipline::{Spa, SpaFq, SpaFqTc, SpaPaper, SynFinPrio, SynPrio};
     let overtakes = |control| match (discipline, control) {
         (_, Control::None) => false,
-        (SynPrio | Spa | SpaFq, control) => control != Control::Fin,
+        (SynPrio | Spa | SpaFq | SpaFqTc, control) => control != Control::Fin,
         (SynFinPrio | SpaPaper, _) => true,
         _ => false,
     };
@@ -203,7 +203,7 @@ fn only_what_understands_marks_is_marked() {
         let marks = setup.ecn
             || matches!(
                 discipline,
-                Discipline::Cake | Discipline::Spa | Discipline::SpaFq
+                Discipline::Cake | Discipline::Spa | Discipline::SpaFq | Discipline::SpaFqTc
             );
         if !marks {
             assert_eq!(course.stats.marked, 0, "{discipline}");

@@ -5,8 +5,10 @@ use crate::run::results::{Case, Claim, Parameters, Results, Sample};
 use crate::run::statistics::Spread;
 
 /// Disciplines that are compared.
-const OWN: [&str; 3] = ["spa", "spa-paper", "spa-fq"];
-/// With what: SPA as a single queue with the first three, and spa-fq with FQ-CoDel and CAKE.
+const OWN: [&str; 4] = ["spa", "spa-paper", "spa-fq", "spa-fq-tc"];
+/// Those over flow queues.
+const OVER_FLOWS: [&str; 2] = ["spa-fq", "spa-fq-tc"];
+/// With what: SPA as a single queue with the first three, and SPA over flow queues with FQ-CoDel and CAKE.
 const PLAIN: [&str; 3] = ["fifo", "codel", "pie"];
 const FLOWS: [&str; 2] = ["fq-codel", "cake"];
 /// What is compared with those besides the classes of size.
@@ -58,6 +60,12 @@ fn of_discipline<'a>(results: &'a Results, name: &'a str) -> impl Iterator<Item 
     cases.filter(move |case| case.parameter("discipline") == name)
 }
 
+fn over_flows(results: &Results) -> impl Iterator<Item = &Case> {
+    OVER_FLOWS
+        .into_iter()
+        .flat_map(|name| of_discipline(results, name))
+}
+
 /// A ratio whose median is under a limit.
 fn ratio_claim(case: &Case, metric: &str, other: &str, what: &str, limit: f64) -> Claim {
     let name = case.parameter("discipline");
@@ -84,7 +92,7 @@ pub fn of_traffic(results: &Results) -> Vec<Claim> {
             }
         }
     }
-    for case in of_discipline(results, "spa-fq") {
+    for case in over_flows(results) {
         for other in FLOWS {
             // CAKE is not in every run.
             claims.extend(of_classes(case, other).filter(|claim| claim.value.is_some()));
@@ -127,5 +135,5 @@ pub fn of_bursts(results: &Results) -> Vec<Claim> {
             of.into_iter().filter(|claim| claim.value.is_some())
         })
     };
-    of_discipline(results, "spa-fq").flat_map(of).collect()
+    over_flows(results).flat_map(of).collect()
 }

@@ -63,6 +63,15 @@ pub const ENTRIES: &[Entry] = &[
         "--disciplines fq-codel,cake,spa-fq --burst 200 --both --traffic real --uploads no --seconds 300 --rounds 12",
         "--disciplines fq-codel,cake,spa-fq --burst 200 --both --traffic real --uploads no --seconds 45",
     ),
+    SIM.preset(
+        "sim-tc",
+        "Is weir's default, as the kernel's qdiscs have it, at least as good as FQ-CoDel and CAKE?",
+    )
+    .source("beyond the papers")
+    .flags(
+        "--disciplines fq-codel,cake,spa-fq-tc --seconds 300 --rounds 12",
+        "--disciplines fq-codel,cake,spa-fq-tc --seconds 20 --traffic real --uploads no",
+    ),
     flood::ENTRY,
 ];
 
@@ -88,7 +97,7 @@ pub struct Args {
     /// Whether one client uploads without end
     #[arg(long, value_enum, value_delimiter = ',', default_value = "no,yes")]
     pub uploads: Vec<Upload>,
-    /// Disciplines of the downlink [default: all but cake]
+    /// Disciplines of the downlink [default: all but cake and spa-fq-tc]
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub disciplines: Vec<Discipline>,
     /// The uplink has the downlink's discipline; without it FIFO, as in the paper
@@ -142,7 +151,8 @@ impl Flags for Args {
         self.hosts.check()?;
         if self.disciplines.is_empty() {
             self.disciplines = Discipline::ALL.to_vec();
-            self.disciplines.retain(|one| *one != Discipline::Cake);
+            let others = [Discipline::Cake, Discipline::SpaFqTc];
+            self.disciplines.retain(|one| !others.contains(one));
         }
         Ok(Box::new(Sim { args: self }))
     }
