@@ -453,6 +453,9 @@ fn upload_rate(hosts: &Hosts, backend: &str) -> f64 {
 }
 
 /// Of the shape of this number beside an upload, of which so many bytes wait there, bit/s.
+///
+/// A count is read by a process, and nobody knows when in its time; where the machine, or the virtual one's host, is
+/// busy, that may be tenths of a second. So the two readings are so far apart that it is 3 % at most.
 fn sent_rate(hosts: &Hosts, number: usize, waiting: u64) -> f64 {
     let sent = || {
         let queues = hosts.shapes()[number]["queues"].clone();
@@ -462,12 +465,21 @@ fn sent_rate(hosts: &Hosts, number: usize, waiting: u64) -> f64 {
             .map(|queue| queue["sent_bytes"].as_u64().unwrap())
             .sum::<u64>()
     };
+    let read = || {
+        let before = Instant::now();
+        (before, sent(), Instant::now())
+    };
     beside_an_upload(hosts, || {
         wait_in_shape(hosts, number, waiting);
-        let (first, start) = (sent(), Instant::now());
-        weir_testbed::wait::until("two seconds", || {
-            (start.elapsed().as_secs() >= 2).then_some(())
-        });
-        (sent() - first) as f64 * 8.0 / start.elapsed().as_secs_f64()
+        let (begun, first, counted) = read();
+        weir_testbed::wait::until("readings that are far enough apart", || {
+            if counted.elapsed().as_secs() < 2 {
+                return None;
+            }
+            let (before, last, after) = read();
+            let (least, most) = (before - counted, after - begun);
+            let seconds = (least + most).as_secs_f64() / 2.0;
+            ((most - least) * 16 <= least).then(|| (last - first) as f64 * 8.0 / seconds)
+        })
     })
 }
