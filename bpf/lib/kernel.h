@@ -131,9 +131,6 @@ struct sock {
 	u32 sk_max_ack_backlog;
 	int sk_wmem_queued;
 	int sk_sndbuf;
-	struct {
-		int owned;
-	} sk_lock;
 };
 
 struct fastopen_queue {

@@ -19,10 +19,10 @@
  * timewait_tc, at tc ingress, refuses a holder to which a destination does not
  * agree, and ends the sockets of the end that is to forget:
  *
- *   without a program   the FIN is acknowledged here, and becomes a RST
- *   with a program      the FIN goes on, and a RST for this end alone after it: it
- *                       passes only if it finds the socket in TIME-WAIT by then.
- *                       If not, user space ends it (endings)
+ *   a TIME-WAIT socket   in FIN-WAIT-2: the FIN is acknowledged here, and becomes a RST
+ *   any other            the FIN goes on, and a RST for this end alone after it: it
+ *                        passes only if it finds the socket in TIME-WAIT by then.
+ *                        If not, user space ends it (endings)
  */
 #ifndef WEIR_NEGOTIATE_BPF_H
 #define WEIR_NEGOTIATE_BPF_H
@@ -40,8 +40,6 @@
 #endif
 #define TCP_BPF_SOCK_OPS_CB_FLAGS 1008
 #define ENOENT 2
-/* include/net/sock.h: no program has the socket */
-#define SOCK_DEAD 0
 /* Of a record whose connection is still closing. */
 #define CLOSING (~0ULL)
 /* In the urgent pointer of a RST of this file's own, which has no URG: on its second way through timewait_tc. */
@@ -77,15 +75,6 @@ static __always_inline u32 read_socket(struct sock_common *sk, struct tw_socket 
 	if (tp) {
 		struct sock_common *common = (struct sock_common *)tp;
 
-		/*
-		 * Not one that is in close(): what comes meanwhile is dropped with it if a TIME-WAIT socket takes its place,
-		 * and the other end is to send its FIN again. In this order: after close() such a socket has the state CLOSE.
-		 */
-		socket->orphan = common->skc_flags >> SOCK_DEAD & 1;
-		barrier();
-		if (((struct sock *)tp)->sk_lock.owned)
-			socket->orphan = 0;
-		barrier();
 		socket->state = common->skc_state;
 		socket->rcv_nxt = tp->rcv_nxt;
 		socket->write_seq = tp->write_seq;
@@ -98,7 +87,6 @@ static __always_inline u32 read_socket(struct sock_common *sk, struct tw_socket 
 		socket->state = TCP_TIME_WAIT;
 		socket->substate = remembered->tw_sk.tw_substate;
 		socket->rcv_nxt = remembered->tw_sk.__tw_common.skc_tw_rcv_nxt;
-		socket->orphan = 1;
 		return 0;
 	}
 	/* A handshake whose last ACK has not come: the FIN is for the socket that it is to become. */
@@ -273,13 +261,6 @@ static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment
 		if (!was_noted(segment))
 			COUNT(segment->rule, held_by_peer);
 		COUNT(segment->rule, avoided);
-		become_rst(skb, segment);
-		return PASS;
-	case TW_END_BARE:
-		if (!segment_sound(skb, segment))
-			return PASS;
-		COUNT(segment->rule, avoided);
-		was_noted(segment);
 		become_rst(skb, segment);
 		return PASS;
 	case TW_END_AFTER:

@@ -103,7 +103,6 @@ struct tw_socket {
 	u32 write_seq;	/* the next one of this end, its FIN counted; not of TIME-WAIT sockets */
 	u8 state;	/* 0: there is none */
 	u8 substate;	/* of a TIME-WAIT socket: TW_FIN_WAIT2 until the other end has closed */
-	u8 orphan;	/* 1: no program has it */
 	u8 holds;	/* 1: this end is the holder */
 	u8 mptcp;	/* 1: a subflow of MPTCP */
 };
@@ -124,8 +123,7 @@ enum tw_step {
 	TW_NOTE,	/* it closes first, and holds: count it */
 	TW_ANSWER,	/* acknowledge its FIN; there is no socket any more */
 	TW_END,		/* the same, and end the socket */
-	TW_END_BARE,	/* end the socket, which waits for nothing but this ACK */
-	TW_END_AFTER,	/* hand it on to a program, then end the socket */
+	TW_END_AFTER,	/* hand it on, then end the socket */
 	TW_AWAIT,	/* TIME-WAIT comes with a later segment */
 };
 
@@ -136,20 +134,21 @@ static __always_inline bool tw_may_step(const struct tw_segment *segment)
 }
 
 /*
- * What the end does that is to forget. A socket with a program gets the FIN, as
- * the program waits for it; one without is ended in place of it.
+ * What the end does that is to forget. A TIME-WAIT socket is ended in place of
+ * the FIN. Any other one gets the FIN: a program may wait for it, and another
+ * CPU may be putting a TIME-WAIT socket in its place, which a RST would miss.
  */
 static __always_inline u8 tw_step(const struct tw_socket *socket, const struct tw_segment *segment)
 {
 	bool in_order = segment->seq == socket->rcv_nxt, acked = segment->ack == socket->write_seq;
-	bool holds = segment->phase == TW_HOLDS, alone = socket->orphan && !segment->data;
+	bool holds = segment->phase == TW_HOLDS;
 
 	if (!tw_may_step(segment) || socket->mptcp || segment->sealed)
 		return TW_PASS;
 	if (!segment->fin) {
 		if (socket->state != TW_CLOSING || segment->data || !in_order || !acked)
 			return TW_PASS;
-		return alone ? TW_END_BARE : TW_END_AFTER;
+		return TW_END_AFTER;
 	}
 	switch (socket->state) {
 	case 0:
@@ -165,7 +164,7 @@ static __always_inline u8 tw_step(const struct tw_socket *socket, const struct t
 			return TW_PASS;
 		if (!in_order || (socket->state == TW_FIN_WAIT1 && !acked))
 			return TW_AWAIT;
-		return alone ? TW_END : TW_END_AFTER;
+		return TW_END_AFTER;
 	case TW_TIME_WAIT:
 		if (socket->substate == TW_FIN_WAIT2)
 			return in_order && !segment->data ? TW_END : TW_PASS;

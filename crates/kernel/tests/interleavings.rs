@@ -258,7 +258,6 @@ impl OneEnd {
             write_seq: self.write_seq,
             state: self.state,
             substate: self.substate,
-            orphan: self.orphan || self.state == state::TIME_WAIT,
             holds: self.holds && self.state != state::TIME_WAIT,
             mptcp: false,
         }
@@ -324,10 +323,6 @@ impl OneEnd {
                 Step::Answer => return self.acknowledge(&packet),
                 Step::End => {
                     self.acknowledge(&packet);
-                    return self.forget();
-                }
-                Step::EndBare => {
-                    self.ending = false;
                     return self.forget();
                 }
                 Step::EndAfter => {

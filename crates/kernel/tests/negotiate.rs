@@ -74,16 +74,15 @@ fn c_and_rust_end_the_same_sockets() {
     // Small numbers, so that what is in order and acknowledged is met often.
     let socket = (
         (0u32..4, 0u32..3, states, substates),
-        any::<(bool, bool)>(),
+        any::<bool>(),
         prop::bool::weighted(0.1),
     )
         .prop_map(
-            |((rcv_nxt, write_seq, state, substate), (orphan, holds), mptcp)| Socket {
+            |((rcv_nxt, write_seq, state, substate), holds, mptcp)| Socket {
                 rcv_nxt,
                 write_seq,
                 state,
                 substate,
-                orphan,
                 holds,
                 mptcp,
             },

@@ -117,8 +117,6 @@ pub struct Socket {
     pub state: u8,
     /// Of a TIME-WAIT socket: [`state::FIN_WAIT2`] until the other end has closed.
     pub substate: u8,
-    /// No program has it.
-    pub orphan: bool,
     /// This end is the holder.
     pub holds: bool,
     /// A subflow of MPTCP.
@@ -155,9 +153,7 @@ pub enum Step {
     Answer,
     /// The same, and end the socket.
     End,
-    /// End the socket, which waits for nothing but this ACK.
-    EndBare,
-    /// Hand it on to a program, then end the socket.
+    /// Hand it on, then end the socket.
     EndAfter,
     /// TIME-WAIT comes with a later segment.
     Await,
@@ -171,23 +167,19 @@ pub fn may_step(segment: &Segment) -> bool {
     }
 }
 
-/// See [`Step`]. A socket with a program gets the FIN, as the program waits for it; one without is ended in place of it.
+/// See [`Step`]. A TIME-WAIT socket is ended in place of the FIN. Any other one gets the FIN: a program may wait for it, and
+/// another CPU may be putting a TIME-WAIT socket in its place, which a RST would miss.
 pub fn step(socket: &Socket, segment: &Segment) -> Step {
     let in_order = segment.seq == socket.rcv_nxt;
     let acked = segment.ack == socket.write_seq;
-    let end = match socket.orphan && segment.data == 0 {
-        true => Step::End,
-        false => Step::EndAfter,
-    };
     if socket.mptcp || segment.sealed {
         return Step::Pass;
     }
     if !segment.fin {
         let closing = socket.state == state::CLOSING && segment.data == 0 && in_order && acked;
-        return match (segment.awaited && closing, end) {
-            (false, _) => Step::Pass,
-            (true, Step::End) => Step::EndBare,
-            (true, end) => end,
+        return match segment.awaited && closing {
+            false => Step::Pass,
+            true => Step::EndAfter,
         };
     }
     let holds = match segment.phase {
@@ -203,7 +195,7 @@ pub fn step(socket: &Socket, segment: &Segment) -> Step {
         state::FIN_WAIT1 | state::FIN_WAIT2 if !holds && socket.holds => Step::Pass,
         state::FIN_WAIT1 if !acked => Step::Await,
         state::FIN_WAIT1 | state::FIN_WAIT2 if !in_order => Step::Await,
-        state::FIN_WAIT1 | state::FIN_WAIT2 => end,
+        state::FIN_WAIT1 | state::FIN_WAIT2 => Step::EndAfter,
         state::TIME_WAIT if socket.substate == state::FIN_WAIT2 => {
             match in_order && segment.data == 0 {
                 true => Step::End,

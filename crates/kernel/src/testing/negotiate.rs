@@ -88,7 +88,6 @@ fn raw_socket(socket: &Socket) -> tw_socket {
         write_seq: socket.write_seq,
         state: socket.state,
         substate: socket.substate,
-        orphan: socket.orphan.into(),
         holds: socket.holds.into(),
         mptcp: socket.mptcp.into(),
     }
@@ -120,12 +119,11 @@ pub fn may_step(segment: &Segment) -> bool {
 
 /// `tw_step()`
 pub fn step(socket: &Socket, segment: &Segment) -> Step {
-    const STEPS: [Step; 7] = [
+    const STEPS: [Step; 6] = [
         Step::Pass,
         Step::Note,
         Step::Answer,
         Step::End,
-        Step::EndBare,
         Step::EndAfter,
         Step::Await,
     ];

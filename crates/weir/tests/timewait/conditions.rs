@@ -1,7 +1,7 @@
 //! `timewait = "negotiate"` where the network or the kernel's settings are not the usual ones.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 use weir_testbed::bed::Counters;
 use weir_testbed::closing::{Close, Plan, Servers};
+use weir_testbed::cpu::pin_this_thread;
 use weir_testbed::needs;
 use weir_testbed::tcp_table::sockets_in_state;
 
@@ -358,14 +359,24 @@ fn a_fin_that_comes_during_close_leaves_no_socket() {
     const ALL: u32 = 25_000;
     /// FIN-WAIT-2 and TIME-WAIT, as /proc/net/tcp has them.
     const WAITING: &[u8] = &[0x05, 0x06];
+    /// Of its own: the kernel chooses clients' ports by addresses and this, and so many connections to the port of all tests
+    /// would have theirs come back to used ones, whatever their namespace.
+    const OWN_PORT: u16 = 8099;
     let Some(bed) = Bed::new() else { return };
-    let listener_there = listen(bed.there(), there(THERE_V4), 64);
-    let _ends = Ends::start(&bed, "any", "client");
+    let server = SocketAddr::new(THERE_V4, OWN_PORT);
+    let at_own_port = |config: String| config.replace(&PORT.to_string(), &OWN_PORT.to_string());
+    let listener_there = listen(bed.there(), server, 64);
+    let _there = bed.run_there(&at_own_port(listener("client")));
+    let _here = run(&bed, &at_own_port(rule("any")));
     std::thread::scope(|scope| {
-        scope.spawn(|| close_as_the_fin_comes(&listener_there, ALL));
+        scope.spawn(|| {
+            pin_this_thread(0).unwrap();
+            close_as_the_fin_comes(&listener_there, ALL)
+        });
         within(bed.here(), || {
+            pin_this_thread(1).unwrap();
             for _ in 0..ALL {
-                let mut stream = TcpStream::connect(there(THERE_V4)).unwrap();
+                let mut stream = TcpStream::connect(server).unwrap();
                 assert_eq!(stream.read(&mut [0]).unwrap(), 0);
             }
         });
