@@ -3,6 +3,7 @@
 pub mod api;
 pub mod call;
 pub mod control;
+pub mod control_listener;
 pub mod dashboard;
 pub mod endpoints;
 pub mod http;

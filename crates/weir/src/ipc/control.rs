@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,9 +23,10 @@ use serde::{Deserialize, Serialize};
 use weir_config::Given;
 
 use crate::failure::{Cause, Failure, Result};
+use crate::ipc::control_listener::ControlListener;
 use crate::ipc::peer::Peer;
 use crate::ipc::socket_file::{SocketFile, remove_dead};
-use crate::ipc::{socket_note, spare};
+use crate::ipc::socket_note;
 
 /// A request is one short line; whoever is slower to send it than this is not served.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -263,7 +264,7 @@ fn lock_path(dir: &Path, namespace: u64) -> PathBuf {
 #[derive(Debug)]
 pub struct Claim {
     socket: SocketFile,
-    listener: UnixListener,
+    listener: ControlListener,
     lock: Flock<File>,
     lock_path: PathBuf,
 }
@@ -281,7 +282,9 @@ impl Claim {
         let socket = socket_path(dir, namespace);
         // Of one that was killed: nobody else has the lock.
         socket_note::sweep(&socket_note::of(&socket));
-        let (socket, listener) = SocketFile::listen(&socket).map_err(|error| {
+        let listening = SocketFile::listen(&socket)
+            .and_then(|(file, listener)| Ok((file, ControlListener::new(listener)?)));
+        let (socket, listener) = listening.map_err(|error| {
             no_access(
                 format_args!("listen on {}", socket.display()),
                 &socket,
@@ -335,10 +338,10 @@ impl ControlSocket for Claim {
     }
 }
 
-/// The next client that is waiting, with its request; `None` if none is or it asked nonsense (which
+/// A client that has asked, with its request; `None` if none is or it asked nonsense (which
 /// then has been answered).
-pub fn next_client(listener: &UnixListener) -> Option<(Request, Client)> {
-    let stream = spare::accept(listener, || {
+pub fn next_client(listener: &ControlListener) -> Option<(Request, Client)> {
+    let stream = listener.next(|| {
         let hint = "LimitNOFILE= of the service or `ulimit -n` gives it more";
         line(&Answer::Error(Failure::failed(
             "weir has no descriptor left",
@@ -641,6 +644,7 @@ fn read_line(stream: &UnixStream, most: u64) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
 
     use super::*;
     use crate::ipc::socket_file::tests::Dir;
@@ -714,7 +718,7 @@ mod tests {
             Answer::Error(Failure::usage("bad file", "mend it")),
         ];
         std::thread::scope(|scope| {
-            let server = scope.spawn(|| answers.each_ref().map(|answer| serve_one(&claim, answer)));
+            let server = scope.spawn(move || answers.map(|answer| serve_one(&claim, &answer)));
             let ok = ask(&dir.0, 1, Request::Detach);
             assert_eq!(ok, Ok(Some(Answer::Detached { pid: 7 })));
             let error = ask(&dir.0, 1, Request::Reload { confirm_s: None });

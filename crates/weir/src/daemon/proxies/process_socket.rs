@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use weir_core::proxy::Proxy;
@@ -17,6 +17,7 @@ use super::{Inherited, InheritedProxy};
 use crate::cli::RUNTIME_DIR;
 use crate::failure::{Failure, Result};
 use crate::ipc::control::{self, Answer, Client, ControlSocket, HandedOver, Request, namespace};
+use crate::ipc::control_listener::ControlListener;
 use crate::ipc::socket_file::{SocketFile, remove_dead};
 use crate::ipc::socket_note;
 
@@ -27,7 +28,7 @@ const SERVICE_DIR: &str = "/run/weir-proxy";
 pub struct ProcessSocket {
     // Removed on drop; before the listener, see there.
     file: SocketFile,
-    listener: UnixListener,
+    listener: ControlListener,
 }
 
 impl ProcessSocket {
@@ -40,7 +41,10 @@ impl ProcessSocket {
         let mut failures = Vec::new();
         for dir in directories(runtime_dir) {
             let path = dir.join(&file);
-            match control::create_dir(&dir).and_then(|()| SocketFile::listen(&path)) {
+            let listening = control::create_dir(&dir).and_then(|()| SocketFile::listen(&path));
+            let listening =
+                listening.and_then(|(file, listener)| Ok((file, ControlListener::new(listener)?)));
+            match listening {
                 Ok((file, listener)) => {
                     sweep(&dir);
                     return Ok(ProcessSocket { file, listener });
