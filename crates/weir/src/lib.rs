@@ -26,7 +26,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let _log = start_log(&cli.command);
     match run(&cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             log::line(format_args!("error: {failure}"));
             ExitCode::from(failure.code.number())
@@ -34,9 +34,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli) -> failure::Result<()> {
+fn run(cli: &Cli) -> failure::Result<ExitCode> {
     let dir = &cli.runtime_dir;
-    match &cli.command {
+    let done = match &cli.command {
         Command::Protect(args) => commands::protect::run(dir, args),
         Command::Proxy(args) => commands::proxy::run(dir, args),
         Command::Run(args) => commands::run::run(dir, args),
@@ -45,7 +45,7 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Check(args) => commands::check::run(dir, args),
         Command::Status(args) => commands::status::run(dir, args),
         Command::Events(args) => commands::events::run(dir, args),
-        Command::Why(args) => commands::why::run(dir, args),
+        Command::Why(args) => return commands::why::run(dir, args),
         Command::Suggest(args) => commands::suggest::run(dir, args),
         Command::Top(args) => commands::top::run(dir, args),
         Command::Class(args) => commands::class::run(dir, args),
@@ -56,7 +56,8 @@ fn run(cli: &Cli) -> failure::Result<()> {
         Command::Trace(args) => commands::trace::run(args),
         Command::Model(args) => commands::model::run(args),
         Command::Generate(args) => commands::generate::run(args),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// A service says what it does; a command in the foreground only what is wrong. Those that stay do not wait

@@ -307,6 +307,13 @@ fn the_document_and_the_metrics_are_served_and_what_is_no_path_is_said() {
         coloured.starts_with("HTTP/1.1 400") && coloured.contains("is not a name"),
         "{coloured}"
     );
+    for path in ["/v1/why/%ff", "/v1/classes/%ff", "/v1/listeners/%ff"] {
+        let answer = get(path);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 400"), "{path}: {answer}");
+        let problem: weir_client::Problem = serde_json::from_str(body).unwrap();
+        assert!(problem.causes[0].message.contains("UTF-8"), "{problem:?}");
+    }
     let unknown = get("/v2/status");
     assert!(
         unknown.starts_with("HTTP/1.1 404") && unknown.contains("openapi.json"),

@@ -2,20 +2,24 @@
 //! of the client is kept.
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use weir_api::TopSources;
 
 use crate::cli::Why;
 use crate::commands::status::not_running;
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Result};
 use crate::ipc::control::{Answer, Request, another_answer, ask, namespace};
 use crate::show::output::{print, print_json};
 use crate::show::why;
 
-/// Runs the command.
-pub fn run(runtime_dir: &Path, args: &Why) -> Result<()> {
+/// Runs the command. Gives the exit code of an answer: that no refusal is kept is one, and no error.
+///
+/// # Errors
+/// There is no answer.
+pub fn run(runtime_dir: &Path, args: &Why) -> Result<ExitCode> {
     let Some(address) = args.address else {
-        return top(runtime_dir, args);
+        return top(runtime_dir, args).map(|()| ExitCode::SUCCESS);
     };
     let answer = match ask(runtime_dir, namespace()?, Request::Why { address })? {
         Some(Answer::Why(answer)) => answer,
@@ -26,16 +30,10 @@ pub fn run(runtime_dir: &Path, args: &Why) -> Result<()> {
         true => print_json(&answer)?,
         false => print(&why::text(&answer))?,
     }
-    match answer.refusals.is_empty() {
-        false => Ok(()),
-        true => Err(Failure {
-            code: Code::NotKept,
-            ..Failure::failed(
-                format!("no refusal of {address} is kept"),
-                "is it weir? `weir status` counts every refusal; a client of `weir proxy` is in its access log",
-            )
-        }),
-    }
+    Ok(match answer.refusals.is_empty() {
+        false => ExitCode::SUCCESS,
+        true => ExitCode::from(Code::NotKept.number()),
+    })
 }
 
 fn top(runtime_dir: &Path, args: &Why) -> Result<()> {

@@ -32,6 +32,10 @@ pub fn text(why: &Why) -> String {
         let verdict = &why.refusals[0].refusal.verdict;
         text += &format!("`weir explain {verdict}` says what to do about it.\n");
     }
+    if why.refusals.is_empty() {
+        text +=
+            "`weir status` counts every refusal; a client of `weir proxy` is in its access log.\n";
+    }
     let network = &why.network;
     if network.addresses > why.refusals.len().min(1) {
         text += &format!(

@@ -80,7 +80,7 @@ struct Looked {
         description = "What waits at the listeners under guard, which classes there are and what holds them. \
             Root may write everything; the user that owns all listening sockets of a listener may write the \
             classes of that listener (key `listener`). Errors have a cause and a hint, also those that any path \
-            has: 405 for a method that is not here, 503 while weir has no time."
+            has: 400 for a path that is no UTF-8, 405 for a method that is not here, 503 while weir has no time."
     ),
     paths(
         status,
@@ -143,6 +143,23 @@ impl FromRequestParts<Line> for Ask {
     }
 }
 
+/// What stands in a path where its pattern has a name.
+struct InPath(String);
+
+impl FromRequestParts<Line> for InPath {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, line: &Line) -> Result<InPath, Response> {
+        match Path::from_request_parts(parts, line).await {
+            Ok(Path(text)) => Ok(InPath(text)),
+            Err(rejection) => Err(bad_request(
+                format!("the path cannot be read: {}", rejection.body_text()),
+                "what is percent-encoded in a path has to be UTF-8",
+            )),
+        }
+    }
+}
+
 type Body = Result<Bytes, BytesRejection>;
 
 /// The object in a body.
@@ -177,7 +194,7 @@ async fn listeners(ask: Ask) -> Response {
 /// One listener
 #[utoipa::path(get, path = "/v1/listeners/{name}", params(("name" = String, Path)),
     responses((status = 200, body = Listener), (status = 404, body = Problem)))]
-async fn listener(ask: Ask, Path(name): Path<String>) -> Response {
+async fn listener(ask: Ask, InPath(name): InPath) -> Response {
     ask.of(Call::Listener(name)).await
 }
 
@@ -190,7 +207,7 @@ async fn proxies(ask: Ask) -> Response {
 /// One proxy
 #[utoipa::path(get, path = "/v1/proxies/{name}", params(("name" = String, Path)),
     responses((status = 200, body = Proxy), (status = 404, body = Problem)))]
-async fn proxy(ask: Ask, Path(name): Path<String>) -> Response {
+async fn proxy(ask: Ask, InPath(name): InPath) -> Response {
     ask.of(Call::Proxy(name)).await
 }
 
@@ -203,7 +220,7 @@ async fn classes(ask: Ask) -> Response {
 /// One class
 #[utoipa::path(get, path = "/v1/classes/{name}", params(("name" = String, Path)),
     responses((status = 200, body = Class), (status = 404, body = Problem)))]
-async fn class(ask: Ask, Path(name): Path<String>) -> Response {
+async fn class(ask: Ask, InPath(name): InPath) -> Response {
     ask.of(Call::Class(name)).await
 }
 
@@ -221,7 +238,7 @@ async fn add_class(ask: Ask, body: Body) -> Response {
     responses((status = 200, body = Class), (status = 201, body = Class), (status = 400, body = Problem),
         (status = 403, body = Problem), (status = 409, body = Problem, description = "it ties with another"),
         (status = 413, body = Problem, description = "the body is longer than 128 KiB")))]
-async fn put_class(ask: Ask, Path(name): Path<String>, body: Body) -> Response {
+async fn put_class(ask: Ask, InPath(name): InPath, body: Body) -> Response {
     ask.with(body, |settings| Change::Put(name, settings)).await
 }
 
@@ -230,14 +247,14 @@ async fn put_class(ask: Ask, Path(name): Path<String>, body: Body) -> Response {
     responses((status = 200, body = Class), (status = 400, body = Problem), (status = 403, body = Problem),
         (status = 404, body = Problem), (status = 409, body = Problem, description = "it ties with another"),
         (status = 413, body = Problem, description = "the body is longer than 128 KiB")))]
-async fn change_class(ask: Ask, Path(name): Path<String>, body: Body) -> Response {
+async fn change_class(ask: Ask, InPath(name): InPath, body: Body) -> Response {
     ask.with(body, |settings| Change::Set(name, settings)).await
 }
 
 /// Takes a class away
 #[utoipa::path(delete, path = "/v1/classes/{name}", params(("name" = String, Path)),
     responses((status = 200, body = Answer), (status = 400, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem)))]
-async fn remove_class(ask: Ask, Path(name): Path<String>) -> Response {
+async fn remove_class(ask: Ask, InPath(name): InPath) -> Response {
     ask.of(Call::Change(Change::Remove(name))).await
 }
 
@@ -279,7 +296,7 @@ async fn sources(ask: Ask) -> Response {
 #[utoipa::path(get, path = "/v1/why/{address}", params(("address" = String, Path)),
     responses((status = 200, body = Why), (status = 400, body = Problem),
         (status = 404, body = Problem, description = "this process guards nothing")))]
-async fn why(ask: Ask, Path(address): Path<String>) -> Response {
+async fn why(ask: Ask, InPath(address): InPath) -> Response {
     match address.parse() {
         Ok(address) => ask.of(Call::Why(address)).await,
         Err(_) => bad_request(
