@@ -160,13 +160,13 @@ impl<'a> Weir<'a> {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
-    /// Connections that it has refused.
+    /// Connections that it has refused: at the SYN, or those that had a SYN cookie at the final ACK.
     pub fn refused(&self) -> u64 {
         let status = self.status();
         let counters = status["listeners"][0]["counters"].as_object().unwrap();
         let refusals = counters
             .iter()
-            .filter(|(name, _)| name.starts_with("syn_reset"));
+            .filter(|(name, _)| name.starts_with("syn_reset") || name.starts_with("ack_reset"));
         refusals.map(|(_, n)| n.as_u64().unwrap()).sum()
     }
 

@@ -16,8 +16,15 @@ const TIMES: usize = 100;
 fn a_server_that_closes_first_keeps_no_time_wait_and_each_connection_has_a_record_here() {
     let Some(bed) = Bed::new() else { return };
     let _servers = Server::start(&bed, PORT, First::Server);
+    // A new connection from the port of a TIME-WAIT would end that.
+    let from_ports = |range| {
+        let sysctl = "net.ipv4.ip_local_port_range";
+        bed.here().set_sysctl(sysctl, range).unwrap();
+    };
+    from_ports("30000 39999");
     ask_often(&bed, THERE_V4, PORT, TIMES);
     time_waits_become(bed.there(), TIMES);
+    from_ports("40000 59999");
     let _weir = run(&bed, RULE);
     let mut swapped = 0;
     for timestamps in ["1", "0"] {
