@@ -8,6 +8,7 @@
 use weir_kernel::shape::qdisc::KIND;
 
 use crate::host::qdiscs::Node;
+use options::htb_default;
 
 pub mod ifb;
 pub mod ingress;
@@ -72,7 +73,8 @@ impl Backend {
     fn of(root: &Node) -> Option<Backend> {
         match root.kind.as_str() {
             _ if ![MAJOR, MAJOR_OF_RUN].contains(&root.handle) => None,
-            "htb" => Some(Backend::Tc),
+            // Others may like the number too.
+            "htb" if htb_default(&root.options) == Some(tree::LOW) => Some(Backend::Tc),
             kind if kind.starts_with(KIND) => Some(Backend::Bpf),
             _ => None,
         }

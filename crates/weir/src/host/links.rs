@@ -32,6 +32,8 @@ pub struct Link {
     /// An intermediate functional block: what is redirected into it passes its queueing discipline, and goes on where it
     /// was.
     pub ifb: bool,
+    /// Its group: 0, unless somebody has put it in another one.
+    pub group: u32,
     /// The other end, if this is one of a veth pair.
     pub peer: Option<Peer>,
 }
@@ -112,16 +114,17 @@ fn request(flags: u16, message: LinkMessage) -> io::Result<(Vec<LinkMessage>, bo
     Ok((links, answers.whole))
 }
 
-/// Makes an ifb of this name, up.
+/// Makes an ifb of this name in this group, up.
 ///
 /// # Errors
 /// The kernel's: EOPNOTSUPP if it has no ifb.
-pub fn add_ifb(name: &str) -> io::Result<()> {
+pub fn add_ifb(name: &str, group: u32) -> io::Result<()> {
     let mut message = LinkMessage::default();
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
     message.attributes = vec![
         LinkAttribute::IfName(name.to_owned()),
+        LinkAttribute::Group(group),
         LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Ifb)]),
     ];
     let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
@@ -142,6 +145,7 @@ pub fn remove(index: u32) -> io::Result<()> {
 fn read_link(message: &LinkMessage) -> Option<Link> {
     let (mut name, mut has_master, mut vrf_port) = (None, false, false);
     let (mut ifb, mut veth, mut other_end, mut netns) = (false, false, None, None);
+    let mut group = 0;
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(text) => name = Some(text.clone()),
@@ -151,6 +155,7 @@ fn read_link(message: &LinkMessage) -> Option<Link> {
                 veth = infos.contains(&LinkInfo::Kind(InfoKind::Veth));
                 ifb = infos.contains(&LinkInfo::Kind(InfoKind::Ifb));
             }
+            LinkAttribute::Group(number) => group = *number,
             LinkAttribute::Link(index) => other_end = Some(*index),
             LinkAttribute::LinkNetNsId(id) => netns = Some(*id),
             _ => {}
@@ -163,6 +168,7 @@ fn read_link(message: &LinkMessage) -> Option<Link> {
         // A VRF is routing only: packets are still received on its ports.
         port: has_master && !vrf_port,
         ifb,
+        group,
         peer: other_end
             .filter(|_| veth)
             .map(|index| Peer { index, netns }),
@@ -228,6 +234,7 @@ pub mod fake {
             loopback: name == "lo",
             port: false,
             ifb: false,
+            group: 0,
             peer: None,
         }
     }

@@ -22,6 +22,9 @@ use crate::host::qdiscs::{self, CLSACT, CLSACT_HANDLE, EGRESS, Filter, INGRESS, 
 /// that what others drop is not queued.
 const WITH_CLSACT: u16 = 0x3e12;
 const ALONE: u16 = 0x3e13;
+/// Group of an ifb whose interface had no clsact qdisc before: what stands there without a filter is ours, of a command
+/// that was killed. The ifb comes before it and goes after it.
+const GROUP_WITH_CLSACT: u32 = 0x3e12;
 
 /// Our ifb for what the interface receives.
 fn device(link: &Link) -> Result<Option<Link>> {
@@ -49,7 +52,11 @@ pub fn install(link: &Link, wish: Wish) -> Result<Backend> {
 
 fn create(link: &Link) -> Result<Link> {
     let name = ifb::name(link);
-    links::add_ifb(&name).map_err(|error| no_ifb(&link.name, error))?;
+    let group = match has_clsact(link)? {
+        true => 0,
+        false => GROUP_WITH_CLSACT,
+    };
+    links::add_ifb(&name, group).map_err(|error| no_ifb(&link.name, error))?;
     device(link)?.ok_or_else(|| {
         Failure::failed(
             format!("the interface {name} has gone again"),
@@ -139,7 +146,16 @@ fn take_off(link: &Link, received: &[Filter]) -> Result<()> {
     let is_used = received
         .iter()
         .any(|filter| filter.priority != own.priority);
-    if own.priority == ALONE || is_used || !filters(link, EGRESS)?.is_empty() {
+    match own.priority == ALONE || is_used {
+        true => Ok(()),
+        false => remove_unused_clsact(link),
+    }
+}
+
+/// Removes the clsact qdisc if there is one, without a filter.
+fn remove_unused_clsact(link: &Link) -> Result<()> {
+    let is_used = |parent| filters(link, parent).map(|filters| !filters.is_empty());
+    if !has_clsact(link)? || is_used(INGRESS)? || is_used(EGRESS)? {
         return Ok(());
     }
     qdiscs::remove_clsact(link.index)
@@ -155,7 +171,12 @@ pub fn remove(link: &Link) -> Result<bool> {
     // First, so that nothing is redirected to nowhere.
     take_off(link, &received)?;
     match device(link)? {
-        Some(through) => remove_device(&through).map(|()| true),
+        Some(through) => {
+            if through.group == GROUP_WITH_CLSACT {
+                remove_unused_clsact(link)?;
+            }
+            remove_device(&through).map(|()| true)
+        }
         None => Ok(received.iter().any(ours)),
     }
 }

@@ -40,6 +40,12 @@ pub fn htb_root(default_minor: u32) -> Vec<u8> {
     attribute(HTB_INIT, &words(&[HTB_VERSION, 10, default_minor, 0, 0]))
 }
 
+/// The minor class to which packets of an HTB go by default, from its options.
+pub fn htb_default(options: &[u8]) -> Option<u32> {
+    let word = find(options, HTB_INIT)?.get(8..12)?.try_into().ok()?;
+    Some(u32::from_ne_bytes(word))
+}
+
 impl Htb {
     /// Of its class.
     pub fn options(&self) -> Vec<u8> {

@@ -167,6 +167,33 @@ fn filters_of_others_and_their_clsact_stay() {
     assert_eq!(state(&hosts).replace("801", "800"), theirs);
 }
 
+/// Killed with the clsact qdisc made and no filter in it yet.
+#[test]
+fn what_an_install_that_was_killed_halfway_has_made_goes_with_remove() {
+    let Some(hosts) = router("shape-in-halfway") else {
+        return;
+    };
+    let before = state(&hosts);
+    hosts.weir_says(&install("--ingress 4mbit"));
+    let tc = |arguments: &str| {
+        let mut tc = needs::command("tc");
+        tc.args(arguments.split(' '));
+        assert!(hosts.run(tc).status.success(), "tc {arguments}");
+    };
+    let halfway = || tc("filter del dev up0 ingress");
+    halfway();
+    assert!(state(&hosts).contains("clsact"));
+    hosts.weir_says("shape remove --dev up0");
+    assert_eq!(state(&hosts), before);
+    // Somebody else's stays.
+    tc("qdisc add dev up0 clsact");
+    let theirs = state(&hosts);
+    hosts.weir_says(&install("--ingress 4mbit"));
+    halfway();
+    hosts.weir_says("shape remove --dev up0");
+    assert_eq!(state(&hosts), theirs);
+}
+
 #[test]
 fn an_ifb_goes_with_the_next_command_when_its_interface_is_gone() {
     let Some(hosts) = router("shape-in-gone") else {

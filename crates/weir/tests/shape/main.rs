@@ -54,21 +54,27 @@ fn a_root_qdisc_of_somebody_else_stays() {
     let Some(hosts) = Hosts::new("shape-other") else {
         return;
     };
-    let mut tc = needs::command("tc");
-    tc.args([
-        "qdisc", "add", "dev", "up0", "root", "handle", "7:", "pfifo", "limit", "9",
-    ]);
-    assert!(hosts.run(tc).status.success());
-    let before = hosts.tc();
-    let output = hosts.weir("shape install --dev up0 --rate 1mbit --discipline syn-prio");
-    assert_eq!(exit_code(&output), Some(1));
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        errors.contains("pfifo 7:") && errors.contains("tc qdisc del dev up0 root"),
-        "{errors}"
-    );
-    hosts.weir_says("shape remove --dev up0");
-    assert_eq!(hosts.tc(), before);
+    // The last one has the number of weir's.
+    for (theirs, name) in [
+        ("handle 7: pfifo limit 9", "pfifo 7:"),
+        ("handle 3e12: htb default 1", "htb 3e12:"),
+    ] {
+        let mut tc = needs::command("tc");
+        tc.args(["qdisc", "replace", "dev", "up0", "root"]);
+        tc.args(theirs.split(' '));
+        assert!(hosts.run(tc).status.success());
+        let before = hosts.tc();
+        let output = hosts.weir("shape install --dev up0 --rate 1mbit --discipline syn-prio");
+        assert_eq!(exit_code(&output), Some(1), "{name}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            errors.contains(name) && errors.contains("tc qdisc del dev up0 root"),
+            "{errors}"
+        );
+        hosts.weir_says("shape remove --dev up0");
+        assert_eq!(hosts.tc(), before);
+        assert_eq!(hosts.shapes(), serde_json::json!([]));
+    }
 }
 
 #[test]
