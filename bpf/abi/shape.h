@@ -61,9 +61,11 @@ struct spa_params {
 	__u64 lag_ns;			/* a wake-up that is late by so much costs no rate */
 	__u32 room[WEIR_SPA_QUEUES];	/* packets that a queue holds */
 	__u32 places;			/* packets that all of them hold */
-	__u32 flows;			/* flow queues; 0: one low queue */
+	__u32 flows;			/* flow queues, a multiple of WEIR_SPA_WAYS; 0: one low queue */
 	__u32 quantum_bytes;		/* that a flow may send in its turn */
 	__u32 fresh_bytes;		/* that a new flow may send before it is old */
+	__u32 crowd_packets;		/* with more in all flow queues together they are crowded */
+	__u32 crowd_bytes;		/* that a flow may send before it is old, if it is new while they are */
 	__u32 demoted_log;		/* the demoted queue sends 1 byte for 2^demoted_log bytes of data */
 };
 
@@ -90,12 +92,16 @@ struct spa_queue {
 	struct codel_vars vars;
 };
 
+/* Flow queues of a set, of which a flow has any that no other uses. A power of two. */
+#define WEIR_SPA_WAYS 8
+
 struct spa_flow {
 	struct spa_queue queue;
 	__s32 deficit;		/* bytes that it may still send in its turn */
 	__u32 next;		/* flow, in the order of turns */
-	__u32 listed;		/* 1: it has a turn */
-	__u32 reserved;
+	__u16 listed;		/* 1: it has a turn */
+	__u16 shared;		/* 1: another flow has come to share it; of no meaning while it is empty */
+	__u32 tag;		/* hash of the flow whose queue it is, or was last */
 };
 
 struct spa_turns {
@@ -129,7 +135,7 @@ struct spa {
 	__s32 credit;			/* bytes that the demoted queue may send before data */
 	__u32 ops_id;			/* map with the registration */
 };
-_Static_assert(sizeof(struct spa_params) == 160 && sizeof(struct spa) == 480, "no holes");
+_Static_assert(sizeof(struct spa_params) == 168 && sizeof(struct spa) == 488, "no holes");
 _Static_assert(sizeof(struct spa_flow) == 64, "no holes");
 
 #endif

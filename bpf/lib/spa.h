@@ -63,7 +63,8 @@ static __always_inline void spa_clear(struct spa *q)
 		spa_queue_clear(&flow->queue);
 		flow->deficit = 0;
 		flow->next = SPA_NONE;
-		flow->listed = 0;
+		flow->listed = flow->shared = 0;
+		flow->tag = 0;
 	}
 }
 
@@ -219,26 +220,63 @@ static __noinline u32 spa_flows_pop(struct spa *q, u64 now_ns)
 	return SPA_NONE;
 }
 
+static __always_inline u32 spa_low_packets(const struct spa *q)
+{
+	return q->packets - q->queue[WEIR_SPA_HIGH].list.packets - q->queue[WEIR_SPA_DEMOTED].list.packets;
+}
+
+/*
+ * The queue of a flow that is not at home: that of its set which is its own, or one that
+ * no flow uses, the nearest to home. If all are in use it shares the one at home, until all
+ * that waits there has left: so it is never reordered.
+ */
+static __noinline u32 spa_place_in_set(u32 home, u32 hash)
+{
+	struct spa_flow *flow, *at_home;
+	u32 unused = SPA_NONE;
+
+	for (u32 way = WEIR_SPA_WAYS; way-- > 0;) {
+		flow = spa_flow(home ^ way);
+		if (!flow)
+			continue;
+		if (flow->tag == hash)
+			return home ^ way;
+		if (!flow->listed)
+			unused = home ^ way;
+	}
+	at_home = spa_flow(home);
+	flow = spa_flow(unused);
+	if (!flow || !at_home || (at_home->shared && at_home->queue.list.packets)) {
+		if (at_home)
+			at_home->shared = 1;
+		return home;
+	}
+	flow->tag = hash;
+	flow->shared = 0;
+	codel_clear(&flow->queue.vars);
+	return unused;
+}
+
 static __always_inline u32 spa_flows_push(struct spa *q, const struct spa_packet *packet, u64 now_ns)
 {
 	/* The hash's upper bits, scaled: no division. */
 	u32 index = (u64)packet->flow * q->params.flows >> 32, at;
 	struct spa_flow *flow = spa_flow(index);
 
+	if (flow && flow->tag != packet->flow) {
+		index = spa_place_in_set(index, packet->flow);
+		flow = spa_flow(index);
+	}
 	if (!flow)
 		return SPA_NONE;
 	at = spa_push(q, &flow->queue.list, packet->len, now_ns);
 	if (at != SPA_NONE && !flow->listed) {
 		flow->listed = 1;
-		flow->deficit = q->params.fresh_bytes;
+		flow->deficit = spa_low_packets(q) > q->params.crowd_packets ? q->params.crowd_bytes
+									      : q->params.fresh_bytes;
 		spa_turn_push(&q->fresh, flow, index);
 	}
 	return at;
-}
-
-static __always_inline u32 spa_low_packets(const struct spa *q)
-{
-	return q->packets - q->queue[WEIR_SPA_HIGH].list.packets - q->queue[WEIR_SPA_DEMOTED].list.packets;
 }
 
 /* Drops half of the longest flow queue, in bytes, from its head (fq_codel_drop()). */

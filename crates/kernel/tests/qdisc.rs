@@ -81,13 +81,19 @@ fn packet() -> impl Strategy<Value = Step> {
         1 => Just(Control::SynAck),
         1 => Just(Control::Fin)
     ];
-    // A few flows with long queues, and many with short ones; GSO packets are long.
-    let flow = prop_oneof![0u32..3, 0u32..5000];
+    // A few flows with long queues, many with short ones, and more in one set than it has queues.
+    let spread = |flow: u32| flow.wrapping_mul(0x9e37_79b1);
+    let flow = prop_oneof![
+        (0u32..3).prop_map(spread),
+        (0u32..5000).prop_map(spread),
+        (0u32..24).prop_map(|flow| flow << 20)
+    ];
+    // GSO packets are long.
     let len = prop_oneof![6 => 40u32..=1514, 1 => 1514u32..=65_535];
     (control, 0u32..600, flow, len).prop_map(|(control, client, flow, len)| Step::Enqueue {
         control,
         client,
-        flow: flow.wrapping_mul(0x9e37_79b1),
+        flow,
         len: if control == Control::None { len } else { 60 },
     })
 }
@@ -137,6 +143,7 @@ fn spec() -> impl Strategy<Value = Spec> {
                 } else {
                     setup.own_flows().quantum_bytes
                 },
+                crowd_packets: packets * 2 / 5,
                 ..setup.own_flows()
             };
             Spec {

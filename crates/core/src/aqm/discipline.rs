@@ -23,7 +23,7 @@ const MS: u64 = 1_000_000;
 /// second copies. So nothing waits much longer than that.
 const OWN_ROOM_NS: u64 = 250 * MS;
 /// The same of flow queues. There only the flow waits that sends so much itself.
-const OWN_FLOWS_ROOM_NS: u64 = 500 * MS;
+const OWN_FLOWS_ROOM_NS: u64 = 300 * MS;
 /// The same of the kernel's fq_codel, which throws half of the longest queue away when it has none. CoDel drops before.
 const OWN_FQ_CODEL_ROOM_NS: u64 = 2000 * MS;
 /// Its flow queues: those whose hash is the same share one, and it looks for no other as CAKE does.
@@ -194,8 +194,11 @@ impl Setup {
     pub fn flows(&self, codel: CodelParams) -> FlowParams {
         FlowParams {
             flows: 1024,
+            in_sets: false,
             quantum_bytes: self.mtu_bytes,
             fresh_bytes: self.mtu_bytes,
+            crowd_packets: u32::MAX,
+            crowd_bytes: self.mtu_bytes,
             limit_packets: 10_240,
             codel,
             others_are_behind: true,
@@ -214,15 +217,20 @@ impl Setup {
 
     /// Flow queues of weir's own `spa-fq`. On a slow link an old flow sends less than a full packet in its turn, so that
     /// the other flows' short packets do not wait for those of all bulk transfers (as in CAKE, cake_set_rate()); a new
-    /// one sends a full packet, as in FQ-CoDel.
+    /// one sends a full packet, as in FQ-CoDel, so that short replies are through at once. While two fifths of the room are in
+    /// use it has two turns instead: where short replies fill the link, long ones would have little else.
     pub fn own_flows(&self) -> FlowParams {
         const LEAST_QUANTUM: u64 = 300;
         let mtu = u64::from(self.mtu_bytes);
         let quantum = (self.rate_bytes_per_s >> 12).max(LEAST_QUANTUM).min(mtu);
+        let limit_packets = self.packets_in(OWN_FLOWS_ROOM_NS);
         FlowParams {
+            in_sets: true,
             others_are_behind: false,
-            limit_packets: self.packets_in(OWN_FLOWS_ROOM_NS),
+            limit_packets,
             quantum_bytes: quantum as u32,
+            crowd_packets: limit_packets * 2 / 5,
+            crowd_bytes: (2 * quantum).min(mtu) as u32,
             ..self.flows(self.own_codel())
         }
     }

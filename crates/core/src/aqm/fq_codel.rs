@@ -22,8 +22,11 @@ mod tests {
 
     const PARAMS: FlowParams = FlowParams {
         flows: 1024,
+        in_sets: false,
         quantum_bytes: 1514,
         fresh_bytes: 1514,
+        crowd_packets: u32::MAX,
+        crowd_bytes: 1514,
         limit_packets: 10_240,
         codel: CodelParams {
             target_ns: 5_000_000,

@@ -276,12 +276,17 @@ pub(crate) fn params(spec: &Spec, seed: u32) -> types::spa_params {
     let Spec { spa, low, .. } = spec;
     let rate = spec.rate_bytes_per_s.max(1);
     let (low, low_packets, flows, turns) = match low {
-        Low::One(codel, packets) => (codel, *packets, 0, [0; 2]),
+        Low::One(codel, packets) => (codel, *packets, 0, [0; 4]),
         Low::Flows(flows) => (
             &flows.codel,
             flows.limit_packets,
             flows.flows,
-            [flows.quantum_bytes, flows.fresh_bytes],
+            [
+                flows.quantum_bytes,
+                flows.fresh_bytes,
+                flows.crowd_packets,
+                flows.crowd_bytes,
+            ],
         ),
     };
     let room = [spa.limit_packets, low_packets, spa.demoted_packets];
@@ -298,6 +303,8 @@ pub(crate) fn params(spec: &Spec, seed: u32) -> types::spa_params {
         flows,
         quantum_bytes: turns[0],
         fresh_bytes: turns[1],
+        crowd_packets: turns[2],
+        crowd_bytes: turns[3],
         demoted_log: spa.demoted_log,
     }
 }
