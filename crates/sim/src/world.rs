@@ -383,7 +383,8 @@ mod tests {
         let outcome = run(&scenario, 1);
         let segments = outcome.received_at[1] - outcome.received_at[0];
         let share = segments as f64 / (60.0 * 10e6 / 12_000.0);
-        assert!((0.95..=1.0).contains(&share), "{share}");
+        // What waits for an earlier one at the first mark counts when that has come: a few segments of 50 000.
+        assert!((0.95..=1.001).contains(&share), "{share}");
     }
 
     /// BHD18, Figures 5 and 6, in short: the direction of the paper.
