@@ -367,7 +367,7 @@ mod tests {
             let now_ns = u64::from(number) * 1000;
             let fills = world.random() % 100 < if number & 512 == 0 { 70 } else { 30 };
             if fills {
-                let packet = data((random % 2) << 22 | (random >> 8) % 8, number);
+                let packet = data(((random % 2) << 22) | ((random >> 8) % 8), number);
                 queue.enqueue(packet, now_ns, &mut world);
             } else if let Some(packet) = queue.dequeue(now_ns, &mut world) {
                 let before = sent.insert(packet.flow, packet.number);
