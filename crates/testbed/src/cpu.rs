@@ -47,11 +47,22 @@ pub fn quieter_and_busier_receiver(traffic: impl FnOnce()) -> Result<(usize, usi
     })
 }
 
+/// Packets that the CPUs have had no room for in their queues so far (net.core.netdev_max_backlog). All network
+/// namespaces share these, and with them all tests that run at a time.
+pub fn dropped() -> Result<u64> {
+    Ok(softnet_stat(1)?.into_iter().map(u64::from).sum())
+}
+
 /// Packets that each CPU has received so far, modulo 2^32.
 fn received() -> Result<Vec<u32>> {
+    softnet_stat(0)
+}
+
+/// A column of /proc/net/softnet_stat, by CPU.
+fn softnet_stat(column: usize) -> Result<Vec<u32>> {
     let path = "/proc/net/softnet_stat";
     let stat = std::fs::read_to_string(path).context(format!("cannot read {path}"))?;
-    let words = stat.lines().filter_map(|line| line.split(' ').next());
+    let words = stat.lines().filter_map(|line| line.split(' ').nth(column));
     Ok(words
         .flat_map(|word| u32::from_str_radix(word, 16))
         .collect())

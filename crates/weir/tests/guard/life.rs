@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 use serde_json::Value;
+use weir_testbed::cpu;
 use weir_testbed::netns::Netns;
 
 use crate::common::{
@@ -277,6 +278,9 @@ fn serve(listener: &TcpListener) -> usize {
     }
 }
 
+/// What a visitor says whose SYN, or the answer to it, got lost.
+const SYN_LOST: &str = "connect: timed out";
+
 /// Connects and waits for the greeting, over and over; gives the errors.
 fn visit(
     netns: &Netns,
@@ -328,6 +332,7 @@ fn a_thousand_reloads_under_load_cost_no_connection_and_refuse_nobody() {
     let listener = listen(bed.server(), path.at(PORT), 1024);
     let _weir: Weir = bed.run(&config(RESERV));
     let (visits, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let dropped_before = cpu::dropped().unwrap();
     std::thread::scope(|scope| {
         let server = scope.spawn(|| serve(&listener));
         let visitors =
@@ -347,11 +352,17 @@ fn a_thousand_reloads_under_load_cost_no_connection_and_refuse_nobody() {
         let errors = visitors.map(|visitor| visitor.join().unwrap()).concat();
         drop(connect(path.client, path.at(PORT), 1));
         let verdicts = bed.verdicts(0);
+        // A flood of another test may fill a CPU's queue. The kernel counts what it loses there.
+        let lost = errors.iter().filter(|error| *error == SYN_LOST).count();
+        let dropped = cpu::dropped().unwrap() - dropped_before;
         assert!(
-            errors.is_empty(),
-            "{errors:?} of {visits:?} visits, {verdicts:?}"
+            lost == errors.len() && lost as u64 <= dropped,
+            "{errors:?} of {visits:?} visits, {dropped} packets dropped, {verdicts:?}"
         );
-        assert_eq!(server.join().unwrap(), visits.load(Ordering::Relaxed));
+        assert_eq!(
+            server.join().unwrap(),
+            visits.load(Ordering::Relaxed) - lost
+        );
     });
     let verdicts = bed.verdicts(0);
     let refusals: Vec<_> = verdicts
