@@ -4,6 +4,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
@@ -256,15 +258,59 @@ fn observe_tells_what_it_would_hold_and_lets_everybody_in() {
     });
 }
 
-/// CPU time of all programs of the machine, and of this one with its children that have ended, since boot.
-fn cpu_used() -> (f64, f64, f64) {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap();
-    let row = stat.lines().next().unwrap().split_whitespace().skip(1);
-    let ticks: Vec<f64> = row.take(8).map(|n| n.parse().unwrap()).collect();
-    let all: f64 = ticks.iter().sum();
-    let own = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap();
-    let own = Duration::from(own).as_secs_f64();
-    ((all - ticks[3] - ticks[4]) / 100.0, all / 100.0, own)
+/// CPU time, in s since boot.
+#[derive(Clone, Copy)]
+struct CpuTime {
+    /// What all CPUs have.
+    all: f64,
+    /// Used by any program.
+    used: f64,
+    /// Used by this one with its children that have ended.
+    own: f64,
+}
+
+impl CpuTime {
+    fn now() -> CpuTime {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap();
+        let row = stat.lines().next().unwrap().split_whitespace().skip(1);
+        let ticks: Vec<f64> = row.take(8).map(|n| n.parse().unwrap()).collect();
+        let all: f64 = ticks.iter().sum();
+        let own = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap();
+        CpuTime {
+            all: all / 100.0,
+            used: (all - ticks[3] - ticks[4]) / 100.0,
+            own: Duration::from(own).as_secs_f64(),
+        }
+    }
+
+    /// The shares of all CPUs that were used since then, and that this program used.
+    fn shares_since(self, before: CpuTime) -> (f64, f64) {
+        let all = self.all - before.all;
+        (
+            (self.used - before.used) / all,
+            (self.own - before.own) / all,
+        )
+    }
+}
+
+/// The most that others used of the CPUs in a second while `run` ran.
+fn most_of_others(run: impl FnOnce()) -> f64 {
+    let (end, over) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(move || {
+            let mut most: f64 = 0.0;
+            let mut before = CpuTime::now();
+            while let Err(RecvTimeoutError::Timeout) = over.recv_timeout(Duration::from_secs(1)) {
+                let now = CpuTime::now();
+                let (cpu, own) = now.shares_since(before);
+                (most, before) = (most.max(cpu - own), now);
+            }
+            most
+        });
+        run();
+        drop(end);
+        watch.join().unwrap()
+    })
 }
 
 #[test]
@@ -274,21 +320,24 @@ fn the_cpu_is_held_at_its_objective_and_the_server_is_not_starved_by_its_neighbo
     let config = CONFIG.replace("target_wait = \"50ms\"", "max_cpu = 0.6");
     let _weir = bed.run(&config);
     with_server(&bed, compute, |_| {
-        // Four workers use all of two CPUs; then the controller has time to bring it down.
-        load(bed.veth4(), 3.0, Duration::from_secs(4));
-        let before = cpu_used();
-        let over = load(bed.veth4(), 3.0, MEASURED);
-        let after = cpu_used();
-        let (used, all) = (after.0 - before.0, after.1 - before.1);
-        let (cpu, own) = (used / all, (after.2 - before.2) / all);
-        let served = over.served.len() as f64 * SERVICE.as_secs_f64() / all;
+        let mut over = Fates::default();
+        let (mut cpu, mut own) = (0.0, 0.0);
+        let others = most_of_others(|| {
+            // Four workers use all of two CPUs; then the controller has time to bring it down.
+            load(bed.veth4(), 3.0, Duration::from_secs(4));
+            let before = CpuTime::now();
+            over = load(bed.veth4(), 3.0, MEASURED);
+            (cpu, own) = CpuTime::now().shares_since(before);
+        });
+        let capacity = MEASURED.as_secs_f64() * available_parallelism().unwrap().get() as f64;
+        let served = over.served.len() as f64 * SERVICE.as_secs_f64() / capacity;
         println!(
-            "CPU {cpu:.2}, of this test {own:.2}, of that {served:.2} serves; {} refused",
+            "CPU {cpu:.2}, of this test {own:.2}, of that {served:.2} serves; others at most {others:.2}; {} refused",
             over.refused
         );
         assert!(over.refused > 0, "{over:?}");
-        // Others' work is beyond the controller: it takes from the server's, and not below a quarter.
-        let others = cpu - own;
+        // Others' work is beyond the controller: it takes from the server's, and not below a quarter of what comes. What
+        // others took at any time counts, for what has a lower priority gives way to a server that is held no more.
         if others < 0.15 {
             assert!((OBJECTIVE - 0.2..OBJECTIVE + 0.1).contains(&cpu), "{cpu}");
             assert!(served > 0.5 * OBJECTIVE, "{served}");
