@@ -163,15 +163,22 @@ pub fn stop_group(group: u32) -> Result<()> {
     killpg(Pid::from_raw(group as i32), Signal::SIGSTOP).context(what())?;
     until("every thread is stopped", || {
         let members = members(&[group]);
-        match members.map(|all| all.into_iter().flat_map(threads).all(|state| state == 'T')) {
-            Ok(stopped) => stopped.then_some(Ok(())),
+        match members.map(|all| all.into_iter().all(stands_still)) {
+            Ok(all_stand) => all_stand.then_some(Ok(())),
             Err(error) => Some(Err(error)),
         }
     })
 }
 
-/// What each thread of a process does, as /proc says: `T` is stopped. Threads that ended meanwhile are left out.
-fn threads(pid: u32) -> Vec<char> {
+/// Whether no thread of a process runs: each is stopped, or has ended and waits for its parent, which may be stopped.
+pub fn stands_still(pid: u32) -> bool {
+    thread_states(pid)
+        .iter()
+        .all(|state| ['T', 'Z', 'X'].contains(state))
+}
+
+/// What each thread of a process does, by the letters of proc(5). Threads that ended meanwhile are left out.
+fn thread_states(pid: u32) -> Vec<char> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let stats = tasks.into_iter().flatten().flatten();
     stats
@@ -228,6 +235,23 @@ mod tests {
         let status = "Name:\tx\nVmRSS:\t    1234 kB\nnonvoluntary_ctxt_switches:\t7\n";
         assert_eq!(number(status, "VmRSS:"), Some(1234));
         assert_eq!(number(status, "voluntary_ctxt_switches:"), None);
+    }
+
+    #[test]
+    fn a_process_stands_still_when_it_is_stopped_or_has_ended() {
+        use std::os::unix::process::CommandExt;
+        let mut sleeper = std::process::Command::new("sleep");
+        let mut child = sleeper.arg("60").process_group(0).spawn().unwrap();
+        assert!(!stands_still(child.id()));
+        stop_group(child.id()).unwrap();
+        assert!(stands_still(child.id()));
+        // Killed and not yet waited for.
+        child.kill().unwrap();
+        until("it has ended", || {
+            (thread_states(child.id()) == ['Z']).then_some(())
+        });
+        assert!(stands_still(child.id()));
+        child.wait().unwrap();
     }
 
     #[test]

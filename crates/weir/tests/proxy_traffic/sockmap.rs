@@ -9,7 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use socket2::SockRef;
 use weir_testbed::needs::{self, namespace};
-use weir_testbed::wait::PATIENCE;
+use weir_testbed::process::stands_still;
+use weir_testbed::wait::{PATIENCE, until};
 
 use super::WEIR;
 
@@ -70,15 +71,7 @@ impl Proxy {
     /// Takes the CPU away from all its threads; SIGCONT gives it back.
     fn stop(&self) {
         self.signal(Signal::SIGSTOP);
-        let tasks = format!("/proc/{}/task", self.child.id());
-        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
-            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-            stat.rsplit_once(") ").unwrap().1.starts_with('T')
-        };
-        let end = Instant::now() + PATIENCE;
-        while !std::fs::read_dir(&tasks).unwrap().all(stopped) {
-            assert!(Instant::now() < end, "it does not stop");
-        }
+        until("it stops", || stands_still(self.child.id()).then_some(()));
     }
 
     /// Ends it and says what a counter of its summary was.
