@@ -282,9 +282,7 @@ impl Claim {
         let socket = socket_path(dir, namespace);
         // Of one that was killed: nobody else has the lock.
         socket_note::sweep(&socket_note::of(&socket));
-        let listening = SocketFile::listen(&socket)
-            .and_then(|(file, listener)| Ok((file, ControlListener::new(listener)?)));
-        let (socket, listener) = listening.map_err(|error| {
+        let (socket, listener) = ControlListener::listen(&socket).map_err(|error| {
             no_access(
                 format_args!("listen on {}", socket.display()),
                 &socket,

@@ -8,9 +8,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
+use crate::ipc::socket_file::SocketFile;
 use crate::ipc::spare;
 
 /// Silent clients that are kept, each with a descriptor. A command asks as soon as it has connected.
@@ -28,11 +30,20 @@ pub struct ControlListener {
 }
 
 impl ControlListener {
+    /// Listens at this path, as [`SocketFile::listen`].
+    ///
+    /// # Errors
+    /// As there, or no descriptor is left.
+    pub fn listen(path: &Path) -> io::Result<(SocketFile, ControlListener)> {
+        let (file, listener) = SocketFile::listen(path)?;
+        Ok((file, ControlListener::new(listener)?))
+    }
+
     /// Takes clients from a listener that does not block.
     ///
     /// # Errors
     /// No descriptor is left.
-    pub fn new(listener: UnixListener) -> io::Result<ControlListener> {
+    fn new(listener: UnixListener) -> io::Result<ControlListener> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         Ok(ControlListener {

@@ -41,10 +41,7 @@ impl ProcessSocket {
         let mut failures = Vec::new();
         for dir in directories(runtime_dir) {
             let path = dir.join(&file);
-            let listening = control::create_dir(&dir).and_then(|()| SocketFile::listen(&path));
-            let listening =
-                listening.and_then(|(file, listener)| Ok((file, ControlListener::new(listener)?)));
-            match listening {
+            match control::create_dir(&dir).and_then(|()| ControlListener::listen(&path)) {
                 Ok((file, listener)) => {
                     sweep(&dir);
                     return Ok(ProcessSocket { file, listener });
