@@ -68,7 +68,7 @@ fn direction(bits_per_s: f64) -> LinkSpec {
         setup: Setup {
             // So that it never runs empty while the sender is kept from its core.
             buffer_packets: 2000,
-            ..Setup::new((bits_per_s / 8.0) as u64)
+            ..Setup::of_ip((bits_per_s / 8.0) as u64)
         },
         delay_ns: DELAY.as_nanos() as u64,
         loss: Loss::default(),

@@ -252,7 +252,7 @@ mod tests {
     fn link(discipline: Discipline, bits_per_s: u64, delay_ms: u64) -> LinkSpec {
         LinkSpec {
             discipline,
-            setup: Setup::new(bits_per_s / 8),
+            setup: Setup::of_ip(bits_per_s / 8),
             delay_ns: delay_ms * MS,
             loss: Loss::default(),
         }

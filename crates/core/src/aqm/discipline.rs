@@ -163,6 +163,15 @@ impl Setup {
         }
     }
 
+    /// The same for a link that counts packets without a link header, as PPP and TUN devices do: a full one has 1500
+    /// bytes.
+    pub fn of_ip(rate_bytes_per_s: u64) -> Setup {
+        Setup {
+            mtu_bytes: 1500,
+            ..Setup::new(rate_bytes_per_s)
+        }
+    }
+
     /// Time of a full packet on the link, ns.
     fn packet_ns(&self) -> u64 {
         u64::from(self.mtu_bytes) * NS_PER_SECOND / self.rate_bytes_per_s.max(1)

@@ -121,7 +121,7 @@ impl Args {
                 buffer_packets: self.buffer,
                 target_ns: self.target.as_nanos() as u64,
                 ecn: self.ecn,
-                ..Setup::new(bits_per_s / 8)
+                ..Setup::of_ip(bits_per_s / 8)
             },
             delay_ns: delay.as_nanos() as u64,
             loss,

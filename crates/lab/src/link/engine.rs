@@ -300,7 +300,7 @@ mod tests {
     fn direction(loss: Loss) -> Direction {
         let spec = LinkSpec {
             discipline: Discipline::Fifo,
-            setup: Setup::new(150_000),
+            setup: Setup::of_ip(150_000),
             delay_ns: 1_000_000,
             loss,
         };

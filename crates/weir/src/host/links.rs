@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
+    InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -32,6 +32,8 @@ pub struct Link {
     /// An intermediate functional block: what is redirected into it passes its queueing discipline, and goes on where it
     /// was.
     pub ifb: bool,
+    /// Longest packet that it sends, with its link header, bytes.
+    pub packet_bytes: u32,
     /// Its group: 0, unless somebody has put it in another one.
     pub group: u32,
     /// The other end, if this is one of a veth pair.
@@ -145,7 +147,7 @@ pub fn remove(index: u32) -> io::Result<()> {
 fn read_link(message: &LinkMessage) -> Option<Link> {
     let (mut name, mut has_master, mut vrf_port) = (None, false, false);
     let (mut ifb, mut veth, mut other_end, mut netns) = (false, false, None, None);
-    let mut group = 0;
+    let (mut group, mut mtu) = (0, 0);
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(text) => name = Some(text.clone()),
@@ -156,6 +158,7 @@ fn read_link(message: &LinkMessage) -> Option<Link> {
                 ifb = infos.contains(&LinkInfo::Kind(InfoKind::Ifb));
             }
             LinkAttribute::Group(number) => group = *number,
+            LinkAttribute::Mtu(bytes) => mtu = *bytes,
             LinkAttribute::Link(index) => other_end = Some(*index),
             LinkAttribute::LinkNetNsId(id) => netns = Some(*id),
             _ => {}
@@ -168,11 +171,20 @@ fn read_link(message: &LinkMessage) -> Option<Link> {
         // A VRF is routing only: packets are still received on its ports.
         port: has_master && !vrf_port,
         ifb,
+        packet_bytes: mtu + link_header_bytes(message.header.link_layer_type),
         group,
         peer: other_end
             .filter(|_| veth)
             .map(|index| Peer { index, netns }),
     })
+}
+
+/// What an interface of this kind puts before its packets: an Ethernet header, or nothing, as PPP and tunnels.
+fn link_header_bytes(kind: LinkLayerType) -> u32 {
+    match kind {
+        LinkLayerType::Ether | LinkLayerType::Loopback => 14,
+        _ => 0,
+    }
 }
 
 /// Becomes readable when a link appears, changes or disappears.
@@ -234,6 +246,7 @@ pub mod fake {
             loopback: name == "lo",
             port: false,
             ifb: false,
+            packet_bytes: 1514,
             group: 0,
             peer: None,
         }
@@ -252,6 +265,19 @@ mod tests {
             .find(|link| link.name == "lo")
             .expect("every namespace has lo");
         assert!(lo.loopback && !lo.port);
+    }
+
+    #[test]
+    fn a_full_packet_has_the_link_s_header() {
+        let of = |kind, mtu| {
+            let mut message = LinkMessage::default();
+            message.header.link_layer_type = kind;
+            message.attributes = vec![LinkAttribute::IfName("d0".into()), LinkAttribute::Mtu(mtu)];
+            read_link(&message).unwrap().packet_bytes
+        };
+        assert_eq!(of(LinkLayerType::Ether, 1500), 1514);
+        assert_eq!(of(LinkLayerType::Ppp, 1492), 1492);
+        assert_eq!(of(LinkLayerType::None, 1420), 1420);
     }
 
     #[test]

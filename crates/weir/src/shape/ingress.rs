@@ -42,7 +42,7 @@ pub fn install(link: &Link, wish: Wish) -> Result<Backend> {
         Some(ifb) => ifb.clone(),
         None => create(link)?,
     };
-    let put = install::install(&through, wish);
+    let put = install::install(&through, wish, link.packet_bytes);
     let put = put.and_then(|backend| redirect(link, &through).map(|()| backend));
     if put.is_err() && before.is_none() {
         let _ = remove(link);

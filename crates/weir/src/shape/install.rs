@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use weir_core::aqm::Discipline;
+use weir_core::aqm::{Discipline, Setup};
 use weir_kernel::shape::{Classifier, qdisc};
 
 use super::options::{Htb, htb_root};
@@ -13,6 +13,9 @@ use super::{Backend, CLASSIFIER, Owner, own};
 use crate::failure::{Code, Failure, ROOT_HINT, Result};
 use crate::host::links::Link;
 use crate::host::qdiscs::{self, Node, Place, ROOT};
+
+/// An interface whose packets are shorter has the parameters of one with this: every IPv4 network takes so much (RFC 791).
+const SHORTEST_FULL_PACKET: u32 = 576;
 
 /// How an interface is to be shaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +44,14 @@ enum How {
 }
 
 /// Shapes the interface. What weir put there before is replaced; for that moment the interface sends unshaped. Packets
-/// that wait are dropped then, as by every change of a root qdisc. What does the work is returned.
+/// that wait are dropped then, as by every change of a root qdisc. What does the work is returned. packet_bytes: length of
+/// a full packet, with the link's header.
 ///
 /// # Errors
 /// Somebody else's root qdisc is there; the kernel lacks what is needed, exit code 3. The interface is then shaped as
 /// before.
-pub fn install(link: &Link, wish: Wish) -> Result<Backend> {
-    let ways = ways(wish)?;
+pub fn install(link: &Link, wish: Wish, packet_bytes: u32) -> Result<Backend> {
+    let ways = ways(wish, packet_bytes)?;
     // What is there stays as it is, with its counters, where nothing else is to be had.
     if wish.backend == Some(Backend::Bpf) {
         qdisc::supported()?;
@@ -77,8 +81,9 @@ pub fn install(link: &Link, wish: Wish) -> Result<Backend> {
 }
 
 /// The ways to do what is wished, the best first.
-fn ways(wish: Wish) -> Result<Vec<Shaper>> {
-    let of = |backend| shaper(backend, wish.discipline, wish.rate, wish.owner);
+fn ways(wish: Wish, packet_bytes: u32) -> Result<Vec<Shaper>> {
+    let setup = setup(wish.rate, packet_bytes);
+    let of = |backend| shaper(backend, wish.discipline, &setup, wish.owner);
     let (ways, names) = match wish.backend {
         Some(Backend::Tc) => (vec![of(Backend::Tc)], tree::names()),
         Some(Backend::Bpf) => (vec![of(Backend::Bpf)], own::names()),
@@ -96,10 +101,20 @@ fn ways(wish: Wish) -> Result<Vec<Shaper>> {
     Err(Failure::usage(message, format!("there are {names}")))
 }
 
-fn shaper(backend: Backend, discipline: Discipline, rate: u64, owner: Owner) -> Option<Shaper> {
+/// The parameters for a link with this rate in bytes/s, and packets of at most so many bytes. Packets that are longer than Ethernet's count as
+/// Ethernet's: what crosses a slow link is seldom longer, even where the interface would send it.
+fn setup(rate: u64, packet_bytes: u32) -> Setup {
+    let usual = Setup::new(rate);
+    Setup {
+        mtu_bytes: packet_bytes.clamp(SHORTEST_FULL_PACKET, usual.mtu_bytes),
+        ..usual
+    }
+}
+
+fn shaper(backend: Backend, discipline: Discipline, setup: &Setup, owner: Owner) -> Option<Shaper> {
     let how = match backend {
-        Backend::Tc => How::Tree(discipline, Box::new(tree::tree(discipline, rate)?)),
-        Backend::Bpf => How::Own(Box::new(own::spec(discipline, rate)?)),
+        Backend::Tc => How::Tree(discipline, Box::new(tree::tree(discipline, setup)?)),
+        Backend::Bpf => How::Own(Box::new(own::spec(discipline, setup)?)),
     };
     Some(Shaper { how, owner })
 }
@@ -122,7 +137,7 @@ pub fn before(link: &Link) -> Result<Option<Shaper>> {
     Ok(shaper(
         backend,
         discipline,
-        shape.rate_bits_per_s / 8,
+        &setup(shape.rate_bits_per_s / 8, link.packet_bytes),
         owner,
     ))
 }
@@ -266,4 +281,20 @@ fn missing(kind: &str, discipline: Discipline, name: &str, error: io::Error) -> 
         _ => "`--discipline syn-prio` needs no other qdiscs than htb and pfifo",
     };
     Failure::unsupported(message, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the kernel's psched_mtu(). With 14 bytes too many a new flow would send two packets in its first turn.
+    #[test]
+    fn a_new_flow_s_first_turn_is_a_full_packet_of_the_link() {
+        let first_turn = |packet_bytes| setup(300_000, packet_bytes).own_flows().fresh_bytes;
+        assert_eq!(first_turn(1500), 1500);
+        assert_eq!(first_turn(1420), 1420);
+        assert_eq!(first_turn(1514), 1514);
+        assert_eq!(first_turn(9014), 1514);
+        assert_eq!(first_turn(68), 576);
+    }
 }

@@ -14,7 +14,7 @@ use crate::host::qdiscs;
 /// As of [`install::install`] and [`ingress::install`]. The interface is then shaped as before.
 pub fn install(link: &Link, wish: Wish, received: Option<u64>) -> Result<Backend> {
     let before = install::before(link)?;
-    let backend = install::install(link, wish)?;
+    let backend = install::install(link, wish, link.packet_bytes)?;
     let done = match received {
         Some(rate) => ingress::install(link, Wish { rate, ..wish }).map(drop),
         None => ingress::remove(link).map(drop),

@@ -6,9 +6,8 @@ use weir_core::aqm::spa::SpaParams;
 use weir_core::aqm::{Discipline, Setup};
 use weir_kernel::shape::qdisc::{Low, Spec};
 
-/// The qdisc for a link that carries so many bytes/s; `None`: it does not have the discipline.
-pub fn spec(discipline: Discipline, rate: u64) -> Option<Spec> {
-    let setup = Setup::new(rate);
+/// The qdisc for a link; `None`: it does not have the discipline.
+pub fn spec(discipline: Discipline, setup: &Setup) -> Option<Spec> {
     let (spa, low) = match discipline {
         Discipline::Spa => {
             let low = Low::One(setup.own_codel(), setup.own_packets());
@@ -18,12 +17,12 @@ pub fn spec(discipline: Discipline, rate: u64) -> Option<Spec> {
         Discipline::SpaPaper => (setup.spa_paper(), Low::One(setup.codel(), DEFAULT_PACKETS)),
         Discipline::SynPrio | Discipline::SynFinPrio => {
             let fin = discipline == Discipline::SynFinPrio;
-            fifos(&setup, fin)
+            fifos(setup, fin)
         }
         _ => return None,
     };
     Some(Spec {
-        rate_bytes_per_s: rate,
+        rate_bytes_per_s: setup.rate_bytes_per_s,
         discipline: discipline.name(),
         spa,
         low,
@@ -47,7 +46,7 @@ fn fifos(setup: &Setup, fin: bool) -> (SpaParams, Low) {
 /// The names of the disciplines that [`spec`] has.
 pub fn names() -> String {
     let all = Discipline::ALL.into_iter();
-    let here = all.filter(|discipline| spec(*discipline, 1_000_000).is_some());
+    let here = all.filter(|discipline| spec(*discipline, &Setup::new(1_000_000)).is_some());
     here.map(Discipline::name).collect::<Vec<_>>().join(", ")
 }
 

@@ -10,8 +10,6 @@ use weir_core::aqm::{Discipline, Setup};
 
 use super::options::{Htb, codel, fifo, fq_codel, pie, sfq};
 
-/// A full packet of Ethernet, bytes.
-const FULL_PACKET: u32 = 1514;
 /// What one wake-up of the kernel may send at once: its timer is late by that at most, or the link would idle.
 const BURST: Duration = Duration::from_millis(2);
 
@@ -57,15 +55,14 @@ pub struct Rule {
     pub limit: Option<LimitParams>,
 }
 
-/// The tree for a link that carries so many bytes/s; `None`: the kernel's qdiscs do not have the discipline. Its
-/// parameters are those of the model, [`Setup`].
-pub fn tree(discipline: Discipline, rate: u64) -> Option<Tree> {
-    let setup = Setup::new(rate);
-    let low = low_queue(discipline, &setup)?;
-    let spa = spa(discipline, &setup);
+/// The tree for a link; `None`: the kernel's qdiscs do not have the discipline. Its parameters are those of the model.
+pub fn tree(discipline: Discipline, setup: &Setup) -> Option<Tree> {
+    let low = low_queue(discipline, setup)?;
+    let spa = spa(discipline, setup);
+    let rate = setup.rate_bytes_per_s;
     Some(Tree {
-        link: htb(rate, rate, 0),
-        classes: classes(&setup, spa.as_ref(), low),
+        link: htb(setup, rate, 0),
+        classes: classes(setup, spa.as_ref(), low),
         classifier: spa.map(|spa| Rule {
             fin: spa.fin,
             limit: spa.limit,
@@ -76,7 +73,7 @@ pub fn tree(discipline: Discipline, rate: u64) -> Option<Tree> {
 /// The names of the disciplines that [`tree`] has.
 pub fn names() -> String {
     let all = Discipline::ALL.into_iter();
-    let here = all.filter(|discipline| tree(*discipline, 1_000_000).is_some());
+    let here = all.filter(|discipline| tree(*discipline, &Setup::new(1_000_000)).is_some());
     here.map(Discipline::name).collect::<Vec<_>>().join(", ")
 }
 
@@ -136,7 +133,7 @@ fn classes(setup: &Setup, spa: Option<&SpaParams>, low: Qdisc) -> Vec<Class> {
         options,
     };
     let Some(spa) = spa else {
-        return vec![class(LOW, htb(rate, rate, 1), low)];
+        return vec![class(LOW, htb(setup, rate, 1), low)];
     };
     // HTB serves classes that are within their rate before those that borrow, and each of the two by priority. The
     // high class never has to borrow: the limit keeps it under a tenth, and without a limit it has nearly the whole
@@ -151,24 +148,26 @@ fn classes(setup: &Setup, spa: Option<&SpaParams>, low: Qdisc) -> Vec<Class> {
         _ => ("pfifo", fifo(spa.limit_packets)),
     };
     let mut classes = vec![
-        class(HIGH, htb(high_rate, rate, 0), high),
-        class(LOW, htb(rate - high_rate - demoted, rate, 1), low),
+        class(HIGH, htb(setup, high_rate, 0), high),
+        class(LOW, htb(setup, rate - high_rate - demoted, 1), low),
     ];
     if demoted > 0 {
         let queue = ("pfifo", fifo(spa.demoted_packets));
-        classes.push(class(DEMOTED, htb(demoted, rate, 2), queue));
+        classes.push(class(DEMOTED, htb(setup, demoted, 2), queue));
     }
     classes
 }
 
-fn htb(rate: u64, ceil: u64, priority: u32) -> Htb {
+/// A class with this rate in bytes/s, which may borrow the link's.
+fn htb(setup: &Setup, rate: u64, priority: u32) -> Htb {
+    let ceil = setup.rate_bytes_per_s;
     let burst = (ceil as u128 * BURST.as_nanos() / 1_000_000_000) as u32;
     Htb {
         rate: rate.max(1),
         ceil,
         priority,
-        quantum: FULL_PACKET,
-        burst: burst.max(FULL_PACKET),
+        quantum: setup.mtu_bytes,
+        burst: burst.max(setup.mtu_bytes),
     }
 }
 
@@ -181,7 +180,7 @@ mod tests {
     fn the_classes_of_every_discipline_share_the_link() {
         for discipline in Discipline::ALL {
             for rate in [8_000, 300_000, 12_500_000, 12_500_000_000] {
-                let Some(tree) = tree(discipline, rate) else {
+                let Some(tree) = tree(discipline, &Setup::new(rate)) else {
                     let others = ["red", "ared", "red-favor", "cake", "spa-fq-tc"];
                     assert!(others.contains(&discipline.name()), "{discipline}");
                     continue;
@@ -197,7 +196,7 @@ mod tests {
     #[test]
     fn the_disciplines_of_the_file_are_those_of_the_kernel() {
         for discipline in Discipline::ALL {
-            let is_here = tree(discipline, 1_000_000).is_some();
+            let is_here = tree(discipline, &Setup::new(1_000_000)).is_some();
             assert_eq!(DISCIPLINES.contains(&discipline), is_here, "{discipline}");
         }
     }
@@ -205,7 +204,7 @@ mod tests {
     #[test]
     fn a_high_class_with_a_limit_stays_within_its_rate() {
         let rate = 300_000;
-        let tree = tree(Discipline::SpaFq, rate).unwrap();
+        let tree = tree(Discipline::SpaFq, &Setup::new(rate)).unwrap();
         let high = tree
             .classes
             .iter()

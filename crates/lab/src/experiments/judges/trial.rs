@@ -233,7 +233,7 @@ pub fn outcome(records: Vec<Record>, sent: u64, dropped: u64) -> Outcome {
 fn scenario(job: Job, plan: Plan) -> weir_sim::Scenario {
     let link = |discipline, bits_per_s: u64| weir_sim::LinkSpec {
         discipline,
-        setup: weir_core::aqm::Setup::new(bits_per_s / 8),
+        setup: weir_core::aqm::Setup::of_ip(bits_per_s / 8),
         delay_ns: RTT_MS * 1_000_000 / 2,
         loss: weir_sim::Loss::default(),
     };

@@ -64,7 +64,7 @@ impl Hosts {
             setup: Setup {
                 target_ns: self.target_ms * 1_000_000,
                 ecn: self.ecn,
-                ..Setup::new(bits_per_s / 8)
+                ..Setup::of_ip(bits_per_s / 8)
             },
             delay_ns: delay_ms * 1_000_000,
             loss: Loss::default(),
