@@ -26,6 +26,11 @@
 /* Closes by negotiation that are under way at the end that is to forget, at a time. Without a free entry it remembers */
 #define WEIR_MAX_TIMEWAIT_ENDINGS 65536
 
+/* Sockets that got a RST in place of a FIN not long ago, at a time. Without a free entry they get the FIN, and a RST after it */
+#define WEIR_MAX_TIMEWAIT_RESETS 1024
+/* How old a RST in place of a FIN is before its socket is looked for once more, in ns: other CPUs are through by then */
+#define WEIR_TIMEWAIT_RESET_NS 10000000
+
 /* What is done about TIME-WAIT on the connections of a destination or a listener. */
 enum timewait { TIMEWAIT_OFF, TIMEWAIT_CLIENT_RST, TIMEWAIT_NEGOTIATE };
 
@@ -109,10 +114,21 @@ _Static_assert(sizeof(struct timewait_record) == 32, "no holes");
 struct timewait_ending {
 	__u64 since_ns;		/* CLOCK_MONOTONIC */
 	__u16 rule;		/* index of its rule */
-	__u8 answered;		/* 1: the other end's FIN was acknowledged, and no socket was found for it */
-	__u8 pad[5];
+	__u8 answered;		/* 1: the other end's FIN was acknowledged, and no socket has had it */
+	__u8 counted;		/* 1: it is among those avoided already */
+	__u8 pad[4];
 };
 _Static_assert(sizeof(struct timewait_ending) == 16, "no holes");
+
+/* A socket that got a RST in place of a FIN. */
+struct timewait_reset {
+	struct timewait_tuple tuple;
+	__u64 since_ns;		/* CLOCK_MONOTONIC */
+	__u32 seq;		/* of the FIN; host order */
+	__u16 rule;		/* index of its rule */
+	__u16 pad;
+};
+_Static_assert(sizeof(struct timewait_reset) == 56, "no holes");
 
 /* Per CPU and rule; monotonic since the destination or listener is known. */
 struct timewait_counters {

@@ -131,6 +131,9 @@ struct sock {
 	u32 sk_max_ack_backlog;
 	int sk_wmem_queued;
 	int sk_sndbuf;
+	struct {
+		int owned;
+	} sk_lock;
 };
 
 struct fastopen_queue {

@@ -19,10 +19,13 @@
  * timewait_tc, at tc ingress, refuses a holder to which a destination does not
  * agree, and ends the sockets of the end that is to forget:
  *
- *   a TIME-WAIT socket   in FIN-WAIT-2: the FIN is acknowledged here, and becomes a RST
- *   any other            the FIN goes on, and a RST for this end alone after it: it
- *                        passes only if it finds the socket in TIME-WAIT by then.
- *                        If not, user space ends it (endings)
+ *   without a program   the FIN is acknowledged here, and becomes a RST. Another CPU
+ *                       may work on the same socket, and the RST be lost: a later
+ *                       close looks whether it has ended (resets)
+ *   with a program      the FIN goes on, and a RST for this end alone after it: it
+ *                       passes only if it finds the socket in TIME-WAIT by then
+ *
+ * User space ends what they have missed (endings).
  */
 #ifndef WEIR_NEGOTIATE_BPF_H
 #define WEIR_NEGOTIATE_BPF_H
@@ -40,6 +43,8 @@
 #endif
 #define TCP_BPF_SOCK_OPS_CB_FLAGS 1008
 #define ENOENT 2
+/* include/net/sock.h: no program has the socket */
+#define SOCK_DEAD 0
 /* Of a record whose connection is still closing. */
 #define CLOSING (~0ULL)
 /* In the urgent pointer of a RST of this file's own, which has no URG: on its second way through timewait_tc. */
@@ -75,6 +80,15 @@ static __always_inline u32 read_socket(struct sock_common *sk, struct tw_socket 
 	if (tp) {
 		struct sock_common *common = (struct sock_common *)tp;
 
+		/*
+		 * Not one that is in close(): what comes meanwhile is dropped with it if a TIME-WAIT socket takes its place,
+		 * and the other end is to send its FIN again. In this order: after close() such a socket has the state CLOSE.
+		 */
+		socket->orphan = common->skc_flags >> SOCK_DEAD & 1;
+		barrier();
+		if (((struct sock *)tp)->sk_lock.owned)
+			socket->orphan = 0;
+		barrier();
 		socket->state = common->skc_state;
 		socket->rcv_nxt = tp->rcv_nxt;
 		socket->write_seq = tp->write_seq;
@@ -166,6 +180,70 @@ static __always_inline bool was_noted(struct segment *segment)
 	return noted && !bpf_map_delete_elem(&endings, &segment->tuple);
 }
 
+/* Fills in by which addresses and ports a socket is found. Returns whether it is one of IPv6. */
+static __always_inline bool lookup_of(const struct timewait_tuple *tuple, struct bpf_sock_tuple *lookup)
+{
+	bool v6 = tuple->local[0] || tuple->local[1] || tuple->local[2] != bpf_htonl(0xffff);
+
+	if (v6) {
+		__builtin_memcpy(lookup->ipv6.saddr, tuple->remote, 16);
+		__builtin_memcpy(lookup->ipv6.daddr, tuple->local, 16);
+		lookup->ipv6.sport = tuple->remote_port;
+		lookup->ipv6.dport = tuple->local_port;
+	} else {
+		lookup->ipv4.saddr = tuple->remote[3];
+		lookup->ipv4.daddr = tuple->local[3];
+		lookup->ipv4.sport = tuple->remote_port;
+		lookup->ipv4.dport = tuple->local_port;
+	}
+	return v6;
+}
+
+/*
+ * Looks for the socket of the oldest RST in place of a FIN, if that is old enough: one for each that is ended, and user
+ * space for those after which none is. Global: verified once.
+ */
+__noinline int look_again(struct __sk_buff *skb, struct segment *segment)
+{
+	struct timewait_ending ending = { .answered = 1, .counted = 1 };
+	struct timewait_reset *reset;
+	struct sock_common *sk;
+
+	if (!segment)
+		return 0;
+	reset = &segment->reset;
+	if (bpf_map_peek_elem(&resets, reset) || bpf_ktime_get_ns() - reset->since_ns < WEIR_TIMEWAIT_RESET_NS ||
+	    bpf_map_pop_elem(&resets, reset))
+		return 0;
+	sk = socket_by(skb, &segment->lookup, lookup_of(&reset->tuple, &segment->lookup));
+	if (!sk)
+		return 0;
+	__builtin_memset(&segment->socket, 0, sizeof(segment->socket));
+	read_socket(sk, &segment->socket);
+	bpf_sk_release((struct bpf_sock *)sk);
+	if (!tw_missed(&segment->socket, reset->seq))
+		return 0;
+	ending.since_ns = reset->since_ns;
+	ending.rule = reset->rule;
+	bpf_map_update_elem(&endings, &reset->tuple, &ending, BPF_ANY);
+	noted = 1;
+	return 0;
+}
+
+/* Notes a RST in place of this FIN. Returns false if there is no room. */
+static __always_inline bool note_reset(struct __sk_buff *skb, struct segment *segment)
+{
+	struct timewait_reset *reset = &segment->reset;
+
+	look_again(skb, segment);
+	reset->tuple = segment->tuple;
+	reset->since_ns = bpf_ktime_get_ns();
+	reset->seq = segment->seq;
+	reset->rule = segment->rule;
+	reset->pad = 0;
+	return !bpf_map_push_elem(&resets, reset, 0);
+}
+
 /* Acknowledges the FIN that a segment without data has, from what stands in it. Returns as answer_beside(). */
 static __always_inline int acknowledge_fin(struct __sk_buff *skb, struct segment *segment)
 {
@@ -242,10 +320,29 @@ static __always_inline bool read_close(struct __sk_buff *skb, struct segment *se
 	return true;
 }
 
+/* Ends the socket in place of the FIN. */
+static __always_inline int end_instead(struct __sk_buff *skb, struct segment *segment, bool orphan)
+{
+	if (!segment_sound(skb, segment))
+		return PASS;
+	if (orphan && !note_reset(skb, segment))
+		return end_after(skb, segment);
+	if (acknowledge_fin(skb, segment))
+		return PASS;
+	/* One that was noted is counted already. */
+	if (!was_noted(segment))
+		COUNT(segment->rule, held_by_peer);
+	COUNT(segment->rule, avoided);
+	become_rst(skb, segment);
+	return PASS;
+}
+
 /* A segment at the close of a connection whose rule negotiates. */
 static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment *segment)
 {
-	switch (tw_step(&segment->socket, &segment->close)) {
+	u8 step = tw_step(&segment->socket, &segment->close);
+
+	switch (step) {
 	case TW_NOTE:
 		COUNT(segment->rule, held_by_peer);
 		return PASS;
@@ -255,14 +352,8 @@ static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment
 		note_answered(segment);
 		return TC_DROP;
 	case TW_END:
-		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment))
-			return PASS;
-		/* One that was noted is counted already. */
-		if (!was_noted(segment))
-			COUNT(segment->rule, held_by_peer);
-		COUNT(segment->rule, avoided);
-		become_rst(skb, segment);
-		return PASS;
+	case TW_END_ORPHAN:
+		return end_instead(skb, segment, step == TW_END_ORPHAN);
 	case TW_END_AFTER:
 		return end_after(skb, segment);
 	case TW_AWAIT:

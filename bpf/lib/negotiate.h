@@ -103,6 +103,7 @@ struct tw_socket {
 	u32 write_seq;	/* the next one of this end, its FIN counted; not of TIME-WAIT sockets */
 	u8 state;	/* 0: there is none */
 	u8 substate;	/* of a TIME-WAIT socket: TW_FIN_WAIT2 until the other end has closed */
+	u8 orphan;	/* 1: no program has it; not of TIME-WAIT sockets */
 	u8 holds;	/* 1: this end is the holder */
 	u8 mptcp;	/* 1: a subflow of MPTCP */
 };
@@ -123,6 +124,7 @@ enum tw_step {
 	TW_NOTE,	/* it closes first, and holds: count it */
 	TW_ANSWER,	/* acknowledge its FIN; there is no socket any more */
 	TW_END,		/* the same, and end the socket */
+	TW_END_ORPHAN,	/* the same, and look later whether it has ended: see tw_missed() */
 	TW_END_AFTER,	/* hand it on, then end the socket */
 	TW_AWAIT,	/* TIME-WAIT comes with a later segment */
 };
@@ -134,9 +136,8 @@ static __always_inline bool tw_may_step(const struct tw_segment *segment)
 }
 
 /*
- * What the end does that is to forget. A TIME-WAIT socket is ended in place of
- * the FIN. Any other one gets the FIN: a program may wait for it, and another
- * CPU may be putting a TIME-WAIT socket in its place, which a RST would miss.
+ * What the end does that is to forget. A socket without a program is ended in
+ * place of the FIN. One with a program gets the FIN, as the program waits for it.
  */
 static __always_inline u8 tw_step(const struct tw_socket *socket, const struct tw_segment *segment)
 {
@@ -164,7 +165,7 @@ static __always_inline u8 tw_step(const struct tw_socket *socket, const struct t
 			return TW_PASS;
 		if (!in_order || (socket->state == TW_FIN_WAIT1 && !acked))
 			return TW_AWAIT;
-		return TW_END_AFTER;
+		return socket->orphan && !segment->data ? TW_END_ORPHAN : TW_END_AFTER;
 	case TW_TIME_WAIT:
 		if (socket->substate == TW_FIN_WAIT2)
 			return in_order && !segment->data ? TW_END : TW_PASS;
@@ -172,6 +173,19 @@ static __always_inline u8 tw_step(const struct tw_socket *socket, const struct t
 		return holds && segment->seq + segment->data + 1 == socket->rcv_nxt ? TW_END_AFTER : TW_PASS;
 	}
 	return TW_PASS;
+}
+
+/*
+ * Whether the RST in place of a FIN with this number has missed: the socket waits
+ * for that FIN still. While another CPU puts a TIME-WAIT socket in FIN-WAIT-2 in
+ * the place of an orphan, the RST is dropped with the orphan. Its FIN has been
+ * acknowledged: nobody sends it again.
+ */
+static __always_inline bool tw_missed(const struct tw_socket *socket, u32 seq)
+{
+	u8 state = socket->state == TW_TIME_WAIT ? socket->substate : socket->state;
+
+	return (state == TW_FIN_WAIT1 || state == TW_FIN_WAIT2) && socket->rcv_nxt == seq;
 }
 
 enum tw_hold {

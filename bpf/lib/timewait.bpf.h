@@ -91,6 +91,13 @@ struct {
 /* How many FINs without a socket have been noted there. User space sets it back. */
 u32 answered;
 
+/* The oldest first. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, WEIR_MAX_TIMEWAIT_RESETS);
+	__type(value, struct timewait_reset);
+} resets SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, WEIR_MAX_TIMEWAIT_RULES);
@@ -134,6 +141,7 @@ struct segment {
 	struct tw_socket socket;
 	struct tw_segment close;
 	struct syn_options options;	/* of a segment at the close */
+	struct timewait_reset reset;	/* of it, or of an older one */
 	struct answer answer;	/* of begin_answer() */
 };
 
@@ -284,17 +292,21 @@ static __always_inline bool find_rule(struct segment *segment)
 	return rule >= 0;
 }
 
-static __always_inline struct sock_common *socket_of(struct __sk_buff *skb, struct segment *segment)
+static __always_inline struct sock_common *socket_by(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, bool v6)
 {
-	struct bpf_sock_tuple *tuple = &segment->lookup;
 	struct bpf_sock *sk;
 
 	/* The verifier wants a constant for the size. */
-	if (segment->packet.v6)
+	if (v6)
 		sk = bpf_skc_lookup_tcp(skb, tuple, sizeof(tuple->ipv6), BPF_F_CURRENT_NETNS, 0);
 	else
 		sk = bpf_skc_lookup_tcp(skb, tuple, sizeof(tuple->ipv4), BPF_F_CURRENT_NETNS, 0);
 	return (struct sock_common *)sk;
+}
+
+static __always_inline struct sock_common *socket_of(struct __sk_buff *skb, struct segment *segment)
+{
+	return socket_by(skb, &segment->lookup, segment->packet.v6);
 }
 
 static __always_inline bool segment_sound(struct __sk_buff *skb, const struct segment *segment)

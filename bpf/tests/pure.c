@@ -129,6 +129,11 @@ u8 pure_tw_step(const struct tw_socket *socket, const struct tw_segment *segment
 	return tw_step(socket, segment);
 }
 
+u8 pure_tw_missed(const struct tw_socket *socket, u32 seq)
+{
+	return tw_missed(socket, seq);
+}
+
 u8 pure_tw_hold(u8 from, u8 to)
 {
 	return tw_hold(from, to);

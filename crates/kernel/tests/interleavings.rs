@@ -6,7 +6,7 @@
 
 use weir_core::timewait::negotiate::{End, Hold, Phase, Segment, Socket, Step, offer, state};
 use weir_core::timewait::{Accept, Holder};
-use weir_kernel::testing::negotiate::{agreed, choice, hold, phase_of, shields, step};
+use weir_kernel::testing::negotiate::{agreed, choice, hold, missed, phase_of, shields, step};
 use weir_testbed::seed::seed;
 
 const CLOSED: u8 = 0;
@@ -98,6 +98,8 @@ struct OneEnd {
     holds: bool,
     record: Record,
     ending: bool,
+    /// Of a FIN that a RST stood in for, until the socket has been looked for once more.
+    reset: Option<u32>,
     /// A kill took a record away.
     lost_record: bool,
     /// tcp_rfc1337 = 0, and what came of it.
@@ -258,6 +260,7 @@ impl OneEnd {
             write_seq: self.write_seq,
             state: self.state,
             substate: self.substate,
+            orphan: self.orphan && self.state != state::TIME_WAIT,
             holds: self.holds && self.state != state::TIME_WAIT,
             mptcp: false,
         }
@@ -324,6 +327,17 @@ impl OneEnd {
                 Step::End => {
                     self.acknowledge(&packet);
                     return self.forget();
+                }
+                Step::EndOrphan => {
+                    self.acknowledge(&packet);
+                    self.reset = Some(packet.seq);
+                    if !(busy && random.one_in(2)) {
+                        return self.forget();
+                    }
+                    // An earlier ACK, which another CPU works on, came first: the RST goes with the old socket.
+                    self.set_state(state::TIME_WAIT);
+                    self.substate = state::FIN_WAIT2;
+                    return;
                 }
                 Step::EndAfter => {
                     self.ending = true;
@@ -504,6 +518,10 @@ impl OneEnd {
             state::TIME_WAIT,
         ];
         self.ending &= closes.contains(&self.state);
+        let reset = self.reset.take();
+        if reset.is_some_and(|seq| self.weir && missed(&self.socket(), seq)) {
+            self.forget();
+        }
     }
 
     fn kill(&mut self) {
@@ -512,6 +530,7 @@ impl OneEnd {
         self.weir = false;
         self.record = Record::None;
         (self.write, self.holds, self.ending) = (false, false, false);
+        self.reset = None;
     }
 
     fn remembers(&self) -> bool {
@@ -596,7 +615,7 @@ impl Run {
     }
 
     fn is_over(&self) -> bool {
-        let quiet = |end: &OneEnd| !end.waits() && !end.ending;
+        let quiet = |end: &OneEnd| !end.waits() && !end.ending && end.reset.is_none();
         self.wire.iter().all(Vec::is_empty)
             && self.ends.iter().all(quiet)
             && self
@@ -634,6 +653,10 @@ impl Run {
             open(one) && open(other),
             "a connection failed: {one:?} {other:?}"
         );
+        for end in self.ends.iter().filter(|end| end.weir) {
+            let waits = (end.state, end.substate) == (state::TIME_WAIT, state::FIN_WAIT2);
+            assert!(!waits, "a socket waits for a FIN: {one:?} {other:?}");
+        }
         let holders = self.ends.iter().filter(|end| end.remembers()).count();
         if self.ends.iter().any(|end| end.lost_time_wait) {
             return;

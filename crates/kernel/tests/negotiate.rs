@@ -74,15 +74,16 @@ fn c_and_rust_end_the_same_sockets() {
     // Small numbers, so that what is in order and acknowledged is met often.
     let socket = (
         (0u32..4, 0u32..3, states, substates),
-        any::<bool>(),
+        any::<(bool, bool)>(),
         prop::bool::weighted(0.1),
     )
         .prop_map(
-            |((rcv_nxt, write_seq, state, substate), holds, mptcp)| Socket {
+            |((rcv_nxt, write_seq, state, substate), (orphan, holds), mptcp)| Socket {
                 rcv_nxt,
                 write_seq,
                 state,
                 substate,
+                orphan,
                 holds,
                 mptcp,
             },
@@ -111,6 +112,8 @@ fn c_and_rust_end_the_same_sockets() {
             prop_assert_eq!(c::may_step(&segment), model::may_step(&segment));
             prop_assert!(model::may_step(&segment) || step == model::Step::Pass);
             prop_assert_eq!(c::shields(&socket), model::shields(&socket));
+            let seq = segment.seq;
+            prop_assert_eq!(c::missed(&socket, seq), model::missed(&socket, seq));
             Ok(())
         })
         .unwrap();

@@ -117,6 +117,8 @@ pub struct Socket {
     pub state: u8,
     /// Of a TIME-WAIT socket: [`state::FIN_WAIT2`] until the other end has closed.
     pub substate: u8,
+    /// No program has it; not of TIME-WAIT sockets.
+    pub orphan: bool,
     /// This end is the holder.
     pub holds: bool,
     /// A subflow of MPTCP.
@@ -153,6 +155,8 @@ pub enum Step {
     Answer,
     /// The same, and end the socket.
     End,
+    /// The same, and look later whether it has ended: see [`missed`].
+    EndOrphan,
     /// Hand it on, then end the socket.
     EndAfter,
     /// TIME-WAIT comes with a later segment.
@@ -167,8 +171,8 @@ pub fn may_step(segment: &Segment) -> bool {
     }
 }
 
-/// See [`Step`]. A TIME-WAIT socket is ended in place of the FIN. Any other one gets the FIN: a program may wait for it, and
-/// another CPU may be putting a TIME-WAIT socket in its place, which a RST would miss.
+/// See [`Step`]. A socket without a program is ended in place of the FIN. One with a program gets the FIN, as the program
+/// waits for it.
 pub fn step(socket: &Socket, segment: &Segment) -> Step {
     let in_order = segment.seq == socket.rcv_nxt;
     let acked = segment.ack == socket.write_seq;
@@ -195,7 +199,10 @@ pub fn step(socket: &Socket, segment: &Segment) -> Step {
         state::FIN_WAIT1 | state::FIN_WAIT2 if !holds && socket.holds => Step::Pass,
         state::FIN_WAIT1 if !acked => Step::Await,
         state::FIN_WAIT1 | state::FIN_WAIT2 if !in_order => Step::Await,
-        state::FIN_WAIT1 | state::FIN_WAIT2 => Step::EndAfter,
+        state::FIN_WAIT1 | state::FIN_WAIT2 => match socket.orphan && segment.data == 0 {
+            true => Step::EndOrphan,
+            false => Step::EndAfter,
+        },
         state::TIME_WAIT if socket.substate == state::FIN_WAIT2 => {
             match in_order && segment.data == 0 {
                 true => Step::End,
@@ -212,6 +219,17 @@ pub fn step(socket: &Socket, segment: &Segment) -> Step {
         }
         _ => Step::Pass,
     }
+}
+
+/// Whether the RST in place of a FIN with this number has missed: the socket waits for that FIN still. While another CPU puts
+/// a TIME-WAIT socket in FIN-WAIT-2 in the place of an orphan, the RST is dropped with the orphan. Its FIN has been
+/// acknowledged: nobody sends it again.
+pub fn missed(socket: &Socket, seq: u32) -> bool {
+    let state = match socket.state {
+        state::TIME_WAIT => socket.substate,
+        state => state,
+    };
+    [state::FIN_WAIT1, state::FIN_WAIT2].contains(&state) && socket.rcv_nxt == seq
 }
 
 /// What the holder does when its socket changes its state.

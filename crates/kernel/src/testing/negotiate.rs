@@ -13,6 +13,7 @@ unsafe extern "C" {
     fn pure_tw_agreed(accept: u8, o: *const syn_options, larger: u8) -> u8;
     fn pure_tw_may_step(segment: *const tw_segment) -> u8;
     fn pure_tw_step(socket: *const tw_socket, segment: *const tw_segment) -> u8;
+    fn pure_tw_missed(socket: *const tw_socket, seq: u32) -> u8;
     fn pure_tw_hold(from: u8, to: u8) -> u8;
     fn pure_tw_shields(socket: *const tw_socket) -> u8;
     fn pure_tw_phase_of(state: u8) -> u8;
@@ -88,6 +89,7 @@ fn raw_socket(socket: &Socket) -> tw_socket {
         write_seq: socket.write_seq,
         state: socket.state,
         substate: socket.substate,
+        orphan: socket.orphan.into(),
         holds: socket.holds.into(),
         mptcp: socket.mptcp.into(),
     }
@@ -119,17 +121,24 @@ pub fn may_step(segment: &Segment) -> bool {
 
 /// `tw_step()`
 pub fn step(socket: &Socket, segment: &Segment) -> Step {
-    const STEPS: [Step; 6] = [
+    const STEPS: [Step; 7] = [
         Step::Pass,
         Step::Note,
         Step::Answer,
         Step::End,
+        Step::EndOrphan,
         Step::EndAfter,
         Step::Await,
     ];
     let (socket, segment) = (raw_socket(socket), raw_segment(segment));
     // SAFETY: both structures live through the call.
     STEPS[usize::from(unsafe { pure_tw_step(&socket, &segment) })]
+}
+
+/// `tw_missed()`
+pub fn missed(socket: &Socket, seq: u32) -> bool {
+    // SAFETY: the structure lives through the call.
+    unsafe { pure_tw_missed(&raw_socket(socket), seq) != 0 }
 }
 
 /// `tw_hold()`

@@ -87,6 +87,8 @@ fn fate(state: u8, is_orphan: bool, is_answered: bool) -> Fate {
     match state {
         state::TIME_WAIT if !is_answered => Fate::Ended,
         state::FIN_WAIT2 if is_answered && is_orphan => Fate::Ended,
+        // A RST was to end it.
+        state::FIN_WAIT1 if is_orphan => Fate::Closing,
         state::FIN_WAIT1 | state::FIN_WAIT2 | state::CLOSING if !is_answered => Fate::Closing,
         _ => Fate::Gone,
     }
@@ -226,6 +228,8 @@ mod tests {
             (state::FIN_WAIT2, true, false, Fate::Closing),
             (state::FIN_WAIT2, true, true, Fate::Ended),
             (state::FIN_WAIT2, false, true, Fate::Gone),
+            (state::FIN_WAIT1, true, true, Fate::Closing),
+            (state::FIN_WAIT1, false, true, Fate::Gone),
             (state::TIME_WAIT, true, true, Fate::Gone),
             (state::ESTABLISHED, false, true, Fate::Gone),
         ] {

@@ -26,7 +26,8 @@ use hooks::{Hooks, netns_cookie, no_cgroups};
 use load::Bare;
 use skel::TimewaitSkel;
 use skel::types::{
-    self, timewait_counters, timewait_ending, timewait_prefix, timewait_rule, timewait_tuple,
+    self, timewait_counters, timewait_ending, timewait_prefix, timewait_reset, timewait_rule,
+    timewait_tuple,
 };
 use tables::{Side, Slots, Tables, Trie, assign_slots};
 
@@ -34,6 +35,7 @@ plain!(
     timewait_counters,
     timewait_ending,
     timewait_prefix,
+    timewait_reset,
     timewait_tuple
 );
 
@@ -339,6 +341,7 @@ impl TimeWait {
         };
         // SAFETY: mapped and aligned; the programs write it too.
         unsafe { write_volatile(&raw mut self.bss().answered, 0) };
+        self.look_again();
         let keys = self.endings();
         if keys.is_empty() {
             self.bss().awaited = 0;
@@ -352,13 +355,18 @@ impl TimeWait {
             let ending = timewait_ending::read(&value)?;
             timewait_tuple::read(&key)?;
             let age_ns = now.saturating_sub(ending.since_ns);
-            Some(((key, ending.answered != 0), ending.rule, age_ns))
+            Some(((key, ending), ending.rule, age_ns))
         });
-        let end = |(key, is_answered): &(Vec<u8>, bool)| match timewait_tuple::read(key) {
-            Some(tuple) => table.end(&tuple, *is_answered),
-            None => Ok(Fate::Gone),
+        let end = |(key, ending): &(Vec<u8>, timewait_ending)| {
+            let Some(tuple) = timewait_tuple::read(key) else {
+                return Ok(Fate::Gone);
+            };
+            match table.end(&tuple, ending.answered != 0)? {
+                Fate::Ended if ending.counted != 0 => Ok(Fate::Gone),
+                fate => Ok(fate),
+            }
         };
-        let forget = |(key, _): (Vec<u8>, bool)| drop(map.delete(&key));
+        let forget = |(key, _): (Vec<u8>, timewait_ending)| drop(map.delete(&key));
         let round = endings::round(connections, end, forget);
         self.bss().awaited = round.left;
         let total = round.ended.values().sum();
@@ -366,6 +374,42 @@ impl TimeWait {
             *self.swept.entry(slot).or_default() += count;
         }
         round.failed.map_or(Ok(total), |error| Err(failed(error)))
+    }
+
+    /// Has the next round look for the sockets of RSTs in place of a FIN after which no close came to look.
+    fn look_again(&mut self) {
+        let maps = &self.skel.maps;
+        let now = now_ns();
+        let is_due = |bytes: Vec<u8>| {
+            let reset = timewait_reset::read(&bytes)?;
+            (now.saturating_sub(reset.since_ns) >= abi::TIMEWAIT_RESET_NS.into()).then_some(())
+        };
+        let oldest = || {
+            maps.resets
+                .lookup(&[], MapFlags::ANY)
+                .ok()?
+                .and_then(is_due)?;
+            // Another one by now if a close has come to look at it; then it is early, which does no harm.
+            let bytes = maps.resets.lookup_and_delete(&[]).ok()??;
+            timewait_reset::read(&bytes)
+        };
+        let mut due = false;
+        for reset in std::iter::from_fn(oldest).take(abi::MAX_TIMEWAIT_RESETS as usize) {
+            let ending = timewait_ending {
+                since_ns: reset.since_ns,
+                rule: reset.rule,
+                answered: 1,
+                counted: 1,
+                ..timewait_ending::zero()
+            };
+            let (key, value) = (reset.tuple.bytes(), ending.bytes());
+            // Without room, its socket is left to the kernel.
+            due |= maps.endings.update(key, value, MapFlags::ANY).is_ok();
+        }
+        if due {
+            // SAFETY: mapped and aligned; the programs write it too.
+            unsafe { write_volatile(&raw mut self.bss().noted, 1) };
+        }
     }
 
     /// What applications have asked of their sockets no longer counts.
@@ -496,6 +540,7 @@ impl TimeWait {
                 let _ = map.delete(&key);
             }
         }
+        while let Ok(Some(_)) = maps.resets.lookup_and_delete(&[]) {}
         self.bss().awaited = 0;
         self.sweep()
     }
