@@ -10,7 +10,7 @@
 //! - Sequence numbers count whole segments. A request is one segment of 100 bytes; a reply is a whole number of full
 //!   segments (1448 bytes of payload, 1500 on the link), as in BHD18.
 //! - Loss is found by RACK (RFC 8985) over SACK blocks, with a tail loss probe. There is no F-RTO and no undo of a
-//!   reduction that proves spurious. After a reduction the window is the new threshold at once, without PRR's ramp.
+//!   reduction that proves spurious. After a mark the window is the new threshold at once, without PRR's ramp.
 //! - CUBIC has HyStart by delay, as in Linux, without its test by ACK trains; segments are not paced.
 //! - Receive windows never limit, ports are never reused, and TIME-WAIT has no effect.
 //! - Hosts take no time. Between the ends there is nothing but the two links.

@@ -33,6 +33,8 @@ pub struct Congestion {
     since_ns: Option<u64>,
     /// CUBIC: what Reno would have.
     reno: f64,
+    /// HyStart: the least round-trip time, ns.
+    least_ns: u64,
     round: Round,
 }
 
@@ -56,32 +58,33 @@ impl Congestion {
             back_s: 0.0,
             since_ns: None,
             reno: 0.0,
+            least_ns: u64::MAX,
             round: Round::default(),
         }
     }
 
-    /// HyStart: a round-trip time of slow start. `acked` and `sent`: numbers acknowledged and sent so far.
-    pub fn sample(&mut self, rtt_ns: u64, least_ns: u64, acked: u32, sent: u32) {
-        if self.algorithm == Algorithm::Reno || self.window >= self.threshold {
+    /// HyStart: the round-trip time of the latest segment that was acknowledged. `acked` and `sent`: numbers acknowledged and
+    /// sent so far.
+    pub fn sample(&mut self, rtt_ns: u64, acked: u32, sent: u32) {
+        self.least_ns = self.least_ns.min(rtt_ns);
+        let is_slow = self.window < self.threshold;
+        if self.algorithm == Algorithm::Reno || !is_slow || self.window < HYSTART_LEAST {
             return;
         }
-        if acked >= self.round.end {
+        if acked > self.round.end {
             self.round = Round {
                 end: sent,
                 samples: 0,
                 least_ns: u64::MAX,
             };
         }
-        self.round.samples += 1;
-        if self.round.samples <= HYSTART_SAMPLES {
-            self.round.least_ns = self.round.least_ns.min(rtt_ns);
+        self.round.least_ns = self.round.least_ns.min(rtt_ns);
+        if self.round.samples < HYSTART_SAMPLES {
+            self.round.samples += 1;
+            return;
         }
         let (least, most) = HYSTART_DELAY_NS;
-        let limit = least_ns + (least_ns / 8).clamp(least, most);
-        if self.round.samples == HYSTART_SAMPLES
-            && self.round.least_ns >= limit
-            && self.window >= HYSTART_LEAST
-        {
+        if self.round.least_ns > self.least_ns + (self.least_ns / 8).clamp(least, most) {
             self.threshold = self.window;
         }
     }
@@ -139,12 +142,12 @@ impl Congestion {
         self.window = self.threshold;
     }
 
-    /// A timeout: one segment. The threshold falls with the first of several.
-    pub fn collapse(&mut self, is_first: bool) {
+    /// A timeout: one segment more than what is on its way. The threshold falls, unless it has for the same losses.
+    pub fn collapse(&mut self, is_first: bool, in_flight: u32) {
         if is_first {
             self.reduce();
         }
-        self.window = 1.0;
+        self.window = f64::from(in_flight) + 1.0;
     }
 }
 
@@ -181,12 +184,16 @@ mod tests {
     #[test]
     fn hystart_ends_slow_start_when_the_delay_grows() {
         let mut window = Congestion::new(Algorithm::Cubic, 20.0);
-        for _ in 0..8 {
-            window.sample(100_000_000, 100_000_000, 0, 20);
+        for acked in 1..=20 {
+            window.sample(100_000_000, acked, 20);
         }
         assert_eq!(window.threshold, f64::INFINITY);
-        for _ in 0..8 {
-            window.sample(120_000_000, 100_000_000, 20, 40);
+        for acked in 21..=29 {
+            window.sample(112_500_000, acked, 40);
+        }
+        assert_eq!(window.threshold, f64::INFINITY);
+        for acked in 41..=49 {
+            window.sample(112_500_001, acked, 60);
         }
         assert_eq!(window.threshold, 20.0);
     }

@@ -2,7 +2,7 @@
 //!
 //! Loss is found by time (RACK, RFC 8985): a segment is lost if one that was sent later has arrived, and a quarter of
 //! the least round-trip time has gone by; or at once if three later ones have. A probe (TLP) finds a lost tail before
-//! the timeout does.
+//! the timeout does. While lost ones are sent again, the window falls in proportion to what arrives (PRR, RFC 6937).
 
 use std::collections::VecDeque;
 
@@ -22,6 +22,20 @@ struct Sent {
     is_sacked: bool,
     /// It is thought lost, and not sent again yet.
     is_lost: bool,
+}
+
+/// Lost segments are being sent again.
+#[derive(Debug, Clone, Copy)]
+struct Recovery {
+    /// It ends when this number is acknowledged.
+    end: u32,
+    by_timeout: bool,
+    /// Without a timeout: the window when it began, what has arrived and what was sent since then, and what may be on its way
+    /// now, segments (PRR, RFC 6937).
+    before: u32,
+    arrived: u32,
+    sent: u32,
+    window: u32,
 }
 
 /// Why the sender wakes.
@@ -56,10 +70,7 @@ pub struct Sender {
     /// On their way: neither arrived nor thought lost.
     in_flight: u32,
     sacked: u32,
-    /// The number whose acknowledgement ends the recovery under way, and whether a timeout began it.
-    recovery: Option<(u32, bool)>,
-    /// Send one although the window is full.
-    force: bool,
+    recovery: Option<Recovery>,
     /// RACK: the latest that arrived, by when it was sent (ns) and its number; and its round-trip time, ns.
     rack: (u64, u32),
     rack_rtt_ns: u64,
@@ -101,7 +112,6 @@ impl Sender {
             in_flight: 0,
             sacked: 0,
             recovery: None,
-            force: false,
             rack: (0, 0),
             rack_rtt_ns: 0,
             alarm: None,
@@ -123,20 +133,24 @@ impl Sender {
 
     /// The number that may be sent now. It counts as sent.
     pub fn send(&mut self, now_ns: u64) -> Option<u32> {
-        let has_room = f64::from(self.in_flight) < self.congestion.window.floor().max(1.0);
-        if !has_room && !self.force {
+        let window = match self.recovery {
+            Some(recovery) if !recovery.by_timeout => recovery.window,
+            _ => self.congestion.window.max(1.0) as u32,
+        };
+        if self.in_flight >= window {
             return None;
         }
         let lost = self.sent.iter().position(|sent| sent.is_lost);
+        if lost.is_none() && self.next >= self.written {
+            return None;
+        }
+        if let Some(recovery) = &mut self.recovery {
+            recovery.sent += 1;
+        }
         if let Some(at) = lost {
-            self.force = false;
             self.repeat(at, now_ns);
             return Some(self.unacknowledged + at as u32);
         }
-        if self.next >= self.written {
-            return None;
-        }
-        self.force = false;
         Some(self.send_new(now_ns))
     }
 
@@ -171,12 +185,17 @@ impl Sender {
     pub fn acked(&mut self, ack: Ack<'_>, now_ns: u64) -> Option<u64> {
         let was_full = f64::from(self.in_flight) + 1.0 >= self.congestion.window;
         let before = self.unacknowledged;
+        let (mut arrived, mut latest_ns) = (0, None);
         while self.unacknowledged < ack.ack.min(self.next) {
             let Some(sent) = self.sent.pop_front() else {
                 break;
             };
             self.arrived(self.unacknowledged, sent, now_ns);
             self.unacknowledged += 1;
+            arrived += u32::from(!sent.is_sacked);
+            if !sent.is_repeated && !sent.is_sacked {
+                latest_ns = Some(now_ns - sent.last_ns);
+            }
             self.sacked -= u32::from(sent.is_sacked);
         }
         let newly_sacked = self.take_sack(ack.sack, now_ns);
@@ -185,22 +204,24 @@ impl Sender {
         if newly_acked > 0 && ack.echo_ns > 0 {
             let rtt_ns = now_ns.saturating_sub(ack.echo_ns);
             self.rtt.measured(rtt_ns);
-            let least_ns = self.rtt.least_ns;
-            self.congestion
-                .sample(rtt_ns, least_ns, self.unacknowledged, self.next);
             measured_ns = Some(rtt_ns);
+        }
+        if let Some(rtt_ns) = latest_ns {
+            let (acked, next) = (self.unacknowledged, self.next);
+            self.congestion.sample(rtt_ns, acked, next);
         }
         if newly_acked > 0 || newly_sacked > 0 {
             self.probed = false;
         }
-        if let Some((end, _)) = self.recovery
-            && self.unacknowledged >= end
+        if let Some(recovery) = self.recovery
+            && self.unacknowledged >= recovery.end
         {
             self.recovery = None;
         }
-        self.find_losses(now_ns);
+        let found = self.find_losses(now_ns);
+        self.reduce_in_proportion(arrived + newly_sacked, newly_acked > 0 && found == 0);
         self.answer_mark(ack.ece);
-        let is_slow = self.recovery.is_none_or(|(_, by_timeout)| by_timeout);
+        let is_slow = self.recovery.is_none_or(|recovery| recovery.by_timeout);
         if is_slow && newly_acked > 0 && was_full {
             let smoothed_ns = self.rtt.smoothed_ns;
             self.congestion.acked(newly_acked, now_ns, smoothed_ns);
@@ -249,11 +270,11 @@ impl Sender {
         newly
     }
 
-    /// RACK. Sets the alarm for what may be lost soon.
-    fn find_losses(&mut self, now_ns: u64) {
+    /// RACK. Sets the alarm for what may be lost soon. How many it has found.
+    fn find_losses(&mut self, now_ns: u64) -> u32 {
         let is_sure = self.sacked >= DUP_THRESHOLD || self.recovery.is_some();
         let patience_ns = if is_sure { 0 } else { self.rtt.least_ns / 4 };
-        let (mut found, mut wake_ns) = (false, None::<u64>);
+        let (mut found, mut wake_ns) = (0, None::<u64>);
         for (seq, sent) in (self.unacknowledged..).zip(&mut self.sent) {
             if sent.is_sacked || sent.is_lost || (sent.last_ns, seq) >= self.rack {
                 continue;
@@ -262,20 +283,53 @@ impl Sender {
             if now_ns >= due_ns {
                 sent.is_lost = true;
                 self.in_flight -= 1;
-                found = true;
+                found += 1;
             } else {
                 wake_ns = Some(wake_ns.map_or(due_ns, |wake| wake.max(due_ns)));
             }
         }
-        if found && self.recovery.is_none() {
-            self.recovery = Some((self.next, false));
+        if found > 0 && self.recovery.is_none() {
+            self.recovery = Some(Recovery {
+                end: self.next,
+                by_timeout: false,
+                before: self.congestion.window as u32,
+                arrived: 0,
+                sent: 0,
+                window: 0,
+            });
             self.congestion.reduce();
-            (self.force, self.says_reduced) = (true, true);
-            self.marked_until = self.next;
+            (self.says_reduced, self.marked_until) = (true, self.next);
         }
         if let Some(wake_ns) = wake_ns {
             self.alarm = Some((wake_ns, Alarm::Reorder));
         }
+        found
+    }
+
+    /// PRR (RFC 6937, Section 3, with the slow-start reduction bound): in recovery what is sent follows what arrives. While more
+    /// than the threshold is on its way, less is sent; when less is, as much, and one more where nothing else is lost.
+    fn reduce_in_proportion(&mut self, arrived: u32, may_grow: bool) {
+        let Some(recovery) = &mut self.recovery else {
+            return;
+        };
+        if recovery.by_timeout || arrived == 0 {
+            return;
+        }
+        recovery.arrived += arrived;
+        let threshold = self.congestion.threshold as u32;
+        let count = match threshold.checked_sub(self.in_flight) {
+            None => {
+                let whole = u64::from(threshold) * u64::from(recovery.arrived);
+                let share = whole.div_ceil(u64::from(recovery.before.max(1))) as u32;
+                share.saturating_sub(recovery.sent)
+            }
+            Some(room) => {
+                let owed = recovery.arrived.saturating_sub(recovery.sent);
+                room.min(owed.max(arrived) + u32::from(may_grow))
+            }
+        };
+        // The first lost one is sent at once.
+        recovery.window = self.in_flight + count.max(u32::from(recovery.sent == 0));
     }
 
     fn answer_mark(&mut self, ece: bool) {
@@ -317,7 +371,10 @@ impl Sender {
         self.alarm = None;
         match alarm {
             Alarm::Reorder => {
-                self.find_losses(now_ns);
+                if self.find_losses(now_ns) > 0 && self.recovery.is_some_and(|now| now.window == 0)
+                {
+                    self.reduce_in_proportion(1, false);
+                }
                 if self.alarm.is_none() {
                     self.set_alarm(now_ns);
                 }
@@ -336,23 +393,110 @@ impl Sender {
                 Some(probe)
             }
             Alarm::Timeout => {
-                self.time_out();
+                self.time_out(now_ns);
                 self.alarm = Some((now_ns + self.rtt.timeout_ns(), Alarm::Timeout));
                 None
             }
         }
     }
 
-    fn time_out(&mut self) {
+    fn time_out(&mut self, now_ns: u64) {
         self.timeouts += 1;
         self.rtt.back_off();
-        for sent in &mut self.sent {
-            sent.is_lost = !sent.is_sacked;
-        }
+        // RFC 8985, Section 6.3: the first, and what was sent longer ago than a round trip.
+        let arrived_ns = self.rack_rtt_ns;
         self.in_flight = 0;
-        let by_timeout = matches!(self.recovery, Some((_, true)));
-        self.congestion.collapse(!by_timeout);
-        self.recovery = Some((self.next, true));
-        (self.force, self.says_reduced) = (true, true);
+        for (at, sent) in self.sent.iter_mut().enumerate() {
+            let is_due = at == 0 || now_ns >= sent.last_ns + arrived_ns;
+            sent.is_lost = !sent.is_sacked && (sent.is_lost || is_due);
+            self.in_flight += u32::from(!sent.is_sacked && !sent.is_lost);
+        }
+        let is_first = self.recovery.is_none();
+        self.congestion.collapse(is_first, self.in_flight);
+        self.recovery = Some(Recovery {
+            end: self.next,
+            by_timeout: true,
+            before: 0,
+            arrived: 0,
+            sent: 0,
+            window: 0,
+        });
+        self.says_reduced = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::congestion::Algorithm;
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A window of 20 is out, sent at 0, of which `lost` are not to arrive.
+    fn of_twenty() -> Sender {
+        let mut sender = Sender::new(Congestion::new(Algorithm::Cubic, 20.0));
+        sender.written = 1000;
+        sender.rtt.measured(100 * MS);
+        while sender.send(0).is_some() {}
+        assert_eq!(sender.next, 20);
+        sender
+    }
+
+    /// What it sends when a SACK says that these have arrived.
+    fn sent_at_sack(sender: &mut Sender, blocks: &[(u32, u32)], now_ns: u64) -> Vec<u32> {
+        let ack = Ack {
+            ack: sender.unacknowledged,
+            sack: blocks,
+            echo_ns: 0,
+            ece: false,
+        };
+        sender.acked(ack, now_ns);
+        std::iter::from_fn(|| sender.send(now_ns)).collect()
+    }
+
+    /// RFC 6937: as many are sent as arrive while less than the threshold is on its way, however many were lost.
+    #[test]
+    fn when_half_of_a_window_is_lost_each_arrival_sends_one() {
+        let mut sender = of_twenty();
+        for arrived in 11..=20 {
+            let sent = sent_at_sack(&mut sender, &[(10, arrived)], 100 * MS);
+            let wanted = match arrived {
+                // Nothing is known to be lost: new ones.
+                11 | 12 => vec![arrived + 9],
+                _ => vec![arrived - 13],
+            };
+            assert_eq!(sent, wanted, "{arrived}");
+        }
+        assert_eq!(sender.congestion.threshold, 14.0);
+    }
+
+    #[test]
+    fn when_one_is_lost_seven_tenths_of_what_arrives_are_sent() {
+        let mut sender = of_twenty();
+        let sent: Vec<usize> = (2..=20)
+            .map(|arrived| sent_at_sack(&mut sender, &[(1, arrived)], 100 * MS).len())
+            .collect();
+        // Two new ones before the loss is known, and then 0.7 for each of the 17 that arrive.
+        assert_eq!(sent[..2], [1, 1]);
+        let later: usize = sent[2..].iter().sum();
+        assert_eq!(later, 12, "{sent:?}");
+        assert!(sent[2..].iter().all(|count| *count <= 1), "{sent:?}");
+    }
+
+    /// RFC 8985, Section 6.3.
+    #[test]
+    fn a_timeout_takes_only_what_is_overdue_for_lost() {
+        let mut sender = of_twenty();
+        sent_at_sack(&mut sender, &[(19, 20)], 100 * MS);
+        // Sent a moment ago: it may still arrive.
+        let late = sender.next - 1;
+        sender.time_out(150 * MS);
+        assert_eq!(sender.in_flight, 1);
+        assert_eq!(sender.send(150 * MS), Some(0));
+        assert_eq!(sender.send(150 * MS), None);
+        assert!(!sender.sent[late as usize].is_lost);
+        // All of them, when they are.
+        sender.time_out(400 * MS);
+        assert_eq!(sender.in_flight, 0);
     }
 }
