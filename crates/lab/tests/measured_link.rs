@@ -72,6 +72,7 @@ fn direction(bits_per_s: f64) -> LinkSpec {
         },
         delay_ns: DELAY.as_nanos() as u64,
         loss: Loss::default(),
+        passes_at_once: false,
     }
 }
 

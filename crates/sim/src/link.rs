@@ -26,6 +26,9 @@ pub struct LinkSpec {
     pub delay_ns: u64,
     /// Loss of the wire.
     pub loss: Loss,
+    /// It is a shaper before a faster link, as HTB: a packet passes at once when it is its turn, and the time that the rate
+    /// gives to it keeps the next one waiting. If not, a packet arrives after that time.
+    pub passes_at_once: bool,
 }
 
 /// Loses packets by [`Loss`].
@@ -138,11 +141,16 @@ impl<P: Packet, H: Hooks<P>> Link<P, H> {
         let packet = packet?;
         let len = u64::from(packet.len_bytes());
         let free_ns = now_ns + len * 1_000_000_000 / self.spec.setup.rate_bytes_per_s;
+        let sent_ns = if self.spec.passes_at_once {
+            now_ns
+        } else {
+            free_ns
+        };
         Some(Departure {
             packet,
             began_ns: now_ns,
             free_ns,
-            arrives_ns: (!self.wire.loses()).then_some(free_ns + self.spec.delay_ns),
+            arrives_ns: (!self.wire.loses()).then_some(sent_ns + self.spec.delay_ns),
         })
     }
 
@@ -168,12 +176,13 @@ mod tests {
     use crate::segment::{SACK_BLOCKS, Side};
     use weir_core::aqm::Ecn;
 
-    fn link() -> Link<Segment, Drops> {
+    fn link(passes_at_once: bool) -> Link<Segment, Drops> {
         let spec = LinkSpec {
             discipline: Discipline::Fifo,
             setup: Setup::new(150_000),
             delay_ns: 7,
             loss: Loss::default(),
+            passes_at_once,
         };
         Link::new(spec, Drops::new(1), 1)
     }
@@ -200,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_link_sends_at_its_rate_and_delivers_after_its_delay() {
-        let mut link = link();
+        let mut link = link(false);
         let first = link.offer(full(), 100).unwrap();
         assert!(link.offer(full(), 100).is_none());
         // 1500 bytes at 150 kB/s are 10 ms.
@@ -209,6 +218,14 @@ mod tests {
         let second = link.free(first.free_ns).unwrap();
         assert_eq!((second.began_ns, second.free_ns), (10_000_100, 20_000_100));
         assert!(link.free(second.free_ns).is_none());
+    }
+
+    #[test]
+    fn a_shaper_delivers_at_once_and_keeps_the_next_one_waiting() {
+        let mut link = link(true);
+        let first = link.offer(full(), 100).unwrap();
+        assert_eq!((first.free_ns, first.arrives_ns), (10_000_100, Some(107)));
+        assert!(link.offer(full(), 100).is_none());
     }
 
     #[test]

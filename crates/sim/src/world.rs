@@ -255,6 +255,7 @@ mod tests {
             setup: Setup::of_ip(bits_per_s / 8),
             delay_ns: delay_ms * MS,
             loss: Loss::default(),
+            passes_at_once: false,
         }
     }
 

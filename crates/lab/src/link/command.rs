@@ -125,6 +125,7 @@ impl Args {
             },
             delay_ns: delay.as_nanos() as u64,
             loss,
+            passes_at_once: false,
         };
         Spec {
             down: direction(self.discipline, self.down, self.delay, self.loss),

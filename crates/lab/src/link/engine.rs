@@ -303,6 +303,7 @@ mod tests {
             setup: Setup::of_ip(150_000),
             delay_ns: 1_000_000,
             loss,
+            passes_at_once: false,
         };
         Direction::new(spec, 1)
     }

@@ -70,6 +70,9 @@ pub trait Judge {
         model::queue(job.discipline, job.rates.0)
     }
 
+    /// Whether its link is a shaper, which lets a packet pass when it is its turn.
+    fn passes_at_once(&self) -> bool;
+
     /// A discipline before a link.
     fn departures(&mut self, job: Job, arrivals: &[Arrival]) -> Result<Departures>;
 
@@ -197,7 +200,7 @@ impl<J: Judge> Trial<J> {
     fn tcp(&mut self, job: Job) -> Result<(Figures, Figures)> {
         let plan = Plan::of(Kind::Real, self.common.seconds);
         let judge = self.judge.connections(job, &plan)?;
-        let own = weir_sim::run(&scenario(job, plan), job.seed);
+        let own = weir_sim::run(&scenario(job, plan, self.judge.passes_at_once()), job.seed);
         let of = |outcome| {
             let sample = sample::of(outcome, plan.seconds + DRAIN_S);
             Figures {
@@ -230,12 +233,13 @@ pub fn outcome(records: Vec<Record>, sent: u64, dropped: u64) -> Outcome {
     }
 }
 
-fn scenario(job: Job, plan: Plan) -> weir_sim::Scenario {
+fn scenario(job: Job, plan: Plan, passes_at_once: bool) -> weir_sim::Scenario {
     let link = |discipline, bits_per_s: u64| weir_sim::LinkSpec {
         discipline,
         setup: weir_core::aqm::Setup::of_ip(bits_per_s / 8),
         delay_ns: RTT_MS * 1_000_000 / 2,
         loss: weir_sim::Loss::default(),
+        passes_at_once,
     };
     weir_sim::Scenario {
         down: link(job.discipline, job.rates.0),

@@ -68,6 +68,7 @@ impl Hosts {
             },
             delay_ns: delay_ms * 1_000_000,
             loss: Loss::default(),
+            passes_at_once: false,
         }
     }
 

@@ -8,7 +8,7 @@ use weir_sim::traffic::Burst;
 use weir_sim::{Kind, Plan};
 
 use super::hosts::{self, Hosts};
-use super::qdiscs::{limit, note_kernel, run_in};
+use super::qdiscs::{below_htb, limit, note_kernel, run_in};
 use crate::error::Result;
 use crate::experiments::judges::trial::DRAIN_S;
 use crate::experiments::sim::{BURST, Traffic, Upload, groups_of, sample};
@@ -71,6 +71,8 @@ pub enum Contender {
     FqCodel,
     /// The kernel's cake, as it is by default
     Cake,
+    /// The kernel's dualpi2 behind HTB, as it is by default; from Linux 6.17 on, and not in Debian's
+    Dualpi2,
     /// `weir shape` with --backend tc
     SpaFqTc,
     /// `weir shape` with --backend bpf
@@ -82,6 +84,7 @@ impl Contender {
         let backend = match self {
             Contender::FqCodel => return limit(netns, device, bits_per_s, Discipline::FqCodel),
             Contender::Cake => return limit(netns, device, bits_per_s, Discipline::Cake),
+            Contender::Dualpi2 => return below_htb(netns, device, bits_per_s, "dualpi2"),
             Contender::SpaFqTc => "tc",
             Contender::SpaFqBpf => "bpf",
         };
@@ -106,7 +109,7 @@ struct Contest {
 }
 
 /// With whom weir's are compared, and in what.
-const OTHERS: [&str; 2] = ["fq-codel", "cake"];
+const OTHERS: [&str; 3] = ["fq-codel", "cake", "dualpi2"];
 const METRICS: [&str; 8] = [
     "segments_1_ms",
     "segments_2_3_ms",

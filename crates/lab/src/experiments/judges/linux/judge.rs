@@ -8,7 +8,7 @@ use super::hosts::{self, Hosts};
 use super::qdiscs::{limit, note_kernel};
 use super::replay;
 use crate::error::Result;
-use crate::experiments::judges::arrivals::Arrival;
+use crate::experiments::judges::arrivals::{Arrival, FULL_BYTES};
 use crate::experiments::judges::model::{self, Departures, Numbered};
 use crate::experiments::judges::trial::{Common, DRAIN_S, Job, Judge, Trial};
 use crate::run::experiment::{Entry, Experiment, Flags, Program, check_seconds};
@@ -36,6 +36,8 @@ const DISCIPLINES: [Discipline; 8] = [
     Discipline::Sfq,
     Discipline::Cake,
 ];
+/// Header of Ethernet, bytes.
+const ETHERNET_BYTES: u64 = 14;
 /// Time between rounds of PIE on a kernel with 250 ticks a second, as Debian's: 15 ms are 4 ticks, and a timer that is set
 /// for 4 ticks goes off with the fifth, since it must not be early.
 const PIE_ROUND_NS: u64 = 20_000_000;
@@ -65,6 +67,13 @@ impl Flags for Args {
     }
 }
 
+/// The rate at which Ethernet's frames pass as many full packets as IP does at this one, bit/s: the kernel counts frames, and the
+/// simulator's packets have no header of Ethernet.
+fn of_frames(bits_per_s: u64) -> u64 {
+    let frame = u64::from(FULL_BYTES);
+    bits_per_s * frame / (frame - ETHERNET_BYTES)
+}
+
 #[derive(Debug)]
 struct Linux;
 
@@ -84,6 +93,11 @@ impl Judge for Linux {
         }))
     }
 
+    /// HTB does, and CAKE.
+    fn passes_at_once(&self) -> bool {
+        true
+    }
+
     fn departures(&mut self, job: Job, arrivals: &[Arrival]) -> Result<Departures> {
         replay::departures(arrivals, |router, device| {
             limit(router, device, job.rates.0, job.discipline)
@@ -92,7 +106,7 @@ impl Judge for Linux {
 
     fn connections(&mut self, job: Job, plan: &Plan) -> Result<Outcome> {
         let hosts = Hosts::new()?;
-        let (down, up) = job.rates;
+        let (down, up) = (of_frames(job.rates.0), of_frames(job.rates.1));
         limit(&hosts.router, hosts::DOWN, down, job.discipline)?;
         limit(&hosts.router, hosts::UP, up, Discipline::Fifo)?;
         hosts.run(&plan.connections(job.seed), plan.seconds + DRAIN_S)

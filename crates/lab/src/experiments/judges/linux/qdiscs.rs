@@ -59,7 +59,11 @@ pub fn limit(netns: &Netns, device: &str, bits_per_s: u64, discipline: Disciplin
         let words = format!("qdisc add dev {device} root handle 1: cake bandwidth {bits_per_s}bit");
         return tc(netns, &words).map(drop);
     }
-    let qdisc = qdisc(discipline, bits_per_s)?;
+    below_htb(netns, device, bits_per_s, &qdisc(discipline, bits_per_s)?)
+}
+
+/// Puts a qdisc, in tc's words, on a device behind HTB, with this rate.
+pub fn below_htb(netns: &Netns, device: &str, bits_per_s: u64, qdisc: &str) -> Result<()> {
     let root = format!("qdisc add dev {device} root handle 1: htb default 1");
     let class = format!(
         "class add dev {device} parent 1: classid 1:1 htb rate {bits_per_s}bit \
