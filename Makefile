@@ -52,13 +52,15 @@ test-vm: ## tests with the kernel on other kernels, of Debian and Ubuntu, in QEM
 	@scripts/test-vm
 
 .PHONY: judges
-judges: ## the simulator of links beside ns-3, and beside the kernel's qdiscs in QEMU (an hour)
+judges: ## the simulator of links beside ns-3, and beside the kernel's qdiscs in QEMU (half an hour)
 	@scripts/setup build judges
 	@$(MAKE) --no-print-directory build
 	$(RELEASE)/weir-lab run judge-ns3
-	scripts/lab-vm "$(JUDGE_KERNEL)" out/judge-linux run judge-linux
-	scripts/lab-vm "$(JUDGE_KERNEL)" out/shape-contest run shape-contest
-	scripts/lab-vm "$(JUDGE_KERNEL)" out/shape-instructions run shape-instructions
+	scripts/lab-vm "$(JUDGE_KERNEL)" out/judge-linux judge-linux --what queue --seconds 30 --rounds 2
+	scripts/lab-vm "$(JUDGE_KERNEL)" out/judge-linux-10m judge-linux --what queue-10m --seconds 20 --rounds 2
+	scripts/lab-vm "$(JUDGE_KERNEL)" out/judge-linux-tcp judge-linux --what tcp --seconds 30 --rounds 4
+	scripts/lab-vm "$(JUDGE_KERNEL)" out/shape-contest shape-contest --traffic real --uploads no --seconds 40 --rounds 2
+	scripts/lab-vm "$(JUDGE_KERNEL)" out/shape-instructions shape-instructions --links free
 
 .PHONY: bench
 bench: ## ns per packet and the other figures of the README (root)
