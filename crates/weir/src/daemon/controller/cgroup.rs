@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use weir_core::controller::CpuTime;
 
-/// Unit of /proc/stat: USER_HZ is 100 on every architecture that weir runs on.
-const TICK: Duration = Duration::from_millis(10);
+/// Unit of /proc/stat, in ms: USER_HZ is 100 on every architecture that weir runs on.
+const TICK_MS: u64 = 10;
 
 /// CPU time of all CPUs since boot.
 pub fn machine() -> Option<CpuTime> {
@@ -25,23 +25,18 @@ pub fn machine() -> Option<CpuTime> {
 /// in user and nice already (proc_stat(5)).
 fn machine_of(stat: &str) -> Option<CpuTime> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
-    let ticks: Vec<u32> = line
+    let ticks: Vec<u64> = line
         .split_whitespace()
         .take(8)
-        .map(|field| {
-            field
-                .parse::<u64>()
-                .map(|ticks| ticks.min(u32::MAX.into()) as u32)
-        })
+        .map(str::parse)
         .collect::<Result<_, _>>()
         .ok()?;
-    let all: u32 = ticks
-        .iter()
-        .fold(0, |sum, ticks| sum.saturating_add(*ticks));
+    let all = ticks.iter().copied().fold(0, u64::saturating_add);
     let idle = ticks.get(3)?.saturating_add(*ticks.get(4)?);
+    let time = |ticks: u64| Duration::from_millis(ticks.saturating_mul(TICK_MS));
     Some(CpuTime {
-        used: TICK * all.saturating_sub(idle),
-        available: TICK * all,
+        used: time(all.saturating_sub(idle)),
+        available: time(all),
     })
 }
 
@@ -138,6 +133,22 @@ mod tests {
         assert_eq!(time.used, Duration::from_millis(300));
         assert_eq!(time.available, Duration::from_secs(1));
         assert_eq!(machine_of("intr 1 2 3"), None);
+    }
+
+    #[test]
+    fn cpu_time_goes_on_after_a_year_on_many_cpus() {
+        // 2^32 ticks over all CPUs: 31 days on 16 of them.
+        let stat = |more: u64| {
+            let (user, idle) = (3 * (1_u64 << 32), 5 * (1_u64 << 32));
+            let text = format!("cpu  {} 0 0 {} 0 0 0 0 0 0\n", user + more, idle + 3 * more);
+            machine_of(&text).unwrap()
+        };
+        let (before, now) = (stat(0), stat(100));
+        assert_eq!(now.used - before.used, Duration::from_secs(1));
+        assert_eq!(now.available - before.available, Duration::from_secs(4));
+        // No count that the kernel can write ends weir.
+        let all = u64::MAX;
+        assert!(machine_of(&format!("cpu {all} {all} 0 {all} 0 0 0 0 0 0")).is_some());
     }
 
     #[test]
