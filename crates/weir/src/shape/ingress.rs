@@ -42,8 +42,14 @@ pub fn install(link: &Link, wish: Wish) -> Result<Backend> {
         Some(ifb) => ifb.clone(),
         None => create(link)?,
     };
-    let put = install::install(&through, wish, link.packet_bytes);
-    let put = put.and_then(|backend| redirect(link, &through).map(|()| backend));
+    let shaper = install::before(&through, link.packet_bytes)?;
+    let put = install::install(&through, wish, link.packet_bytes).and_then(|backend| {
+        let redirected = redirect(link, &through);
+        if redirected.is_err() {
+            let _ = install::restore(&through, shaper);
+        }
+        redirected.map(|()| backend)
+    });
     if put.is_err() && before.is_none() {
         let _ = remove(link);
     }

@@ -57,7 +57,7 @@ pub fn install(link: &Link, wish: Wish, packet_bytes: u32) -> Result<Backend> {
         qdisc::supported()?;
     }
     let before = match root(link)? {
-        Some(root) if Backend::of(&root).is_some() => before(link)?,
+        Some(root) if Backend::of(&root).is_some() => before(link, packet_bytes)?,
         Some(root) if root.handle != 0 => return Err(occupied(link, &root)),
         _ => None,
     };
@@ -119,11 +119,11 @@ fn shaper(backend: Backend, discipline: Discipline, setup: &Setup, owner: Owner)
     Some(Shaper { how, owner })
 }
 
-/// What weir has put on the interface.
+/// What weir has put on the interface. packet_bytes: as [`install`] was given it.
 ///
 /// # Errors
 /// The kernel does not answer.
-pub fn before(link: &Link) -> Result<Option<Shaper>> {
+pub fn before(link: &Link, packet_bytes: u32) -> Result<Option<Shaper>> {
     let owner = root(link)?.and_then(|root| Owner::of(&root));
     let (Some(owner), Some(shape)) = (owner, of_link(link)?) else {
         return Ok(None);
@@ -137,7 +137,7 @@ pub fn before(link: &Link) -> Result<Option<Shaper>> {
     Ok(shaper(
         backend,
         discipline,
-        &setup(shape.rate_bits_per_s / 8, link.packet_bytes),
+        &setup(shape.rate_bits_per_s / 8, packet_bytes),
         owner,
     ))
 }

@@ -13,7 +13,7 @@ use crate::host::qdiscs;
 /// # Errors
 /// As of [`install::install`] and [`ingress::install`]. The interface is then shaped as before.
 pub fn install(link: &Link, wish: Wish, received: Option<u64>) -> Result<Backend> {
-    let before = install::before(link)?;
+    let before = install::before(link, link.packet_bytes)?;
     let backend = install::install(link, wish, link.packet_bytes)?;
     let done = match received {
         Some(rate) => ingress::install(link, Wish { rate, ..wish }).map(drop),

@@ -58,6 +58,14 @@ fn state(hosts: &Hosts) -> String {
     )
 }
 
+/// The name of the ifb that is there.
+fn ifb(hosts: &Hosts) -> String {
+    let state = state(hosts);
+    let rest = state.split("weir-in-").nth(1).unwrap();
+    let number = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    format!("weir-in-{number}")
+}
+
 /// A direction of an interface.
 fn shape(hosts: &Hosts, dev: &str, direction: &str) -> Option<Value> {
     let shapes = hosts.shapes();
@@ -278,11 +286,9 @@ fn what_fails_on_the_way_in_leaves_both_directions_as_they_were() {
     assert_eq!(exit_code(&output), Some(2));
     hosts.weir_says(&install("--ingress 4mbit"));
     // Somebody else's root qdisc on the ifb.
-    let index = state(&hosts);
-    let index = index.split("weir-in-").nth(1).unwrap();
-    let index = index.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    let ifb = ifb(&hosts);
     let mut tc = needs::command("tc");
-    let replace = format!("qdisc replace dev weir-in-{index} root handle 7: pfifo limit 9");
+    let replace = format!("qdisc replace dev {ifb} root handle 7: pfifo limit 9");
     tc.args(replace.split(' '));
     assert!(hosts.run(tc).status.success());
     let output = hosts.weir(&install("--ingress 5mbit").replace(RATE, "3mbit"));
@@ -291,5 +297,48 @@ fn what_fails_on_the_way_in_leaves_both_directions_as_they_were() {
     assert!(errors.contains("pfifo 7:"), "{errors}");
     let egress = shape(&hosts, "up0", "egress").unwrap();
     assert_eq!(egress["rate_bits_per_s"], 2_400_000);
-    assert!(state(&hosts).contains(&format!("weir-in-{index}")));
+    assert!(state(&hosts).contains(&ifb));
+}
+
+/// Behind a link with shorter packets than the ifb's, and with somebody else's filter where weir's would be.
+#[test]
+fn an_ifb_keeps_its_shaper_whole_when_nothing_can_be_sent_through_it() {
+    let Some(hosts) = router("shape-in-keeps") else {
+        return;
+    };
+    hosts
+        .router
+        .ip(&["link", "set", "up0", "mtu", "1400"])
+        .unwrap();
+    hosts.weir_says(&install("--ingress 4mbit"));
+    let tc = |arguments: &str| {
+        let mut tc = needs::command("tc");
+        tc.args(arguments.split(' '));
+        let output = hosts.run(tc);
+        assert!(output.status.success(), "tc {arguments}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let name = ifb(&hosts);
+    // With their rates and lengths; which qdiscs are in them has numbers that go on.
+    let classes = || {
+        ["up0", &name].map(|dev| {
+            let all = tc(&format!("-d class show dev {dev}"));
+            let words = all.split(' ').filter(|word| !word.starts_with("8"));
+            words.collect::<Vec<_>>().join(" ")
+        })
+    };
+    tc("filter del dev up0 ingress");
+    // u32 of another protocol has the number that weir's filter would have beside a clsact qdisc that is there.
+    tc(
+        "filter add dev up0 ingress pref 15891 protocol ip u32 match ip protocol 1 0xff classid 1:1",
+    );
+    let before = classes();
+    let output = hosts.weir(&install("--ingress 5mbit").replace(RATE, "3mbit"));
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(exit_code(&output), Some(1), "{errors}");
+    assert!(errors.contains("redirect what is received"), "{errors}");
+    assert_eq!(classes(), before);
+    assert!(state(&hosts).contains(&name));
+    tc("filter del dev up0 ingress");
+    hosts.weir_says("shape remove --dev up0");
 }
