@@ -3,8 +3,10 @@
 //! Everything works on the network namespace of the calling thread. Nothing is pinned: what a
 //! process attached goes with it, also after `kill -9`.
 
+mod cgroups;
 mod clock;
 mod conntrack;
+mod cookies;
 mod error;
 pub mod exec;
 mod guard;
@@ -23,6 +25,7 @@ mod sysctl;
 pub mod testing;
 mod timewait;
 
+pub use cgroups::cgroup_root;
 pub use clock::monotonic;
 pub use conntrack::conntrack_follows;
 pub use error::{Error, Result};
@@ -33,4 +36,4 @@ pub use programs::probe_all;
 pub use random::random;
 pub use sockets::{OwnedSocket, owned_sockets};
 pub use splice::{Splice, SpliceLane, SplicePair};
-pub use timewait::{TimeWait, TimeWaitFigures, cgroup_root};
+pub use timewait::{TimeWait, TimeWaitFigures};

@@ -4,8 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use libbpf_rs::{MapCore, MapHandle};
 use weir_core::queue::Rule;
 use weir_kernel::queue::{Event, Parking, Slot};
+use weir_kernel::testing::calls::refuse_call;
 use weir_kernel::{Guard, ListenSocket};
 use weir_testbed::needs;
 
@@ -218,4 +220,46 @@ fn what_is_parked_goes_to_the_server_when_the_queue_goes() {
     }
     let _more = connect(&server);
     accepted(&server);
+}
+
+/// As of `ip netns exec`, which mounts a /sys without it.
+#[test]
+fn a_server_gets_its_port_back_at_once_also_where_the_usual_mount_of_cgroup2_is_hidden() {
+    let Some(netns) = needs::namespace("cgroups") else {
+        return;
+    };
+    let loaded = netns.run_with_sysfs(|| {
+        let guard = Guard::load().unwrap();
+        let queue = Parking::load(guard.queue_maps().unwrap()).unwrap();
+        Ok(queue.holds_ports_because().map(ToString::to_string))
+    });
+    assert_eq!(loaded.unwrap(), None);
+}
+
+/// Entries of the table of this name that this process has loaded.
+fn entries(name: &str) -> usize {
+    let infos = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let texts = infos.filter_map(|info| std::fs::read_to_string(info.path()).ok());
+    let ids = texts.filter_map(|text| {
+        let id = text.lines().find_map(|line| line.strip_prefix("map_id:"))?;
+        id.trim().parse().ok()
+    });
+    let maps = ids.filter_map(|id| MapHandle::from_map_id(id).ok());
+    let mut named = maps.filter(|map| map.name() == name);
+    named.next().expect("it is loaded").keys().count()
+}
+
+#[test]
+fn a_parking_listener_that_cannot_be_waited_for_is_forgotten_and_its_connection_served() {
+    let Some(mut bed) = bed() else { return };
+    let server = server();
+    bed.attach(&server);
+    let client = connect(&server);
+    let slots = bed.arrivals(1);
+    let known = entries("group_of");
+    // For this thread alone.
+    refuse_call(libc::SYS_epoll_ctl, libc::ENOSPC).unwrap();
+    assert!(bed.queue.release(slots[0]).is_err());
+    assert_eq!(accepted(&server).1, client.local_addr().unwrap());
+    assert_eq!(entries("group_of"), known - 1);
 }

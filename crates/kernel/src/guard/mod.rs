@@ -19,8 +19,9 @@ use weir_core::listener::{Listener, MAX_LISTENERS};
 use weir_core::refusals::Refusal;
 use weir_core::verdict::Counters;
 
+use crate::cgroups::cgroup_root;
 use crate::clock::now_ns;
-use crate::error::{Error, Result, of_errno, of_libbpf};
+use crate::error::{Error, Result, of_libbpf};
 use crate::object::{SharedMaps, drain, percpu};
 use attach::{Hook, link, link_header_len};
 use classes::{Classes, counters_of};
@@ -37,6 +38,7 @@ pub use classes::CONTROLLED_FOR;
 pub struct QueueMaps {
     pub(crate) maps: SharedMaps,
     pub(crate) iterator: OwnedFd,
+    pub(crate) cgroups: Option<OwnedFd>,
 }
 
 /// A guard that is loaded, and attached where [`Guard::attach`] said. Dropping it (or the death of
@@ -54,6 +56,8 @@ pub struct Guard {
     generation: u32,
     /// Of the policy in force; `None` until they are asked for.
     names: Option<Names>,
+    /// Their root, for the queue, which may be wanted when the rights to open it are given up.
+    cgroups: Option<OwnedFd>,
 }
 
 struct Attached {
@@ -63,6 +67,8 @@ struct Attached {
 
 /// include/uapi/linux/membarrier.h
 const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+/// How long is waited for packets without it.
+const WITHOUT_MEMBARRIER: Duration = Duration::from_millis(100);
 
 impl Guard {
     /// Loads the BPF programs. Nothing is attached yet and no listener is guarded.
@@ -79,6 +85,7 @@ impl Guard {
             cookies: true,
             generation: 0,
             names: None,
+            cgroups: cgroup_root(),
         })
     }
 
@@ -101,7 +108,7 @@ impl Guard {
                 l.classes = next.mark(&listener.name, other);
             }
             policy.generation = generation;
-        })?;
+        });
         self.slots = slots;
         self.names = None;
         self.classes.put_in_force(&self.skel.maps, next)
@@ -126,7 +133,7 @@ impl Guard {
             .collect();
         self.change_listeners(|l| {
             l.classes = marks.get(&l.counters.into()).copied().unwrap_or(0);
-        })?;
+        });
         self.names = None;
         self.classes.put_in_force(&self.skel.maps, next)
     }
@@ -171,13 +178,13 @@ impl Guard {
 
     /// Before going: admits every SYN from now on and sends no new cookie, while cookies that are
     /// already out stay valid. Call, wait for about a round-trip time, then drop the guard.
-    pub fn drain(&mut self) -> Result<()> {
-        self.change_listeners(|l| l.draining = 1)
+    pub fn drain(&mut self) {
+        self.change_listeners(|l| l.draining = 1);
     }
 
     /// Writes the copy of the policy that is not in force, starting from the one that is, and puts
     /// it in force.
-    fn change_listeners(&mut self, change: impl Fn(&mut types::listener_policy)) -> Result<()> {
+    fn change_listeners(&mut self, change: impl Fn(&mut types::listener_policy)) {
         let bss = self.bss();
         // SAFETY: `active` is mapped and aligned; only this process writes it.
         let active = unsafe { read_volatile(&bss.active) } as usize & 1;
@@ -185,10 +192,10 @@ impl Guard {
         self.swap(|policy| {
             *policy = *current;
             policy.listeners.iter_mut().for_each(&change);
-        })
+        });
     }
 
-    fn swap(&mut self, write: impl FnOnce(&mut types::policy)) -> Result<()> {
+    fn swap(&mut self, write: impl FnOnce(&mut types::policy)) {
         let bss = self.bss();
         // SAFETY: as above.
         let next = 1 - (unsafe { read_volatile(&bss.active) } & 1);
@@ -196,7 +203,7 @@ impl Guard {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         // SAFETY: `active` is mapped and aligned; BPF programs only read it.
         unsafe { write_volatile(&mut bss.active, next) };
-        wait_for_packets()
+        wait_for_packets();
     }
 
     fn bss(&mut self) -> &mut types::bss {
@@ -339,13 +346,19 @@ impl Guard {
     /// # Errors
     /// No descriptors are left.
     pub fn queue_maps(&self) -> Result<QueueMaps> {
-        let iterator = self.listeners.iterator().try_clone_to_owned();
+        let share = |fd: BorrowedFd<'_>, what: &str| {
+            fd.try_clone_to_owned().map_err(|e| Error::Failed {
+                what: format!("share {what}"),
+                cause: e.to_string(),
+            })
+        };
+        let root = self.cgroups.as_ref().map(AsFd::as_fd);
         Ok(QueueMaps {
             maps: self.shared_maps()?,
-            iterator: iterator.map_err(|e| Error::Failed {
-                what: "share the iterator over sockets".into(),
-                cause: e.to_string(),
-            })?,
+            iterator: share(self.listeners.iterator(), "the iterator over sockets")?,
+            cgroups: root
+                .map(|fd| share(fd, "the root of the cgroups"))
+                .transpose()?,
         })
     }
 
@@ -380,18 +393,41 @@ fn place(slots: &BTreeMap<String, u16>) -> impl Fn(&str) -> Option<OwnerId> {
 
 /// Waits until no packet is judged by the copy of the policy that was in force before: a BPF
 /// program runs inside an RCU read-side section, and this command waits for a grace period.
-fn wait_for_packets() -> Result<()> {
+fn wait_for_packets() {
     // SAFETY: membarrier(2) takes no pointers.
     let done = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    if done == 0 {
-        return Ok(());
+    if done != 0 {
+        // Kernels with nohz_full CPUs or without CONFIG_MEMBARRIER have no such command, and sandboxes refuse it. No packet
+        // takes this long.
+        std::thread::sleep(WITHOUT_MEMBARRIER);
     }
-    if std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
-        // Kernels with nohz_full CPUs have no such command. No packet takes this long.
-        std::thread::sleep(Duration::from_millis(100));
-        return Ok(());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::seccomp::{NUMBER, answer, install, load, skip};
+
+    /// The new policy is in force by then: an error could not take it back.
+    #[test]
+    fn where_the_kernel_refuses_to_wait_for_packets_time_passes_instead() {
+        for errno in [libc::ENOSYS, libc::EPERM, libc::EINVAL] {
+            let refused = std::thread::spawn(move || {
+                let filter = [
+                    load(NUMBER),
+                    skip(libc::SYS_membarrier as u32, 0, 1),
+                    answer(libc::SECCOMP_RET_ERRNO | errno as u32),
+                    answer(libc::SECCOMP_RET_ALLOW),
+                ];
+                install(&filter, 0).unwrap();
+                let begun = Instant::now();
+                wait_for_packets();
+                begun.elapsed()
+            });
+            let took = refused.join().unwrap();
+            assert!(took >= WITHOUT_MEMBARRIER, "errno {errno}: {took:?}");
+        }
     }
-    Err(of_errno(
-        "wait for packets under the old policy (membarrier)",
-    ))
 }

@@ -328,16 +328,20 @@ impl Group {
                 cause: "the tracepoint did not tell".into(),
             });
         }
-        enter_slot(&maps.slot_socks, slot, fd.as_fd())
-            .map_err(of_libbpf("enter a parking listener"))?;
         let token = u64::from(slot.group) << 32 | u64::from(slot.number);
-        programs
-            .epoll
-            .add(
-                &fd,
-                EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token),
-            )
-            .map_err(|e| failed("wait for parked connections", e))?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token);
+        let entered = enter_slot(&maps.slot_socks, slot, fd.as_fd())
+            .map_err(of_libbpf("enter a parking listener"))
+            .and_then(|()| {
+                let added = programs.epoll.add(&fd, event);
+                added.map_err(|e| failed("wait for parked connections", e))
+            });
+        if let Err(error) = entered {
+            // The program must know it until the kernel has migrated what came meanwhile.
+            drop(fd);
+            let _ = maps.group_of.delete(socket.bytes());
+            return Err(error);
+        }
         self.slots.insert(slot.number, Parking { fd, socket });
         Ok(socket)
     }

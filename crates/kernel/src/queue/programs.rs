@@ -14,6 +14,7 @@ use super::reuseport;
 use super::skel::types::{listen_event, look};
 use super::skel::{QueueSkel, QueueSkelBuilder};
 use super::table::Table;
+use crate::cookies;
 use crate::error::{Error, Result, of_libbpf};
 use crate::guard::QueueMaps;
 use crate::object::{self, Plain, Ring, Share, SharedMaps, open, plain};
@@ -50,7 +51,7 @@ pub(crate) fn load_skel(maps: &SharedMaps) -> Result<QueueSkel<'static>> {
     let constants = open.maps.rodata_data.as_deref_mut();
     let constants = constants.expect("it has constants");
     constants.namespace_inum = namespace()?;
-    constants.namespace_cookie = reuseport::namespace_cookie()?;
+    constants.namespace_cookie = cookies::of_namespace()?;
     maps.give_to(open.open_object_mut(), Share::Declared)
         .map_err(of_libbpf(QUEUE))?;
     object::load(open, QUEUE)
@@ -62,7 +63,10 @@ impl Programs {
         let load = || of_libbpf(QUEUE);
         let skel = load_skel(&maps.maps)?;
         let watch = skel.progs.queue_watch.attach().map_err(load())?;
-        let lends = reuseport::attach([&skel.progs.queue_bind4, &skel.progs.queue_bind6]);
+        let lends = reuseport::attach(
+            [&skel.progs.queue_bind4, &skel.progs.queue_bind6],
+            maps.cgroups.as_ref().map(AsFd::as_fd),
+        );
         let changes: Rc<RefCell<Vec<listen_event>>> = Rc::default();
         let gathered = changes.clone();
         let ring = Ring::open(&skel.maps.listen_events, move |change| {

@@ -2,9 +2,7 @@
 //! was killed, and how a server that comes back gets it in time.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::net::UnixDatagram;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -17,7 +15,8 @@ use super::failure::failed;
 use super::options::set_number;
 use super::owner;
 use super::skel::types::parking_group;
-use crate::error::{Error, Result, of_errno, of_libbpf};
+use crate::cookies;
+use crate::error::{Error, Result, of_libbpf};
 use crate::object::Plain;
 use crate::sockets::owned_sockets;
 
@@ -50,7 +49,7 @@ pub fn undo() -> Result<u32> {
         let Ok(fd) = owner::descriptor(socket.inode) else {
             continue;
         };
-        let cookie = cookie(fd.as_fd());
+        let cookie = cookies::of_socket(fd.as_fd());
         if let Some(entry) = entries.iter().find(|entry| entry.cookie == cookie) {
             give_up(fd.as_fd(), entry.lent, true);
             take_out(cookie);
@@ -66,16 +65,17 @@ static LEFT: OnceLock<BTreeSet<u64>> = OnceLock::new();
 /// Notes which sockets have SO_REUSEPORT from a weir that was killed. To be called before the process gives up
 /// CAP_SYS_ADMIN, without which it sees no tables but its own (bpf_map_get_fd_by_id()).
 pub fn note_left() {
-    LEFT.get_or_init(cookies);
+    LEFT.get_or_init(lent);
 }
 
 /// Whether the SO_REUSEPORT of the socket with this cookie is some weir's.
 pub fn is_lent(cookie: u64) -> bool {
     let left = LEFT.get();
-    left.is_some_and(|left| left.contains(&cookie)) || cookies().contains(&cookie)
+    left.is_some_and(|left| left.contains(&cookie)) || lent().contains(&cookie)
 }
 
-fn cookies() -> BTreeSet<u64> {
+/// Those of sockets whose SO_REUSEPORT is some weir's now.
+fn lent() -> BTreeSet<u64> {
     let lent = entries().into_iter().filter(|entry| entry.lent);
     lent.map(|entry| entry.cookie).collect()
 }
@@ -134,62 +134,20 @@ fn read(servers: &MapHandle, parking: &MapHandle, number: u32, into: &mut Vec<En
     }
 }
 
-/// The number that no other socket ever has; 0: not known.
-pub fn cookie(socket: BorrowedFd<'_>) -> u64 {
-    number_of(socket, libc::SO_COOKIE).unwrap_or_default()
-}
-
-/// The same of the thread's network namespace.
-pub fn namespace_cookie() -> Result<u64> {
-    let socket = UnixDatagram::unbound().map_err(|error| Error::Failed {
-        what: "make a socket".into(),
-        cause: error.to_string(),
+/// Has these programs run for each bind() in the cgroups below this root, of [`crate::cgroup_root`].
+///
+/// # Errors
+/// There is no root, or what the kernel refused.
+pub fn attach(programs: [&ProgramMut<'_>; 2], root: Option<BorrowedFd<'_>>) -> Result<[Link; 2]> {
+    let root = root.ok_or_else(|| Error::Failed {
+        what: "have bind() looked at".into(),
+        cause: "no cgroup2 is mounted, and weir may not mount it".into(),
     })?;
-    number_of(socket.as_fd(), libc::SO_NETNS_COOKIE)
-        .ok_or_else(|| of_errno("ask for the cookie of the network namespace"))
-}
-
-fn number_of(socket: BorrowedFd<'_>, option: i32) -> Option<u64> {
-    let mut value = 0u64;
-    let mut len = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: both are writable, and len says how long the value is.
-    let failed = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            option,
-            std::ptr::from_mut(&mut value).cast(),
-            &mut len,
-        )
-    };
-    (failed == 0).then_some(value)
-}
-
-/// Has these programs run for each bind() in the cgroups below the root that is mounted.
-pub fn attach(programs: [&ProgramMut<'_>; 2]) -> Result<[Link; 2]> {
-    let root = cgroup_root()?;
     let [v4, v6] = programs.map(|program| {
         let link = program.attach_cgroup(root.as_raw_fd());
         link.map_err(of_libbpf("have bind() looked at"))
     });
     Ok([v4?, v6?])
-}
-
-fn cgroup_root() -> Result<File> {
-    let what = "open the root of the control groups";
-    let failed = |cause: String| Error::Failed {
-        what: what.into(),
-        cause,
-    };
-    let mounts =
-        std::fs::read_to_string("/proc/self/mountinfo").map_err(|e| failed(e.to_string()))?;
-    let root = mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        kind.starts_with("cgroup2 ")
-            .then(|| place.split(' ').nth(4))?
-    });
-    let root = root.ok_or_else(|| failed("no cgroup2 is mounted".into()))?;
-    File::open(root).map_err(|e| failed(e.to_string()))
 }
 
 /// Has a program steer the connections of a socket's group.
@@ -231,7 +189,9 @@ pub fn enter(table: &impl MapCore, key: u32, socket: BorrowedFd<'_>) -> Result<(
         };
         match Errno::from_raw(-result) {
             _ if result == 0 => return Ok(()),
-            Errno::EBUSY if std::mem::take(&mut left_behind) => take_out(cookie(socket)),
+            Errno::EBUSY if std::mem::take(&mut left_behind) => {
+                take_out(cookies::of_socket(socket))
+            }
             Errno::EBUSY if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
             e => return Err(failed("enter the server's socket", e)),
         }

@@ -11,6 +11,7 @@ use super::options::{self, set_number};
 use super::owner;
 use super::programs::Programs;
 use super::reuseport;
+use crate::cookies;
 use crate::error::{Result, of_libbpf};
 use crate::guard::listeners::ListenSocket;
 use crate::object::Plain;
@@ -77,7 +78,7 @@ impl Servers {
             .ok_or_else(|| failed("serve one more socket", nix::errno::Errno::ENOSPC))?;
         let raw = fd.as_raw_fd();
         let off = options::number(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(0);
-        let cookie = reuseport::cookie(fd);
+        let cookie = cookies::of_socket(fd);
         let lent = off || programs.heirs.contains(&cookie) || reuseport::is_lent(cookie);
         let entry = Server {
             inode: server.inode,

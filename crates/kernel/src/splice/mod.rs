@@ -27,6 +27,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use weir_core::abi::{SPLICE_LANES, SPLICE_SLOTS};
 
+use crate::cookies;
 use crate::error::{Error, Result, of_libbpf};
 use crate::object::{self, Mapped, Plain, Ring, open_in, plain};
 use skel::SpliceSkelBuilder;
@@ -211,7 +212,7 @@ impl SpliceLane {
             maps: self.maps.clone(),
             number: self.take_number()?,
             free: self.free.clone(),
-            cookies: sockets.map(cookie),
+            cookies: sockets.map(cookies::of_socket),
             inside: Default::default(),
             before: Default::default(),
         };
@@ -455,10 +456,6 @@ fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
         bytes_acked: 0,
     };
     option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, zero)
-}
-
-fn cookie(socket: BorrowedFd<'_>) -> u64 {
-    option(socket, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64).unwrap_or(0)
 }
 
 /// Reads an option of integers into a value that the kernel may fill in part.

@@ -9,8 +9,9 @@ use nix::unistd::Pid;
 use weir_core::listener::Listener;
 use weir_core::timewait::Destination;
 
+use crate::cgroups::cgroup_root;
 use crate::error::{Error, Result, of_errno};
-use crate::timewait::{TimeWait, TimeWaitFigures, cgroup_root};
+use crate::timewait::{TimeWait, TimeWaitFigures};
 
 /// More than a process gathers in its short life. Small tables are emptied fast.
 const RECORDS: u32 = 16_384;

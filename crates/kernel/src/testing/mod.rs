@@ -1,6 +1,7 @@
 //! The programs and the pure C code under test and under measurement. Only with feature `testing`, which tests
 //! and benchmarks of this crate have.
 
+pub mod calls;
 pub mod kills;
 pub mod negotiate;
 pub mod pure;

@@ -17,12 +17,12 @@ use weir_core::listener::Listener;
 use weir_core::timewait::{Destination, TimeWaitMode};
 
 use crate::clock::now_ns;
+use crate::cookies;
 use crate::error::{Error, Result, of_libbpf};
 use crate::guard::attach::{Hook, link, link_header_len};
 use crate::object::{Plain, percpu, plain};
 use endings::Fate;
-pub use hooks::cgroup_root;
-use hooks::{Hooks, netns_cookie, no_cgroups};
+use hooks::{Hooks, no_cgroups};
 use load::Bare;
 use skel::TimewaitSkel;
 use skel::types::{
@@ -130,7 +130,7 @@ impl TimeWait {
     }
 
     /// Puts these in force, one after the other: a connection that closes meanwhile is treated by the old or by the new
-    /// ones. A destination or listener keeps its figures by its name. `cgroups` is of [`cgroup_root`]; only negotiation
+    /// ones. A destination or listener keeps its figures by its name. `cgroups` is of [`crate::cgroup_root`]; only negotiation
     /// needs it.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl TimeWait {
             || destinations.iter().any(|one| one.per_socket);
         let negotiates = negotiates || asks;
         if negotiates && self.hooks.is_none() {
-            self.bss().netns = netns_cookie()?;
+            self.bss().netns = cookies::of_namespace()?;
         }
         let (slots, tables) = self.tables_of(destinations, listeners)?;
         if negotiates {
@@ -516,7 +516,7 @@ impl TimeWait {
         destinations: &[Destination],
         listeners: &[Listener],
     ) -> Result<()> {
-        self.bss().netns = netns_cookie()?;
+        self.bss().netns = cookies::of_namespace()?;
         let (slots, tables) = self.tables_of(destinations, listeners)?;
         self.enter(slots, tables)
     }

@@ -38,7 +38,7 @@ pub trait Backend {
     /// Sampled refusals since the last call.
     fn events(&mut self) -> Result<Vec<Refusal>>;
     /// Admits all from now on; cookies that are out stay valid.
-    fn drain(&mut self) -> Result<()>;
+    fn drain(&mut self);
     /// Index of the counters of a listener of the policy in force.
     fn counters_index(&self, name: &str) -> u16;
     /// The classes in force by their slots, without `other`.
@@ -96,8 +96,8 @@ impl Backend for Guard {
         Guard::events(self)
     }
 
-    fn drain(&mut self) -> Result<()> {
-        Guard::drain(self)
+    fn drain(&mut self) {
+        Guard::drain(self);
     }
 
     fn counters_index(&self, name: &str) -> u16 {
@@ -263,9 +263,8 @@ pub mod fake {
             Ok(std::mem::take(&mut self.0.borrow_mut().refusals))
         }
 
-        fn drain(&mut self) -> Result<()> {
+        fn drain(&mut self) {
             self.0.borrow_mut().drained = true;
-            Ok(())
         }
 
         fn counters_index(&self, _name: &str) -> u16 {

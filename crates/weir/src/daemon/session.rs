@@ -390,9 +390,7 @@ impl<B: Backend> Session<B> {
 
     /// Admits all from now on, while cookies that are out stay valid.
     pub fn drain(&mut self) {
-        if let Err(error) = self.backend.drain() {
-            tracing::warn!("connections that hold a cookie may be reset: {error}");
-        }
+        self.backend.drain();
     }
 
     /// Sampled refusals since the last call.
