@@ -38,7 +38,7 @@ pub fn run(maps: QueueMaps, shared: &Shared, waker: &EventFd) {
     let queue =
         match Parking::load(maps).and_then(|queue| queue.watch(waker.as_fd()).map(|()| queue)) {
             Ok(queue) => queue,
-            Err(error) => return refuse(shared, waker, &error.to_string()),
+            Err(error) => return refuse(shared, waker, Vec::new(), &error.to_string()),
         };
     if let Some(because) = queue.holds_ports_because() {
         tracing::warn!(
@@ -55,26 +55,39 @@ pub fn run(maps: QueueMaps, shared: &Shared, waker: &EventFd) {
         again: TRY_AGAIN,
         changed: false,
     };
-    releaser.run(shared, waker);
+    if let Err(Stopped { wanted, because }) = releaser.run(shared, waker) {
+        refuse(shared, waker, wanted, &because);
+    }
 }
 
-/// Says why no queue can be prioritized, until the end.
-fn refuse(shared: &Shared, waker: &EventFd, because: &str) {
+/// The queues are in the servers' hands again.
+struct Stopped {
+    /// What was wanted last.
+    wanted: Vec<Wanted>,
+    because: String,
+}
+
+/// Says why no queue can be prioritized, until the end. `wanted`: what was, before.
+fn refuse(shared: &Shared, waker: &EventFd, wanted: Vec<Wanted>, because: &str) {
+    let mut wanted = Some(wanted);
     loop {
         let mut mine = shared.lock();
         if mine.ends {
             return;
         }
-        if let Some(wanted) = mine.wanted.take() {
-            let state = QueueState {
-                because: Some(because.to_owned()),
-                ..QueueState::default()
-            };
-            let states = wanted
-                .iter()
-                .map(|w| (w.listener.name.clone(), state.clone()));
+        if let Some(wanted) = mine.wanted.take().or(wanted.take()) {
+            // What was counted stays, as the guard's counters do.
+            let mut states = mine.states.clone();
             drop(mine);
-            shared.answer(states.collect());
+            for state in states.values_mut() {
+                (state.parking, state.because) = (false, None);
+                state.waiting.clear();
+            }
+            for one in wanted {
+                let state = states.entry(one.listener.name).or_default();
+                state.because = Some(because.to_owned());
+            }
+            shared.answer(states);
         } else {
             drop(mine);
         }
@@ -125,17 +138,23 @@ struct Parked {
 }
 
 impl Releaser {
-    fn run(mut self, shared: &Shared, waker: &EventFd) {
+    /// Returns at the end of the daemon, or when it cannot go on: then what was parked has gone to the servers.
+    fn run(mut self, shared: &Shared, waker: &EventFd) -> std::result::Result<(), Stopped> {
         let mut beat = Instant::now();
         loop {
             let events = self.wait(beat);
             let now = Instant::now();
             if let Err(error) = events.and_then(|events| self.take(events, waker)) {
                 tracing::error!("the prioritized queue stops: {error}");
-                return refuse(shared, waker, &error.to_string());
+                // What was counted is not to fall.
+                self.publish(shared);
+                return Err(Stopped {
+                    wanted: self.wanted,
+                    because: error.to_string(),
+                });
             }
             if !self.obey(shared) {
-                return;
+                return Ok(());
             }
             if self.scan_at.is_some_and(|at| now >= at) {
                 self.scan();
@@ -168,7 +187,12 @@ impl Releaser {
         let now = Parking::now();
         for event in events {
             match event {
-                Event::Arrived(slot) => self.arrived(slot, now)?,
+                // Its connection went to the server: that is no reason to leave all others there.
+                Event::Arrived(slot) => {
+                    if let Err(error) = self.arrived(slot, now) {
+                        tracing::warn!("{error}");
+                    }
+                }
                 Event::Woken => drop(waker.read()),
                 Event::ListenersChanged { port, ceased_in } => {
                     self.listeners_changed(port, ceased_in)?;
@@ -606,5 +630,75 @@ impl Parked {
             return None;
         }
         Some((Verdict::QueueResetFull, self.order.shed()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nix::sys::eventfd::EfdFlags;
+    use weir_core::listener::{ListenAddress, Listener};
+    use weir_core::verdict::Counters;
+
+    use super::*;
+
+    fn wanted(name: &str) -> Wanted {
+        Wanted {
+            listener: Listener::new(name, ListenAddress { ip: None, port: 80 }),
+            all: Vec::new(),
+            counters: 0,
+            exec: Default::default(),
+            classes: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_thread_that_stops_says_that_nothing_is_parked_and_why_and_keeps_what_it_counted() {
+        let shared = Arc::<Shared>::default();
+        let waker = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
+        let mut refused = Counters::default();
+        refused.0[Verdict::QueueResetFull as usize] = 3;
+        let parking = QueueState {
+            parking: true,
+            waiting: BTreeMap::from([("gold".to_owned(), 7)]),
+            refused: BTreeMap::from([("gold".to_owned(), refused)]),
+            released: 11,
+            overtook: 2,
+            because: None,
+        };
+        shared.answer(BTreeMap::from([("web".to_owned(), parking.clone())]));
+        let theirs = (shared.clone(), waker.clone());
+        let thread = std::thread::spawn(move || {
+            refuse(&theirs.0, &theirs.1, vec![wanted("web")], "it broke");
+        });
+        let until = |name: &str| {
+            weir_testbed::wait::until("the thread has said so", || {
+                let states = shared.lock().states.clone();
+                states.get(name).filter(|s| s.because.is_some()).cloned()
+            })
+        };
+        let stopped = QueueState {
+            parking: false,
+            because: Some("it broke".to_owned()),
+            waiting: BTreeMap::new(),
+            ..parking
+        };
+        assert_eq!(until("web"), stopped);
+        // Another policy.
+        let mut notes = shared.lock();
+        (notes.wanted, notes.pending) = (Some(vec![wanted("other")]), true);
+        drop(notes);
+        waker.write(1).unwrap();
+        shared.wait_until_obeyed();
+        assert_eq!(until("other").because, stopped.because);
+        let states = shared.lock().states.clone();
+        assert_eq!(
+            (states["web"].released, &states["web"].because),
+            (11, &None)
+        );
+        shared.lock().ends = true;
+        waker.write(1).unwrap();
+        thread.join().unwrap();
     }
 }
