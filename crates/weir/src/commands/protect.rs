@@ -48,7 +48,7 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     }
     privileges::keep_those_of_guard(None, None);
     let mut daemon = start.daemon(listeners.clone(), Vec::new(), None, args.verbose)?;
-    daemon.service.set_destinations(Vec::new())?;
+    daemon.service.set_timewait(Vec::new())?;
     let session = &daemon.service.session;
     session.notices()?.iter().for_each(warn_text);
     let warnings = shortcomings::warnings(&listeners, &there);

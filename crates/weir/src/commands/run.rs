@@ -43,7 +43,7 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     daemon.service.set_events(config.events.as_ref());
     daemon.service.set_controller(config.controller)?;
     let destinations = config.destinations.len();
-    daemon.service.set_destinations(config.destinations)?;
+    daemon.service.set_timewait(config.destinations)?;
     // One guard has the namespace: what another one has put there was left by it.
     if let Err(failure) = interface::remove_left_over() {
         tracing::warn!("{failure}");

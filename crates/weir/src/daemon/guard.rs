@@ -35,7 +35,7 @@ use crate::daemon::service::{Changed, Refusal, Reloaded, Service};
 use crate::daemon::session::Session;
 use crate::daemon::shaping::Shaping;
 use crate::daemon::signals::Signals;
-use crate::daemon::timewait::Destinations;
+use crate::daemon::timewait::TimeWaits;
 use crate::failure::{Failure, Result};
 use crate::host::config::Source;
 use crate::host::environment;
@@ -138,7 +138,7 @@ impl Start {
             overload,
             follow: None,
             told,
-            destinations: Destinations::none(self.cgroups),
+            timewait: TimeWaits::none(self.cgroups),
             shaping: Shaping::default(),
             control: None,
             end: None,
@@ -225,7 +225,7 @@ impl Daemon {
             })
             .collect();
         drop(session);
-        drop(self.service.destinations);
+        drop(self.service.timewait);
         drop(self.service.shaping);
         drop(self.frame);
         if let Some(End::Detach(client)) = self.service.end {
@@ -263,11 +263,14 @@ pub struct GuardService<B> {
     told: Vec<String>,
     overload: OverloadLog,
     follow: Option<Follow>,
-    destinations: Destinations,
+    timewait: TimeWaits,
     shaping: Shaping,
     control: Option<Control>,
     end: Option<End>,
 }
+
+/// Puts a part back that another one had taken the place of.
+type Undo<B> = Box<dyn FnOnce(&mut GuardService<B>) -> Result<()>>;
 
 /// Follows the sockets of servers that come (`weir protect all`).
 struct Follow {
@@ -332,29 +335,29 @@ impl<B: Backend> GuardService<B> {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.session.warnings();
-        warnings.extend(self.destinations.warnings().map(str::to_owned));
+        warnings.extend(self.timewait.warnings().map(str::to_owned));
         warnings.extend(self.shaping.warnings());
         warnings
     }
 
-    /// Puts other destinations in force, or none.
+    /// Puts other destinations in force, or none, and the TIME-WAIT of the session's listeners.
     ///
     /// # Errors
-    /// As of [`Destinations::set`].
-    pub fn set_destinations(&mut self, destinations: Vec<Destination>) -> Result<()> {
+    /// As of [`TimeWaits::set`].
+    pub fn set_timewait(&mut self, destinations: Vec<Destination>) -> Result<()> {
         let listeners = self.session.asked().cloned().collect();
-        self.destinations
+        self.timewait
             .set(destinations, listeners, &links::list()?)?;
-        for warning in self.destinations.warnings() {
+        for warning in self.timewait.warnings() {
             tracing::warn!("{warning}");
         }
         Ok(())
     }
 
     /// Has listeners that have come negotiate too.
-    fn renew_destinations(&mut self) {
-        let destinations = self.destinations.list().to_vec();
-        if let Err(failure) = self.set_destinations(destinations) {
+    fn renew_timewait(&mut self) {
+        let destinations = self.timewait.list().to_vec();
+        if let Err(failure) = self.set_timewait(destinations) {
             tracing::error!("TIME-WAIT of listeners that have come is left alone: {failure}");
         }
     }
@@ -363,7 +366,7 @@ impl<B: Backend> GuardService<B> {
     fn listeners(&self) -> Result<Vec<weir_api::Listener>> {
         let mut listeners = self.session.listeners()?;
         for listener in &mut listeners {
-            self.destinations.add_to(listener)?;
+            self.timewait.add_to(listener)?;
         }
         Ok(listeners)
     }
@@ -384,11 +387,47 @@ impl<B: Backend> GuardService<B> {
         Ok(())
     }
 
+    /// Puts the policy of a file in force.
+    ///
+    /// # Errors
+    /// A part of it cannot be: then what was in force is, as a whole.
+    fn put_in_force(&mut self, config: Config) -> Result<()> {
+        let mut undo = Vec::new();
+        let done = self.put_parts_in_force(config, &mut undo);
+        if done.is_err() {
+            for step in undo.into_iter().rev() {
+                if let Err(failure) = step(self) {
+                    tracing::error!("what was in force is not put back whole: {failure}");
+                }
+            }
+        }
+        done
+    }
+
+    /// One part after the other. On an error the steps in `undo`, the last one first, put the others back.
+    fn put_parts_in_force(&mut self, config: Config, undo: &mut Vec<Undo<B>>) -> Result<()> {
+        let environment = environment(&self.conntrack);
+        // What can be told beforehand is.
+        environment::check_fit(environment, &config.listeners)?;
+        // What fails most often goes first: then nothing else has changed. Each `set` leaves its part as it was.
+        let shapes = self.shaping.list().to_vec();
+        self.set_shapes(config.shapes)?;
+        undo.push(Box::new(|me| me.shaping.set(shapes, &links::list()?)));
+        let before = self.session.in_force();
+        self.session
+            .swap(environment, config.listeners, config.classes)?;
+        undo.push(Box::new(|me| me.session.put_back(before)));
+        let controller = self.control.as_ref().map(Control::settings).copied();
+        undo.push(Box::new(move |me| me.set_controller(controller)));
+        self.set_controller(config.controller)?;
+        self.set_timewait(config.destinations)
+    }
+
     fn follow_links(&mut self) {
         self.watch.clear();
         match links::list() {
             Ok(links) => {
-                self.destinations.follow_links(&links);
+                self.timewait.follow_links(&links);
                 self.shaping.follow_links(&links);
                 self.session.links_changed(links);
                 self.log_new_warnings();
@@ -431,7 +470,7 @@ impl<B: Backend> GuardService<B> {
                 }
                 follow.left_out = followed.left_out;
                 if !followed.new.is_empty() {
-                    self.renew_destinations();
+                    self.renew_timewait();
                 }
             }
             Err(failure) => tracing::error!("servers that have come are not guarded: {failure}"),
@@ -485,7 +524,7 @@ impl<B: Backend> Service for GuardService<B> {
         let looks = self.control.as_ref().map(Control::due_in);
         let follow = self.follow.as_ref().map(|_| FOLLOW_EVERY);
         let conntrack = Some(self.conntrack.due_in(Instant::now()));
-        let sweep = self.destinations.due_in();
+        let sweep = self.timewait.due_in();
         let due = [looks, follow, conntrack, sweep];
         let due = due.into_iter().flatten();
         Some(due.fold(self.overload.due_in(), |least, due| least.min(due)))
@@ -495,7 +534,7 @@ impl<B: Backend> Service for GuardService<B> {
         if ready == [true] {
             self.follow_links();
         }
-        self.destinations.work();
+        self.timewait.work();
         self.follow_conntrack();
         self.look_for_servers();
         self.look();
@@ -517,8 +556,8 @@ impl<B: Backend> Service for GuardService<B> {
             classes,
             classes_left_out,
             controller: self.control.as_ref().map(Control::report),
-            destinations: self.destinations.report()?,
-            timewait_asked: self.destinations.asked()?,
+            destinations: self.timewait.report()?,
+            timewait_asked: self.timewait.asked()?,
             shapes: self.shaping.report()?,
             proxies: Vec::new(),
         })
@@ -528,8 +567,8 @@ impl<B: Backend> Service for GuardService<B> {
         let figures = Figures {
             listeners: self.listeners()?,
             classes: self.session.class_reports()?,
-            destinations: self.destinations.report()?,
-            timewait_asked: self.destinations.asked()?,
+            destinations: self.timewait.report()?,
+            timewait_asked: self.timewait.asked()?,
             shapes: self.shaping.report()?,
             process: self.process(reloads),
             last_reload: reloads.last.clone(),
@@ -600,16 +639,12 @@ impl<B: Backend> Service for GuardService<B> {
         }
     }
 
-    fn reload(&mut self, config: Config, _file: &Path) -> Result<Reloaded> {
+    fn reload(&mut self, mut config: Config, _file: &Path) -> Result<Reloaded> {
         let (listeners, destinations) = (config.listeners.len(), config.destinations.len());
-        let environment = environment(&self.conntrack);
         let undone = self.session.undone_by(&config.classes);
-        self.session
-            .swap(environment, config.listeners, config.classes)?;
-        self.set_controller(config.controller)?;
-        self.set_destinations(config.destinations)?;
-        self.set_shapes(config.shapes)?;
-        self.refusals.set(config.events.as_ref());
+        let events = config.events.take();
+        self.put_in_force(config)?;
+        self.refusals.set(events.as_ref());
         self.told = self.session.warnings_apart();
         let (not_in_force, mut warnings) = self.session.notices_apart()?;
         warnings.extend(undone);

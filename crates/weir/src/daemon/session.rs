@@ -28,6 +28,7 @@ mod classes;
 mod exec;
 mod exec_servers;
 mod follow;
+mod in_force;
 mod load;
 mod notices;
 
@@ -125,11 +126,16 @@ impl<B: Backend> Session<B> {
         listeners: Vec<Listener>,
         classes: Vec<Class>,
     ) -> Result<()> {
+        let before = self.in_force();
         let classes = self.classes.of_file(classes);
         self.put_in_force(environment, listeners, classes.list())?;
         self.classes = classes;
         self.follow_links();
-        self.prioritize()
+        let done = self.prioritize();
+        if done.is_err() {
+            self.put_back_or_say(before);
+        }
+        done
     }
 
     /// Fits the policies that were asked for to a namespace where conntrack follows connections now, or no longer.
@@ -159,7 +165,11 @@ impl<B: Backend> Session<B> {
         }
         let applied = Applied::of(&policies, &self.links);
         self.backend.allow_cookies(environment.sends_cookies());
-        self.backend.apply(&applied.listeners, classes)?;
+        if let Err(error) = self.backend.apply(&applied.listeners, classes) {
+            let stays = self.environment.sends_cookies();
+            self.backend.allow_cookies(stays);
+            return Err(error.into());
+        }
         (self.policies, self.applied) = (policies, applied);
         self.environment = environment;
         Ok(())

@@ -124,6 +124,11 @@ impl Shaping {
         missing.chain(failed)
     }
 
+    /// Those in force, also those whose interface is not there.
+    pub fn list(&self) -> &[Shape] {
+        &self.list
+    }
+
     /// How many there are, also those whose interface is not there.
     pub fn count(&self) -> usize {
         self.list.len()

@@ -28,7 +28,7 @@ const SWEEP_AT_LEAST_EVERY: Duration = Duration::from_secs(2);
 const END_EVERY: Duration = Duration::from_millis(500);
 
 /// The destinations in force, and the listeners that negotiate. Without one nothing is loaded.
-pub struct Destinations {
+pub struct TimeWaits {
     list: Vec<Destination>,
     /// All listeners, if one negotiates: which one a connection is of depends on those beside it.
     listeners: Vec<Listener>,
@@ -47,10 +47,10 @@ pub struct Destinations {
 /// What is said where it is.
 const RFC1337: &str = "net.ipv4.tcp_rfc1337 = 1: TIME-WAIT that the other end holds ends here within a second, not at once";
 
-impl Destinations {
+impl TimeWaits {
     /// None yet. `cgroups`: their root, for negotiation.
-    pub fn none(cgroups: Option<OwnedFd>) -> Destinations {
-        Destinations {
+    pub fn none(cgroups: Option<OwnedFd>) -> TimeWaits {
+        TimeWaits {
             cgroups,
             list: Vec::new(),
             listeners: Vec::new(),

@@ -6,6 +6,7 @@ mod common;
 mod hosts;
 mod ingress;
 mod measured;
+mod reload;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -11,7 +11,7 @@ use weir_kernel::CONTROLLED_FOR;
 const RENEWED: Duration = Duration::from_secs(1);
 
 /// Classes in force, without those of proxies, and the rates that the controller has set.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Classes {
     pub list: Vec<Class>,
     /// As the file has them that is in force.

@@ -108,6 +108,65 @@ fn a_failed_swap_leaves_the_running_policy_in_force() {
     );
 }
 
+/// The fake has no queue: the last step of the swap fails, when the new policy is in force already.
+#[test]
+fn a_swap_whose_queue_cannot_be_prioritized_puts_the_old_policy_back() {
+    let fake = Fake::default();
+    let (kept, new) = (Class::new("kept"), Class::new("new"));
+    let conntrack = Environment {
+        conntrack: true,
+        ..NORMAL
+    };
+    let mut session = Session::start(
+        fake.clone(),
+        NORMAL,
+        vec![web()],
+        vec![kept.clone()],
+        machine(),
+    )
+    .unwrap();
+    session.remove_class("kept").unwrap();
+    let before = (
+        session.classes().to_vec(),
+        session.undone_by(&[kept.clone()]),
+    );
+    let next = Listener {
+        queue: QueueOrder::Priority,
+        ..on("eth0")
+    };
+    assert!(session.swap(conntrack, vec![next], vec![new]).is_err());
+    let state = fake.0.borrow();
+    assert_eq!(state.applied, [web()]);
+    assert_eq!(state.classes, before.0);
+    assert_eq!(state.cookies, Some(NORMAL.sends_cookies()));
+    drop(state);
+    assert_eq!(attached(&fake), [1, 2]);
+    assert_eq!(session.asked().collect::<Vec<_>>(), [&web()]);
+    // What a reload would undo is still known.
+    assert_eq!(
+        (session.classes().to_vec(), session.undone_by(&[kept])),
+        before
+    );
+}
+
+/// Interfaces that come later have the policy applied again.
+#[test]
+fn a_failed_swap_leaves_it_as_it_was_whether_cookies_may_be_sent() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![web()]);
+    fake.0.borrow_mut().refuse_apply = true;
+    let conntrack = Environment {
+        conntrack: true,
+        ..NORMAL
+    };
+    assert!(
+        session
+            .swap(conntrack, vec![on("eth0")], Vec::new())
+            .is_err()
+    );
+    assert_eq!(fake.0.borrow().cookies, Some(NORMAL.sends_cookies()));
+}
+
 #[test]
 fn a_swap_moves_the_guard_to_the_new_interfaces() {
     let fake = Fake::default();
