@@ -93,8 +93,8 @@ static __always_inline u8 tw_agreed(const struct syn_options *options, u8 offere
 
 /* include/net/tcp_states.h */
 enum {
-	TW_ESTABLISHED = 1, TW_FIN_WAIT1 = 4, TW_FIN_WAIT2 = 5, TW_TIME_WAIT = 6, TW_CLOSE_WAIT = 8, TW_LAST_ACK = 9,
-	TW_LISTEN = 10, TW_CLOSING = 11
+	TW_ESTABLISHED = 1, TW_FIN_WAIT1 = 4, TW_FIN_WAIT2 = 5, TW_TIME_WAIT = 6, TW_CLOSE = 7, TW_CLOSE_WAIT = 8,
+	TW_LAST_ACK = 9, TW_LISTEN = 10, TW_CLOSING = 11
 };
 
 /* The socket for which a segment comes. Host order. */
@@ -160,6 +160,7 @@ static __always_inline u8 tw_step(const struct tw_socket *socket, const struct t
 		return in_order ? TW_NOTE : TW_PASS;
 	case TW_FIN_WAIT1:
 	case TW_FIN_WAIT2:
+	case TW_CLOSE:	/* since it was found: there is a TIME-WAIT socket in FIN-WAIT-2 in its place */
 		/* Both ends think that they hold: then both do. */
 		if (!holds && socket->holds)
 			return TW_PASS;

@@ -321,7 +321,15 @@ impl OneEnd {
                 sealed: false,
                 awaited: self.ending,
             };
-            match step(&self.socket(), &segment) {
+            let mut socket = self.socket();
+            let waits = (self.state, self.substate) == (state::TIME_WAIT, state::FIN_WAIT2);
+            if waits && busy && random.one_in(2) {
+                // Found is the one in whose place it has just come.
+                socket.state = state::CLOSE;
+                socket.orphan = self.orphan;
+                socket.holds = self.holds;
+            }
+            match step(&socket, &segment) {
                 Step::Pass | Step::Note => {}
                 Step::Answer => return self.acknowledge(&packet),
                 Step::End => {

@@ -196,13 +196,16 @@ pub fn step(socket: &Socket, segment: &Segment) -> Step {
         0 | state::LISTEN if segment.data == 0 => Step::Answer,
         state::ESTABLISHED if in_order => Step::Note,
         // Both ends think that they hold: then both do.
-        state::FIN_WAIT1 | state::FIN_WAIT2 if !holds && socket.holds => Step::Pass,
+        state::FIN_WAIT1 | state::FIN_WAIT2 | state::CLOSE if !holds && socket.holds => Step::Pass,
         state::FIN_WAIT1 if !acked => Step::Await,
-        state::FIN_WAIT1 | state::FIN_WAIT2 if !in_order => Step::Await,
-        state::FIN_WAIT1 | state::FIN_WAIT2 => match socket.orphan && segment.data == 0 {
-            true => Step::EndOrphan,
-            false => Step::EndAfter,
-        },
+        state::FIN_WAIT1 | state::FIN_WAIT2 | state::CLOSE if !in_order => Step::Await,
+        // CLOSE since it was found: there is a TIME-WAIT socket in FIN-WAIT-2 in its place.
+        state::FIN_WAIT1 | state::FIN_WAIT2 | state::CLOSE => {
+            match socket.orphan && segment.data == 0 {
+                true => Step::EndOrphan,
+                false => Step::EndAfter,
+            }
+        }
         state::TIME_WAIT if socket.substate == state::FIN_WAIT2 => {
             match in_order && segment.data == 0 {
                 true => Step::End,
