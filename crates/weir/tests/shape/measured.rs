@@ -163,6 +163,14 @@ fn a_connection_opens_at_once_beside_an_upload() {
         return;
     }
     for (discipline, bytes) in [("syn-prio", 90_000), ("spa", 9_000), ("spa-fq", 9_000)] {
+        // A SYN of syn-prio waits for the packet that is being sent, 0.2 s if it has 64 KB; one of weir's own overtakes that.
+        let longest = if discipline == "syn-prio" {
+            "4000"
+        } else {
+            "65536"
+        };
+        let words = ["link", "set", "eth0", "gso_max_size", longest];
+        hosts.client.ip(&words).unwrap();
         let how = format!("{discipline} --backend bpf");
         let syn_first = median_connect(&hosts, &how, bytes);
         println!("median of {CONNECTS} connect(): {discipline} in BPF {syn_first:?}");
