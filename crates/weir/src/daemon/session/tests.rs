@@ -128,7 +128,7 @@ fn a_swap_whose_queue_cannot_be_prioritized_puts_the_old_policy_back() {
     session.remove_class("kept").unwrap();
     let before = (
         session.classes().to_vec(),
-        session.undone_by(&[kept.clone()]),
+        session.undone_by(std::slice::from_ref(&kept)),
     );
     let next = Listener {
         queue: QueueOrder::Priority,
