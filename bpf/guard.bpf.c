@@ -18,7 +18,7 @@
  *
  * State. policies[] and active: written by user space only; two copies, so
  * that a packet sees the old policy or the new one, whole. queues: one entry a
- * listening socket, written here (ledger.h says who may). counters: per CPU.
+ * listening socket, written here (ledger.bpf.h says who may). counters: per CPU.
  * Class tables: two copies too, and the policy says which one it goes with.
  * All of it dies with the process that loaded it: nothing is pinned.
  *

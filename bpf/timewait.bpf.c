@@ -59,7 +59,7 @@ static __always_inline int take_over(struct __sk_buff *skb, struct segment *segm
 	done = answer_beside(skb, segment);
 	if (done) {
 		COUNT(segment->rule, fallback);
-		return done == -1 ? PASS : TC_DROP;
+		return done == TW_UNSENT ? PASS : TC_DROP;
 	}
 	COUNT(segment->rule, swapped);
 	return PASS;

@@ -26,7 +26,7 @@
 #define WEIR_EXACT_PROBES 4
 /* Interfaces that one listener can name. */
 #define WEIR_MAX_INTERFACES 8
-/* CPUs whose claims are kept apart; CPUs above share by modulo (two CPUs then share a slot). */
+/* CPUs whose claims are kept apart, each 32 KiB of memory; CPUs above share by modulo (two CPUs then share a slot). */
 #define WEIR_MAX_CPUS 128
 /* Listening sockets whose admission state is remembered at a time. */
 #define WEIR_MAX_SOCKETS 512

@@ -22,7 +22,6 @@ EXPORT_TYPE(struct, guard_event);
 #define EVENT_SHARED_BURST_NS (1000 * EVENT_SHARED_EVERY_NS)
 /* How often a CPU tries for one that others want too. One of them has it each time. */
 #define EVENT_TRIES 16
-#define TC_DROP 2	/* TC_ACT_SHOT */
 
 /* What each kind of RST says when `reason` is on (RFC 1122, Section 4.2.2.12). REASON_LEN characters each. */
 static const char reason_full[REASON_LEN + 1] = "server overloaded: queue is full";

@@ -7,7 +7,7 @@
  * Room (SB06, Section III-B1, reserv): every SYN that is answered holds a
  * place in the listen queue until accept(), an error or a time-out. The
  * kernel counts waiting connections (length) and half-open ones; SYNs that
- * were let in but not yet counted are claims (ledger.h).
+ * were let in but not yet counted are claims (ledger.bpf.h).
  *
  * Wait (CoDel's idea, RFC 8289, on the listen queue): a burst may fill the
  * queue; only a queue that stands is refused. The wait is length times the

@@ -31,7 +31,6 @@
 #include "lib/reply.h"
 #include "lib/state.bpf.h"
 
-#define PASS (-1)	/* TCX_NEXT: other programs on this hook have their say */
 #define FIB_SKIP_NEIGH 4 /* BPF_FIB_LOOKUP_SKIP_NEIGH, since 6.3 */
 
 struct arrival {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * context.bpf.h - what a program reads of its context: the packet's bytes and
- * what the kernel says of it.
+ * what the kernel says of it. And what a program may say.
  */
 #ifndef WEIR_CONTEXT_BPF_H
 #define WEIR_CONTEXT_BPF_H
@@ -10,6 +10,10 @@
 
 /* include/uapi/linux/if_packet.h: a packet for this host, by its link header */
 #define PACKET_HOST 0
+
+/* What a program at tc says of a packet. */
+#define PASS (-1)	/* TCX_NEXT: other programs on this hook have their say */
+#define TC_DROP 2	/* TC_ACT_SHOT */
 
 /*
  * One load of a context field. In C, clang may keep a pointer to the field and

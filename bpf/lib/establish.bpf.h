@@ -179,23 +179,28 @@ static __always_inline bool takes_place_of(void *ctx, bool at_xdp, const struct 
 	return takes;
 }
 
-/* Follows a lookup to the listening socket behind a TIME-WAIT one, if the SYN takes its place. */
-static __always_inline struct bpf_sock *listener_behind(void *ctx, bool at_xdp, struct bpf_sock *sk,
-							struct arrival *arrival)
+/* The listening socket for the packet's destination. Release what it returns. */
+static __always_inline struct bpf_sock *listener_lookup(void *ctx, const struct arrival *arrival)
 {
-	struct bpf_sock_tuple any;
+	struct bpf_sock_tuple any = arrival->tuple;
 
-	arrival->time_wait = takes_place_of(ctx, at_xdp, sk, arrival);
-	if (!arrival->time_wait)
-		return sk;
-	bpf_sk_release(sk);
-	any = arrival->tuple;
 	/* No connection has port 0, so only a listener can match. */
 	if (arrival->packet.v6)
 		any.ipv6.sport = 0;
 	else
 		any.ipv4.sport = 0;
 	return flow_lookup(ctx, &any, arrival->packet.v6);
+}
+
+/* Follows a lookup to the listening socket behind a TIME-WAIT one, if the SYN takes its place. */
+static __always_inline struct bpf_sock *listener_behind(void *ctx, bool at_xdp, struct bpf_sock *sk,
+							struct arrival *arrival)
+{
+	arrival->time_wait = takes_place_of(ctx, at_xdp, sk, arrival);
+	if (!arrival->time_wait)
+		return sk;
+	bpf_sk_release(sk);
+	return listener_lookup(ctx, arrival);
 }
 
 static __always_inline bool flooded(const struct listen_state *state, u64 now)
@@ -302,6 +307,37 @@ static __always_inline struct listen_state *syn_found(struct arrival *arrival, s
 	listener_remember(destination, tp);
 	arrival->socket = (u64)tp;
 	return queue_state_of(tp, arrival->now);
+}
+
+/*
+ * A SYN that the front may have let by ends at tc before its queue is known: it is no longer under way. Looks for the
+ * queue as the front did. Global: it is rare, and its registers would be on the stack of on_syn(), which before Linux
+ * 6.9 has no room for them.
+ */
+__noinline int front_ended(struct __sk_buff *skb, const struct listener_policy *listener, struct arrival *arrival,
+			   const struct destination *destination)
+{
+	struct listen_state *state;
+	struct bpf_sock *sk;
+
+	if (!listener || !arrival || !destination || !listener->front_xdp)
+		return 0;
+	state = syn_recall(arrival, destination);
+	if (!state) {
+		sk = syn_lookup(skb, false, arrival);
+		if (sk && sk->state != TCP_LISTEN) {
+			bpf_sk_release(sk);
+			sk = listener_lookup(skb, arrival);
+		}
+		if (!sk)
+			return 0;
+		if (sk->state == TCP_LISTEN)
+			state = queue_state_of(listener_read(sk), arrival->now);
+		bpf_sk_release(sk);
+	}
+	if (state)
+		front_reached_tc(state, listener, arrival->now);
+	return 0;
 }
 
 static __always_inline bool cookie_possible(const struct arrival *arrival)
@@ -470,6 +506,8 @@ static __always_inline int decide_by_lookup(struct __sk_buff *skb, const struct 
 	tp = listener_read(sk);
 	if (sk->state != TCP_LISTEN) {
 		bpf_sk_release(sk);
+		if (!*state)
+			front_ended(skb, listener, arrival, destination);
 		return pass_syn(listener, arrival, VERDICT_syn_repeated);
 	}
 	arrival->mptcp = tp->is_mptcp;
@@ -542,8 +580,10 @@ __noinline int on_syn(struct __sk_buff *skb, const struct listener_policy *liste
 		return PASS;
 	note_source(listener, arrival);
 	arrival->class = class_for(listener, arrival);
-	if (over_rate(skb, listener, arrival))
+	if (over_rate(skb, listener, arrival)) {
+		front_ended(skb, listener, arrival, destination);
 		return turn_away(skb, listener, arrival, destination, NULL);
+	}
 	state = syn_recall(arrival, destination);
 	if (state) {
 		front_reached_tc(state, listener, arrival->now);

@@ -7,6 +7,9 @@
  * Who is let by counts as under way (fronted - front_seen) until tc sees it;
  * tc then decides with claims, exactly. So the front may err to both sides by
  * what is lost in between, and for FRONT_LOST_NS only.
+ *
+ * It sees no VLAN tag that the device has taken off: user space does not attach it
+ * where a VLAN's interface is on the device (crates/weir/src/daemon/attachment.rs).
  */
 #ifndef WEIR_FRONT_BPF_H
 #define WEIR_FRONT_BPF_H

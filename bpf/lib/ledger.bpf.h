@@ -27,6 +27,10 @@
  * `claims`, or was taken out of it after the kernel had counted it, so it is
  * in the counters. Counted twice it may be, for a moment; missed, never.
  *
+ * On more than WEIR_MAX_CPUS CPUs two share a slot, and this does not hold: each
+ * counts the other's packets as its own, and the flow may be of both. Then up to a
+ * batch too many of each CPU come in; user space warns (Guard::cpus_share_claims).
+ *
  * Delivery is only looked into when claims stand between a SYN and a place:
  * far from the limit a SYN costs two atomic additions, and a refused one none.
  */

@@ -323,12 +323,19 @@ static __always_inline bool read_close(struct __sk_buff *skb, struct segment *se
 /* Ends the socket in place of the FIN. */
 static __always_inline int end_instead(struct __sk_buff *skb, struct segment *segment, bool orphan)
 {
+	int done;
+
 	if (!segment_sound(skb, segment))
 		return PASS;
 	if (orphan && !note_reset(skb, segment))
 		return end_after(skb, segment);
-	if (acknowledge_fin(skb, segment))
+	done = acknowledge_fin(skb, segment);
+	if (tw_fin_goes_on(done))
 		return PASS;
+	if (done) {
+		note_ending(segment);
+		return TC_DROP;
+	}
 	/* One that was noted is counted already. */
 	if (!was_noted(segment))
 		COUNT(segment->rule, held_by_peer);
@@ -347,7 +354,7 @@ static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment
 		COUNT(segment->rule, held_by_peer);
 		return PASS;
 	case TW_ANSWER:
-		if (!segment_sound(skb, segment) || acknowledge_fin(skb, segment))
+		if (!segment_sound(skb, segment) || tw_fin_goes_on(acknowledge_fin(skb, segment)))
 			return PASS;
 		note_answered(segment);
 		return TC_DROP;

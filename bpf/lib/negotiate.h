@@ -189,6 +189,23 @@ static __always_inline bool tw_missed(const struct tw_socket *socket, u32 seq)
 	return (state == TW_FIN_WAIT1 || state == TW_FIN_WAIT2) && socket->rcv_nxt == seq;
 }
 
+/* What has become of an answer beside a packet. */
+enum tw_answered {
+	TW_SENT = 0,	/* it is out, and the packet is as it was */
+	TW_UNSENT = -1,	/* it was not sent, and the packet is as it was */
+	TW_SPOILT = -2,	/* it may be out, and the packet is spoilt */
+};
+
+/*
+ * Whether a FIN may go on that was to be acknowledged in a socket's place. Once
+ * the ACK may be out the other end does not send the FIN again: the socket that
+ * waits for it is one that user space has to end.
+ */
+static __always_inline bool tw_fin_goes_on(int answered)
+{
+	return answered == TW_UNSENT;
+}
+
 enum tw_hold {
 	TW_NO_CHANGE,
 	TW_SAY_WILL,	/* closes first: its FIN is to have TW_WILL_HOLD */

@@ -85,8 +85,9 @@ u64 sample_next_ns __attribute__((aligned(64)));
 u64 sample_pad[7];
 
 /*
- * The guard's clock: ticks of 1 to 10 ms, in ns since about boot. One load,
- * where the kernel's coarse clock is a call of 20 ns.
+ * The guard's clock: ticks of 1 to 10 ms, in ns. It is at about 2^32 ticks when
+ * the machine starts (jiffies_64), and is compared with itself only. One load, where
+ * the kernel's coarse clock is a call of 20 ns.
  */
 static __always_inline u64 clock_ns(void)
 {

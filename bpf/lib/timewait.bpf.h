@@ -19,9 +19,6 @@
 _Static_assert(WEIR_MAX_DESTINATIONS <= WEIR_TIMEWAIT_ASKED && WEIR_TIMEWAIT_ASKED < WEIR_TIMEWAIT_LISTENERS &&
 	       WEIR_TIMEWAIT_LISTENERS + WEIR_MAX_LISTENERS <= WEIR_MAX_TIMEWAIT_RULES, "a place for each rule");
 
-#define PASS (-1)	/* TCX_NEXT: other programs on this hook have their say */
-#define TC_DROP 2	/* TC_ACT_SHOT */
-
 /* Of one piece of the headers: link, IPv6, TCP with all options. */
 #define HEADERS_COPY 128
 
@@ -330,8 +327,7 @@ static __always_inline struct answer *begin_answer(struct segment *segment, u8 f
 
 /*
  * Sends segment->answer to where the packet came from, and leaves the packet as it was. The packet has no data.
- * Options of the answer: those that stand in it, in as many bytes as the packet has. Returns 0; -1: no answer was sent, and the
- * packet is as it was; -2: the packet is spoilt. Global.
+ * Options of the answer: those that stand in it, in as many bytes as the packet has. Returns one of enum tw_answered. Global.
  */
 __noinline int answer_beside(struct __sk_buff *skb, struct segment *segment)
 {
@@ -343,16 +339,16 @@ __noinline int answer_beside(struct __sk_buff *skb, struct segment *segment)
 	int failed;
 
 	if (!segment)
-		return -1;
+		return TW_UNSENT;
 	packet = &segment->packet;
 	copy = bpf_map_lookup_elem(&headers_copies, &zero);
 	len = packet->l4 + packet->header_len;
 	barrier_var(len);
 	if (!copy || len < sizeof(struct ipv4) + sizeof(struct tcp) || len > HEADERS_COPY)
-		return -1;
+		return TW_UNSENT;
 	barrier_var(len);
 	if (bpf_skb_pull_data(skb, len) || bpf_skb_load_bytes(skb, 0, copy->bytes, len))
-		return -1;
+		return TW_UNSENT;
 	__builtin_memcpy(&answer, &segment->answer, sizeof(answer));
 	/* Known here, so that clang leaves out what writes others. */
 	answer.flags &= ~FLAG_SYN;
@@ -366,8 +362,8 @@ __noinline int answer_beside(struct __sk_buff *skb, struct segment *segment)
 	if (!failed)
 		bpf_clone_redirect(skb, CTX_LOAD(skb, ifindex), 0);
 	if (bpf_skb_store_bytes(skb, 0, copy->bytes, len, 0))
-		return -2;
-	return failed ? -1 : 0;
+		return TW_SPOILT;
+	return failed ? TW_UNSENT : TW_SENT;
 }
 
 /* Whether a segment has no options but timestamps: most have not. */

@@ -134,6 +134,11 @@ u8 pure_tw_missed(const struct tw_socket *socket, u32 seq)
 	return tw_missed(socket, seq);
 }
 
+u8 pure_tw_fin_goes_on(int answered)
+{
+	return tw_fin_goes_on(answered);
+}
+
 u8 pure_tw_hold(u8 from, u8 to)
 {
 	return tw_hold(from, to);

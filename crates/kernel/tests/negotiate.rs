@@ -1,7 +1,7 @@
 //! bpf/lib/negotiate.h against its Rust model on random input. The seed is printed; set WEIR_SEED to run one again.
 
 use proptest::prelude::*;
-use weir_core::timewait::negotiate::{self as model, End, Phase, Segment, Socket, state};
+use weir_core::timewait::negotiate::{self as model, Answered, End, Phase, Segment, Socket, state};
 use weir_core::timewait::{Accept, Holder};
 use weir_kernel::testing::negotiate as c;
 
@@ -42,6 +42,19 @@ fn c_and_rust_negotiate_alike() {
         for to in 0..=12 {
             assert_eq!(c::hold(from, to), model::hold(from, to), "{from} {to}");
         }
+    }
+}
+
+/// Once its acknowledgement may be out, the other end does not send it again: as it is, or spoilt, it ends here.
+#[test]
+fn a_fin_goes_on_only_if_its_acknowledgement_was_not_sent() {
+    for (answered, goes_on) in [
+        (Answered::Sent, false),
+        (Answered::Unsent, true),
+        (Answered::Spoilt, false),
+    ] {
+        assert_eq!(c::fin_goes_on(answered), goes_on, "{answered:?}");
+        assert_eq!(model::fin_goes_on(answered), goes_on, "{answered:?}");
     }
 }
 

@@ -235,6 +235,23 @@ pub fn missed(socket: &Socket, seq: u32) -> bool {
     [state::FIN_WAIT1, state::FIN_WAIT2].contains(&state) && socket.rcv_nxt == seq
 }
 
+/// What has become of an answer beside a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    /// It is out, and the packet is as it was.
+    Sent = 0,
+    /// It was not sent, and the packet is as it was.
+    Unsent = -1,
+    /// It may be out, and the packet is spoilt.
+    Spoilt = -2,
+}
+
+/// Whether a FIN may go on that was to be acknowledged in a socket's place. Once the ACK may be out the other end does not
+/// send the FIN again: the socket that waits for it is one that user space has to end.
+pub fn fin_goes_on(answered: Answered) -> bool {
+    answered == Answered::Unsent
+}
+
 /// What the holder does when its socket changes its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Hold {

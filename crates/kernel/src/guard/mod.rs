@@ -176,6 +176,14 @@ impl Guard {
         self.slots.get(name).copied()
     }
 
+    /// Whether more CPUs are online than claims are kept apart for: then a full queue may get up to a receive batch of
+    /// each CPU too many.
+    pub fn cpus_share_claims(&self) -> bool {
+        // SAFETY: sysconf(3) takes no pointers.
+        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        online > i64::from(weir_core::abi::MAX_CPUS)
+    }
+
     /// Before going: admits every SYN from now on and sends no new cookie, while cookies that are
     /// already out stay valid. Call, wait for about a round-trip time, then drop the guard.
     pub fn drain(&mut self) {

@@ -1,6 +1,6 @@
 //! bpf/lib/negotiate.h, compiled natively (bpf/tests/pure.c), for property tests against `weir_core::timewait::negotiate`.
 
-use weir_core::timewait::negotiate::{End, Hold, Phase, Segment, Socket, Step};
+use weir_core::timewait::negotiate::{Answered, End, Hold, Phase, Segment, Socket, Step};
 use weir_core::timewait::{Accept, Holder};
 
 use super::pure::raw_options;
@@ -14,6 +14,7 @@ unsafe extern "C" {
     fn pure_tw_may_step(segment: *const tw_segment) -> u8;
     fn pure_tw_step(socket: *const tw_socket, segment: *const tw_segment) -> u8;
     fn pure_tw_missed(socket: *const tw_socket, seq: u32) -> u8;
+    fn pure_tw_fin_goes_on(answered: i32) -> u8;
     fn pure_tw_hold(from: u8, to: u8) -> u8;
     fn pure_tw_shields(socket: *const tw_socket) -> u8;
     fn pure_tw_phase_of(state: u8) -> u8;
@@ -139,6 +140,12 @@ pub fn step(socket: &Socket, segment: &Segment) -> Step {
 pub fn missed(socket: &Socket, seq: u32) -> bool {
     // SAFETY: the structure lives through the call.
     unsafe { pure_tw_missed(&raw_socket(socket), seq) != 0 }
+}
+
+/// `tw_fin_goes_on()`
+pub fn fin_goes_on(answered: Answered) -> bool {
+    // SAFETY: it takes no pointers.
+    unsafe { pure_tw_fin_goes_on(answered as i32) != 0 }
 }
 
 /// `tw_hold()`

@@ -1,0 +1,108 @@
+//! SYNs on their way to the listening socket (BPF_PROG_TEST_RUN): those that the XDP front let by. Needs root.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+
+use etherparse::PacketBuilder;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::ReusePort;
+use socket2::{Domain, Socket, Type};
+use weir_core::class::Class;
+use weir_core::listener::{Front, ListenAddress, Listener};
+use weir_kernel::Guard;
+use weir_testbed::{needs, netns};
+
+const PASS: i32 = -1;
+const DROP: i32 = 2;
+const XDP_PASS: i32 = 2;
+
+/// A guard, and a listening socket with this backlog in a network namespace of its own. `None` without root.
+fn world(backlog: i32, shared: bool) -> Option<(Guard, TcpListener)> {
+    if !needs::root("BPF_PROG_TEST_RUN") {
+        return None;
+    }
+    netns::enter_new().expect("a network namespace of our own");
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    setsockopt(&socket, ReusePort, &shared).unwrap();
+    let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    socket.bind(&any_port.into()).unwrap();
+    socket.listen(backlog).unwrap();
+    let guard = Guard::load().expect("the guard loads");
+    Some((guard, socket.into()))
+}
+
+fn listener(socket: &TcpListener) -> Listener {
+    let port = socket.local_addr().unwrap().port();
+    Listener::new("web", ListenAddress { ip: None, port })
+}
+
+fn syn(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let (SocketAddr::V4(source), SocketAddr::V4(destination)) = (from, to) else {
+        unreachable!("IPv4")
+    };
+    let ip = PacketBuilder::ethernet2([0; 6], [0; 6]).ipv4(
+        source.ip().octets(),
+        destination.ip().octets(),
+        64,
+    );
+    let mut frame = Vec::new();
+    let tcp = ip.tcp(from.port(), to.port(), 1, 65_535).syn();
+    tcp.write(&mut frame, &[]).expect("a vector");
+    frame
+}
+
+/// Where the driver keeps no metadata, tc polices what the front let by. Here a limit that is new does so.
+#[test]
+fn the_front_does_not_go_on_counting_what_tc_refuses_for_its_rate() {
+    const PLACES: i32 = 8;
+    // A socket of a SO_REUSEPORT group is looked up for each SYN, another one is remembered.
+    for shared in [false, true] {
+        let Some((mut guard, socket)) = world(PLACES, shared) else {
+            return;
+        };
+        let to = socket.local_addr().unwrap();
+        let listeners = [Listener {
+            front: Front::Xdp,
+            ..listener(&socket)
+        }];
+        let limited = Class {
+            from: vec!["10.0.0.0/8".parse().unwrap()],
+            rate: Some(0.1),
+            burst: Some(1),
+            ..Class::new("limited")
+        };
+        guard.apply(&listeners, &[]).expect("the policy is taken");
+        let other = |port| syn(([192, 0, 2, 1], port).into(), to);
+        let of_class = |n| syn(([10, 0, 0, 1], 1000 + n).into(), to);
+        let tc = |guard: &Guard, frame: &[u8]| guard.judge_tc(frame).expect("a test run").action;
+        let front =
+            |guard: &Guard, frame: &[u8]| guard.judge_xdp(frame).expect("a test run").action;
+        // The first run loads the program. What is under way without a SYN at tc for 10 ms is taken for lost.
+        front(
+            &guard,
+            &syn(([192, 0, 2, 1], 1).into(), ([127, 0, 0, 1], 1).into()),
+        );
+        // One claim, and as many under way as there are other places.
+        assert_eq!(tc(&guard, &other(1)), PASS);
+        for n in 1..PLACES as u16 {
+            assert_eq!(
+                front(&guard, &of_class(n)),
+                XDP_PASS,
+                "shared: {shared}, {n}"
+            );
+        }
+        guard.set_classes(&[limited]).expect("the class is taken");
+        let actions: Vec<i32> = (0..PLACES as u16)
+            .map(|n| tc(&guard, &of_class(n)))
+            .collect();
+        assert_eq!(actions[0], PASS, "shared: {shared}: the token");
+        assert_eq!(
+            actions[1..],
+            [DROP; PLACES as usize - 1],
+            "shared: {shared}"
+        );
+        // At least three places are taken, and three more at most.
+        let _two: Vec<_> = (0..2).map(|_| TcpStream::connect(to).unwrap()).collect();
+        assert_eq!(tc(&guard, &other(2)), PASS);
+        assert_eq!(front(&guard, &other(3)), XDP_PASS, "shared: {shared}");
+    }
+}
