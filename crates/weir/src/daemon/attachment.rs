@@ -32,6 +32,8 @@ const LOOPBACK: &str = "the loopback device has no driver that could run it";
 /// What keeps the front off a veth.
 pub const LONELY_VETH: &str = "the other end of this veth has no XDP program, so answers from XDP \
      would be lost (attach one there, then start or reload weir)";
+const VLAN: &str = "a VLAN's interface is on it, and XDP sees no tag that the device takes off: it would judge the \
+     VLAN's packets here and answer them without a tag";
 
 /// Interface index → how the guard is attached there, for all listeners together. `runs_xdp` says
 /// whether the other end of a veth has an XDP program.
@@ -51,6 +53,9 @@ pub fn places(
             true if link.loopback => Refusals::TcBecause(LOOPBACK),
             true if link.peer.is_some_and(|peer| !runs_xdp(&peer)) => {
                 Refusals::TcBecause(LONELY_VETH)
+            }
+            true if links.iter().any(|l| l.vlan_of == Some(link.index)) => {
+                Refusals::TcBecause(VLAN)
             }
             true => Refusals::Xdp,
         };
@@ -152,6 +157,18 @@ mod tests {
         let places = places(&[listener(&[], Front::Xdp)], &links);
         assert_eq!(places[&2].refusals, Refusals::Xdp);
         assert_eq!(places[&3].refusals, Refusals::TcBecause(LONELY_VETH));
+    }
+
+    #[test]
+    fn xdp_is_not_where_a_vlan_s_interface_takes_frames_with_a_tag() {
+        let vlan = Link {
+            vlan_of: Some(2),
+            ..link(4, "eth0.10")
+        };
+        let links = [link(2, "eth0"), link(3, "eth1"), vlan];
+        let places = places(&[listener(&[], Front::Xdp)], &links);
+        assert_eq!(places[&2].refusals, Refusals::TcBecause(VLAN));
+        assert_eq!(places[&3].refusals, Refusals::Xdp);
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub trait Backend {
     fn runs_xdp(&self, peer: &Peer) -> bool;
     /// Whether the address is one of this namespace, as far as can be told.
     fn has_address(&self, ip: IpAddr) -> bool;
+    /// Whether the machine has more CPUs than the guard can tell apart.
+    fn cpus_share_claims(&self) -> bool;
 }
 
 impl Backend for Guard {
@@ -120,6 +122,10 @@ impl Backend for Guard {
     fn has_address(&self, ip: IpAddr) -> bool {
         environment::has_address(ip)
     }
+
+    fn cpus_share_claims(&self) -> bool {
+        Guard::cpus_share_claims(self)
+    }
 }
 
 /// A kernel half that only remembers what it was told.
@@ -144,6 +150,7 @@ pub mod fake {
         pub sockets: Vec<ListenSocket>,
         pub no_xdp: Vec<u32>,
         pub peers_with_xdp: Vec<u32>,
+        pub shares_claims: bool,
         pub absent: Vec<IpAddr>,
         pub broken: Vec<u32>,
         pub refuse_apply: bool,
@@ -289,6 +296,10 @@ pub mod fake {
 
         fn has_address(&self, ip: IpAddr) -> bool {
             !self.0.borrow().absent.contains(&ip)
+        }
+
+        fn cpus_share_claims(&self) -> bool {
+            self.0.borrow().shares_claims
         }
     }
 }

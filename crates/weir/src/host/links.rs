@@ -38,6 +38,8 @@ pub struct Link {
     pub group: u32,
     /// The other end, if this is one of a veth pair.
     pub peer: Option<Peer>,
+    /// The interface whose frames with a tag this one receives, if it is a VLAN's and both are in this namespace.
+    pub vlan_of: Option<u32>,
 }
 
 /// The other end of a veth pair.
@@ -146,7 +148,8 @@ pub fn remove(index: u32) -> io::Result<()> {
 /// `None` for a link without a name, which the kernel does not send.
 fn read_link(message: &LinkMessage) -> Option<Link> {
     let (mut name, mut has_master, mut vrf_port) = (None, false, false);
-    let (mut ifb, mut veth, mut other_end, mut netns) = (false, false, None, None);
+    let (mut ifb, mut veth, mut vlan) = (false, false, false);
+    let (mut other_end, mut netns) = (None, None);
     let (mut group, mut mtu) = (0, 0);
     for attribute in &message.attributes {
         match attribute {
@@ -156,6 +159,7 @@ fn read_link(message: &LinkMessage) -> Option<Link> {
                 vrf_port = infos.contains(&LinkInfo::PortKind(InfoPortKind::Vrf));
                 veth = infos.contains(&LinkInfo::Kind(InfoKind::Veth));
                 ifb = infos.contains(&LinkInfo::Kind(InfoKind::Ifb));
+                vlan = infos.contains(&LinkInfo::Kind(InfoKind::Vlan));
             }
             LinkAttribute::Group(number) => group = *number,
             LinkAttribute::Mtu(bytes) => mtu = *bytes,
@@ -176,6 +180,7 @@ fn read_link(message: &LinkMessage) -> Option<Link> {
         peer: other_end
             .filter(|_| veth)
             .map(|index| Peer { index, netns }),
+        vlan_of: other_end.filter(|_| vlan && netns.is_none()),
     })
 }
 
@@ -249,6 +254,7 @@ pub mod fake {
             packet_bytes: 1514,
             group: 0,
             peer: None,
+            vlan_of: None,
         }
     }
 }
@@ -298,24 +304,37 @@ mod tests {
         assert!(!port(InfoPortKind::Vrf));
     }
 
+    /// One of this kind whose link is number 7, in another namespace if an id is given.
+    fn above(kind: InfoKind, netns: Option<i32>) -> Link {
+        let mut message = LinkMessage::default();
+        message.attributes = vec![
+            LinkAttribute::IfName("p0".into()),
+            LinkAttribute::Link(7),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]),
+        ];
+        message
+            .attributes
+            .extend(netns.map(LinkAttribute::LinkNetNsId));
+        read_link(&message).unwrap()
+    }
+
     #[test]
     fn only_a_veth_has_a_peer() {
-        let of_kind = |kind| {
-            let mut message = LinkMessage::default();
-            message.attributes = vec![
-                LinkAttribute::IfName("p0".into()),
-                LinkAttribute::Link(7),
-                LinkAttribute::LinkNetNsId(3),
-                LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]),
-            ];
-            read_link(&message).unwrap().peer
-        };
         let (index, netns) = (7, Some(3));
-        assert_eq!(of_kind(InfoKind::Veth), Some(Peer { index, netns }));
+        let veth = above(InfoKind::Veth, netns);
+        assert_eq!(veth.peer, Some(Peer { index, netns }));
         assert_eq!(
-            of_kind(InfoKind::Vlan),
+            above(InfoKind::Vlan, None).peer,
             None,
             "its link is the device below"
         );
+    }
+
+    #[test]
+    fn only_a_vlan_takes_frames_from_a_device_of_the_same_namespace() {
+        assert_eq!(above(InfoKind::Vlan, None).vlan_of, Some(7));
+        assert_eq!(above(InfoKind::Vlan, Some(3)).vlan_of, None);
+        assert_eq!(above(InfoKind::MacVlan, None).vlan_of, None);
+        assert_eq!(above(InfoKind::Veth, None).vlan_of, None);
     }
 }

@@ -102,6 +102,7 @@ impl<B: Backend> Session<B> {
             .chain(self.failed.values().cloned())
             .chain(fronts)
             .chain(absent)
+            .chain(self.backend.cpus_share_claims().then(cpus_share_claims))
             .collect()
     }
 
@@ -155,6 +156,14 @@ impl<B: Backend> Session<B> {
 
 fn sentence(Cause { message, hint }: &Cause) -> String {
     format!("{message} ({hint})")
+}
+
+fn cpus_share_claims() -> String {
+    let most = weir_core::abi::MAX_CPUS;
+    format!(
+        "this machine has more than {most} CPUs, and weir tells {most} apart: a full listen queue may get a few \
+         connections too many"
+    )
 }
 
 fn front_at_tc(names: &str, why: &str) -> String {

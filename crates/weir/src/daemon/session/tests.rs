@@ -382,6 +382,37 @@ fn with_front() -> Listener {
 }
 
 #[test]
+fn the_front_goes_when_a_vlan_s_interface_is_added_and_comes_back() {
+    let fake = Fake::default();
+    let machine = vec![link(1, "lo"), link(2, "eth0")];
+    let listeners = vec![with_front()];
+    let mut session =
+        Session::start(fake.clone(), NORMAL, listeners, Vec::new(), machine.clone()).unwrap();
+    let at_xdp = |fake: &Fake| fake.0.borrow().attached[&2];
+    assert!(at_xdp(&fake));
+    let vlan = Link {
+        vlan_of: Some(2),
+        ..link(3, "eth0.10")
+    };
+    session.links_changed([machine.clone(), vec![vlan]].concat());
+    assert!(!at_xdp(&fake));
+    let warnings = session.warnings().join("\n");
+    assert!(warnings.contains("on eth0: a VLAN's"), "{warnings}");
+    session.links_changed(machine);
+    assert!(at_xdp(&fake));
+}
+
+#[test]
+fn more_cpus_than_claims_are_kept_for_are_told() {
+    let fake = Fake::default();
+    let session = start(&fake, vec![web()]);
+    assert!(session.warnings().is_empty());
+    fake.0.borrow_mut().shares_claims = true;
+    let warnings = session.warnings().join("\n");
+    assert!(warnings.contains("more than 128 CPUs"), "{warnings}");
+}
+
+#[test]
 fn the_front_comes_to_a_veth_and_goes_with_the_program_on_its_peer() {
     let fake = Fake::default();
     let veth = Link {
