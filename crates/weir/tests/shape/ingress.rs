@@ -319,12 +319,17 @@ fn an_ifb_keeps_its_shaper_whole_when_nothing_can_be_sent_through_it() {
         String::from_utf8(output.stdout).unwrap()
     };
     let name = ifb(&hosts);
-    // With their rates and lengths; which qdiscs are in them has numbers that go on.
+    // With their rates and lengths, without the numbers of the qdiscs in them, which are new each time.
     let classes = || {
         ["up0", &name].map(|dev| {
             let all = tc(&format!("-d class show dev {dev}"));
-            let words = all.split(' ').filter(|word| !word.starts_with("8"));
-            words.collect::<Vec<_>>().join(" ")
+            let mut words: Vec<String> = all.split_whitespace().map(str::to_owned).collect();
+            for at in 1..words.len() {
+                if words[at - 1] == "leaf" {
+                    words[at].clear();
+                }
+            }
+            words.join(" ")
         })
     };
     tc("filter del dev up0 ingress");
