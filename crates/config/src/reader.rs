@@ -201,7 +201,10 @@ impl Reader<'_> {
         if let Some(other) = namesake {
             let fault = Fault::new(
                 format!("the {kind} on line {} has the same name", self.line(other)),
-                format!("give each {kind} a name of its own: name = \"web\""),
+                T::NAMESAKE_HINT.map_or_else(
+                    || format!("give each {kind} a name of its own: name = \"web\""),
+                    str::to_owned,
+                ),
             );
             self.problem(Some(span.clone()), object.clone(), fault);
         }

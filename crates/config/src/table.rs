@@ -20,6 +20,8 @@ pub trait Table: Clone + 'static {
     const MOST: (usize, &'static str);
     /// Whether a file has at most one.
     const IS_SINGLE: bool = false;
+    /// What to do when two tables have the same name, where it is not a key `name`.
+    const NAMESAKE_HINT: Option<&'static str> = None;
     /// What to do when two tables have colliding addresses.
     const COLLISION_HINT: &'static str = "";
 

@@ -50,6 +50,15 @@ pub const DISCIPLINES: [Discipline; 11] = [
     Discipline::Bfifo,
 ];
 
+/// Those of them that the qdisc in BPF has.
+pub const DISCIPLINES_IN_BPF: [Discipline; 5] = [
+    Discipline::SpaFq,
+    Discipline::Spa,
+    Discipline::SpaPaper,
+    Discipline::SynPrio,
+    Discipline::SynFinPrio,
+];
+
 impl Shape {
     /// An interface with the default discipline.
     pub fn new(dev: impl Into<String>, rate_bits_per_s: u64) -> Shape {

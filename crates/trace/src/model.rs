@@ -7,7 +7,7 @@ use serde::Serialize;
 pub struct Conditions {
     /// Round-trip time, s; more than 0.
     pub rtt_s: f64,
-    /// Probability that a data packet is lost (p_l), more than 0 and less than 1.
+    /// Probability that a data packet is lost (p_l), 0 to less than 1.
     pub loss: f64,
     /// Probability that a SYN, or its answer, is lost (p_Sl), 0 to less than 1.
     pub syn_loss: f64,
@@ -102,6 +102,8 @@ mod tests {
 
     #[test]
     fn equation_1_is_its_series() {
+        let no_loss = Conditions { loss: 0.0, ..REAL }.transfer_s(1000.0);
+        assert!(no_loss.is_finite() && no_loss < REAL.transfer_s(1000.0));
         for syn_loss in [0.0, 0.02, 0.15, 0.4] {
             let conditions = Conditions { syn_loss, ..REAL };
             let series: f64 = (1..200).map(|k| syn_loss.powi(k) * conditions.rto_s).sum();

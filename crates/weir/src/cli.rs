@@ -18,6 +18,7 @@ use clap::{Args, Parser, Subcommand};
 use weir_config::{Fault, did_you_mean, parse_ip, parse_name, parse_port, parse_socket_address};
 use weir_core::aqm::Discipline;
 use weir_core::aqm::discipline::UnknownDiscipline;
+use weir_core::shape::DISCIPLINES;
 use weir_core::units::{parse_bit_rate, parse_duration};
 use weir_core::{class, proxy};
 
@@ -546,9 +547,9 @@ fn parse_every(text: &str) -> Result<Duration, Fault> {
     }
 }
 
-/// More than 0 and less than 1.
+/// 0, or less than 1: if all is lost, no connection opens.
 fn parse_loss(text: &str) -> Result<f64, Fault> {
-    let loss = text.parse().ok().filter(|loss| *loss > 0.0 && *loss < 1.0);
+    let loss = text.parse().ok().filter(|loss| (0.0..1.0).contains(loss));
     loss.ok_or_else(|| Fault {
         cause: format!("`{text}` is no probability between 0 and 1"),
         hint: "1 % is 0.01".to_owned(),
@@ -567,7 +568,8 @@ fn parse_rate(text: &str) -> Result<u64, Fault> {
 }
 
 fn parse_discipline(text: &str) -> Result<Discipline, Fault> {
-    let names = || Discipline::ALL.map(Discipline::name).join(", ");
+    // Others are known too, of which `install` says that no kernel runs them.
+    let names = || DISCIPLINES.map(Discipline::name).join(", ");
     text.parse().map_err(|error: UnknownDiscipline| Fault {
         cause: error.to_string(),
         hint: format!("there are {}", names()),
@@ -584,6 +586,15 @@ mod tests {
     use clap::CommandFactory;
     use weir_config::Table;
     use weir_core::listener::Listener;
+
+    #[test]
+    fn the_model_takes_no_loss_as_weir_trace_measures_it() {
+        assert_eq!(parse_loss("0"), Ok(0.0));
+        assert_eq!(parse_loss("0.01"), Ok(0.01));
+        for wrong in ["1", "-0.1", "2", "NaN", "x"] {
+            assert!(parse_loss(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn the_definition_is_consistent() {

@@ -6,6 +6,7 @@ pub mod descriptors;
 pub mod diagnosis;
 pub mod environment;
 pub mod links;
+pub mod lock;
 pub mod namespaces;
 pub mod netlink;
 pub mod ports;

@@ -49,7 +49,7 @@ fn run(cli: &Cli) -> failure::Result<ExitCode> {
         Command::Suggest(args) => commands::suggest::run(dir, args),
         Command::Top(args) => commands::top::run(dir, args),
         Command::Class(args) => commands::class::run(dir, args),
-        Command::Shape(args) => commands::shape::run(args),
+        Command::Shape(args) => commands::shape::run(dir, args),
         Command::Detach(args) => commands::detach::run(dir, args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Explain(args) => commands::explain::run(dir, args),

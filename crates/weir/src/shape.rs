@@ -14,6 +14,7 @@ pub mod ifb;
 pub mod ingress;
 pub mod install;
 pub mod interface;
+pub mod lock;
 mod options;
 pub mod own;
 pub mod show;

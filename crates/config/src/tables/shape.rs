@@ -9,7 +9,9 @@ use crate::suggest::did_you_mean;
 use crate::table::Table;
 use crate::types::{Kind, Type, text, word};
 use weir_core::aqm::Discipline;
-use weir_core::shape::{DISCIPLINES, LEAST_RATE, MAX_SHAPES, MOST_RATE, Shape};
+use weir_core::shape::{
+    Backend, DISCIPLINES, DISCIPLINES_IN_BPF, LEAST_RATE, MAX_SHAPES, MOST_RATE, Shape,
+};
 use weir_core::units::{format_bit_rate, parse_bit_rate};
 
 static KEYS: LazyLock<Vec<Key<Shape>>> = LazyLock::new(keys);
@@ -75,6 +77,8 @@ impl Table for Shape {
                                 queue of the data short, as `weir shape install` does, for as long as it runs.";
     const MOST: (usize, &'static str) =
         (MAX_SHAPES, "shape the interfaces before a slow link only");
+    const NAMESAKE_HINT: Option<&'static str> =
+        Some("an interface has one [[shape]]: remove the other");
 
     fn keys() -> &'static [Key<Shape>] {
         &KEYS
@@ -90,5 +94,17 @@ impl Table for Shape {
 
     fn name(&self) -> &str {
         &self.dev
+    }
+
+    fn check(&self) -> Result<(), (&'static str, Fault)> {
+        if self.backend == Backend::Bpf && !DISCIPLINES_IN_BPF.contains(&self.discipline) {
+            let message = format!("weir's qdisc in BPF has no {}", self.discipline);
+            let names = DISCIPLINES_IN_BPF.map(Discipline::name).join(", ");
+            return Err((
+                "discipline",
+                Fault::new(message, format!("there are {names}")),
+            ));
+        }
+        Ok(())
     }
 }

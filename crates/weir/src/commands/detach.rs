@@ -8,6 +8,7 @@ use crate::daemon::proxies::sweep_left_over;
 use crate::failure::Result;
 use crate::ipc::control::{Answer, Request, another_answer, ask, namespace, sweep};
 use crate::shape::interface;
+use crate::shape::lock::Changes;
 use crate::show::output::print;
 
 /// Runs the command. The guard's BPF links live as long as their process. The program that steers
@@ -30,7 +31,7 @@ pub fn run(runtime_dir: &Path, args: &Detach) -> Result<()> {
         None => {
             sweep(runtime_dir, namespace)?;
             let undone = weir_kernel::queue::undo()?;
-            let shaped = interface::remove_left_over()?;
+            let shaped = interface::remove_left_over(&Changes::new(runtime_dir)?)?;
             let left = left(undone, &shaped);
             print(&format!(
                 "no weir is running in this network namespace; {left}\n"

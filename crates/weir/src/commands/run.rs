@@ -13,6 +13,7 @@ use crate::host::config::{self, Source};
 use crate::host::{privileges, shortcomings};
 use crate::ipc::dashboard::Token;
 use crate::shape::interface;
+use crate::shape::lock::Changes;
 use crate::show::describe;
 
 /// Runs the command.
@@ -45,7 +46,8 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     let destinations = config.destinations.len();
     daemon.service.set_timewait(config.destinations)?;
     // One guard has the namespace: what another one has put there was left by it.
-    if let Err(failure) = interface::remove_left_over() {
+    let left = Changes::new(runtime_dir).and_then(|changes| interface::remove_left_over(&changes));
+    if let Err(failure) = left {
         tracing::warn!("{failure}");
     }
     daemon.service.set_shapes(config.shapes)?;

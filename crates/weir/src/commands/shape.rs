@@ -1,38 +1,49 @@
 //! `weir shape`: shapes what an interface sends and receives, so that short connections cross a slow link at once.
 
-use weir_core::shape::LEAST_RATE;
+use std::path::Path;
+
+use weir_core::shape::{LEAST_RATE, MOST_RATE};
 use weir_core::units::format_bit_rate;
 
 use crate::cli::{Shape, ShapeBackend, ShapeInstall};
 use crate::failure::{Failure, Result};
 use crate::host::links::{self, Link};
+use crate::ipc::control::{Answer, Request, ask, namespace};
 use crate::shape::install::Wish;
+use crate::shape::lock::Changes;
 use crate::shape::{Backend, Owner, ifb, ingress, interface, show};
 use crate::show::output::{print, print_json, warn_text};
 use crate::show::report::shapes_text;
 
 /// Runs the command.
-pub fn run(args: &Shape) -> Result<()> {
+pub fn run(runtime_dir: &Path, args: &Shape) -> Result<()> {
     match args {
-        Shape::Install(args) => put_on(args),
+        Shape::Install(args) => put_on(runtime_dir, args),
         Shape::Show { dev, json } => print_shapes(dev.as_deref(), *json),
-        Shape::Remove { dev } => take_off(dev),
+        Shape::Remove { dev } => take_off(runtime_dir, dev),
     }
 }
 
-fn put_on(args: &ShapeInstall) -> Result<()> {
-    let link = find(&args.dev)?;
+fn put_on(runtime_dir: &Path, args: &ShapeInstall) -> Result<()> {
+    let link = find_foreign(&args.dev)?;
     let rates = [("--rate", Some(args.rate)), ("--ingress", args.ingress)];
     for (flag, rate) in rates {
-        let Some(rate) = rate.filter(|rate| *rate < LEAST_RATE) else {
+        let Some(rate) = rate.filter(|rate| !(LEAST_RATE..=MOST_RATE).contains(rate)) else {
             continue;
         };
-        let message = format!("{flag} {} is too little", format_bit_rate(rate));
-        return Err(Failure::usage(
-            message,
-            "a full packet would take a second; the least is 12kbit",
-        ));
+        let (is, hint) = match rate < LEAST_RATE {
+            true => (
+                "too little",
+                "a full packet would take a second; the least is 12kbit",
+            ),
+            false => ("too much", "the most is 100gbit"),
+        };
+        let message = format!("{flag} {} is {is}", format_bit_rate(rate));
+        return Err(Failure::usage(message, hint));
     }
+    let running = running(runtime_dir);
+    let _lock = Changes::new(runtime_dir)?.begin()?;
+    refuse_those_of(running, &link)?;
     ingress::remove_unused()?;
     let wish = Wish {
         discipline: args.discipline,
@@ -62,15 +73,40 @@ fn put_on(args: &ShapeInstall) -> Result<()> {
     ))
 }
 
-fn take_off(dev: &str) -> Result<()> {
+fn take_off(runtime_dir: &Path, dev: &str) -> Result<()> {
+    let running = running(runtime_dir);
+    let _lock = Changes::new(runtime_dir)?.begin()?;
     // Before the interface is looked for: it may be the one that has gone.
     ingress::remove_unused()?;
-    let link = find(dev)?;
+    let link = find_foreign(dev)?;
+    refuse_those_of(running, &link)?;
     match interface::remove(&link)? {
         true => print(&format!("{dev}: is as it was before\n")),
         false => print(&format!(
             "{dev}: weir does not shape it; nothing is changed\n"
         )),
+    }
+}
+
+/// The process id of the weir that guards this network namespace, if one does and can be asked.
+fn running(runtime_dir: &Path) -> Option<u32> {
+    let answer = ask(runtime_dir, namespace().ok()?, Request::Status);
+    match answer.ok()?? {
+        Answer::Status(status) => status.process.map(|process| process.pid),
+        _ => None,
+    }
+}
+
+/// What a `weir run` shapes is its own, which it would put back.
+fn refuse_those_of(running: Option<u32>, link: &Link) -> Result<()> {
+    match running {
+        Some(pid) if interface::is_of(Owner::Run, link)? => {
+            let name = &link.name;
+            let message = format!("`weir run` (pid {pid}) shapes {name}");
+            let hint = format!("change the [[shape]] of {name} in its file, then `weir reload`");
+            Err(Failure::failed(message, hint))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -84,9 +120,28 @@ fn print_shapes(dev: Option<&str>, json: bool) -> Result<()> {
         return print_json(&shapes);
     }
     match shapes[..] {
-        [] => print("weir shapes no interface here\n"),
-        _ => print(&shapes_text(&shapes)),
+        [] => print("weir shapes no interface here\n")?,
+        _ => print(&shapes_text(&shapes))?,
     }
+    // Of an interface that has gone.
+    for left in shapes.iter().filter(|shape| ifb::is_name(&shape.dev)) {
+        warn_text(&format!(
+            "the interface of {} is gone; the next `weir shape install` or `weir shape remove` of any interface removes it",
+            left.dev
+        ));
+    }
+    Ok(())
+}
+
+/// Finds an interface that is not one of weir's own.
+fn find_foreign(dev: &str) -> Result<Link> {
+    let link = find(dev)?;
+    if ifb::index_behind(&link).is_none() {
+        return Ok(link);
+    }
+    let message = format!("{dev} is weir's own, for what another interface receives");
+    let hint = "name that interface; `--ingress` of `install` shapes what it receives";
+    Err(Failure::usage(message, hint))
 }
 
 fn find(dev: &str) -> Result<Link> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use weir_core::listener::{Front, Listener};
 
 use crate::host::links::{Link, Peer};
+use crate::shape::ifb;
 
 /// Where a guard is to be attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +76,9 @@ pub fn places(
 
 /// Whether the listener is guarded on this interface.
 pub fn carries(link: &Link, listener: &Listener) -> bool {
-    let unnamed = listener.interfaces.is_empty() && !link.port;
+    // What passes weir's own ifb is received by the interface before it.
+    let passes_on = link.port || ifb::index_behind(link).is_some();
+    let unnamed = listener.interfaces.is_empty() && !passes_on;
     unnamed || listener.interfaces.contains(&link.name)
 }
 
@@ -116,11 +119,16 @@ mod tests {
             port: true,
             ..link(4, "eth2")
         };
-        vec![link(1, "lo"), link(2, "eth0"), link(3, "br0"), port]
+        let through = Link {
+            ifb: true,
+            ..link(5, "weir-in-2")
+        };
+        let others = [link(1, "lo"), link(2, "eth0"), link(3, "br0")];
+        others.into_iter().chain([port, through]).collect()
     }
 
     #[test]
-    fn all_interfaces_but_ports_of_a_master_are_guarded() {
+    fn all_interfaces_but_ports_of_a_master_and_weir_s_own_are_guarded() {
         let places = places(&[listener(&[], Front::Tc)], &machine());
         assert_eq!(places.keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
     }

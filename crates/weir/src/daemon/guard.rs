@@ -139,7 +139,7 @@ impl Start {
             follow: None,
             told,
             timewait: TimeWaits::none(self.cgroups),
-            shaping: Shaping::default(),
+            shaping: Shaping::new(&self.runtime_dir)?,
             control: None,
             end: None,
         };
@@ -380,9 +380,9 @@ impl<B: Backend> GuardService<B> {
         for warning in self.shaping.warnings() {
             tracing::warn!("{warning}");
         }
-        if self.shaping.count() > 0 {
-            let text = count(self.shaping.count(), "shape");
-            tracing::info!("{text} in force");
+        let (in_force, all) = self.shaping.count();
+        if all > 0 {
+            tracing::info!("{} in force", part(in_force, all, "shape"));
         }
         Ok(())
     }
@@ -525,7 +525,7 @@ impl<B: Backend> Service for GuardService<B> {
         let follow = self.follow.as_ref().map(|_| FOLLOW_EVERY);
         let conntrack = Some(self.conntrack.due_in(Instant::now()));
         let sweep = self.timewait.due_in();
-        let due = [looks, follow, conntrack, sweep];
+        let due = [looks, follow, conntrack, sweep, self.shaping.due_in()];
         let due = due.into_iter().flatten();
         Some(due.fold(self.overload.due_in(), |least, due| least.min(due)))
     }
@@ -535,6 +535,7 @@ impl<B: Backend> Service for GuardService<B> {
             self.follow_links();
         }
         self.timewait.work();
+        self.shaping.work();
         self.follow_conntrack();
         self.look_for_servers();
         self.look();

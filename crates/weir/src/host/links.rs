@@ -25,6 +25,8 @@ pub struct Link {
     pub index: u32,
     /// Its name; may change.
     pub name: String,
+    /// Whether it is up: one that is down takes no packets.
+    pub up: bool,
     /// The loopback interface.
     pub loopback: bool,
     /// A port of a bridge, bond, team or the like: its master hands the traffic to the stack.
@@ -135,6 +137,18 @@ pub fn add_ifb(name: &str, group: u32) -> io::Result<()> {
     exchange(flags, RouteNetlinkMessage::NewLink(message)).map(drop)
 }
 
+/// Sets the interface of this index up.
+///
+/// # Errors
+/// The kernel's: ENODEV if there is none.
+pub fn set_up(index: u32) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.header.flags = LinkFlags::Up;
+    message.header.change_mask = LinkFlags::Up;
+    exchange(NLM_F_ACK, RouteNetlinkMessage::SetLink(message)).map(drop)
+}
+
 /// Removes the interface of this index.
 ///
 /// # Errors
@@ -171,6 +185,7 @@ fn read_link(message: &LinkMessage) -> Option<Link> {
     Some(Link {
         index: message.header.index,
         name: name?,
+        up: message.header.flags.contains(LinkFlags::Up),
         loopback: message.header.flags.contains(LinkFlags::Loopback),
         // A VRF is routing only: packets are still received on its ports.
         port: has_master && !vrf_port,
@@ -248,6 +263,7 @@ pub mod fake {
         Link {
             index,
             name: name.into(),
+            up: true,
             loopback: name == "lo",
             port: false,
             ifb: false,

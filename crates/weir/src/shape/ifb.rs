@@ -11,6 +11,12 @@ pub fn name(link: &Link) -> String {
     format!("{NAME}{}", link.index)
 }
 
+/// Whether a name is as those of our ifbs.
+pub fn is_name(name: &str) -> bool {
+    let index = name.strip_prefix(NAME);
+    index.is_some_and(|index| index.parse::<u32>().is_ok())
+}
+
 /// Index of the interface whose received packets go through this one, if it is one of ours.
 pub fn index_behind(link: &Link) -> Option<u32> {
     let index = link.name.strip_prefix(NAME).filter(|_| link.ifb);

@@ -27,7 +27,10 @@ const ALONE: u16 = 0x3e13;
 const GROUP_WITH_CLSACT: u32 = 0x3e12;
 
 /// Our ifb for what the interface receives.
-fn device(link: &Link) -> Result<Option<Link>> {
+///
+/// # Errors
+/// The kernel does not answer.
+pub fn device(link: &Link) -> Result<Option<Link>> {
     let mut all = links::list()?.into_iter();
     Ok(all.find(|other| ifb::index_behind(other) == Some(link.index)))
 }
@@ -44,7 +47,7 @@ pub fn install(link: &Link, wish: Wish) -> Result<Backend> {
     };
     let shaper = install::before(&through, link.packet_bytes)?;
     let put = install::install(&through, wish, link.packet_bytes).and_then(|backend| {
-        let redirected = redirect(link, &through);
+        let redirected = set_up(&through).and_then(|()| redirect(link, &through));
         if redirected.is_err() {
             let _ = install::restore(&through, shaper);
         }
@@ -69,6 +72,24 @@ fn create(link: &Link) -> Result<Link> {
             "something else removes interfaces here",
         )
     })
+}
+
+/// What is redirected to a device that is down is lost.
+fn set_up(through: &Link) -> Result<()> {
+    if through.up {
+        return Ok(());
+    }
+    links::set_up(through.index).map_err(|error| install::failed(&through.name, "set up", error))
+}
+
+/// Whether what the interface receives goes through this device.
+///
+/// # Errors
+/// The kernel does not answer.
+pub fn passes(link: &Link, through: &Link) -> Result<bool> {
+    let received = filters(link, INGRESS)?;
+    let mut own = received.iter().filter(|filter| ours(filter));
+    Ok(own.any(|filter| filter.redirects_to == Some(through.index)))
 }
 
 /// EOPNOTSUPP says that the kernel has no such device, built in or as a module.
@@ -197,10 +218,19 @@ fn remove_device(device: &Link) -> Result<()> {
 /// # Errors
 /// The kernel's.
 pub fn remove_unused() -> Result<()> {
-    let all = links::list()?;
+    unused(&links::list()?).try_for_each(remove_device)
+}
+
+/// Whether there is an ifb of an interface that has gone.
+pub fn has_unused(links: &[Link]) -> bool {
+    unused(links).next().is_some()
+}
+
+fn unused(all: &[Link]) -> impl Iterator<Item = &Link> {
     let is_there = |index: u32| all.iter().any(|link| link.index == index);
-    let is_unused = |link: &&Link| ifb::index_behind(link).is_some_and(|index| !is_there(index));
-    all.iter().filter(is_unused).try_for_each(remove_device)
+    let is_unused =
+        move |link: &&Link| ifb::index_behind(link).is_some_and(|index| !is_there(index));
+    all.iter().filter(is_unused)
 }
 
 #[cfg(test)]

@@ -68,7 +68,6 @@ pub fn install(link: &Link, wish: Wish, packet_bytes: u32) -> Result<Backend> {
             Ok(backend) => return Ok(backend),
             Err(error) => error,
         };
-        let _ = remove(link);
         // Only what the kernel lacks is a reason to try another way; the first cause is what the user needs.
         let is_missing = error.code == Code::Unsupported;
         first.get_or_insert(error);
@@ -76,7 +75,9 @@ pub fn install(link: &Link, wish: Wish, packet_bytes: u32) -> Result<Backend> {
             break;
         }
     }
-    let _ = restore(link, before);
+    if let Some(shaper) = before {
+        let _ = put_on(link, &shaper);
+    }
     Err(first.expect("there is a way, or an error before"))
 }
 
@@ -124,8 +125,7 @@ fn shaper(backend: Backend, discipline: Discipline, setup: &Setup, owner: Owner)
 /// # Errors
 /// The kernel does not answer.
 pub fn before(link: &Link, packet_bytes: u32) -> Result<Option<Shaper>> {
-    let owner = root(link)?.and_then(|root| Owner::of(&root));
-    let (Some(owner), Some(shape)) = (owner, of_link(link)?) else {
+    let (Some(owner), Some(shape)) = (owner(link)?, of_link(link)?) else {
         return Ok(None);
     };
     let backends = [Backend::Tc, Backend::Bpf].into_iter();
@@ -175,6 +175,14 @@ pub fn remove(link: &Link) -> Result<bool> {
     Ok(true)
 }
 
+/// Who has shaped what the interface sends; `None`: not weir.
+///
+/// # Errors
+/// The kernel does not answer.
+pub fn owner(link: &Link) -> Result<Option<Owner>> {
+    Ok(root(link)?.and_then(|root| Owner::of(&root)))
+}
+
 fn root(link: &Link) -> Result<Option<Node>> {
     let all = qdiscs::qdiscs().map_err(|error| Failure::io("list the qdiscs", error))?;
     let mut roots = all
@@ -221,6 +229,22 @@ fn put_tree(link: &Link, major: u32, discipline: Discipline, tree: &Tree) -> Res
     let classifier = tree.classifier.map(|rule| load(major, rule)).transpose()?;
     qdiscs::add_qdisc(place(link, ROOT, major), "htb", &htb_root(tree::LOW))
         .map_err(|error| missing("htb", discipline, name, error))?;
+    let filled = fill_tree(link, major, discipline, tree, classifier);
+    if filled.is_err() {
+        // It is the one from above, nobody else's.
+        let _ = qdiscs::remove_root(link.index);
+    }
+    filled
+}
+
+fn fill_tree(
+    link: &Link,
+    major: u32,
+    discipline: Discipline,
+    tree: &Tree,
+    classifier: Option<OwnedFd>,
+) -> Result<()> {
+    let name = &link.name;
     add_class(link, major, 0, tree::LINK, &tree.link)?;
     for class in &tree.classes {
         add_class(link, major, tree::LINK, class.minor, &class.htb)?;

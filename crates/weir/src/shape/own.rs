@@ -53,12 +53,18 @@ pub fn names() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_core::shape::DISCIPLINES_IN_BPF;
 
     #[test]
-    fn the_names_fit_into_the_qdisc_s_state() {
+    fn the_names_fit_into_the_qdisc_s_state_and_are_those_of_the_file() {
         for discipline in Discipline::ALL {
             assert!(discipline.name().len() < 16);
         }
         assert_eq!(names(), "syn-prio, syn-fin-prio, spa-paper, spa, spa-fq");
+        for discipline in Discipline::ALL {
+            let is_here = spec(discipline, &Setup::new(1_000_000)).is_some();
+            let is_in_file = DISCIPLINES_IN_BPF.contains(&discipline);
+            assert_eq!(is_in_file, is_here, "{discipline}");
+        }
     }
 }

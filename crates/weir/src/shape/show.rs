@@ -16,7 +16,7 @@ const NAMES: [&str; 3] = ["high", "low", "demoted"];
 const EGRESS: &str = "egress";
 const INGRESS: &str = "ingress";
 
-/// All shaped interfaces of this network namespace, each direction by itself.
+/// All shaped interfaces of this network namespace, each direction by itself; also ifbs whose interface has gone.
 ///
 /// # Errors
 /// The kernel does not answer.
@@ -38,8 +38,11 @@ pub fn shapes() -> Result<Vec<Shape>> {
                 direction: INGRESS.into(),
                 ..shape
             }),
-            // Its interface has gone.
-            Some(None) => {}
+            // Its interface has gone, so that it stands under its own name.
+            Some(None) => shapes.push(Shape {
+                direction: INGRESS.into(),
+                ..shape
+            }),
         }
     }
     // Both directions of one beside each other, what it sends first.

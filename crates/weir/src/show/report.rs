@@ -7,7 +7,7 @@ mod destinations;
 mod proxy;
 mod shapes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use weir_api::{Listener, Process, Socket, Status};
@@ -103,14 +103,16 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
 
 /// What a guard without listeners has.
 fn without_listeners(status: &Status) -> String {
+    // Each direction has a shape.
+    let shaped: BTreeSet<_> = status.shapes.iter().map(|shape| &shape.dev).collect();
     let counts = [
         (status.destinations.len(), "destination"),
-        (status.shapes.len(), "shaped interface"),
+        (shaped.len(), "shaped interface"),
     ];
     let there = counts.iter().filter(|(n, _)| *n > 0);
     let words: Vec<_> = there.map(|(n, what)| describe::count(*n, what)).collect();
     match words.is_empty() {
-        true => describe::count(0, "destination"),
+        true => "nothing in force".to_owned(),
         false => words.join(" and "),
     }
 }
@@ -298,6 +300,25 @@ mod tests {
             wait_us: Some(1500),
             mptcp: false,
         }
+    }
+
+    #[test]
+    fn a_shaped_interface_counts_once_with_both_directions() {
+        let shape = |direction: &str| weir_api::Shape {
+            dev: "ppp0".into(),
+            direction: direction.into(),
+            backend: "tc".into(),
+            discipline: "spa-fq".into(),
+            rate_bits_per_s: 9_500_000,
+            queues: Vec::new(),
+        };
+        let mut status = Status {
+            listeners: Vec::new(),
+            ..report()
+        };
+        assert_eq!(without_listeners(&status), "nothing in force");
+        status.shapes = vec![shape("egress"), shape("ingress")];
+        assert_eq!(without_listeners(&status), "1 shaped interface");
     }
 
     fn report() -> Status {

@@ -5,6 +5,7 @@
 mod common;
 mod hosts;
 mod ingress;
+mod kept;
 mod measured;
 mod reload;
 
@@ -91,6 +92,7 @@ fn wrong_use_and_missing_qdiscs_have_their_exit_codes_and_change_nothing() {
         ("--dev eth7 --rate 1mbit", 2, "there are lo, lan0, up0"),
         ("--dev up0 --rate 10", 2, "10mbit"),
         ("--dev up0 --rate 10kbit", 2, "the least is 12kbit"),
+        ("--dev up0 --rate 101gbit", 2, "the most is 100gbit"),
         ("--dev up0 --rate 1mbit --discipline cake", 2, "spa-fq"),
         (
             "--dev up0 --rate 1mbit --discipline red",
