@@ -66,7 +66,7 @@ static __always_inline int accept_cookie(struct __sk_buff *skb, const struct lis
 		count_for(listener, arrival->class, VERDICT_cookie_failed);
 		return PASS;
 	}
-	claim_commit(state, &arrival->tuple, arrival->packet.v6, false, arrival->now);
+	claim_commit(state, &arrival->tuple, arrival->packet.v6, arrival->now);
 	no_handshake_under_way(state);
 	settle(accepted, cookie);
 	count_for(listener, arrival->class, VERDICT_cookie_accepted);

@@ -417,7 +417,7 @@ __noinline int spare_steady(struct __sk_buff *skb, const struct listener_policy 
 static __always_inline int admit_syn(struct listen_state *state, const struct listener_policy *listener,
 				     const struct arrival *arrival)
 {
-	claim_commit(state, &arrival->tuple, arrival->packet.v6, arrival->time_wait, arrival->now);
+	claim_commit(state, &arrival->tuple, arrival->packet.v6, arrival->now);
 	if (!reserves(listener) || listener->overbook_1024 || arrival->verdict == VERDICT_syn_time_wait)
 		watch_acks(arrival->now);
 	count_for(listener, arrival->class, arrival->verdict);

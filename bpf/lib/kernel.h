@@ -169,9 +169,14 @@ struct tcp_sock {
 	bool is_mptcp;
 };
 
+struct timer_list {
+	unsigned long expires;
+};
+
 struct inet_timewait_sock {
 	struct sock_common __tw_common;
 	volatile unsigned char tw_substate;
+	struct timer_list tw_timer;
 };
 
 struct tcp_timewait_sock {

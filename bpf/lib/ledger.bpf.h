@@ -20,7 +20,9 @@
  * CLAIM_EXPIRES_NS (the CPU is idle, and the stack dropped the last one). Those
  * before a mark are delivered when it has taken up batch_max packets since the
  * mark: then the next claim moves it. So a SYN that the stack drops, or whose
- * client is gone at once, blocks a place for some packets.
+ * client is gone at once, blocks a place for some packets. A TIME-WAIT socket that
+ * is older than the claim is what the SYN is to replace; a younger one is what a
+ * short connection has left.
  *
  * Why it never over-admits: a CPU first adds its claim to `claims`, then reads
  * the kernel's counters. Any other SYN let in before is either still in
@@ -39,10 +41,13 @@
 
 #include "abi/guard.h"
 #include "lib/admit.h"
+#include "lib/clock.bpf.h"
 #include "lib/kernel.h"
 
 /* Two ticks at HZ = 250: no CPU that runs holds a batch back for so long. */
 #define CLAIM_EXPIRES_NS 8000000ULL
+/* include/net/tcp.h: TCP_TIMEWAIT_LEN */
+#define TIME_WAIT_SECONDS 60
 
 /* One per CPU that makes claims; a cache line of its own. `made` is written last. */
 struct claim {
@@ -50,8 +55,7 @@ struct claim {
 	u32 packet;	/* `taken` of the CPU when it was made */
 	u64 at_ns;
 	u8 v6;
-	u8 replaces;	/* 1: the last one takes the place of a TIME-WAIT socket */
-	u16 pad;
+	u8 pad[3];
 	u32 mark;	/* low halves of two counts: so many were `made` << 16 | when the CPU had taken up so many packets */
 	u32 made;
 	u32 resolved;
@@ -108,6 +112,14 @@ static __always_inline u32 packets_taken(u32 cpu)
 	return *(volatile u32 *)&taken[claim_slot(cpu)].packets;
 }
 
+/* Whether a socket is in TIME-WAIT since this time or later, to a tick. One that is in FIN-WAIT-2 counts as older. */
+static __always_inline bool time_wait_since(struct bpf_sock *sk, u64 ns)
+{
+	const struct inet_timewait_sock *tw = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct inet_timewait_sock));
+
+	return jiffies_ns(tw->tw_timer.expires - TIME_WAIT_SECONDS * ticks_per_second()) >= ns;
+}
+
 static __always_inline bool claim_delivered(void *ctx, struct claim *claim, u32 cpu, u64 now)
 {
 	struct bpf_sock *sk;
@@ -119,8 +131,7 @@ static __always_inline bool claim_delivered(void *ctx, struct claim *claim, u32 
 	sk = flow_lookup(ctx, &claim->flow, claim->v6);
 	if (!sk)
 		return false;
-	/* A TIME-WAIT socket is what its SYN is to replace, or what a short connection has left. */
-	found = sk->state != TCP_LISTEN && !(claim->replaces && sk->state == TCP_TIME_WAIT);
+	found = sk->state != TCP_LISTEN && (sk->state != TCP_TIME_WAIT || time_wait_since(sk, claim->at_ns));
 	bpf_sk_release(sk);
 	return found;
 }
@@ -208,9 +219,8 @@ static __always_inline void claim_not_needed(struct listen_state *state)
 	__sync_fetch_and_add(&state->claims, 1ULL << 32);
 }
 
-/* The claim holds: the SYN goes to the stack on this CPU. replaces: a TIME-WAIT socket. */
-static __always_inline void claim_commit(struct listen_state *state, const struct bpf_sock_tuple *flow, bool v6,
-					 bool replaces, u64 now)
+/* The claim holds: the SYN goes to the stack on this CPU. */
+static __always_inline void claim_commit(struct listen_state *state, const struct bpf_sock_tuple *flow, bool v6, u64 now)
 {
 	u32 slot = claim_slot(bpf_get_smp_processor_id());
 	struct claim *claim = &state->claim[slot];
@@ -219,7 +229,6 @@ static __always_inline void claim_commit(struct listen_state *state, const struc
 	claim->flow = *flow;
 	claim->packet = packets;
 	claim->v6 = v6;
-	claim->replaces = replaces;
 	claim->at_ns = now;
 	/* Atomic for its barrier: whoever sees the new count sees the new flow. */
 	made = __sync_fetch_and_add(&claim->made, 1) + 1;

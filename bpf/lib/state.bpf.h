@@ -7,6 +7,7 @@
 
 #include "abi/guard.h"
 #include "lib/admit.h"
+#include "lib/clock.bpf.h"
 #include "lib/context.bpf.h"
 #include "lib/cookie.h"
 #include "lib/kernel.h"
@@ -14,12 +15,9 @@
 #include "lib/packet.h"
 #include "lib/steady.h"
 
-#define SECOND_NS 1000000000ULL
-
 /* Set by user space before load. */
 const volatile struct siphash_key cookie_key = {};
 const volatile u32 nr_cpus = 1;
-const volatile u32 tick_ns = 4000000;
 
 /* 1.1 MiB, mapped by user space: one copy in force, the other one being written. */
 struct policy policies[2];
@@ -83,16 +81,6 @@ struct {
  */
 u64 sample_next_ns __attribute__((aligned(64)));
 u64 sample_pad[7];
-
-/*
- * The guard's clock: ticks of 1 to 10 ms, in ns. It is at about 2^32 ticks when
- * the machine starts (jiffies_64), and is compared with itself only. One load, where
- * the kernel's coarse clock is a call of 20 ns.
- */
-static __always_inline u64 clock_ns(void)
-{
-	return bpf_jiffies64() * tick_ns;
-}
 
 static __always_inline const struct policy *policy_in_force(void)
 {

@@ -1,5 +1,6 @@
-//! SYNs on their way to the listening socket (BPF_PROG_TEST_RUN): those that the XDP front let by. Needs root.
+//! SYNs on their way to the listening socket (BPF_PROG_TEST_RUN): claims, and those that the XDP front let by. Needs root.
 
+use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 use etherparse::PacketBuilder;
@@ -8,12 +9,18 @@ use nix::sys::socket::sockopt::ReusePort;
 use socket2::{Domain, Socket, Type};
 use weir_core::class::Class;
 use weir_core::listener::{Front, ListenAddress, Listener};
+use weir_core::verdict::Verdict;
 use weir_kernel::Guard;
-use weir_testbed::{needs, netns};
+use weir_testbed::cpu::pin_this_thread;
+use weir_testbed::tcp_table::sockets_in_state;
+use weir_testbed::{needs, netns, wait};
 
 const PASS: i32 = -1;
 const DROP: i32 = 2;
+const REDIRECT: i32 = 7;
 const XDP_PASS: i32 = 2;
+/// include/net/tcp_states.h, as /proc/net/tcp has it.
+const TIME_WAIT: &[u8] = &[0x06];
 
 /// A guard, and a listening socket with this backlog in a network namespace of its own. `None` without root.
 fn world(backlog: i32, shared: bool) -> Option<(Guard, TcpListener)> {
@@ -105,4 +112,37 @@ fn the_front_does_not_go_on_counting_what_tc_refuses_for_its_rate() {
         assert_eq!(tc(&guard, &other(2)), PASS);
         assert_eq!(front(&guard, &other(3)), XDP_PASS, "shared: {shared}");
     }
+}
+
+/// Nobody looks a SYN up that is let in as the listener is known. So nobody knows that its port is in TIME-WAIT.
+#[test]
+fn a_time_wait_socket_does_not_pass_for_the_connection_of_a_syn_under_way() {
+    const PLACES: usize = 4;
+    let Some((mut guard, socket)) = world(PLACES as i32, false) else {
+        return;
+    };
+    let to = socket.local_addr().unwrap();
+    guard
+        .apply(&[listener(&socket)], &[])
+        .expect("the policy is taken");
+    let mut client = TcpStream::connect(to).unwrap();
+    drop(socket.accept().unwrap());
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    let again = client.local_addr().unwrap();
+    drop(client);
+    wait::until("the server's side is in TIME-WAIT", || {
+        (sockets_in_state(TIME_WAIT, Some(to.port())).unwrap() == 1).then_some(())
+    });
+    // Claims are kept by CPU.
+    pin_this_thread(0).expect("a CPU");
+    let from = |n: u16| SocketAddr::from(([10, 0, 0, 1], n));
+    let expected = [[PASS; PLACES].as_slice(), &[REDIRECT]].concat();
+    // A claim is over after 8 ms: where this test was kept from running, and those of the last attempt.
+    wait::until("the SYN from that port has the last place", || {
+        let before = guard.counters("web").unwrap().get(Verdict::SynAdmitted);
+        let syns = [from(1), from(2), from(3), again, from(4)];
+        let actions = syns.map(|from| guard.judge_tc(&syn(from, to)).unwrap().action);
+        let admitted = guard.counters("web").unwrap().get(Verdict::SynAdmitted) - before;
+        (actions[..] == expected && admitted == PLACES as u64).then_some(())
+    });
 }
