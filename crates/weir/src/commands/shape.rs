@@ -125,7 +125,7 @@ fn print_shapes(dev: Option<&str>, json: bool) -> Result<()> {
     }
     // Of an interface that has gone.
     for left in shapes.iter().filter(|shape| ifb::is_name(&shape.dev)) {
-        warn_text(&format!(
+        warn_text(format!(
             "the interface of {} is gone; the next `weir shape install` or `weir shape remove` of any interface removes it",
             left.dev
         ));
