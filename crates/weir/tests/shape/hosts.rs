@@ -73,14 +73,33 @@ impl Hosts {
         serde_json::from_str(&self.weir_says("shape show --json")).unwrap()
     }
 
-    /// Every qdisc, class and filter of the router's interface, as tc(8) shows them.
+    /// Every qdisc, class and filter of the router's interface, as tc(8) shows them, less what HTB counts there.
     pub fn tc(&self) -> String {
+        let counted = |word: &&str| word.parse::<u64>().is_ok();
         let show = |what| {
             let mut tc = needs::command("tc");
             tc.args([what, "show", "dev", "up0"]);
-            String::from_utf8(self.run(tc).stdout).unwrap()
+            let text = String::from_utf8(self.run(tc).stdout).unwrap();
+            let mut parts = text.split("direct_packets_stat ");
+            let first = parts.next().unwrap_or_default().to_owned();
+            parts.fold(first, |text, part| {
+                let count = part.split(' ').next().filter(counted);
+                text + &part[count.map_or(0, str::len)..]
+            })
         };
         ["qdisc", "class", "filter"].map(show).concat()
+    }
+
+    /// Runs tc(8) on the router with these words.
+    ///
+    /// # Panics
+    /// It fails.
+    pub fn do_tc(&self, arguments: &str) {
+        let mut tc = needs::command("tc");
+        tc.args(arguments.split(' '));
+        let output = self.run(tc);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "tc {arguments}: {errors}");
     }
 }
 

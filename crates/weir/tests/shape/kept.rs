@@ -7,14 +7,6 @@ use crate::Service;
 use crate::hosts::{Hosts, RATE, exit_code};
 use crate::ingress::{install, router, sent, shape, state, to_the_client};
 
-fn tc(hosts: &Hosts, arguments: &str) {
-    let mut tc = needs::command("tc");
-    tc.args(arguments.split(' '));
-    let output = hosts.run(tc);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "tc {arguments}: {errors}");
-}
-
 fn ip(hosts: &Hosts, arguments: &str) {
     let arguments: Vec<_> = arguments.split(' ').collect();
     hosts.router.ip(&arguments).unwrap();
@@ -126,15 +118,15 @@ fn what_others_take_off_is_put_back_in_a_while_and_by_a_reload() {
     type Step<'a> = (&'a str, &'a dyn Fn());
     let steps: [Step; 5] = [
         ("its queues are gone", &|| {
-            tc(&hosts, "qdisc del dev up0 root")
+            hosts.do_tc("qdisc del dev up0 root")
         }),
-        ("the filter", &|| tc(&hosts, "qdisc del dev up0 clsact")),
+        ("the filter", &|| hosts.do_tc("qdisc del dev up0 clsact")),
         ("is gone", &|| ip(&hosts, &format!("link del {through}"))),
         ("is down", &|| {
             ip(&hosts, &format!("link set {through} down"))
         }),
         ("the queues of weir-in-", &|| {
-            tc(&hosts, &format!("qdisc del dev {through} root"));
+            hosts.do_tc(&format!("qdisc del dev {through} root"));
         }),
     ];
     for (what, take_off) in steps {
@@ -148,12 +140,12 @@ fn what_others_take_off_is_put_back_in_a_while_and_by_a_reload() {
         passes(&hosts);
     }
     // Somebody else's stays until it goes.
-    tc(&hosts, "qdisc replace dev up0 root handle 7: pfifo limit 9");
+    hosts.do_tc("qdisc replace dev up0 root handle 7: pfifo limit 9");
     until(&hosts, &|status| {
         status["warnings"].to_string().contains("pfifo 7:")
     });
     assert!(hosts.tc().contains("pfifo 7:"));
-    tc(&hosts, "qdisc del dev up0 root");
+    hosts.do_tc("qdisc del dev up0 root");
     until(&hosts, &is_whole);
     service.end();
     assert_eq!(state(&hosts), before);

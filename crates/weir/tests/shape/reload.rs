@@ -42,12 +42,6 @@ fn in_force(hosts: &Hosts) -> Value {
     })
 }
 
-fn tc(hosts: &Hosts, arguments: &str) {
-    let mut tc = needs::command("tc");
-    tc.args(arguments.split(' '));
-    assert!(hosts.run(tc).status.success(), "tc {arguments}");
-}
-
 fn diff(hosts: &Hosts) -> String {
     let output = hosts.weir("check --diff weir.toml");
     String::from_utf8(output.stdout).unwrap()
@@ -84,13 +78,13 @@ fn a_reload_whose_shape_fails_leaves_the_whole_old_policy_in_force() {
     let Some((hosts, service)) = started("reload-shape", &["tc"]) else {
         return;
     };
-    tc(&hosts, "qdisc add dev lan0 root handle 7: pfifo limit 9");
+    hosts.do_tc("qdisc add dev lan0 root handle 7: pfifo limit 9");
     let lan = "[[shape]]\ndev = \"lan0\"\nrate = \"1mbit\"\ndiscipline = \"fifo\"\n";
     let next = policy("new", "3mbit", "timewait = \"off\"")
         .replace("mode = \"observe\"", "mode = \"enforce\"")
         + lan;
     fails_whole(&hosts, &next, || hosts.weir("reload"), "pfifo 7:");
-    tc(&hosts, "qdisc del dev lan0 root");
+    hosts.do_tc("qdisc del dev lan0 root");
     hosts.weir_says("reload");
     assert_eq!(in_force(&hosts)["listeners"], json!(["new"]));
     service.end();
