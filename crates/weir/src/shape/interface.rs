@@ -65,7 +65,7 @@ pub fn remove_of_run(link: &Link) -> Result<()> {
     }
 }
 
-/// What is not there any more of what [`install`] has put on an interface, as part of a sentence; `None`: it is all there.
+/// What is not there any more of what [`install()`] has put on an interface, as part of a sentence; `None`: it is all there.
 /// `links`: the interfaces of the network namespace.
 ///
 /// # Errors
