@@ -33,7 +33,7 @@ fn waits_in_worlds(world: impl Fn(u64) -> (World, f64, f64)) -> Vec<f64> {
     waits
 }
 
-/// As the issue asks: the p99 of the wait is within twice the target, in nineteen worlds of twenty.
+/// The p99 of the wait is within twice the target, in nineteen worlds of twenty.
 fn assert_mostly_within_twice_the_target(waits: &[f64]) {
     assert!(waits[56] <= 2.0 * TARGET, "{:?}", &waits[50..]);
 }
@@ -60,6 +60,33 @@ fn when_a_server_becomes_four_times_slower_the_wait_is_mostly_within_twice_the_t
             .class(rule("other", 64), |_| 16_000.0);
         (world, 9.0, 14.0)
     }));
+}
+
+#[test]
+fn after_a_server_has_stopped_for_a_second_the_wait_is_mostly_within_twice_the_target() {
+    assert_mostly_within_twice_the_target(&waits_in_worlds(|seed| {
+        let times = 0.5 + 2.5 * (seed % 12) as f64 / 11.0;
+        (stops_for_a_second(seed, times), 9.0, 16.0)
+    }));
+}
+
+/// Of the server that stops for a second, at other times.
+const SERVED_PER_S: f64 = 2000.0;
+
+/// A pause of the collector: what is accepted from second 5 on takes until second 6. The load is `times` saturation.
+fn stops_for_a_second(seed: u64, times: f64) -> World {
+    let usual = 4.0 / SERVED_PER_S;
+    let service = move |t: f64| {
+        if (5.0..6.0).contains(&t) {
+            6.0 - t + usual
+        } else {
+            usual
+        }
+    };
+    let mut world = World::new(seed, Settings::default(), 4, Box::new(service))
+        .class(rule("other", 64), move |_| times * SERVED_PER_S);
+    world.spread = 0.2;
+    world
 }
 
 proptest! {
@@ -168,17 +195,10 @@ proptest! {
 
     #[test]
     fn a_server_that_stops_for_a_second_is_back_at_its_throughput_within_2_s(seed: u64, times in 0.5..3.0f64) {
-        // A pause of the collector: what is accepted from second 5 on takes until second 6.
-        let rate = 2000.0;
-        let service = move |t: f64| if (5.0..6.0).contains(&t) { 6.0 - t + 4.0 / rate } else { 4.0 / rate };
-        let mut world = World::new(seed, Settings::default(), 4, Box::new(service))
-            .class(rule("other", 64), move |_| times * rate);
-        world.spread = 0.2;
+        let mut world = stops_for_a_second(seed, times);
         world.run(16.0);
-        let (got, peak) = (world.throughput(8.0, 16.0), rate * times.min(1.0));
+        let (got, peak) = (world.throughput(8.0, 16.0), SERVED_PER_S * times.min(1.0));
         prop_assert!(got >= 0.95 * peak, "{got} of {peak}");
-        let p99 = world.wait(0.99, 9.0, 16.0);
-        prop_assert!(p99 <= 2.0 * TARGET, "p99 {p99}");
     }
 
     #[test]
