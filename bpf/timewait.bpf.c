@@ -3,7 +3,7 @@
  * timewait.bpf.c - which end of a connection remembers it once it is closed
  * (FTY99).
  *
- * timewait = negotiate (Section 3): lib/negotiate.bpf.h.
+ * timewait = negotiate (Section 3): lib/negotiate.bpf.h, lib/forget.bpf.h.
  *
  * timewait = client-rst (Section 4.1, close_swap). The server has closed first
  * and is in TIME-WAIT as soon as it acknowledges this end's FIN. On that ACK:
@@ -31,8 +31,8 @@
  * Fail open: what cannot be read, found or stored leaves the packet as it is.
  */
 #include "abi/timewait.h"
+#include "lib/forget.bpf.h"
 #include "lib/timewait.bpf.h"
-#include "lib/negotiate.bpf.h"
 #include "lib/timewait.h"
 
 char LICENSE[] SEC("license") = "GPL";
