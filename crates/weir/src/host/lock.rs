@@ -19,35 +19,59 @@ pub struct Lock {
     path: PathBuf,
 }
 
+/// Why a lock was not taken.
+#[derive(Debug)]
+pub enum NotTaken {
+    /// The holder keeps it: the file, open to read.
+    Held(File),
+    /// The file cannot be made, or not be locked.
+    Failed(io::Error),
+}
+
+/// Makes the file and locks it; waits for a holder, but no longer than this. Whoever removes the file is to hold the lock.
+///
+/// # Errors
+/// See [`NotTaken`].
+pub fn take(path: &Path, at_most: Duration) -> Result<Flock<File>, NotTaken> {
+    let end = Instant::now() + at_most;
+    loop {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(NotTaken::Failed)?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            // The holder before may have removed the file between our open and our lock: nobody else will find that one.
+            Ok(file) if is_at(path, &file.metadata().map_err(NotTaken::Failed)?) => {
+                return Ok(file);
+            }
+            Ok(_) => {}
+            Err((_, Errno::EWOULDBLOCK)) if Instant::now() < end => {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            Err((file, Errno::EWOULDBLOCK)) => return Err(NotTaken::Held(file)),
+            Err((_, errno)) => return Err(NotTaken::Failed(errno.into())),
+        }
+    }
+}
+
 impl Lock {
-    /// Takes the lock; waits for a holder, but no longer than this.
+    /// As [`take`].
     ///
     /// # Errors
-    /// The file cannot be made; EWOULDBLOCK: the holder keeps it.
+    /// As there; EWOULDBLOCK: the holder keeps it.
     pub fn wait(path: &Path, at_most: Duration) -> io::Result<Lock> {
-        let end = Instant::now() + at_most;
-        loop {
-            let file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(path)?;
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                // The holder before may have removed the file between our open and our lock.
-                Ok(file) if is_at(path, &file.metadata()?) => {
-                    return Ok(Lock {
-                        _file: file,
-                        path: path.to_owned(),
-                    });
-                }
-                Ok(_) => {}
-                Err((_, Errno::EWOULDBLOCK)) if Instant::now() < end => {
-                    std::thread::sleep(LOOK_EVERY);
-                }
-                Err((_, errno)) => return Err(errno.into()),
-            }
-        }
+        let file = take(path, at_most).map_err(|error| match error {
+            NotTaken::Held(_) => Errno::EWOULDBLOCK.into(),
+            NotTaken::Failed(error) => error,
+        })?;
+        Ok(Lock {
+            _file: file,
+            path: path.to_owned(),
+        })
     }
 }
 

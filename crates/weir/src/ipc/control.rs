@@ -7,14 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use weir_config::Given;
 
 use crate::failure::{Cause, Failure, Result};
+use crate::host::lock::{self, NotTaken};
 use crate::ipc::control_listener::ControlListener;
 use crate::ipc::peer::Peer;
 use crate::ipc::socket_file::{SocketFile, remove_dead};
@@ -411,37 +412,13 @@ fn user_name(uid: u32) -> String {
 /// Locks the file and writes the process id into it.
 fn take_lock(path: &Path) -> Result<Flock<File>> {
     let failed = |error| no_access(format_args!("lock {}", path.display()), path, error);
-    let end = Instant::now() + LOCKED_FOR_A_LOOK;
-    loop {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
-        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => lock,
-            Err((_, Errno::EWOULDBLOCK)) if Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(5));
-                continue;
-            }
-            Err((file, Errno::EWOULDBLOCK)) => return Err(taken(file)),
-            Err((_, errno)) => return Err(failed(errno.into())),
-        };
-        // The holder before may have removed the file between our open and our lock; then the lock
-        // is on a file that nobody else will find.
-        let same = |on_disk: std::fs::Metadata| {
-            lock.metadata()
-                .is_ok_and(|ours| ours.ino() == on_disk.ino())
-        };
-        if std::fs::metadata(path).is_ok_and(same) {
-            lock.set_len(0).map_err(failed)?;
-            write!(lock, "{}", std::process::id()).map_err(failed)?;
-            return Ok(lock);
-        }
-    }
+    let mut file = lock::take(path, LOCKED_FOR_A_LOOK).map_err(|error| match error {
+        NotTaken::Held(file) => taken(file),
+        NotTaken::Failed(error) => failed(error),
+    })?;
+    file.set_len(0).map_err(failed)?;
+    write!(file, "{}", std::process::id()).map_err(failed)?;
+    Ok(file)
 }
 
 fn taken(mut lock: File) -> Failure {

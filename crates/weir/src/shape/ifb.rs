@@ -13,14 +13,16 @@ pub fn name(link: &Link) -> String {
 
 /// Whether a name is as those of our ifbs.
 pub fn is_name(name: &str) -> bool {
-    let index = name.strip_prefix(NAME);
-    index.is_some_and(|index| index.parse::<u32>().is_ok())
+    index_in(name).is_some()
 }
 
 /// Index of the interface whose received packets go through this one, if it is one of ours.
 pub fn index_behind(link: &Link) -> Option<u32> {
-    let index = link.name.strip_prefix(NAME).filter(|_| link.ifb);
-    index?.parse().ok()
+    index_in(&link.name).filter(|_| link.ifb)
+}
+
+fn index_in(name: &str) -> Option<u32> {
+    name.strip_prefix(NAME)?.parse().ok()
 }
 
 #[cfg(test)]
